@@ -1,0 +1,89 @@
+"""The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from .connections import Clock
+from .presence import AsyncPresence, AsyncRequestPresence
+from .recorder import Visit, recorder_for
+from .settings import Settings
+from .views import READER, VISIT, AsgiView
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+if TYPE_CHECKING:
+    application: ASGIApplication
+
+
+class PresenceMiddleware:
+    """Wraps an ASGI app and records who asks it, over HTTP and WebSocket."""
+
+    def __init__(
+        self,
+        app: ASGIApplication,
+        *,
+        settings: Settings | None = None,
+        client: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Settings are the environment's by default; `client` is a `redis.Redis`, `clock` as for
+        `Presence`.
+
+        Raises `SettingsError` with everything that is wrong; never connects.
+        """
+        self.app = app
+        self.recorder = recorder_for(settings, client, clock)
+        self.presence = AsyncPresence(self.recorder.settings, client=client, clock=clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, self._closing(receive, scope), send)
+            return
+        outer: Visit | None = scope.get(VISIT)
+        if outer is not None and outer.recorder is self.recorder:
+            await self.app(scope, receive, send)
+            return
+        scope = _readable(scope)
+        visit = scope[VISIT] = self.recorder.open(AsgiView(scope))
+        scope[READER] = AsyncRequestPresence(self.presence, visit)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            visit.end()
+
+    def _closing(self, receive: Receive, scope: Scope) -> Receive:
+        """Writes what waits before the app hears of the shutdown: a server may exit right after."""
+        if scope["type"] != "lifespan":
+            return receive
+
+        async def receive_and_close() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self.recorder.close()
+                await self.presence.aclose()
+            return message
+
+        return receive_and_close
+
+
+def _readable(scope: Scope) -> Scope:
+    """The same scope, or a copy with lists where its iterables can be read only once."""
+    lists = {key: list(scope[key]) for key in ("headers", "client") if _is_one_shot(scope.get(key))}
+    return {**scope, **lists} if lists else scope
+
+
+def _is_one_shot(value: object) -> bool:
+    return value is not None and not isinstance(value, (list, tuple))
+
+
+def __getattr__(name: str) -> Any:
+    """`application` is the app that `PRESENCE_APP` names, wrapped; loaded when a server asks."""
+    if name != "application":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .loading import load_wrapped
+
+    return load_wrapped(PresenceMiddleware)

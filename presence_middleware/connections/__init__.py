@@ -1,0 +1,56 @@
+"""From a URL to a running plan: addresses, clients, the server's clock, drivers."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from .clients import async_client, close_async_clients, sync_client
+from .clock import ServerClock
+from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
+from .url import RedisURL
+
+__all__ = [
+    "AsyncDriver",
+    "AsyncRunner",
+    "Clock",
+    "Driver",
+    "RedisURL",
+    "ServerClock",
+    "async_driver",
+    "close_async_clients",
+    "driver",
+]
+
+Clock = Callable[[], float]
+
+
+def driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> Driver:
+    """A driver for the site's Redis, or for a `redis.Redis` of the caller's own."""
+    if client is not None:
+        return Driver(lambda: client, ServerClock(clock))
+    return Driver(
+        partial(sync_client, url),
+        ServerClock(clock) if clock else _clock(url),
+        join=partial(sync_client, url, start=False),
+    )
+
+
+def async_driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> AsyncRunner:
+    """The same for coroutines; of the caller's own, a `redis.asyncio.Redis` or a `redis.Redis`."""
+    if client is None:
+        return AsyncDriver(partial(async_client, url), ServerClock(clock) if clock else _clock(url))
+    if _is_async(client):
+        return AsyncDriver(lambda: client, ServerClock(clock))
+    return ThreadDriver(driver(url, client, clock))
+
+
+@cache
+def _clock(url: RedisURL) -> ServerClock:
+    """One for all who ask the same server, so that its time is asked for once."""
+    return ServerClock()
+
+
+def _is_async(client: Any) -> bool:
+    from redis.asyncio import Redis, RedisCluster
+
+    return isinstance(client, (Redis, RedisCluster))

@@ -1,0 +1,55 @@
+"""The Redis server's clock, read from this process's monotonic one.
+
+Hosts may disagree about the time, and their clocks may jump. So a sighting is stamped with the
+monotonic clock, and written as a time of the server's. Asking the server (TIME) bounds what its
+clock says: it was read after the question left and before the answer came. A sighting takes the
+lower bound and a departure the upper, so that a logout always comes after its own request.
+"""
+
+import time
+from collections.abc import Callable
+
+from ..stores.plan import Batch, Plan
+
+TRUSTED = 10.0  # seconds for which one answer is used; a failed-over server has another clock
+
+
+class ServerClock:
+    """Turns stamps of this process into seconds since the epoch by the server's clock.
+
+    With `clock`, a function that returns seconds since the epoch, that is the time instead.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self.stamp: Callable[[], float] = clock or time.monotonic
+        self._given = clock is not None
+        self._low = self._high = 0.0
+        self._asked = -TRUSTED - 1 if clock is None else 0.0
+
+    def synchronise(self) -> Plan[None]:
+        """Asks the server for the time, unless its last answer still serves."""
+        before = self.stamp()
+        if self._given or before - self._asked <= TRUSTED:
+            return
+        ((seconds, microseconds),) = yield Batch((("TIME",),))
+        server = int(seconds) + int(microseconds) / 1e6
+        self._low, self._high = server - self.stamp(), server - before
+        self._asked = before
+
+    def distrust(self) -> None:
+        """Forgets the server's answer: after an error another server may answer."""
+        self._asked = -TRUSTED - 1
+
+    def now(self) -> Plan[float]:
+        """The time, never later than it really is."""
+        yield from self.synchronise()
+        return self.moment(self.stamp())
+
+    def latest(self) -> Plan[float]:
+        """The time, never earlier than it really is."""
+        yield from self.synchronise()
+        return round(self._high + self.stamp(), 6)
+
+    def moment(self, stamp: float) -> float:
+        """A stamp of this process as the server's time, in microseconds like its own."""
+        return round(self._low + stamp, 6)

@@ -1,0 +1,106 @@
+"""Run plans: one driver for a sync client, one for an async one. All errors are `PresenceUnavailable`."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from ..errors import PresenceUnavailable, QueryError
+from ..stores.plan import Batch, Plan
+from .clock import ServerClock
+
+T = TypeVar("T")
+Connect = Callable[[], Any]
+"""Returns the client of this process, and of its running event loop if it is an async one."""
+
+
+class AsyncRunner(Protocol):
+    """Runs a plan from a coroutine."""
+
+    clock: ServerClock
+
+    async def run(self, plan: Plan[T]) -> T:
+        """What the plan returns."""
+
+
+class Driver:
+    """Runs plans over a sync client."""
+
+    def __init__(self, connect: Connect, clock: ServerClock, join: Connect | None = None) -> None:
+        """`join` connects without starting an embedded server; by default as `connect` does."""
+        self._connect, self._join, self.clock = connect, join or connect, clock
+
+    def joining(self) -> "Driver":
+        """This driver, but one that starts no server."""
+        return Driver(self._join, self.clock)
+
+    def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
+        """What the plan returns.
+
+        Raises `PresenceUnavailable`, also rather than start a round trip after `deadline` (by
+        `time.monotonic()`), or `QueryError` for a key of another type.
+        """
+        replies: list[Any] | None = None
+        while True:
+            if time.monotonic() > deadline:
+                raise PresenceUnavailable("Redis did not answer in time")
+            try:
+                batch = plan.send(replies)  # type: ignore[arg-type]
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            with _errors_of_redis(self.clock):
+                replies = _fill(self._connect().pipeline(transaction=batch.atomic), batch).execute()
+
+
+class AsyncDriver:
+    """Runs plans over an async client."""
+
+    def __init__(self, connect: Connect, clock: ServerClock) -> None:
+        self._connect, self.clock = connect, clock
+
+    async def run(self, plan: Plan[T]) -> T:
+        """What the plan returns. Raises what `Driver.run` does."""
+        replies: list[Any] | None = None
+        while True:
+            try:
+                batch = plan.send(replies)  # type: ignore[arg-type]
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            with _errors_of_redis(self.clock):
+                pipeline = self._connect().pipeline(transaction=batch.atomic)
+                replies = await _fill(pipeline, batch).execute()
+
+
+class ThreadDriver:
+    """Runs plans from a coroutine over a sync client, in a thread."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self.clock = driver, driver.clock
+
+    async def run(self, plan: Plan[T]) -> T:
+        """What the plan returns. Raises what `Driver.run` does."""
+        return await asyncio.to_thread(self._driver.run, plan)
+
+
+def _fill(pipeline: Any, batch: Batch) -> Any:
+    for command in batch.commands:
+        pipeline.execute_command(*command)
+    return pipeline
+
+
+@contextmanager
+def _errors_of_redis(clock: ServerClock) -> Iterator[None]:
+    """Turns whatever the client raises into an error of ours, which names no credentials."""
+    from redis.exceptions import RedisClusterException, RedisError, ResponseError
+
+    try:
+        yield
+    except ResponseError as error:
+        kind = QueryError if "WRONGTYPE" in str(error) else PresenceUnavailable
+        raise kind(f"Redis refused: {error}") from error
+    except (RedisError, RedisClusterException, OSError) as error:
+        clock.distrust()  # when Redis answers again, it may be another server
+        reason = str(error) or type(error).__name__
+        raise PresenceUnavailable(f"Redis did not answer: {reason}") from error

@@ -1,0 +1,109 @@
+"""`PRESENCE_REDIS_URL`: where Redis is. Parsed and checked without connecting."""
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from . import embedded
+
+FORMS = (
+    "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
+    "valkey://, valkeys://, valkey+unix://), embedded://[directory] or memory://"
+)
+_NETWORK = {
+    "redis": "redis",
+    "valkey": "redis",
+    "rediss": "rediss",
+    "valkeys": "rediss",
+    "unix": "unix",
+    "valkey+unix": "unix",
+}
+_CREDENTIALS = re.compile(r"(?<=//)[^/?#]*@|(?<=//).*@")
+_QUERY_VALUES = re.compile(r"(?<==)[^&#]*")
+# What a URL's query may say: redis-py's own names; another one would only fail at the first use.
+_OPTIONS = re.compile(
+    r"db|username|password|protocol|client_name|max_connections|health_check_interval"
+    r"|socket_(timeout|connect_timeout|keepalive)|ssl_\w+"
+)
+
+
+@dataclass(frozen=True)
+class RedisURL:
+    """Where Redis is. `str()` and `repr()` show no credentials."""
+
+    scheme: str
+    """`redis`, `rediss`, `unix`, `embedded` or `memory`."""
+    target: str
+    """A URL that redis-py understands; a directory if embedded; a name if in memory."""
+
+    def __str__(self) -> str:
+        return hide_credentials(
+            self.target if "://" in self.target else f"{self.scheme}://{self.target}"
+        )
+
+    __repr__ = __str__
+
+
+def hide_credentials(url: str) -> str:
+    """A URL, well-formed or not, without user, password and option values."""
+    head, mark, query = _CREDENTIALS.sub("***@", url).partition("?")
+    return head + mark + _QUERY_VALUES.sub("***", query)
+
+
+def parse_url(value: object) -> RedisURL:
+    """The `RedisURL` of a text. Raises `ValueError` with the accepted forms."""
+    if isinstance(value, RedisURL):
+        return value
+    try:
+        return _parse(str(value).strip())
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{FORMS}{_reason(error)}") from None
+
+
+def _parse(url: str) -> RedisURL:
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        raise ValueError
+    if scheme in _NETWORK:
+        return _network(_NETWORK[scheme], rest)
+    if scheme == "embedded":
+        return _embedded(rest)
+    if scheme == "memory":
+        return _memory(rest)
+    raise ValueError
+
+
+def _network(scheme: str, rest: str) -> RedisURL:
+    url = f"{scheme}://{rest}"
+    parts = urlsplit(url)
+    port = parts.port  # raises ValueError when it is no port
+    options = parse_qs(parts.query, keep_blank_values=True)
+    if unknown := [name for name in options if not _OPTIONS.fullmatch(name)]:
+        raise ValueError(f"unknown option {unknown[0]!r}")
+    if scheme == "unix":
+        if not parts.path.startswith("/"):
+            raise ValueError("a socket needs an absolute path: unix:///path")
+    elif not parts.hostname or port == 0:
+        raise ValueError("no host")
+    elif not re.fullmatch(r"/?\d*", parts.path):
+        raise ValueError("the database is a number")
+    return RedisURL(scheme, url)
+
+
+def _embedded(rest: str) -> RedisURL:
+    if embedded.find_server() is None:
+        raise ValueError(embedded.NO_SERVER)
+    directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)
+    return RedisURL("embedded", str(directory))
+
+
+def _memory(name: str) -> RedisURL:
+    if find_spec("fakeredis") is None:
+        raise ValueError("memory:// needs pip install 'presence_middleware[memory]'")
+    return RedisURL("memory", name)
+
+
+def _reason(error: Exception) -> str:
+    return f" ({error})" if str(error) else ""

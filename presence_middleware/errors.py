@@ -1,0 +1,27 @@
+"""What this package raises. Everything derives from `PresenceError`."""
+
+from collections.abc import Iterable
+
+
+class PresenceError(Exception):
+    """Root of all errors of this package."""
+
+
+class SettingsError(PresenceError, ValueError):
+    """The settings cannot be used. `problems` holds one text for each thing that is wrong."""
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class QueryError(PresenceError, ValueError):
+    """A question that makes no sense here: an unknown kind, a window that is no duration …"""
+
+
+class UnsupportedQuery(QueryError):
+    """The store of this kind does not keep what the question asks for."""
+
+
+class PresenceUnavailable(PresenceError):
+    """Redis could not answer: refused, timed out, out of memory, loading …"""

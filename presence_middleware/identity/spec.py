@@ -1,0 +1,84 @@
+"""`PRESENCE_IDENTITY`: a chain of `kind=source[:argument][:raw|:hashed]`, parsed and checked."""
+
+import re
+from dataclasses import dataclass
+
+from ..values import items
+from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType
+
+FORM = (
+    "a chain of kind=source[:argument][:raw|:hashed], such as user=auth, guest=visitor; sources: "
+    + ", ".join(f"{name}:{t.argument}" if t.argument else name for name, t in SOURCES.items())
+    + ", package.module:callable"
+)
+KIND = re.compile(r"[a-z][a-z0-9_]*")
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of the chain: whom it finds, and how."""
+
+    kind: str
+    source: str
+    argument: str
+    hashed: bool
+
+    @property
+    def type(self) -> SourceType:
+        return SOURCES.get(self.source, FUNCTION)
+
+    def __str__(self) -> str:
+        argument = f":{self.argument}" if self.type.argument else ""
+        return f"{self.kind}={self.source}{argument}:{'hashed' if self.hashed else 'raw'}"
+
+
+Chain = tuple[Link, ...]
+
+
+def parse_chain(value: object) -> Chain:
+    """The links of a chain. Raises `ValueError` with the accepted form and what is wrong."""
+    if isinstance(value, tuple):
+        return value
+    try:
+        links = tuple(_link(item) for item in items(str(value)))
+    except ValueError as error:
+        raise ValueError(f"{FORM} ({error})") from None
+    if not links:
+        raise ValueError(FORM)
+    return links
+
+
+def kinds(chain: Chain) -> tuple[str, ...]:
+    """The kinds of a chain, each once, in order."""
+    return tuple(dict.fromkeys(link.kind for link in chain))
+
+
+def _link(item: str) -> Link:
+    kind, mark, source = map(str.strip, item.partition("="))
+    if not mark or not KIND.fullmatch(kind):
+        raise ValueError(f"{item!r} does not begin with kind=")
+    spec, form = _form(source)
+    name, _, argument = spec.partition(":")
+    if name in SOURCES:
+        return _known(kind, name, argument, form)
+    if _CALLABLE.fullmatch(spec):
+        return Link(kind, spec, "", form == "hashed")
+    raise ValueError(f"{spec!r} is no source")
+
+
+def _form(source: str) -> tuple[str, str]:
+    """A source without its `:raw` or `:hashed`, and that word."""
+    spec, _, form = source.rpartition(":")
+    return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
+
+
+def _known(kind: str, name: str, argument: str, form: str) -> Link:
+    source = SOURCES[name]
+    if bool(argument) != bool(source.argument):
+        raise ValueError(f"{name} takes {source.argument or 'no argument'}")
+    hashed = form == "hashed" or (source.hashed and form != "raw")
+    if name == "header" and not hashed and argument.lower() in CREDENTIAL_HEADERS:
+        raise ValueError(f"{name}:{argument} carries a credential: add :hashed")
+    source.make(argument)  # a bad name of a header or cookie is an error of the setting
+    return Link(kind, name, argument, hashed)

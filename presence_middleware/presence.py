@@ -1,0 +1,199 @@
+"""Who is online: the questions a site asks, once plain and once with `await`.
+
+Every method takes `kind=` (default: the first of `PRESENCE_IDENTITY`). Those about being online take
+`window=` (default: `PRESENCE_WINDOW`): seconds, a timedelta or text such as `"15m"`. All raise
+`PresenceUnavailable` when Redis cannot answer, `UnsupportedQuery` when the kind's store cannot, and
+`QueryError` for a question that makes no sense.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from .connections import AsyncRunner, Driver, async_driver, close_async_clients, driver
+from .queries import Id, Queries, Window
+from .recorder import Visit
+from .settings import Settings
+from .stores import Plan, Sighting
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+
+class Presence:
+    """Answers from any process of the site, or from another program with the same settings."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        client: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`client` is a `redis.Redis`; `clock` returns seconds since the epoch, in place of Redis's."""
+        settings = Settings.from_env() if settings is None else settings
+        self._driver: Driver = driver(settings.redis_url, client, clock)
+        self._ask = Queries(settings, self._driver.clock)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """One with the settings of the environment."""
+        return cls()
+
+    def count(self, kind: str | None = None, *, window: Window = None) -> int:
+        """How many are online."""
+        return self._read(self._ask.count(kind, window))
+
+    def counts(self, *, window: Window = None) -> dict[str, int]:
+        """How many of each kind are online."""
+        return self._read(self._ask.counts(window))
+
+    def online(
+        self,
+        kind: str | None = None,
+        *,
+        limit: int | None = 100,
+        before: Sighting | None = None,
+        window: Window = None,
+    ) -> list[Sighting]:
+        """Who is online, newest first; `limit=None` is everyone, `before=` the last one of a page."""
+        return self._read(self._ask.online(kind, window, limit, before))
+
+    def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
+        """Whether one is online."""
+        return self._read(self._ask.is_online(id, kind, window))
+
+    def last_seen(self, id: Id, kind: str | None = None) -> datetime | None:
+        """When one was last seen, in UTC, also if offline; None when that is not kept any more."""
+        return self._read(self._ask.last_seen(id, kind))
+
+    def online_among(
+        self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
+    ) -> list[str]:
+        """Which of these are online, in their order."""
+        return self._read(self._ask.online_among(ids, kind, window))
+
+    def online_friends(
+        self, key: str, kind: str | None = None, *, window: Window = None
+    ) -> list[str]:
+        """Which members of the set or sorted set at `key` are online, newest first, in one read."""
+        return self._read(self._ask.online_friends(key, kind, window))
+
+    def touch(self, id: Id, kind: str | None = None) -> None:
+        """Says that one is here now, where no request does."""
+        self._driver.run(self._ask.touch(id, kind))
+
+    def leave(self, id: Id, kind: str | None = None) -> None:
+        """Takes one offline at once: requests that arrived before no longer count anywhere."""
+        self._driver.run(self._ask.leave(id, kind))
+
+    def forget(self, id: Id, kind: str | None = None) -> None:
+        """Erases one, last-seen time included."""
+        self._driver.run(self._ask.forget(id, kind))
+
+    def _read(self, plan: Plan[T]) -> T:
+        return self._driver.run(plan)
+
+
+class RequestPresence(Presence):
+    """The reader in the environ: first writes what its process holds, so that who asks sees himself."""
+
+    def __init__(self, presence: Presence, visit: Visit) -> None:
+        self._driver, self._ask = presence._driver, presence._ask
+        self._visit = visit
+
+    def _read(self, plan: Plan[T]) -> T:
+        self._visit.flush()
+        return self._driver.run(plan)
+
+
+class AsyncPresence:
+    """`Presence` for coroutines: the same names, with `await`."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        client: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`client` is a `redis.asyncio.Redis`, or a `redis.Redis`, which then runs in threads."""
+        settings = Settings.from_env() if settings is None else settings
+        self._driver: AsyncRunner = async_driver(settings.redis_url, client, clock)
+        self._ask = Queries(settings, self._driver.clock)
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """One with the settings of the environment."""
+        return cls()
+
+    async def count(self, kind: str | None = None, *, window: Window = None) -> int:
+        """How many are online."""
+        return await self._read(self._ask.count(kind, window))
+
+    async def counts(self, *, window: Window = None) -> dict[str, int]:
+        """How many of each kind are online."""
+        return await self._read(self._ask.counts(window))
+
+    async def online(
+        self,
+        kind: str | None = None,
+        *,
+        limit: int | None = 100,
+        before: Sighting | None = None,
+        window: Window = None,
+    ) -> list[Sighting]:
+        """Who is online, newest first; `limit=None` is everyone, `before=` the last one of a page."""
+        return await self._read(self._ask.online(kind, window, limit, before))
+
+    async def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
+        """Whether one is online."""
+        return await self._read(self._ask.is_online(id, kind, window))
+
+    async def last_seen(self, id: Id, kind: str | None = None) -> datetime | None:
+        """When one was last seen, in UTC, also if offline; None when that is not kept any more."""
+        return await self._read(self._ask.last_seen(id, kind))
+
+    async def online_among(
+        self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
+    ) -> list[str]:
+        """Which of these are online, in their order."""
+        return await self._read(self._ask.online_among(ids, kind, window))
+
+    async def online_friends(
+        self, key: str, kind: str | None = None, *, window: Window = None
+    ) -> list[str]:
+        """Which members of the set or sorted set at `key` are online, newest first, in one read."""
+        return await self._read(self._ask.online_friends(key, kind, window))
+
+    async def touch(self, id: Id, kind: str | None = None) -> None:
+        """Says that one is here now, where no request does."""
+        await self._driver.run(self._ask.touch(id, kind))
+
+    async def leave(self, id: Id, kind: str | None = None) -> None:
+        """Takes one offline at once: requests that arrived before no longer count anywhere."""
+        await self._driver.run(self._ask.leave(id, kind))
+
+    async def forget(self, id: Id, kind: str | None = None) -> None:
+        """Erases one, last-seen time included."""
+        await self._driver.run(self._ask.forget(id, kind))
+
+    async def aclose(self) -> None:
+        """Closes the connections of the running event loop; the next read opens new ones."""
+        await close_async_clients()
+
+    async def _read(self, plan: Plan[T]) -> T:
+        return await self._driver.run(plan)
+
+
+class AsyncRequestPresence(AsyncPresence):
+    """The reader in the scope: first writes what its process holds, so that who asks sees himself."""
+
+    def __init__(self, presence: AsyncPresence, visit: Visit) -> None:
+        self._driver, self._ask = presence._driver, presence._ask
+        self._visit = visit
+
+    async def _read(self, plan: Plan[T]) -> T:
+        await asyncio.to_thread(self._visit.flush)
+        return await self._driver.run(plan)

@@ -1,0 +1,114 @@
+"""What can be asked, as plans: checks the question, names the time, asks the kind's store.
+
+`Presence` and `AsyncPresence` run the same plans; all that they share is here.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from . import values
+from .connections import ServerClock
+from .errors import QueryError, UnsupportedQuery
+from .identity import as_kept
+from .settings import Settings
+from .stores import STORES, Plan, Sighting, Store, moment_of
+
+Id = str | int
+Window = float | str | object
+
+
+class Queries:
+    """The questions about one site."""
+
+    def __init__(self, settings: Settings, clock: ServerClock) -> None:
+        self._clock = clock
+        self._window = settings.window
+        self._kinds = settings.kinds
+        self._stores = stores(settings)
+
+    def count(self, kind: str | None, window: Window) -> Plan[int]:
+        store, seconds = self._within(kind, window)
+        return (yield from store.count((yield from self._clock.now()), seconds))
+
+    def counts(self, window: Window) -> Plan[dict[str, int]]:
+        counts = {}
+        for kind in self._kinds:
+            counts[kind] = yield from self.count(kind, window)
+        return counts
+
+    def online(
+        self, kind: str | None, window: Window, limit: int | None, before: Sighting | None
+    ) -> Plan[list[Sighting]]:
+        store, seconds = self._within(kind, window)
+        if limit is not None and limit < 1:
+            raise QueryError(f"limit is {limit!r}: at least 1, or None for everyone")
+        now = yield from self._clock.now()
+        return (yield from store.online(now, seconds, limit, before))
+
+    def is_online(self, id: Id, kind: str | None, window: Window) -> Plan[bool]:
+        return bool((yield from self.online_among([id], kind, window)))
+
+    def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
+        store, seconds = self._within(kind, window)
+        if not (kept := list(dict.fromkeys(map(_kept, ids)))):
+            return []
+        return (yield from store.online_among(kept, (yield from self._clock.now()), seconds))
+
+    def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
+        store, seconds = self._within(kind, window)
+        return (yield from store.online_friends(key, (yield from self._clock.now()), seconds))
+
+    def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
+        store = self._store(kind)
+        stamp = yield from store.last_seen(_kept(id), (yield from self._clock.now()))
+        return None if stamp is None else moment_of(stamp)
+
+    def touch(self, id: Id, kind: str | None) -> Plan[None]:
+        yield from self._store(kind).touch(_kept(id), (yield from self._clock.latest()))
+
+    def leave(self, id: Id, kind: str | None) -> Plan[None]:
+        yield from self._store(kind).leave(_kept(id), (yield from self._clock.latest()))
+
+    def forget(self, id: Id, kind: str | None) -> Plan[None]:
+        yield from self._store(kind).forget(_kept(id), (yield from self._clock.latest()))
+
+    def _within(self, kind: str | None, window: Window) -> tuple[Store, float]:
+        """The store of a kind, and a window that it can answer for, in seconds."""
+        store = self._store(kind)
+        if window is None:
+            return store, self._window
+        try:
+            seconds = values.duration(window)
+        except ValueError as error:
+            raise QueryError(f"window is {window!r}: {error}") from None
+        if seconds > store.keep:
+            raise UnsupportedQuery(
+                f"kind {kind or self._kinds[0]!r} is kept for {values.spoken(store.keep)}, less than "
+                f"a window of {values.spoken(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+            )
+        return store, seconds
+
+    def _store(self, kind: str | None) -> Store:
+        kind = self._kinds[0] if kind is None else kind
+        if kind not in self._stores:
+            raise QueryError(
+                f"no kind {kind!r} here: PRESENCE_IDENTITY has {', '.join(self._kinds)}"
+            )
+        return self._stores[kind]
+
+
+def stores(settings: Settings) -> dict[str, Store]:
+    """The store of each kind of a site."""
+    return {
+        kind: STORES[settings.store_of(kind)](
+            settings.prefix, kind, settings.window, settings.keep(kind)
+        )
+        for kind in settings.kinds
+    }
+
+
+def _kept(id: Id) -> str:
+    kept = as_kept(str(id))
+    if not kept:
+        raise QueryError("an id is text that is not empty")
+    return kept

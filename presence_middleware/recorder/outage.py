@@ -1,0 +1,37 @@
+"""An outage of Redis, said once when it starts and once when it ends."""
+
+import logging
+import random
+
+log = logging.getLogger("presence_middleware")
+
+LONGEST_PAUSE = 5.0  # seconds between two attempts
+
+
+class Outage:
+    """Whether Redis takes our writes, and how long to wait before the next attempt."""
+
+    def __init__(self, pause: float) -> None:
+        self._first_pause = pause
+        self._failures = 0
+        self.last_error: str | None = None
+
+    def failed(self, error: Exception, pending: int) -> None:
+        """Notes an attempt that failed."""
+        self.last_error = str(error)
+        if not self._failures:
+            log.warning(
+                "presence: cannot record who is online, keeping %d for later: %s", pending, error
+            )
+        self._failures += 1
+
+    def ended(self, written: int) -> None:
+        """Notes an attempt that succeeded."""
+        if self._failures:
+            log.warning("presence: recording again, wrote %d that had waited", written)
+        self._failures = 0
+
+    def pause(self) -> float:
+        """Seconds until the next attempt: growing while Redis is away, and never in step with others."""
+        pause = min(self._first_pause * 2 ** min(self._failures, 16), LONGEST_PAUSE)
+        return max(pause, self._first_pause) * random.uniform(0.8, 1.0)

@@ -1,0 +1,187 @@
+"""Takes sightings from visits and writes them, off the requests' path. One a process and settings."""
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from weakref import ref
+
+from ..connections import Clock, driver
+from ..identity import Chain, Found, SecretHasher, SharedHasher, View
+from ..settings import Settings
+from .buffer import Buffer
+from .outage import Outage
+from .thread import FlushThread
+from .visit import Visit
+from .writer import Writer
+
+STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
+FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters since the process began: recorded = coalesced + flushed + pending + dropped."""
+
+    recorded: int
+    coalesced: int
+    flushed: int
+    pending: int
+    dropped: dict[str, int]
+    last_error: str | None
+    last_flush: datetime | None
+
+
+class Recorder:
+    """Records visits. Nothing here raises towards a request, and nothing on its path does I/O."""
+
+    def __init__(
+        self, settings: Settings, *, client: Any = None, clock: Clock | None = None
+    ) -> None:
+        """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
+        self.settings = settings
+        self._driver = driver(settings.redis_url, client, clock)
+        self._joining = self._driver.joining()
+        hasher = SecretHasher(settings.secret) if settings.secret else SharedHasher()
+        self.chain = Chain(settings.identity, hasher)
+        hashes = any(link.hashed for link in settings.identity)
+        self._shared = hasher if hashes and isinstance(hasher, SharedHasher) else None
+        self.now = self._driver.clock.stamp
+        self._enabled = settings.enabled
+        self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
+        self._begin()
+
+    def _begin(self) -> None:
+        """A fresh state for this process: after a fork, the parent writes what it held itself."""
+        self._pid = os.getpid()
+        self._buffer = Buffer(self.settings.max_pending)
+        self._open: dict[ref[Visit], None] = {}
+        self._flushing, self._starting = threading.Lock(), threading.Lock()
+        self._thread: FlushThread | None = None
+        self._writer = Writer(self.settings, self._driver, self._joining, self._shared)
+        self._outage = Outage(self.settings.flush_interval)
+        self._last_flush: datetime | None = None
+
+    def open(self, view: View) -> Visit:
+        """A visit for an arriving request; its `end` must follow."""
+        if os.getpid() != self._pid:
+            self._begin()
+        visit = Visit(self, view, self.chain.arrive(view), self.now())
+        if self._enabled:
+            self._open[ref(visit)] = None
+            if self._thread is None:
+                self._start()
+        return visit
+
+    def ended(self, visit: Visit) -> None:
+        """Lets go of a visit that is over."""
+        self._open.pop(ref(visit), None)
+
+    def record(self, kind: str, id: Found, stamp: float) -> None:
+        """Takes a sighting: a dictionary write. The process id is compared before any lock."""
+        if not self._enabled:
+            return
+        if os.getpid() != self._pid:
+            self._begin()
+        self._buffer.put(kind, id, stamp)
+        if self._thread is None:
+            self._start()
+        if self._thread is not None:
+            self._thread.wake()
+
+    def finished(self, id: Found) -> str | None:
+        """An id as it is kept; None if it waits for a key that is not known yet."""
+        return self._writer.finished(id)
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Writes what waits, in the caller's thread; returns whether nothing is left to write.
+
+        Never raises, and starts no round trip later than half of `seconds` from now.
+        """
+        if os.getpid() != self._pid:
+            self._begin()
+        deadline = time.monotonic() + seconds / 2
+        if not self._buffer.pending:
+            return True
+        if not self._flushing.acquire(timeout=seconds / 2):
+            return False
+        try:
+            return self._write(deadline)
+        finally:
+            self._flushing.release()
+
+    def close(self) -> None:
+        """Writes what waits, in two seconds at most, and ends the thread; a later visit starts anew.
+
+        An embedded server that is gone is not started for it.
+        """
+        if os.getpid() != self._pid:
+            return  # the parent's: it writes what it held
+        for visit in self._open_visits():
+            visit.settle()
+        self._writer.start_no_server()
+        self.flush()
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def stats(self) -> Stats:
+        """The counters of this process."""
+        buffer = self._buffer
+        return Stats(
+            recorded=buffer.recorded,
+            coalesced=buffer.coalesced,
+            flushed=buffer.flushed,
+            pending=buffer.pending,
+            dropped=dict(+buffer.dropped),
+            last_error=self._outage.last_error,
+            last_flush=self._last_flush,
+        )
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            thread = FlushThread(self._tick, self.settings.flush_interval)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # no thread can be had now, as when the interpreter ends; the next visit tries
+            self._thread = thread
+
+    def _tick(self) -> float:
+        """One round of the thread; returns the seconds to pause before the next."""
+        try:
+            now = self.now()
+            for visit in self._open_visits():
+                if now - visit.stamp >= self.settings.flush_interval:
+                    visit.still_open(now, self._stamp_every)
+            busy = self._buffer.pending > 0
+            if self.flush():
+                self._writer.clean_up()
+        except Exception as error:
+            self._outage.failed(error, self._buffer.pending)
+            busy = True
+        return self._outage.pause() if busy else 0.0
+
+    def _open_visits(self) -> list[Visit]:
+        # A visit whose server never said that it ended is gone with its environ.
+        visits = []
+        for reference in list(self._open):
+            if (visit := reference()) is None:
+                self._open.pop(reference, None)
+            else:
+                visits.append(visit)
+        return visits
+
+    def _write(self, deadline: float) -> bool:
+        failure = self._writer.write(self._buffer, deadline)
+        if failure:
+            self._outage.failed(failure, self._buffer.pending)
+            self._buffer.drop_before(self.now() - self.settings.window)
+            return False
+        self._last_flush = datetime.now(UTC)
+        self._outage.ended(self._buffer.flushed)
+        return True

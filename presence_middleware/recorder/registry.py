@@ -1,0 +1,38 @@
+"""One recorder a process and settings, however many apps are wrapped; all are closed at exit."""
+
+import atexit
+from functools import cache
+from typing import Any
+from weakref import WeakSet
+
+from ..connections import Clock
+from ..settings import Settings
+from .recorder import Recorder
+
+_live: WeakSet[Recorder] = WeakSet()
+
+
+def recorder_for(
+    settings: Settings | None, client: Any = None, clock: Clock | None = None
+) -> Recorder:
+    """The recorder for these settings (the environment's); one of its own for a client or clock."""
+    settings = Settings.from_env() if settings is None else settings
+    if client is None and clock is None:
+        return _shared(settings)
+    return _keep(Recorder(settings, client=client, clock=clock))
+
+
+@cache
+def _shared(settings: Settings) -> Recorder:
+    return _keep(Recorder(settings))
+
+
+def _keep(recorder: Recorder) -> Recorder:
+    _live.add(recorder)
+    return recorder
+
+
+@atexit.register
+def _close_all() -> None:
+    for recorder in list(_live):
+        recorder.close()

@@ -1,0 +1,34 @@
+"""The daemon thread that writes off the requests' path: one a process, started by the first visit."""
+
+import threading
+from collections.abc import Callable
+
+
+class FlushThread(threading.Thread):
+    """Calls `tick` as soon as it is woken after a quiet spell, then again after each pause."""
+
+    def __init__(self, tick: Callable[[], float], idle: float) -> None:
+        """`tick` returns the seconds to pause; `idle` is the longest wait between two ticks."""
+        super().__init__(name="presence-flush", daemon=True)
+        self._tick, self._idle = tick, idle
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._awake = False
+
+    def wake(self) -> None:
+        """Says that something waits; nothing but a look at a flag if that was said already."""
+        if not self._awake:
+            self._awake = True
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Asks the thread to end after what it is doing."""
+        self._stopping.set()
+        self._woken.set()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.wait(self._idle)
+            self._woken.clear()
+            self._awake = False
+            self._stopping.wait(self._tick())

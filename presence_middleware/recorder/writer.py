@@ -1,0 +1,91 @@
+"""Writes what the buffer holds to Redis: by kind, with the server's time, and cleans up behind."""
+
+import secrets
+
+from ..connections import Driver
+from ..errors import PresenceError, PresenceUnavailable
+from ..identity import Found, SharedHasher
+from ..queries import stores
+from ..settings import Settings
+from ..stores import Plan, Store
+from ..stores.visitor_key import agree
+from .buffer import Buffer, Pending
+
+KEY_AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the key
+CLEAN_EVERY = 30.0  # seconds
+CLEAN_ROUNDS = 20  # of a thousand each, at a time
+
+
+class Writer:
+    """One flush: runs in the flush thread, or in the thread of whoever asks for it."""
+
+    def __init__(
+        self, settings: Settings, driver: Driver, joining: Driver, shared: SharedHasher | None
+    ) -> None:
+        """`joining` is a driver that starts no server."""
+        self._driver, self._joining = driver, joining
+        self._clock = driver.clock
+        self._stores = stores(settings)
+        self._prefix = settings.prefix
+        self._shared = shared
+        self._proposal = secrets.token_hex(32)
+        self._agree_at = self._clean_at = float("-inf")
+
+    def start_no_server(self) -> None:
+        """From now on joins an embedded server that runs, and starts none."""
+        self._driver = self._joining
+
+    def write(self, buffer: Buffer, deadline: float) -> PresenceError | None:
+        """Writes what waits in `buffer`; what failed goes back, with the reason returned.
+
+        No round trip starts after `deadline`, by `time.monotonic()`.
+        """
+        waiting = buffer.take()
+        failure: PresenceError | None = None
+        for kind in list(waiting):
+            try:
+                self._write_kind(kind, waiting, buffer, deadline)
+            except PresenceError as error:
+                failure = error
+                if isinstance(error, PresenceUnavailable):
+                    break  # so are the others; a wrong key is one kind's trouble
+        if waiting:
+            buffer.put_back(waiting)
+        return failure
+
+    def _write_kind(self, kind: str, waiting: Pending, buffer: Buffer, deadline: float) -> None:
+        self._prepare()
+        refused = self._driver.run(self._record(self._stores[kind], waiting[kind]), deadline)
+        buffer.wrote(len(waiting.pop(kind)), refused)
+
+    def _prepare(self) -> None:
+        """Learns the server's time and, where guests are hashed with it, the shared key."""
+        self._driver.run(self._clock.synchronise())
+        now = self._clock.stamp()
+        if self._shared is not None and now >= self._agree_at:
+            self._proposal = self._driver.run(agree(self._prefix, self._proposal))
+            self._shared.learn(self._proposal.encode())
+            self._agree_at = now + KEY_AGREED_EVERY
+
+    def _record(self, store: Store, ids: dict[Found, float]) -> Plan[int]:
+        moment = self._clock.moment
+        return store.record([(self.finished(id) or "", moment(at)) for id, at in ids.items()])
+
+    def finished(self, id: Found) -> str | None:
+        """An id as it is kept; None if it waits for a key that is not known yet."""
+        if isinstance(id, str):
+            return id
+        return self._shared.finish(id) if self._shared and self._shared.key else None
+
+    def clean_up(self) -> None:
+        """Removes the stale, a bounded number at a time, now and then."""
+        now = self._clock.stamp()
+        if now < self._clean_at:
+            return
+        self._clean_at = now + CLEAN_EVERY
+        for store in self._stores.values():
+            for _ in range(CLEAN_ROUNDS):
+                if not self._driver.run(store.clean_up(self._clock.moment(now))):
+                    break
+            else:
+                self._clean_at = now  # there is more: go on after the next write

@@ -1,0 +1,192 @@
+"""Every setting: its variable, form, default and help. Read once, strict, all errors at once."""
+
+import difflib
+import logging
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from . import values
+from .connections.url import RedisURL, hide_credentials, parse_url
+from .errors import SettingsError
+from .identity import Link, kinds, parse_chain
+from .stores import STORES
+
+log = logging.getLogger("presence_middleware")
+
+PREFIX = "PRESENCE_"
+PASSING_KINDS = {"guest", "bot"}  # nobody asks when they were last seen: kept for the window only
+_SHORTEST_SECRET = 16
+
+Parse = Callable[[object], Any]
+
+
+def _setting(default: str, parse: Parse, help: str, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"parse": parse, "help": help})
+
+
+def _prefix(value: object) -> str:
+    text = str(value)
+    if not re.fullmatch(r"[\w.:/-]{1,64}", text, re.ASCII):
+        raise ValueError("1 to 64 letters, digits and . : / _ -")
+    return text
+
+
+def _store(value: object) -> tuple[tuple[str, str], ...]:
+    """Pairs of kind and store; the pair of kind `*` is for all others."""
+    if isinstance(value, tuple):
+        return value
+    names = ", ".join(STORES)
+    parts = [part.rpartition("=")[::2] for part in values.items(str(value))]
+    stores = {(kind.strip() or "*"): store.strip() for kind, store in parts}
+    if not parts or len(stores) < len(parts) or not set(stores.values()) <= set(STORES):
+        raise ValueError(f"{names}; or by kind: user=sorted-set, guest=hyperloglog")
+    return tuple(({"*": "sorted-set"} | stores).items())
+
+
+def _secret(value: object) -> str:
+    text = str(value).strip()
+    if text and len(text) < _SHORTEST_SECRET:
+        raise ValueError(f"at least {_SHORTEST_SECRET} characters, such as {_fresh_secret()}")
+    return text
+
+
+def _application(value: object) -> str:
+    text = str(value).strip()
+    if text and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(\(\))?", text):
+        raise ValueError("package.module:app or package.module:create_app()")
+    return text
+
+
+def _fresh_secret() -> str:
+    return f"{PREFIX}SECRET={secrets.token_urlsafe(32)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a site. Equal settings share one recorder in a process."""
+
+    enabled: bool = _setting("1", values.switch, "`0` records nothing; readers stay in place")
+    redis_url: RedisURL = _setting(
+        "redis://localhost:6379/0", parse_url, "where Redis or Valkey is"
+    )
+    prefix: str = _setting("presence", _prefix, "what every key begins with")
+    store: tuple[tuple[str, str], ...] = _setting(
+        "sorted-set",
+        _store,
+        "`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set, "
+        "guest=hyperloglog`",
+    )
+    window: float = _setting("10m", values.duration, "how long after a request one is online")
+    retention: float = _setting(
+        "30d", values.duration, "how long after that a last-seen time is kept (not of guests)"
+    )
+    identity: tuple[Link, ...] = _setting(
+        "user=auth, guest=visitor", parse_chain, "who is asking: a chain of `kind=source`"
+    )
+    secret: str = _setting("", _secret, "the key of hashed ids, 16 characters or more", secret=True)
+    flush_interval: float = _setting(
+        "1s", values.duration, "how often a busy process writes; a third of the window at most"
+    )
+    max_pending: int = _setting(
+        "100000", values.whole, "how many identities a process holds while Redis is away"
+    )
+    app: str = _setting(
+        "", _application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
+    )
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        ini: Mapping[str, str] | None = None,
+        /,
+        **overrides: Any,
+    ) -> "Settings":
+        """Settings from overrides, then `PRESENCE_*` in `environ` (the process's), then `ini`.
+
+        Raises `SettingsError` with everything that is wrong.
+        """
+        environ = os.environ if environ is None else environ
+        _warn_of_unknown(environ)
+        if unknown := [*_unknown("argument", overrides), *_unknown("ini setting", ini or {})]:
+            raise SettingsError(unknown)
+        variables = {setting.name: environ.get(variable(setting.name)) for setting in fields(cls)}
+        given = {name: value for name, value in variables.items() if value}  # empty is unset
+        return cls(**{**(ini or {}), **given, **overrides})
+
+    def __post_init__(self) -> None:
+        """Parses what was given as text, and refuses all that is wrong at once."""
+        problems = [problem for setting in fields(self) for problem in self._parse(setting)]
+        if problems := problems or list(self._contradictions()):
+            raise SettingsError(problems)
+
+    def _parse(self, setting: Field[Any]) -> Iterator[str]:
+        value = getattr(self, setting.name)
+        try:
+            object.__setattr__(self, setting.name, setting.metadata["parse"](value))
+        except ValueError as error:
+            yield f"{variable(setting.name)}={_shown(setting, value)}: wants {error}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of this site; the first is the one that questions are about."""
+        return kinds(self.identity)
+
+    def store_of(self, kind: str) -> str:
+        """The name of the store that keeps a kind."""
+        stores = dict(self.store)
+        return stores.get(kind, stores["*"])
+
+    def keep(self, kind: str) -> float:
+        """For how many seconds after its last sighting a kind can be asked for."""
+        if kind in PASSING_KINDS or self.store_of(kind) != "sorted-set":
+            return self.window
+        return self.window + self.retention
+
+    def _contradictions(self) -> Iterator[str]:
+        if self.flush_interval > self.window / 3:
+            longest = values.spoken(self.window / 3)
+            yield (
+                f"PRESENCE_FLUSH_INTERVAL={values.spoken(self.flush_interval)}: at most a third of "
+                f"PRESENCE_WINDOW ({longest}), or people flicker between two writes"
+            )
+        for kind, _ in self.store:
+            if kind not in ("*", *self.kinds):
+                yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({', '.join(self.kinds)})"
+        for link in self.identity:
+            if link.hashed and not link.type.shared_key and not self.secret:
+                yield f"PRESENCE_IDENTITY: {link} is hashed and needs a secret: {_fresh_secret()}"
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def _shown(setting: Field[Any], value: object) -> str:
+    if not setting.repr:
+        return "***"
+    return hide_credentials(str(value)) if setting.name == "redis_url" else repr(value)
+
+
+def _unknown(what: str, given: Mapping[str, Any]) -> Iterator[str]:
+    known = [setting.name for setting in fields(Settings)]
+    for name in given:
+        if name not in known:
+            yield f"no {what} {name!r}{_nearest(name, known)}"
+
+
+def _warn_of_unknown(environ: Mapping[str, str]) -> None:
+    known = [variable(setting.name) for setting in fields(Settings)]
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
+            log.warning("presence: no setting is called %s%s", name, _nearest(name, known))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0)
+    return f"; the nearest is {near[0]}" if near else ""

@@ -1,0 +1,123 @@
+"""The default store: a sorted set of ids by last-seen time. Plans only, no I/O."""
+
+from . import keys
+from .departures import Departures
+from .plan import Batch, Plan, score, scored
+from .record import SCORED, Recording, Stamped, send
+from .store import Sighting, moment_of
+
+PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server time
+
+
+class SortedSet:
+    """Exact, newest first, and remembers `keep` seconds; about 100 bytes a member."""
+
+    def __init__(self, prefix: str, kind: str, window: float, keep: float) -> None:
+        self.keep = keep
+        self._seen = keys.seen(prefix, kind)
+        self._recording = Recording(SCORED, prefix, kind, keep)
+        self._departures = Departures(prefix, kind, window, keep)
+
+    def record(self, sightings: list[Stamped]) -> Plan[int]:
+        return sum((yield from send(self._recording.at(self._seen, sightings))))
+
+    def touch(self, id: str, now: float) -> Plan[None]:
+        yield Batch(
+            (
+                self._departures.undo(id),
+                ("ZADD", self._seen, "GT", now, id),
+                ("EXPIRE", self._seen, keys.ttl(self.keep)),
+            ),
+            atomic=True,
+        )
+
+    def count(self, now: float, window: float) -> Plan[int]:
+        (count,) = yield Batch((("ZCOUNT", self._seen, _after(now - window), "+inf"),))
+        return int(count)
+
+    def online(
+        self, now: float, window: float, limit: int | None, before: Sighting | None
+    ) -> Plan[list[Sighting]]:
+        found: list[Sighting] = []
+        while limit is None or len(found) < limit:
+            wanted = PAGE if limit is None else min(PAGE, limit - len(found))
+            page = yield from self._page(now - window, wanted, found[-1] if found else before)
+            found += page
+            if len(page) < wanted:
+                break
+        return found
+
+    def _page(self, cut: float, wanted: int, before: Sighting | None) -> Plan[list[Sighting]]:
+        """Up to `wanted` sightings after `before`; of equal times, the greater id comes first."""
+        start, skipped = _start(before)
+        fresh: list[tuple[str, float]] = []
+        offset = 0
+        while len(fresh) < wanted:
+            limits = ("LIMIT", offset, PAGE if skipped else wanted)
+            (reply,) = yield Batch(
+                (
+                    (
+                        "ZRANGE",
+                        self._seen,
+                        start,
+                        _after(cut),
+                        "BYSCORE",
+                        "REV",
+                        *limits,
+                        "WITHSCORES",
+                    ),
+                )
+            )
+            members = scored(reply)
+            fresh += [(id, at) for id, at in members if not skipped or (at, id.encode()) < skipped]
+            offset += len(members)
+            if len(members) < limits[2]:
+                break
+        return [Sighting(id, moment_of(at)) for id, at in fresh[:wanted]]
+
+    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[str]]:
+        (scores,) = yield Batch((("ZMSCORE", self._seen, *ids),))
+        cut = now - window
+        return [
+            id for id, at in zip(ids, scores, strict=True) if at is not None and float(at) > cut
+        ]
+
+    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[str]]:
+        # A friend's own score weighs nothing, and MAX, unlike SUM, bears an infinite one.
+        weights = ("WEIGHTS", 1, 0, "AGGREGATE", "MAX", "WITHSCORES")
+        (reply,) = yield Batch((("ZINTER", 2, self._seen, friends, *weights),))
+        online = [(at, id) for id, at in scored(reply) if at > now - window]
+        return [id for _, id in sorted(online, reverse=True)]
+
+    def last_seen(self, id: str, now: float) -> Plan[float | None]:
+        replies = yield Batch((("ZSCORE", self._seen, id), self._departures.moment(id)))
+        moments = [moment for moment in map(score, replies) if moment is not None]
+        newest = max(moments, default=None)
+        return None if newest is None or newest <= now - self.keep else newest
+
+    def leave(self, id: str, now: float) -> Plan[None]:
+        yield Batch((("ZREM", self._seen, id), *self._departures.leave(id, now)), atomic=True)
+
+    def forget(self, id: str, now: float) -> Plan[None]:
+        yield Batch((("ZREM", self._seen, id), *self._departures.forget(id, now)), atomic=True)
+
+    def clean_up(self, now: float) -> Plan[bool]:
+        # By score, never by rank: when two workers do this at once, ranks have moved for the
+        # second, and it would remove people who are online.
+        stale = ("ZRANGE", self._seen, "-inf", now - self.keep, "BYSCORE")
+        (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
+        limit = scored(last)[0][1] if last else now - self.keep
+        yield Batch((("ZREMRANGEBYSCORE", self._seen, "-inf", limit),))
+        return bool(last)
+
+
+def _after(moment: float) -> str:
+    return f"({moment!r}"
+
+
+def _start(before: Sighting | None) -> tuple[float | str, tuple[float, bytes] | None]:
+    """Where a page starts, and the (score, id) that it must stay below."""
+    if before is None or before.last_seen is None:
+        return "+inf", None
+    at = before.last_seen.timestamp()
+    return at, (at, before.id.encode())

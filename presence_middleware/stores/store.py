@@ -1,0 +1,61 @@
+"""What every store can be asked. All times are seconds since the epoch, by the server's clock."""
+
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from .plan import Plan
+from .record import Stamped
+
+
+class Sighting(NamedTuple):
+    """An id and when it was last seen, in UTC; None where the store keeps no times."""
+
+    id: str
+    last_seen: datetime | None
+
+
+def moment_of(stamp: float) -> datetime:
+    """A stamp as a datetime in UTC."""
+    return datetime.fromtimestamp(stamp, UTC)
+
+
+class Store(Protocol):
+    """One kind of identity, kept in Redis in one way.
+
+    Methods return plans. Those that a store cannot answer raise `UnsupportedQuery`.
+    """
+
+    keep: float
+    """For how many seconds after its last sighting an id can be asked for."""
+
+    def record(self, sightings: list[Stamped]) -> Plan[int]:
+        """Records (id, moment); returns how many were refused, having left or been forgotten."""
+
+    def touch(self, id: str, now: float) -> Plan[None]:
+        """Records one id as seen now, also if it left a moment ago."""
+
+    def count(self, now: float, window: float) -> Plan[int]:
+        """How many were seen in the window."""
+
+    def online(
+        self, now: float, window: float, limit: int | None, before: Sighting | None
+    ) -> Plan[list[Sighting]]:
+        """Who was seen in the window, newest first, from the one after `before`."""
+
+    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[str]]:
+        """Those of `ids` that were seen in the window."""
+
+    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[str]]:
+        """Those seen in the window that the set or sorted set `friends` holds too."""
+
+    def last_seen(self, id: str, now: float) -> Plan[float | None]:
+        """When an id was last seen, as far back as it is kept."""
+
+    def leave(self, id: str, now: float) -> Plan[None]:
+        """Takes an id offline: sightings up to `now` no longer count, nor are they recorded."""
+
+    def forget(self, id: str, now: float) -> Plan[None]:
+        """Erases an id; sightings up to `now` that are still to come are refused."""
+
+    def clean_up(self, now: float) -> Plan[bool]:
+        """Removes a bounded number of the stale; returns whether there may be more."""

@@ -1,0 +1,59 @@
+"""The forms in which a site writes values: durations, switches, lists. Pure parsers.
+
+Each raises `ValueError` with the accepted form as its text.
+"""
+
+import re
+from datetime import timedelta
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_YES = {"1", "true", "yes", "on"}
+_NO = {"0", "false", "no", "off"}
+_LONGEST = 10 * 366 * 86400
+
+
+def duration(value: object) -> float:
+    """A duration in seconds, from `"90s"`, `"10m"`, `"24h"`, `"30d"`, seconds or a timedelta."""
+    seconds = _seconds(value)
+    if not 0 < seconds <= _LONGEST:
+        raise ValueError("a duration above zero, such as 90s, 10m, 24h or 30d")
+    return seconds
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    match = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
+
+
+def spoken(seconds: float) -> str:
+    """A duration as a site would write it: 600 is `10m`."""
+    for unit in ("d", "h", "m"):
+        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def switch(value: object) -> bool:
+    """True or False, from `1`, `true`, `yes`, `on` and their opposites."""
+    word = str(value).strip().lower()
+    if word not in _YES | _NO:
+        raise ValueError("1 or 0 (also true, yes, on; false, no, off)")
+    return word in _YES
+
+
+def whole(value: object) -> int:
+    """A whole number of at least 1."""
+    digits = str(value).strip().replace("_", "")
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
+        raise ValueError("a whole number of at least 1, such as 100000")
+    return int(digits)
+
+
+def items(value: str) -> list[str]:
+    """The parts of a comma-separated list, without blanks."""
+    return [part for part in map(str.strip, value.split(",")) if part]

