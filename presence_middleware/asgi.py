@@ -1,14 +1,17 @@
 """The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .connections import Clock
-from .presence import AsyncPresence, AsyncRequestPresence
+from .presence import AsyncPresence
 from .recorder import Visit, recorder_for
 from .settings import Settings
+from .stores import Plan
 from .views import READER, VISIT, AsgiView
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -70,14 +73,26 @@ class PresenceMiddleware:
         return receive_and_close
 
 
+class AsyncRequestPresence(AsyncPresence):
+    """The reader in the scope: writes what its process holds, so that who asks sees himself."""
+
+    __slots__ = ("_visit",)
+
+    def __init__(self, presence: AsyncPresence, visit: Visit) -> None:
+        self._driver, self._ask = presence._driver, presence._ask
+        self._visit = visit
+
+    async def _read(self, plan: Plan[T]) -> T:
+        await asyncio.to_thread(self._visit.flush)
+        return await self._driver.run(plan)
+
+
 def _readable(scope: Scope) -> Scope:
     """The same scope, or a copy with lists where its iterables can be read only once."""
-    lists = {key: list(scope[key]) for key in ("headers", "client") if _is_one_shot(scope.get(key))}
-    return {**scope, **lists} if lists else scope
-
-
-def _is_one_shot(value: object) -> bool:
-    return value is not None and not isinstance(value, (list, tuple))
+    headers, client = scope["headers"], scope.get("client")
+    if isinstance(headers, (list, tuple)) and (client is None or isinstance(client, (list, tuple))):
+        return scope
+    return {**scope, "headers": list(headers), "client": None if client is None else list(client)}
 
 
 def __getattr__(name: str) -> Any:

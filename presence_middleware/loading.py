@@ -1,4 +1,4 @@
-"""`PRESENCE_APP`: finds the site's app and wraps it, for servers that are told of no code of ours."""
+"""`PRESENCE_APP`: finds the site's app and wraps it, so that its code need not change."""
 
 import sys
 from collections.abc import Callable

@@ -1,19 +1,17 @@
 """Who is online: the questions a site asks, once plain and once with `await`.
 
-Every method takes `kind=` (default: the first of `PRESENCE_IDENTITY`). Those about being online take
-`window=` (default: `PRESENCE_WINDOW`): seconds, a timedelta or text such as `"15m"`. All raise
+Every method takes `kind=` (default: the first of `PRESENCE_IDENTITY`). Those about being online
+take `window=` (default: `PRESENCE_WINDOW`): seconds, a timedelta or text such as `"15m"`. All raise
 `PresenceUnavailable` when Redis cannot answer, `UnsupportedQuery` when the kind's store cannot, and
 `QueryError` for a question that makes no sense.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from .connections import AsyncRunner, Driver, async_driver, close_async_clients, driver
 from .queries import Id, Queries, Window
-from .recorder import Visit
 from .settings import Settings
 from .stores import Plan, Sighting
 
@@ -24,6 +22,8 @@ Clock = Callable[[], float]
 class Presence:
     """Answers from any process of the site, or from another program with the same settings."""
 
+    __slots__ = ("_ask", "_driver")
+
     def __init__(
         self,
         settings: Settings | None = None,
@@ -31,7 +31,7 @@ class Presence:
         client: Any = None,
         clock: Clock | None = None,
     ) -> None:
-        """`client` is a `redis.Redis`; `clock` returns seconds since the epoch, in place of Redis's."""
+        """`client` is a `redis.Redis`; `clock` returns seconds since the epoch, not Redis's."""
         settings = Settings.from_env() if settings is None else settings
         self._driver: Driver = driver(settings.redis_url, client, clock)
         self._ask = Queries(settings, self._driver.clock)
@@ -57,7 +57,7 @@ class Presence:
         before: Sighting | None = None,
         window: Window = None,
     ) -> list[Sighting]:
-        """Who is online, newest first; `limit=None` is everyone, `before=` the last one of a page."""
+        """Who is online, newest first; `limit=None`: everyone; `before=`: the last of a page."""
         return self._read(self._ask.online(kind, window, limit, before))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
@@ -96,20 +96,10 @@ class Presence:
         return self._driver.run(plan)
 
 
-class RequestPresence(Presence):
-    """The reader in the environ: first writes what its process holds, so that who asks sees himself."""
-
-    def __init__(self, presence: Presence, visit: Visit) -> None:
-        self._driver, self._ask = presence._driver, presence._ask
-        self._visit = visit
-
-    def _read(self, plan: Plan[T]) -> T:
-        self._visit.flush()
-        return self._driver.run(plan)
-
-
 class AsyncPresence:
     """`Presence` for coroutines: the same names, with `await`."""
+
+    __slots__ = ("_ask", "_driver")
 
     def __init__(
         self,
@@ -144,7 +134,7 @@ class AsyncPresence:
         before: Sighting | None = None,
         window: Window = None,
     ) -> list[Sighting]:
-        """Who is online, newest first; `limit=None` is everyone, `before=` the last one of a page."""
+        """Who is online, newest first; `limit=None`: everyone; `before=`: the last of a page."""
         return await self._read(self._ask.online(kind, window, limit, before))
 
     async def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
@@ -184,16 +174,4 @@ class AsyncPresence:
         await close_async_clients()
 
     async def _read(self, plan: Plan[T]) -> T:
-        return await self._driver.run(plan)
-
-
-class AsyncRequestPresence(AsyncPresence):
-    """The reader in the scope: first writes what its process holds, so that who asks sees himself."""
-
-    def __init__(self, presence: AsyncPresence, visit: Visit) -> None:
-        self._driver, self._ask = presence._driver, presence._ask
-        self._visit = visit
-
-    async def _read(self, plan: Plan[T]) -> T:
-        await asyncio.to_thread(self._visit.flush)
         return await self._driver.run(plan)

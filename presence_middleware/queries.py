@@ -9,9 +9,9 @@ from datetime import datetime
 from . import values
 from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity import as_kept
+from .identity import as_kept, known_kind
 from .settings import Settings
-from .stores import STORES, Plan, Sighting, Store, moment_of
+from .stores import Plan, Sighting, Store, moment_of
 
 Id = str | int
 Window = float | str | object
@@ -24,7 +24,7 @@ class Queries:
         self._clock = clock
         self._window = settings.window
         self._kinds = settings.kinds
-        self._stores = stores(settings)
+        self._stores = settings.stores()
 
     def count(self, kind: str | None, window: Window) -> Plan[int]:
         store, seconds = self._within(kind, window)
@@ -83,28 +83,13 @@ class Queries:
             raise QueryError(f"window is {window!r}: {error}") from None
         if seconds > store.keep:
             raise UnsupportedQuery(
-                f"kind {kind or self._kinds[0]!r} is kept for {values.spoken(store.keep)}, less than "
-                f"a window of {values.spoken(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+                f"kind {kind or self._kinds[0]!r} is kept for {values.spoken(store.keep)}, not for "
+                f"{values.spoken(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds
 
     def _store(self, kind: str | None) -> Store:
-        kind = self._kinds[0] if kind is None else kind
-        if kind not in self._stores:
-            raise QueryError(
-                f"no kind {kind!r} here: PRESENCE_IDENTITY has {', '.join(self._kinds)}"
-            )
-        return self._stores[kind]
-
-
-def stores(settings: Settings) -> dict[str, Store]:
-    """The store of each kind of a site."""
-    return {
-        kind: STORES[settings.store_of(kind)](
-            settings.prefix, kind, settings.window, settings.keep(kind)
-        )
-        for kind in settings.kinds
-    }
+        return self._stores[known_kind(self._kinds[0] if kind is None else kind, self._kinds)]
 
 
 def _kept(id: Id) -> str:

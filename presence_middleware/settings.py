@@ -13,7 +13,7 @@ from . import values
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity import Link, kinds, parse_chain
-from .stores import STORES
+from .stores import STORES, Store
 
 log = logging.getLogger("presence_middleware")
 
@@ -147,6 +147,13 @@ class Settings:
             return self.window
         return self.window + self.retention
 
+    def stores(self) -> dict[str, Store]:
+        """The store of each kind, as plans."""
+        return {
+            kind: STORES[self.store_of(kind)](self.prefix, kind, self.window, self.keep(kind))
+            for kind in self.kinds
+        }
+
     def _contradictions(self) -> Iterator[str]:
         if self.flush_interval > self.window / 3:
             longest = values.spoken(self.window / 3)
@@ -156,7 +163,8 @@ class Settings:
             )
         for kind, _ in self.store:
             if kind not in ("*", *self.kinds):
-                yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({', '.join(self.kinds)})"
+                chain = ", ".join(self.kinds)
+                yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({chain})"
         for link in self.identity:
             if link.hashed and not link.type.shared_key and not self.secret:
                 yield f"PRESENCE_IDENTITY: {link} is hashed and needs a secret: {_fresh_secret()}"

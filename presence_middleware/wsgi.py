@@ -1,14 +1,17 @@
 """The WSGI wrapper (PEP 3333): the app gets the very same environ and start_response."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from .connections import Clock
-from .presence import Presence, RequestPresence
+from .presence import Presence
 from .recorder import Visit, recorder_for
 from .settings import Settings
+from .stores import Plan
 from .views import READER, VISIT, WsgiView
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     application: WSGIApplication
@@ -44,17 +47,30 @@ class PresenceMiddleware:
         except BaseException:
             visit.end()
             raise
-        if _is_complete(body, environ):
+        if isinstance(body, (list, tuple)) or _is_file(body, environ):
             visit.end()
             return body
         return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
 
 
-def _is_complete(body: Any, environ: WSGIEnvironment) -> bool:
-    """Whether a server may treat this body in a way of its own: as a whole, or by sendfile."""
+class RequestPresence(Presence):
+    """The reader in the environ: writes what its process holds, so that who asks sees himself."""
+
+    __slots__ = ("_visit",)
+
+    def __init__(self, presence: Presence, visit: Visit) -> None:
+        self._driver, self._ask = presence._driver, presence._ask
+        self._visit = visit
+
+    def _read(self, plan: Plan[T]) -> T:
+        self._visit.flush()
+        return self._driver.run(plan)
+
+
+def _is_file(body: Any, environ: WSGIEnvironment) -> bool:
+    """Whether a server may send this body in a way of its own (`wsgi.file_wrapper`)."""
     wrapper = environ.get("wsgi.file_wrapper")
-    is_wrapped = isinstance(wrapper, type) and isinstance(body, wrapper)
-    return isinstance(body, (list, tuple)) or is_wrapped or hasattr(body, "read")
+    return hasattr(body, "read") or (isinstance(wrapper, type) and isinstance(body, wrapper))
 
 
 class Body:
@@ -73,6 +89,9 @@ class Body:
                 self._body.close()
         finally:
             self._visit.end()
+
+    def __del__(self) -> None:
+        self._visit.abandon()  # unless it ended: not everything that serves calls close
 
 
 class SizedBody(Body):

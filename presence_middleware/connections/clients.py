@@ -1,13 +1,12 @@
 """Opens Redis clients: one a process and address, and for async code one a running loop besides.
 
 Timeouts and retries are explicit: the library's defaults block for seconds to minutes. Only a
-connection that turns out to be dead is tried again, once, so that a restarted server is not an error;
+connection that turns out to be dead is tried again, once, so that a restarted server is no error;
 a silent one costs a single timeout. The URL's own options win.
 """
 
 import asyncio
 import os
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from . import embedded
 from .url import RedisURL
 
 TIMEOUT = 0.5  # seconds, for a connection and for a reply
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": TIMEOUT,
     "socket_timeout": TIMEOUT,
     "health_check_interval": 15,
@@ -60,23 +59,23 @@ async def close_async_clients() -> None:
 def _open_sync(url: RedisURL) -> Any:
     if url.scheme == "memory":
         return _memory("FakeRedis", url.target)
-    from redis import ConnectionError, Redis
+    from redis import Redis, exceptions
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    retry = Retry(NoBackoff(), 1, supported_errors=(ConnectionError,))
+    retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     return Redis.from_url(_address(url), retry=retry, **_OPTIONS)
 
 
 def _open_async(url: RedisURL) -> Any:
     if url.scheme == "memory":
         return _memory("FakeAsyncRedis", url.target)
+    from redis import exceptions
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import ConnectionError
 
-    retry = Retry(NoBackoff(), 1, supported_errors=(ConnectionError,))
+    retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     return Redis.from_url(_address(url), retry=retry, **_OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Run plans: one driver for a sync client, one for an async one. All errors are `PresenceUnavailable`."""
+"""Run plans: a driver for a sync client, one for an async one. Its errors become ours."""
 
 import asyncio
 import math

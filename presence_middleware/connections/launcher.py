@@ -43,7 +43,7 @@ def launch_supervisor(directory: Path, lock: int) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     log = os.open(directory / supervisor.LOG, flags, 0o600)
     try:
-        starter = subprocess.Popen(
+        starter = subprocess.Popen(  # noqa: S603 (our own file)
             [_python(), "-I", "-S", supervisor.__file__, directory, program, str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -27,8 +27,8 @@ def default_directory(name: str = "") -> Path:
 
 
 def _state_home() -> Path:
-    given = os.environ.get("XDG_STATE_HOME", "")
-    return Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return given if given.is_absolute() else Path.home() / ".local" / "state"
 
 
 def _name_of(directory: Path) -> str:
@@ -56,7 +56,7 @@ def socket_path(directory: Path) -> Path:
     path = directory / SOCKET
     if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
         return path
-    links = Path("/tmp") / f"presence_middleware-{os.geteuid()}"
+    links = Path("/tmp") / f"presence_middleware-{os.geteuid()}"  # noqa: S108 (checked below)
     links.mkdir(mode=0o700, exist_ok=True)
     check_private(links)
     link = links / _hash(directory)

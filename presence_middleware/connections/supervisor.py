@@ -83,7 +83,8 @@ class Server:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = open_lock(SERVER_LOCK)
         if try_lock(self._lock):
-            self._child = subprocess.Popen([program, *_options()], pass_fds=[self._lock])
+            command = [program, *_options()]
+            self._child = subprocess.Popen(command, pass_fds=[self._lock])  # noqa: S603
             os.close(self._lock)  # the lock is the server's alone now
             self._lock = open_lock(SERVER_LOCK)
 

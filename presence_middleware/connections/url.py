@@ -20,8 +20,8 @@ _NETWORK = {
     "unix": "unix",
     "valkey+unix": "unix",
 }
-_CREDENTIALS = re.compile(r"(?<=//)[^/?#]*@|(?<=//).*@")
-_QUERY_VALUES = re.compile(r"(?<==)[^&#]*")
+_OPTION_VALUES = re.compile(r"(?<==)[^&]*|(?<![^&])[^=&]+(?![^&])")  # or an option that has none
+_ESCAPES = "host or port is none; write / ? # @ in a password as %2F %3F %23 %40"
 # What a URL's query may say: redis-py's own names; another one would only fail at the first use.
 _OPTIONS = re.compile(
     r"db|username|password|protocol|client_name|max_connections|health_check_interval"
@@ -48,8 +48,13 @@ class RedisURL:
 
 def hide_credentials(url: str) -> str:
     """A URL, well-formed or not, without user, password and option values."""
-    head, mark, query = _CREDENTIALS.sub("***@", url).partition("?")
-    return head + mark + _QUERY_VALUES.sub("***", query)
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    place, question, query = rest.partition("?")
+    if "@" in query:  # a password with a question mark, or an option with an @: nothing is sure
+        return f"{scheme}{mark}***"
+    _, at, host = place.rpartition("@")
+    hidden = _OPTION_VALUES.sub("***", query)
+    return f"{scheme}{mark}{at and '***@'}{host}{question}{hidden}"
 
 
 def parse_url(value: object) -> RedisURL:
@@ -77,8 +82,13 @@ def _parse(url: str) -> RedisURL:
 
 def _network(scheme: str, rest: str) -> RedisURL:
     url = f"{scheme}://{rest}"
-    parts = urlsplit(url)
-    port = parts.port  # raises ValueError when it is no port
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # whose text repeats what may be a password
+        raise ValueError(_ESCAPES) from None
+    if scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
+        raise ValueError(_ESCAPES)
     options = parse_qs(parts.query, keep_blank_values=True)
     if unknown := [name for name in options if not _OPTIONS.fullmatch(name)]:
         raise ValueError(f"unknown option {unknown[0]!r}")

@@ -1,8 +1,8 @@
 """Who is asking: from a request to a kind and an id."""
 
-from .chain import Chain, Found, Identity, Reader, as_kept
+from .chain import Chain, Found, Identity, Reader, Who, as_kept
 from .hashing import Hasher, SecretHasher, SharedHasher
-from .spec import Link, kinds, parse_chain
+from .spec import Link, kinds, known_kind, parse_chain
 from .view import View
 
 __all__ = [
@@ -15,7 +15,9 @@ __all__ = [
     "SecretHasher",
     "SharedHasher",
     "View",
+    "Who",
     "as_kept",
     "kinds",
+    "known_kind",
     "parse_chain",
 ]

@@ -1,11 +1,13 @@
 """The chain at work: from a view to who is asking. A few microseconds, no I/O, never raises."""
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from . import spec
 from .hashing import Hasher, plain_hash
-from .sources import FUNCTION, Read, function
+from .sources import FUNCTION, function
 from .view import View
 
 log = logging.getLogger("presence_middleware")
@@ -15,6 +17,9 @@ LONGEST_ID = 256  # bytes
 Found = str | bytes
 """An id; as bytes, one that waits for the shared key."""
 
+Who = tuple[str, Found]
+"""A kind, and an id of it."""
+
 
 class Identity(NamedTuple):
     """Who a request comes from."""
@@ -23,62 +28,67 @@ class Identity(NamedTuple):
     id: str
 
 
+@dataclass(frozen=True)
 class Reader:
-    """One link at work: reads an id, in the form in which it is kept."""
+    """One link at work: reads an id off a view, in the form in which it is kept."""
 
-    def __init__(self, link: spec.Link, hasher: Hasher) -> None:
-        self.kind, self.late = link.kind, link.type.late
-        make = link.type.make
-        self._read: Read = function(link.source) if link.type is FUNCTION else make(link.argument)
-        self._keep = hasher if link.hashed else as_kept
-        self._link, self._failed = link, False
+    kind: str
+    late: bool
+    read: Callable[[View], Found | None]
 
-    def __call__(self, view: View) -> Found | None:
+
+def reader(link: spec.Link, hasher: Hasher) -> Reader:
+    """The reader of a link. What its source raises is said once, and finds nobody."""
+    is_function = link.type is FUNCTION
+    source = function(link.source) if is_function else link.type.make(link.argument)
+    keep: Callable[[str], Found] = hasher if link.hashed else as_kept
+    failed = False
+
+    def read(view: View) -> Found | None:
+        nonlocal failed
         try:
-            value = self._read(view)
-            return (self._keep(value) or None) if value else None
-        except Exception:
-            # A source is the site's or a framework's code: its failure is nobody, said once.
-            self._complain()
+            value = source(view)
+            return keep(value) or None if value else None
+        except Exception:  # the site's or a framework's code
+            if not failed:
+                failed = True
+                log.exception("presence: source %s failed and found nobody", link)
             return None
 
-    def _complain(self) -> None:
-        if not self._failed:
-            self._failed = True
-            log.exception("presence: source %s failed and found nobody", self._link)
+    return Reader(link.kind, link.type.late, read)
 
 
 class Chain:
-    """The readers in order: those that can be read at arrival, each with the late ones before it."""
+    """The readers in order: those that can be read at arrival, with the late ones before each."""
 
     def __init__(self, links: spec.Chain, hasher: Hasher) -> None:
-        readers = [Reader(link, hasher) for link in links]
+        readers = [reader(link, hasher) for link in links]
         self.kinds = spec.kinds(links)
         self.named = next((link.kind for link in links if link.source == "auth"), self.kinds[0])
         self._late = tuple(reader for reader in readers if reader.late)
         self._early = tuple(
-            (reader, reader.kind, tuple(late for late in readers[:position] if late.late))
+            (reader.read, reader.kind, tuple(late for late in readers[:position] if late.late))
             for position, reader in enumerate(readers)
             if not reader.late
         )
 
-    def arrive(self, view: View) -> tuple[str, Found | None, tuple[Reader, ...]]:
+    def arrive(self, view: View) -> tuple[Who | None, tuple[Reader, ...]]:
         """Reads what an arriving request says.
 
-        Returns the kind and id of the first source that answers, and the late readers that come
-        before it and may still find somebody else.
+        Returns whom the first source that answers found, and the late readers that come before it
+        and may still find somebody else.
         """
         for read, kind, late in self._early:
             found = read(view)
             if found is not None:
-                return kind, found, late
-        return "", None, self._late
+                return (kind, found), late
+        return None, self._late
 
 
 def as_kept(value: str) -> str:
     """An id as it is kept: at most 256 bytes of text; anything else is hashed."""
     value = value.strip()
-    if value.isascii() and len(value) <= LONGEST_ID:
+    if len(value) <= LONGEST_ID and value.isascii():
         return value
     raw = value.encode("utf-8", "surrogateescape")
     try:

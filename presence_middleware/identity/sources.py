@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from ..errors import SettingsError
@@ -85,23 +86,22 @@ def cookie(name: str) -> Read:
 
 def header(name: str) -> Read:
     """A header that a front end sets, and that it does not let through from outside."""
-    name = _token(name).lower()
-    return lambda view: view.header(name)
+    return methodcaller("header", _token(name).lower())
 
 
 def user_agent(_: str) -> Read:
     """The User-Agent: what the classic recipe counts."""
-    return lambda view: view.header("user-agent")
+    return methodcaller("header", "user-agent")
 
 
 def ip(_: str) -> Read:
     """The client's address."""
-    return lambda view: view.peer
+    return attrgetter("peer")
 
 
 def visitor(_: str) -> Read:
     """Address and User-Agent: a guest without a name."""
-    return lambda view: f"{view.peer}\n{view.header('user-agent')}"
+    return lambda view: f"{view.peer}\n{view.header('user-agent') or ''}"
 
 
 def session(path: str) -> Read:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from ..errors import QueryError
 from ..values import items
 from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType
 
@@ -52,6 +53,13 @@ def parse_chain(value: object) -> Chain:
 def kinds(chain: Chain) -> tuple[str, ...]:
     """The kinds of a chain, each once, in order."""
     return tuple(dict.fromkeys(link.kind for link in chain))
+
+
+def known_kind(kind: str, known: tuple[str, ...]) -> str:
+    """The kind, if the site has it. Raises `QueryError` with those that it has."""
+    if kind not in known:
+        raise QueryError(f"no kind {kind!r} here: PRESENCE_IDENTITY has {', '.join(known)}")
+    return kind
 
 
 def _link(item: str) -> Link:

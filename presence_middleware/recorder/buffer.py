@@ -3,13 +3,14 @@
 Every sighting ends as one of the counters: recorded = coalesced + flushed + pending + dropped.
 """
 
+import math
 import threading
 from collections import Counter
 
-from ..identity import Found
+from ..identity import Who
 
-Pending = dict[str, dict[Found, float]]
-"""By kind, the stamp of each id."""
+Pending = dict[Who, float]
+"""The stamp of each identity."""
 
 
 class Buffer:
@@ -19,7 +20,6 @@ class Buffer:
         self._limit = limit
         self._lock = threading.Lock()
         self._pending: Pending = {}
-        self._size = 0
         self._in_flight = 0
         self.recorded = 0
         self.coalesced = 0
@@ -29,19 +29,23 @@ class Buffer:
     @property
     def pending(self) -> int:
         """How many identities wait, those just being written included."""
-        return self._size + self._in_flight
+        return len(self._pending) + self._in_flight
 
-    def put(self, kind: str, id: Found, stamp: float) -> None:
+    def put(self, who: Who, stamp: float) -> None:
         """Takes a sighting; past the limit only of identities that are waiting already."""
         with self._lock:
             self.recorded += 1
-            self._merge(kind, id, stamp)
+            if stamp >= self._pending.get(who, math.inf):  # the common case
+                self.coalesced += 1
+                self._pending[who] = stamp
+            else:
+                self._merge(who, stamp)
 
     def take(self) -> Pending:
-        """Takes out all that waits; `wrote` or `put_back` must follow for each kind of it."""
+        """Takes out all that waits; `wrote` and `put_back` must follow for all of it."""
         with self._lock:
             taken, self._pending = self._pending, {}
-            self._in_flight, self._size = self._size, 0
+            self._in_flight = len(taken)
             return taken
 
     def wrote(self, count: int, refused: int) -> None:
@@ -54,29 +58,25 @@ class Buffer:
     def put_back(self, unwritten: Pending) -> None:
         """Takes back what could not be written; what has come since is newer."""
         with self._lock:
-            since, self._pending = self._pending, unwritten
-            self._size, self._in_flight = sum(map(len, unwritten.values())), 0
-            for kind, ids in since.items():
-                for id, stamp in ids.items():
-                    self._merge(kind, id, stamp)
+            since, self._pending, self._in_flight = self._pending, unwritten, 0
+            for who, stamp in since.items():
+                self._merge(who, stamp)
 
     def drop_before(self, stamp: float) -> None:
         """Drops sightings from before `stamp`: their window is over."""
         with self._lock:
-            for kind, ids in self._pending.items():
-                kept = {id: at for id, at in ids.items() if at > stamp}
-                self._size -= len(ids) - len(kept)
-                self.dropped["expired"] += len(ids) - len(kept)
-                self._pending[kind] = kept
+            kept = {who: at for who, at in self._pending.items() if at > stamp}
+            self.dropped["expired"] += len(self._pending) - len(kept)
+            self._pending = kept
 
-    def _merge(self, kind: str, id: Found, stamp: float) -> None:
-        ids = self._pending.setdefault(kind, {})
-        known = ids.get(id)
+    def _merge(self, who: Who, stamp: float) -> None:
+        pending = self._pending
+        known = pending.get(who)
         if known is not None:
             self.coalesced += 1
-            ids[id] = max(known, stamp)
-        elif self._size < self._limit:
-            ids[id] = stamp
-            self._size += 1
+            if stamp > known:
+                pending[who] = stamp
+        elif len(pending) < self._limit:
+            pending[who] = stamp
         else:
             self.dropped["full"] += 1

@@ -32,6 +32,6 @@ class Outage:
         self._failures = 0
 
     def pause(self) -> float:
-        """Seconds until the next attempt: growing while Redis is away, and never in step with others."""
-        pause = min(self._first_pause * 2 ** min(self._failures, 16), LONGEST_PAUSE)
-        return max(pause, self._first_pause) * random.uniform(0.8, 1.0)
+        """Seconds until the next attempt: longer while Redis is away, never in step with others."""
+        growing = self._first_pause * 2.0 ** min(self._failures, 16)
+        return max(self._first_pause, min(growing, LONGEST_PAUSE)) * random.uniform(0.8, 1.0)

@@ -1,15 +1,15 @@
-"""Takes sightings from visits and writes them, off the requests' path. One a process and settings."""
+"""Takes sightings from visits and writes them, off the path of requests."""
 
-import os
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from os import getpid
 from typing import Any
-from weakref import ref
 
 from ..connections import Clock, driver
-from ..identity import Chain, Found, SecretHasher, SharedHasher, View
+from ..identity import Chain, Found, SecretHasher, SharedHasher, View, Who
 from ..settings import Settings
 from .buffer import Buffer
 from .outage import Outage
@@ -51,45 +51,46 @@ class Recorder:
         self.now = self._driver.clock.stamp
         self._enabled = settings.enabled
         self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """A fresh state for this process: after a fork, the parent writes what it held itself."""
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._buffer = Buffer(self.settings.max_pending)
-        self._open: dict[ref[Visit], None] = {}
+        self._open: dict[Visit, None] = {}
+        self._abandoned: deque[Visit] = deque()
         self._flushing, self._starting = threading.Lock(), threading.Lock()
         self._thread: FlushThread | None = None
+        self._awake = False
         self._writer = Writer(self.settings, self._driver, self._joining, self._shared)
         self._outage = Outage(self.settings.flush_interval)
         self._last_flush: datetime | None = None
 
     def open(self, view: View) -> Visit:
         """A visit for an arriving request; its `end` must follow."""
-        if os.getpid() != self._pid:
-            self._begin()
-        visit = Visit(self, view, self.chain.arrive(view), self.now())
+        visit = Visit(self, view, self.now())
         if self._enabled:
-            self._open[ref(visit)] = None
+            self._open[visit] = None
             if self._thread is None:
                 self._start()
         return visit
 
     def ended(self, visit: Visit) -> None:
         """Lets go of a visit that is over."""
-        self._open.pop(ref(visit), None)
+        self._open.pop(visit, None)
 
-    def record(self, kind: str, id: Found, stamp: float) -> None:
+    def abandoned(self, visit: Visit) -> None:
+        """Notes a visit that nobody will end; the thread does."""
+        self._abandoned.append(visit)
+
+    def record(self, who: Who, stamp: float) -> None:
         """Takes a sighting: a dictionary write. The process id is compared before any lock."""
-        if not self._enabled:
-            return
-        if os.getpid() != self._pid:
-            self._begin()
-        self._buffer.put(kind, id, stamp)
-        if self._thread is None:
-            self._start()
-        if self._thread is not None:
-            self._thread.wake()
+        if getpid() != self._pid:
+            self.begin()
+        if self._enabled:
+            self._buffer.put(who, stamp)
+            if not self._awake:
+                self._wake()
 
     def finished(self, id: Found) -> str | None:
         """An id as it is kept; None if it waits for a key that is not known yet."""
@@ -100,8 +101,8 @@ class Recorder:
 
         Never raises, and starts no round trip later than half of `seconds` from now.
         """
-        if os.getpid() != self._pid:
-            self._begin()
+        if getpid() != self._pid:
+            self.begin()
         deadline = time.monotonic() + seconds / 2
         if not self._buffer.pending:
             return True
@@ -113,13 +114,13 @@ class Recorder:
             self._flushing.release()
 
     def close(self) -> None:
-        """Writes what waits, in two seconds at most, and ends the thread; a later visit starts anew.
+        """Writes what waits, in two seconds at most, and ends the thread; a visit starts another.
 
         An embedded server that is gone is not started for it.
         """
-        if os.getpid() != self._pid:
+        if getpid() != self._pid:
             return  # the parent's: it writes what it held
-        for visit in self._open_visits():
+        for visit in list(self._open):
             visit.settle()
         self._writer.start_no_server()
         self.flush()
@@ -140,6 +141,13 @@ class Recorder:
             last_flush=self._last_flush,
         )
 
+    def _wake(self) -> None:
+        """Has the thread write; what is recorded until it does goes with it."""
+        self._start()
+        if self._thread is not None:
+            self._awake = True
+            self._thread.wake()
+
     def _start(self) -> None:
         with self._starting:
             if self._thread is not None:
@@ -148,16 +156,14 @@ class Recorder:
             try:
                 thread.start()
             except RuntimeError:
-                return  # no thread can be had now, as when the interpreter ends; the next visit tries
+                return  # none can be had now, as when the interpreter ends; the next visit tries
             self._thread = thread
 
     def _tick(self) -> float:
         """One round of the thread; returns the seconds to pause before the next."""
+        self._awake = False
         try:
-            now = self.now()
-            for visit in self._open_visits():
-                if now - visit.stamp >= self.settings.flush_interval:
-                    visit.still_open(now, self._stamp_every)
+            self._visit_open()
             busy = self._buffer.pending > 0
             if self.flush():
                 self._writer.clean_up()
@@ -166,15 +172,14 @@ class Recorder:
             busy = True
         return self._outage.pause() if busy else 0.0
 
-    def _open_visits(self) -> list[Visit]:
-        # A visit whose server never said that it ended is gone with its environ.
-        visits = []
-        for reference in list(self._open):
-            if (visit := reference()) is None:
-                self._open.pop(reference, None)
-            else:
-                visits.append(visit)
-        return visits
+    def _visit_open(self) -> None:
+        """Asks the visits that are open for longer than a moment who they are by now."""
+        while self._abandoned:
+            self._abandoned.popleft().end()
+        now = self.now()
+        for visit in list(self._open):
+            if now - visit.stamp >= self.settings.flush_interval:
+                visit.still_open(now, self._stamp_every)
 
     def _write(self, deadline: float) -> bool:
         failure = self._writer.write(self._buffer, deadline)

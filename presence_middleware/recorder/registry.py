@@ -1,6 +1,7 @@
 """One recorder a process and settings, however many apps are wrapped; all are closed at exit."""
 
 import atexit
+import os
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -36,3 +37,12 @@ def _keep(recorder: Recorder) -> Recorder:
 def _close_all() -> None:
     for recorder in list(_live):
         recorder.close()
+
+
+def _begin_all() -> None:
+    for recorder in list(_live):
+        recorder.begin()
+
+
+# Under uWSGI the hook may not fire: there, each record compares the process id.
+os.register_at_fork(after_in_child=_begin_all)

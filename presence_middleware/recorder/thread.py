@@ -1,4 +1,4 @@
-"""The daemon thread that writes off the requests' path: one a process, started by the first visit."""
+"""The daemon thread that writes: one a process, started by its first visit."""
 
 import threading
 from collections.abc import Callable
@@ -13,13 +13,10 @@ class FlushThread(threading.Thread):
         self._tick, self._idle = tick, idle
         self._woken = threading.Event()
         self._stopping = threading.Event()
-        self._awake = False
 
     def wake(self) -> None:
-        """Says that something waits; nothing but a look at a flag if that was said already."""
-        if not self._awake:
-            self._awake = True
-            self._woken.set()
+        """Says that something waits."""
+        self._woken.set()
 
     def stop(self) -> None:
         """Asks the thread to end after what it is doing."""
@@ -30,5 +27,4 @@ class FlushThread(threading.Thread):
         while not self._stopping.is_set():
             self._woken.wait(self._idle)
             self._woken.clear()
-            self._awake = False
             self._stopping.wait(self._tick())

@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from ..errors import QueryError
-from ..identity import Chain, Found, Identity, Reader, View, as_kept
-
-Who = tuple[str, Found]
+from ..identity import Chain, Found, Identity, Reader, View, Who, as_kept, known_kind
 
 
 class Sink(Protocol):
@@ -15,21 +12,20 @@ class Sink(Protocol):
     chain: Chain
     now: Callable[[], float]
 
-    def record(self, kind: str, id: Found, stamp: float) -> None: ...
+    def record(self, who: Who, stamp: float) -> None: ...
     def finished(self, id: Found) -> str | None: ...
     def flush(self) -> bool: ...
     def ended(self, visit: "Visit") -> None: ...
+    def abandoned(self, visit: "Visit") -> None: ...
 
 
 class Visit:
     """In the environ or scope as `presence_middleware.visit`, for handlers and inner layers."""
 
     __slots__ = (
-        "__weakref__",
-        "_found",
-        "_kind",
+        "_arrived_as",
+        "_is_long",
         "_late",
-        "_long",
         "_recorded",
         "_said",
         "_view",
@@ -37,20 +33,16 @@ class Visit:
         "stamp",
     )
 
-    def __init__(
-        self,
-        recorder: Sink,
-        view: View,
-        arrival: tuple[str, Found | None, tuple[Reader, ...]],
-        stamp: float,
-    ) -> None:
+    def __init__(self, recorder: Sink, view: View, stamp: float) -> None:
+        """`stamp` is when it arrived, by the recorder's clock."""
         self.recorder = recorder
         self.stamp = stamp
-        self._view = view
-        self._kind, self._found, self._late = arrival
+        self._view: View | None = view
+        self._late: tuple[Reader, ...]
+        self._arrived_as, self._late = recorder.chain.arrive(view)
         self._said: Who | None = None
         self._recorded: Who | None = None
-        self._long = False
+        self._is_long = False
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
         """Says who this is, from any inner layer; it wins over what the request itself says.
@@ -59,11 +51,7 @@ class Visit:
         (None or empty) takes back what was said. Raises `QueryError` for an unknown kind.
         """
         chain = self.recorder.chain
-        kind = chain.named if kind is None else kind
-        if kind not in chain.kinds:
-            raise QueryError(
-                f"no kind {kind!r} here: PRESENCE_IDENTITY has {', '.join(chain.kinds)}"
-            )
+        kind = known_kind(chain.named if kind is None else kind, chain.kinds)
         kept = as_kept(str(id)) if id is not None else ""
         self._said = (kind, kept) if kept else None
 
@@ -76,9 +64,8 @@ class Visit:
         who = self._who()
         if who is None:
             return None
-        kind, found = who
-        id = self.recorder.finished(found)
-        return None if id is None else Identity(kind, id)
+        id = self.recorder.finished(who[1])
+        return None if id is None else Identity(who[0], id)
 
     def flush(self) -> None:
         """Records this visit as it is now and writes what the process holds."""
@@ -87,30 +74,40 @@ class Visit:
 
     def settle(self) -> None:
         """Records whom this visit turned out to be, once each."""
-        who = self._who()
+        is_simple = self._said is None and not self._late
+        who = self._arrived_as if is_simple else self._who()
         if who is not None and who != self._recorded:
             self._recorded = who
-            self.recorder.record(who[0], who[1], self.stamp)
+            self.recorder.record(who, self.stamp)
 
     def still_open(self, now: float, every: float) -> None:
         """Records a long visit while it lasts: what it said so far, then again every so often."""
         if self._recorded is not None and now - self.stamp >= every:
-            self.stamp, self._recorded, self._long = now, None, True
+            self.stamp, self._recorded, self._is_long = now, None, True
         self.settle()
 
     def end(self) -> None:
         """The request is over, however it ended."""
         self.recorder.ended(self)
-        if self._long:
+        if self._is_long:
             self.still_open(self.recorder.now(), 0)
         else:
             self.settle()
+        # The environ holds the visit: without its view, both go with the last reference.
+        self._view = None
+
+    def abandon(self) -> None:
+        """The server let go of the response without closing it; from any thread, taking no lock."""
+        if self._view is not None:
+            self.recorder.abandoned(self)
 
     def _who(self) -> Who | None:
         if self._said is not None:
             return self._said
-        for read in self._late:
-            found = read(self._view)
+        if self._view is None:
+            return self._recorded
+        for reader in self._late:
+            found = reader.read(self._view)
             if found is not None:
-                return read.kind, found
-        return None if self._found is None else (self._kind, self._found)
+                return reader.kind, found
+        return self._arrived_as

@@ -5,9 +5,7 @@ import secrets
 from ..connections import Driver
 from ..errors import PresenceError, PresenceUnavailable
 from ..identity import Found, SharedHasher
-from ..queries import stores
 from ..settings import Settings
-from ..stores import Plan, Store
 from ..stores.visitor_key import agree
 from .buffer import Buffer, Pending
 
@@ -25,7 +23,7 @@ class Writer:
         """`joining` is a driver that starts no server."""
         self._driver, self._joining = driver, joining
         self._clock = driver.clock
-        self._stores = stores(settings)
+        self._stores = settings.stores()
         self._prefix = settings.prefix
         self._shared = shared
         self._proposal = secrets.token_hex(32)
@@ -42,21 +40,24 @@ class Writer:
         """
         waiting = buffer.take()
         failure: PresenceError | None = None
-        for kind in list(waiting):
+        unwritten: Pending = {}
+        for kind, sightings in _by_kind(waiting).items():
             try:
-                self._write_kind(kind, waiting, buffer, deadline)
+                if isinstance(failure, PresenceUnavailable):
+                    raise failure  # for the others, too; a wrong key is one kind's own trouble
+                buffer.wrote(len(sightings), self._write_kind(kind, sightings, deadline))
             except PresenceError as error:
                 failure = error
-                if isinstance(error, PresenceUnavailable):
-                    break  # so are the others; a wrong key is one kind's trouble
-        if waiting:
-            buffer.put_back(waiting)
+                unwritten |= sightings
+        if failure:
+            buffer.put_back(unwritten)
         return failure
 
-    def _write_kind(self, kind: str, waiting: Pending, buffer: Buffer, deadline: float) -> None:
+    def _write_kind(self, kind: str, sightings: Pending, deadline: float) -> int:
         self._prepare()
-        refused = self._driver.run(self._record(self._stores[kind], waiting[kind]), deadline)
-        buffer.wrote(len(waiting.pop(kind)), refused)
+        moment = self._clock.moment
+        kept = [(self.finished(id) or "", moment(at)) for (_, id), at in sightings.items()]
+        return self._driver.run(self._stores[kind].record(kept), deadline)
 
     def _prepare(self) -> None:
         """Learns the server's time and, where guests are hashed with it, the shared key."""
@@ -66,10 +67,6 @@ class Writer:
             self._proposal = self._driver.run(agree(self._prefix, self._proposal))
             self._shared.learn(self._proposal.encode())
             self._agree_at = now + KEY_AGREED_EVERY
-
-    def _record(self, store: Store, ids: dict[Found, float]) -> Plan[int]:
-        moment = self._clock.moment
-        return store.record([(self.finished(id) or "", moment(at)) for id, at in ids.items()])
 
     def finished(self, id: Found) -> str | None:
         """An id as it is kept; None if it waits for a key that is not known yet."""
@@ -89,3 +86,10 @@ class Writer:
                     break
             else:
                 self._clean_at = now  # there is more: go on after the next write
+
+
+def _by_kind(pending: Pending) -> dict[str, Pending]:
+    kinds: dict[str, Pending] = {}
+    for who, stamp in pending.items():
+        kinds.setdefault(who[0], {})[who] = stamp
+    return kinds

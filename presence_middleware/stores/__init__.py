@@ -1,11 +1,17 @@
 """How a kind is kept in Redis: operations as plans, without I/O."""
 
+from collections.abc import Callable
+
 from .hyperloglog import HyperLogLog
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
 
-STORES = {"sorted-set": SortedSet, "minute-sets": MinuteSets, "hyperloglog": HyperLogLog}
+STORES: dict[str, Callable[[str, str, float, float], Store]] = {
+    "sorted-set": SortedSet,
+    "minute-sets": MinuteSets,
+    "hyperloglog": HyperLogLog,
+}
 
 __all__ = ["STORES", "Batch", "Command", "Plan", "Sighting", "Store", "moment_of"]

@@ -1,4 +1,4 @@
-"""Who left and who was erased, and when: two sorted sets beside a store, consulted by each record."""
+"""Who left and who was erased, and when: two sorted sets that each record consults."""
 
 import hashlib
 
@@ -23,8 +23,7 @@ class Departures:
 
         The id itself must not stay; its hash does, until no buffer can hold a sighting of it.
         """
-        digest = hashlib.sha1(id.encode(), usedforsecurity=False).hexdigest()
-        return (("ZREM", self._left, id), *_note(self._forgotten, digest, now, self._window))
+        return (("ZREM", self._left, id), *_note(self._forgotten, digest(id), now, self._window))
 
     def moment(self, id: str) -> Command:
         """Asks when `id` left."""
@@ -35,7 +34,12 @@ class Departures:
         return ("ZREM", self._left, id)
 
 
-def _note(key: str, member: str, now: float, keep: float) -> tuple[Command, ...]:
+def digest(id: str) -> bytes:
+    """What stands for an id among the forgotten."""
+    return hashlib.sha1(id.encode(), usedforsecurity=False).digest()
+
+
+def _note(key: str, member: str | bytes, now: float, keep: float) -> tuple[Command, ...]:
     return (
         ("ZADD", key, "GT", now, member),
         ("ZREMRANGEBYSCORE", key, "-inf", now - keep - keys.SLACK),

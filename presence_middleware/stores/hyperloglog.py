@@ -67,7 +67,8 @@ class HyperLogLog:
 
     def _refuse(self, what: str, who_can: str) -> NoReturn:
         raise UnsupportedQuery(
-            f"kind {self._kind!r} is kept as a hyperloglog, which cannot {what}: {who_can} (PRESENCE_STORE)"
+            f"kind {self._kind!r} is kept as a hyperloglog, which cannot {what}: {who_can} "
+            "(PRESENCE_STORE)"
         )
 
     def _add(self, minute: int, ids: list[str]) -> tuple[Command, ...]:

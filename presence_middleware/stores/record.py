@@ -10,29 +10,29 @@ from collections.abc import Iterator
 from itertools import groupby, islice
 
 from . import keys
-from .plan import Batch, Command, Plan
+from .departures import digest
+from .plan import Argument, Batch, Command, Plan
 
 CHUNK = 500  # members a command: about a millisecond of server time
 COMMANDS = 8  # commands a round trip: far below a client's timeout, also after an outage
 
 Stamped = tuple[str, float]  # an id and the moment it was seen, in seconds since the epoch
 
-# KEYS: where to record, left, forgotten. ARGV: time to live, then moment and id, in turn.
+# KEYS: where to record, left, forgotten. ARGV: time to live, then moment, id and digest, in turn.
 _SCRIPT = """
 local refusals = {}
 for _, key in ipairs({KEYS[2], KEYS[3]}) do
   if redis.call('EXISTS', key) == 1 then refusals[#refusals + 1] = key end
 end
-local function refused(id, moment)
+local function refused(moment, id, digest)
   for _, key in ipairs(refusals) do
-    local member = key == KEYS[3] and redis.sha1hex(id) or id
-    local since = redis.call('ZSCORE', key, member)
+    local since = redis.call('ZSCORE', key, key == KEYS[3] and digest or id)
     if since and tonumber(since) >= tonumber(moment) then return true end
   end
 end
 local fresh, size = {}, 0
-for i = 2, #ARGV, 2 do
-  if not refused(ARGV[i + 1], ARGV[i]) then
+for i = 2, #ARGV, 3 do
+  if not refused(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
     %(take)s
     size = size + 1
   end
@@ -41,7 +41,7 @@ if size > 0 then
   redis.call(%(write)s, unpack(fresh))
   redis.call('EXPIRE', KEYS[1], ARGV[1])
 end
-return (#ARGV - 1) / 2 - size
+return (#ARGV - 1) / 3 - size
 """
 SCORED = _SCRIPT % {
     "take": "fresh[#fresh + 1] = ARGV[i]; fresh[#fresh + 1] = ARGV[i + 1]",
@@ -87,10 +87,9 @@ def send(commands: list[Command]) -> Plan[list[int]]:
     return replies
 
 
-def _arguments(chunk: list[Stamped]) -> Iterator[str]:
+def _arguments(chunk: list[Stamped]) -> Iterator[Argument]:
     for id, moment in chunk:
-        yield repr(moment)
-        yield id
+        yield from (repr(moment), id, digest(id))
 
 
 def _minute(sighting: Stamped) -> int:

@@ -1,0 +1,1 @@
+"""`presence demo`: a small site with two workers, wrapped by the middleware."""

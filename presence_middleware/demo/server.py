@@ -1,0 +1,74 @@
+"""Runs the demo site under gunicorn with two workers, and leaves no process behind."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+
+from ..connections import embedded
+from ..errors import PresenceError
+from ..settings import Settings
+from ..wsgi import PresenceMiddleware
+from .site import site
+
+DEFAULTS = {"PRESENCE_REDIS_URL": "embedded://demo", "PRESENCE_WINDOW": "1m"}
+
+
+class Demo(BaseApplication):  # type: ignore[misc]
+    """The site as gunicorn sees it."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in self._options.items():
+            if name in self.cfg.settings:  # the control socket is new in gunicorn
+                self.cfg.set(name, value)
+
+    def load(self) -> PresenceMiddleware:
+        return PresenceMiddleware(site)
+
+
+def serve(host: str, port: int) -> None:
+    """Serves until Ctrl-C. Raises `PresenceError` when it cannot begin."""
+    os.environ.update({**DEFAULTS, **os.environ})
+    url = Settings.from_env().redis_url
+    _check_free(host, port)
+    try:
+        Demo(_options(host, port)).run()
+    finally:
+        if url.scheme == "embedded":
+            embedded.wait_until_stopped(Path(url.target))
+
+
+def _options(host: str, port: int) -> dict[str, Any]:
+    return {
+        "bind": f"{host}:{port}",
+        "workers": 2,
+        "loglevel": "warning",
+        "control_socket_disable": True,
+        "when_ready": lambda _: print(_welcome(host, port), flush=True),
+    }
+
+
+def _welcome(host: str, port: int) -> str:
+    shell = " ".join(f"{name}={os.environ[name]}" for name in DEFAULTS)
+    return (
+        f"Who is online: http://{host}:{port}/\n"
+        f"  open it in a browser or two, and call it with curl\n"
+        f"  in another shell: {shell} presence count guest\n"
+        f"Ctrl-C ends it."
+    )
+
+
+def _check_free(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PresenceError(f"{host}:{port}: {error.strerror}; --port takes another") from error
