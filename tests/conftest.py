@@ -25,6 +25,7 @@ class Server:
     """A server process on a unix socket, without persistence."""
 
     def __init__(self, binary: str, folder: Path, *options: str) -> None:
+        self.binary = binary
         self.socket = folder / "s"
         self.url = f"unix://{self.socket}"
         self._command = [

@@ -47,24 +47,40 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 10) ->
         time.sleep(0.005)
 
 
-def processes(directory: Path) -> dict[str, int]:
-    """The living processes that have the directory as theirs, by what they are."""
-    found: dict[str, int] = {}
+def living(directory: Path) -> list[tuple[str, int]]:
+    """What the living processes are that have the directory as theirs, and their ids."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
-            place = os.readlink(process / "cwd")
+            place = (process / "cwd").readlink()
         except OSError:
             continue  # it ended while we looked, or is a zombie
-        if command and place == str(directory):
+        if command and place == directory:
             kind = "supervisor" if b"supervisor.py" in command else "server"
-            assert kind not in found, f"two: {found}, {process} {command!r}"
-            found[kind] = int(process.name)
+            found.append((kind, int(process.name)))
     return found
 
 
+def processes(directory: Path) -> dict[str, int]:
+    """Their ids by what they are. There are never two of a kind, once the starter is done."""
+    found = living(directory)
+    assert len(dict(found)) == len(found), found
+    return dict(found)
+
+
 def wait_until_gone(directory: Path) -> None:
-    wait_for(lambda: not processes(directory), f"the end of {processes(directory)}")
+    wait_for(lambda: not living(directory), f"the end of {living(directory)}")
+
+
+def supervises(directory: Path) -> bool:
+    """A supervisor has seen to its server, and now looks at the users."""
+    users = directory / supervisor.USERS_LOCK
+    return any(
+        kind == "supervisor" and descriptor.resolve() == users
+        for kind, process in living(directory)
+        for descriptor in Path(f"/proc/{process}/fd").glob("*")
+    )
 
 
 def can_lock(directory: Path, kind: int) -> bool:
@@ -136,7 +152,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     try:
         wait_until_gone(directory)
     finally:
-        for process in processes(directory).values():
+        for _, process in living(directory):
             os.kill(process, signal.SIGKILL)
 
 
@@ -178,12 +194,12 @@ def test_racing_threads_hold_one_share(directory: Path) -> None:
 
 def test_serving_again_is_cheap_and_changes_nothing(directory: Path) -> None:
     embedded.serve(directory)
-    before = processes(directory), len(os.listdir("/proc/self/fd"))
+    before = processes(directory), len(list(Path("/proc/self/fd").iterdir()))
     began = time.monotonic()
     for _ in range(100):
         embedded.serve(directory)
     assert time.monotonic() - began < 1
-    assert (processes(directory), len(os.listdir("/proc/self/fd"))) == before
+    assert (processes(directory), len(list(Path("/proc/self/fd").iterdir()))) == before
 
 
 def test_the_starter_has_no_child_to_reap(directory: Path) -> None:
@@ -277,7 +293,7 @@ def test_programs_are_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Mo
 def test_unreadable_data_is_an_error_with_the_log(directory: Path) -> None:
     directory.mkdir(mode=0o700)
     (directory / "presence.rdb").write_bytes(b"made by something else")
-    with pytest.raises(PresenceUnavailable, match=r"Wrong signature|Fatal error loading"):
+    with pytest.raises(PresenceUnavailable, match=r"(?s)ended.*(Wrong signature|Fatal)"):
         embedded.serve(directory)
     assert (directory / "presence.rdb").read_bytes() == b"made by something else"
 
@@ -372,21 +388,39 @@ def test_killed_users_leave_nothing_but_the_data(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-def test_who_comes_while_it_is_stopped_gets_the_next(directory: Path) -> None:
+def test_who_comes_while_it_is_stopped_gets_the_next(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with connect(directory) as client:
         client.set("a", "kept")
     server = processes(directory)["server"]
     os.kill(server, signal.SIGSTOP)  # it takes its time to end
     embedded.release(directory)
     wait_for(lambda: not can_lock(directory, fcntl.LOCK_SH), "the supervisor to stop it")
-    with User(directory, SERVE_AND_WAIT) as user:
-        with pytest.raises(PresenceUnavailable, match="no answer"):
-            embedded.serve(directory, start=False)
+    with pytest.raises(PresenceUnavailable, match="no answer"):
+        embedded.serve(directory, start=False)
+
+    refused = threading.Event()
+    take_share = embedded._take_share
+
+    def watched(directory: Path) -> bool:
+        taken = take_share(directory)
+        if not taken:
+            refused.set()
+        return taken
+
+    monkeypatch.setattr(embedded, "_take_share", watched)
+    user = threading.Thread(target=embedded.serve, args=[directory])
+    user.start()
+    try:
+        assert refused.wait(10)
+    finally:
         os.kill(server, signal.SIGCONT)
-        assert user.line()
-        with connect(directory) as client:
-            assert client.get("a") == "kept"
-        assert processes(directory)["server"] != server
+        user.join(10)
+    assert is_shared(directory)
+    assert processes(directory)["server"] != server
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
 
 
 def test_a_closed_terminal_is_not_held_open(directory: Path) -> None:
@@ -461,6 +495,24 @@ else:
         assert user.process.poll() is None
 
 
+def test_a_child_has_a_lock_of_its_own_and_no_other(directory: Path) -> None:
+    script = """
+serve()
+if os.fork(): wait()
+serve()
+files = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+say(os.getpid(), files.count(f"{directory}/users.lock")); os.read(os.pipe()[0], 1)
+"""
+    with User(directory, script) as user:
+        assert user.line() == user.line()
+        child, descriptors = user.line().split()
+        inode = str((directory / supervisor.USERS_LOCK).stat().st_ino)
+        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        owners = [lock[4] for lock in held if lock[5].endswith(f":{inode}")]
+        assert sorted(owners) == sorted([child, str(user.process.pid)])
+        assert descriptors == "1"
+
+
 def test_a_program_that_a_user_runs_does_not_keep_it(directory: Path) -> None:
     script = """
 serve()
@@ -529,6 +581,35 @@ def test_a_killed_server_is_replaced(directory: Path, victims: list[str]) -> Non
         embedded.serve(directory, start=False)
     with connect(directory) as client:
         assert client.get("a") == "saved"
+
+
+def test_a_server_in_its_last_moments_is_waited_for(directory: Path) -> None:
+    """Its child may still be saving, and holds its lock: here, this process does."""
+    directory.mkdir(mode=0o700)
+    lock = supervisor.open_lock(directory / supervisor.SERVER_LOCK)
+    assert supervisor.try_lock(lock)
+    with User(directory, SERVE_AND_WAIT) as user:
+        wait_for(lambda: supervises(directory), "a supervisor that takes it for a living server")
+        os.close(lock)
+        assert user.line() == str(directory / "server.sock")
+        assert set(processes(directory)) == {"supervisor", "server"}
+
+
+def test_a_user_whose_descriptors_were_closed_takes_another_share(directory: Path) -> None:
+    script = """
+serve()
+os.closerange(3, 100)
+strangers = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+serve(); wait()
+embedded.release(directory)
+for descriptor in strangers: os.fstat(descriptor)
+say("theirs are open"); wait()
+"""
+    with User(directory, script) as user:
+        assert user.line() == user.line()
+        assert is_shared(directory)
+        user.go()
+        assert user.line() == "theirs are open"
 
 
 def test_a_supervisor_asked_to_end_saves(directory: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from .clients import async_client, close_async_clients, sync_client
+from .clients import async_client, close_async_clients, doubt, sync_client
 from .clock import ServerClock
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
 from .url import RedisURL
@@ -32,16 +32,22 @@ def driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> Dri
         partial(sync_client, url),
         ServerClock(clock) if clock else _clock(url),
         join=partial(sync_client, url, start=False),
+        doubt=partial(doubt, url),
     )
 
 
 def async_driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> AsyncRunner:
     """The same for coroutines; of the caller's own, a `redis.asyncio.Redis` or a `redis.Redis`."""
     if client is None:
-        return AsyncDriver(partial(async_client, url), ServerClock(clock) if clock else _clock(url))
+        server_clock = ServerClock(clock) if clock else _clock(url)
+        return AsyncDriver(partial(async_client, url), server_clock, partial(doubt, url))
     if _is_async(client):
-        return AsyncDriver(lambda: client, ServerClock(clock))
+        return AsyncDriver(partial(_given, client), ServerClock(clock))
     return ThreadDriver(driver(url, client, clock))
+
+
+async def _given(client: Any) -> Any:
+    return client
 
 
 @cache

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from . import embedded
 from .url import RedisURL
 
 TIMEOUT = 0.5  # seconds, for a connection and for a reply
@@ -24,29 +23,31 @@ _OPTIONS: dict[str, Any] = {
     "decode_responses": False,
     "protocol": 2,
 }
-_sync: dict[tuple[int, RedisURL], Any] = {}
-_async: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, RedisURL], Any]]
-_async = WeakKeyDictionary()
+Key = tuple[int, RedisURL]
+"""A process id and an address: after a fork, clients are opened anew."""
+
+_sync: dict[Key, Any] = {}
+_async: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
+_sockets: dict[Key, Path] = {}
 
 
 def sync_client(url: RedisURL, *, start: bool = True) -> Any:
     """The sync client of this process. `start=False` joins an embedded server but starts none."""
     key = (os.getpid(), url)
-    if url.scheme == "embedded":
-        embedded.serve(Path(url.target), start=start)
+    address = _address(key, start)
     if key not in _sync:
-        _sync[key] = _open_sync(url)
+        _sync[key] = _open_sync(url, address)
     return _sync[key]
 
 
-def async_client(url: RedisURL) -> Any:
+async def async_client(url: RedisURL) -> Any:
     """The async client of this process's running loop; a client belongs to one loop."""
-    clients = _async.setdefault(asyncio.get_running_loop(), {})
     key = (os.getpid(), url)
-    if url.scheme == "embedded":
-        embedded.serve(Path(url.target))
+    is_ready = url.scheme != "embedded" or key in _sockets
+    address = _address(key) if is_ready else await asyncio.to_thread(_address, key)
+    clients = _async.setdefault(asyncio.get_running_loop(), {})
     if key not in clients:
-        clients[key] = _open_async(url)
+        clients[key] = _open_async(url, address)
     return clients[key]
 
 
@@ -56,7 +57,24 @@ async def close_async_clients() -> None:
         await client.aclose()
 
 
-def _open_sync(url: RedisURL) -> Any:
+def doubt(url: RedisURL) -> None:
+    """Notes an error: before the next use, an embedded server is looked after."""
+    _sockets.pop((os.getpid(), url), None)
+
+
+def _address(key: Key, start: bool = True) -> str:
+    """What to connect to; an embedded server is looked after first if there is any doubt of it."""
+    url = key[1]
+    if url.scheme != "embedded":
+        return url.target
+    from . import embedded
+
+    socket = _sockets.get(key) or embedded.serve(Path(url.target), start=start)
+    _sockets[key] = socket
+    return f"unix://{socket}"
+
+
+def _open_sync(url: RedisURL, address: str) -> Any:
     if url.scheme == "memory":
         return _memory("FakeRedis", url.target)
     from redis import Redis, exceptions
@@ -64,10 +82,10 @@ def _open_sync(url: RedisURL) -> Any:
     from redis.retry import Retry
 
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
-    return Redis.from_url(_address(url), retry=retry, **_OPTIONS)
+    return Redis.from_url(address, retry=retry, **_OPTIONS)
 
 
-def _open_async(url: RedisURL) -> Any:
+def _open_async(url: RedisURL, address: str) -> Any:
     if url.scheme == "memory":
         return _memory("FakeAsyncRedis", url.target)
     from redis import exceptions
@@ -76,13 +94,7 @@ def _open_async(url: RedisURL) -> Any:
     from redis.backoff import NoBackoff
 
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
-    return Redis.from_url(_address(url), retry=retry, **_OPTIONS)
-
-
-def _address(url: RedisURL) -> str:
-    if url.scheme == "embedded":
-        return f"unix://{embedded.serve(Path(url.target))}"
-    return url.target
+    return Redis.from_url(address, retry=retry, **_OPTIONS)
 
 
 def _memory(client: str, name: str) -> Any:

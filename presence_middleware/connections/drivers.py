@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +13,13 @@ from .clock import ServerClock
 
 T = TypeVar("T")
 Connect = Callable[[], Any]
-"""Returns the client of this process, and of its running event loop if it is an async one."""
+"""Returns the client of this process."""
+
+AsyncConnect = Callable[[], Awaitable[Any]]
+"""Returns the client of this process and of its running event loop."""
+
+Doubt = Callable[[], None]
+"""Hears of every connection that was lost."""
 
 
 class AsyncRunner(Protocol):
@@ -28,13 +34,20 @@ class AsyncRunner(Protocol):
 class Driver:
     """Runs plans over a sync client."""
 
-    def __init__(self, connect: Connect, clock: ServerClock, join: Connect | None = None) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        clock: ServerClock,
+        join: Connect | None = None,
+        doubt: Doubt = lambda: None,
+    ) -> None:
         """`join` connects without starting an embedded server; by default as `connect` does."""
-        self._connect, self._join, self.clock = connect, join or connect, clock
+        self._connect, self._join, self._doubt = connect, join or connect, doubt
+        self.clock = clock
 
     def joining(self) -> "Driver":
         """This driver, but one that starts no server."""
-        return Driver(self._join, self.clock)
+        return Driver(self._join, self.clock, doubt=self._doubt)
 
     def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
         """What the plan returns.
@@ -50,15 +63,17 @@ class Driver:
                 batch = plan.send(replies)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            with _errors_of_redis(self.clock):
+            with _errors_of_redis(self.clock, self._doubt):
                 replies = _fill(self._connect().pipeline(transaction=batch.atomic), batch).execute()
 
 
 class AsyncDriver:
     """Runs plans over an async client."""
 
-    def __init__(self, connect: Connect, clock: ServerClock) -> None:
-        self._connect, self.clock = connect, clock
+    def __init__(
+        self, connect: AsyncConnect, clock: ServerClock, doubt: Doubt = lambda: None
+    ) -> None:
+        self._connect, self._doubt, self.clock = connect, doubt, clock
 
     async def run(self, plan: Plan[T]) -> T:
         """What the plan returns. Raises what `Driver.run` does."""
@@ -68,8 +83,8 @@ class AsyncDriver:
                 batch = plan.send(replies)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            with _errors_of_redis(self.clock):
-                pipeline = self._connect().pipeline(transaction=batch.atomic)
+            with _errors_of_redis(self.clock, self._doubt):
+                pipeline = (await self._connect()).pipeline(transaction=batch.atomic)
                 replies = await _fill(pipeline, batch).execute()
 
 
@@ -91,7 +106,7 @@ def _fill(pipeline: Any, batch: Batch) -> Any:
 
 
 @contextmanager
-def _errors_of_redis(clock: ServerClock) -> Iterator[None]:
+def _errors_of_redis(clock: ServerClock, doubt: Doubt) -> Iterator[None]:
     """Turns whatever the client raises into an error of ours, which names no credentials."""
     from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
@@ -102,5 +117,6 @@ def _errors_of_redis(clock: ServerClock) -> Iterator[None]:
         raise kind(f"Redis refused: {error}") from error
     except (RedisError, RedisClusterException, OSError) as error:
         clock.distrust()  # when Redis answers again, it may be another server
+        doubt()
         reason = str(error) or type(error).__name__
         raise PresenceUnavailable(f"Redis did not answer: {reason}") from error

@@ -29,7 +29,14 @@ POLL_SECONDS = 0.01
 LOG_CHARACTERS = 600
 LAUNCHES = 2  # the first may have met the last moments of an older server
 
-__all__ = ["NO_SERVER", "default_directory", "find_server", "release", "serve"]
+__all__ = [
+    "NO_SERVER",
+    "default_directory",
+    "find_server",
+    "release",
+    "serve",
+    "wait_until_stopped",
+]
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,22 @@ def release(directory: Path) -> None:
     for key in list(_shares):
         if key[1] == directory and (share := _shares.pop(key, None)):
             share.close()
+
+
+def wait_until_stopped(directory: Path, seconds: float = 5.0) -> bool:
+    """Give up this process's share, and wait for the server to end; False if others keep it."""
+    release(directory)
+    deadline = time.monotonic() + seconds
+    while not (gone := _is_vacant(directory)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return gone
+
+
+def _is_vacant(directory: Path) -> bool:
+    try:
+        return _fill_vacancy(directory, launch=False)
+    except FileNotFoundError:
+        return True
 
 
 def _wait_for_server(directory: Path, path: Path, start: bool) -> None:

@@ -6,8 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from . import embedded
-
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
     "valkey://, valkeys://, valkey+unix://), embedded://[directory] or memory://"
@@ -103,6 +101,8 @@ def _network(scheme: str, rest: str) -> RedisURL:
 
 
 def _embedded(rest: str) -> RedisURL:
+    from . import embedded  # needs a POSIX system
+
     if embedded.find_server() is None:
         raise ValueError(embedded.NO_SERVER)
     directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)

@@ -1,4 +1,4 @@
-"""The demo's site: a plain WSGI app that says who is online. It knows the visit and the reader only.
+"""The demo's site: a plain WSGI app that says who is online, by the visit and the reader alone.
 
 `/` is the page, or lines of text for curl and its like; `/online.json` what the page shows;
 `POST /login` takes a name and `POST /logout` forgets it: a stand-in for a site's own accounts.

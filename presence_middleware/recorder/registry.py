@@ -45,4 +45,5 @@ def _begin_all() -> None:
 
 
 # Under uWSGI the hook may not fire: there, each record compares the process id.
-os.register_at_fork(after_in_child=_begin_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)

@@ -1,0 +1,307 @@
+"""The recorder: what it takes, when it writes, and what it keeps when it cannot."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from presence_middleware import Presence, Settings
+from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder.buffer import Buffer
+from presence_middleware.views import WsgiView
+
+from .conftest import Server, wait_until
+
+BOB = ("user", "bob")
+
+
+def settings(url: str, prefix: str, **others: object) -> Settings:
+    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
+    return Settings.from_env({}, **given)
+
+
+def visit(recorder: Recorder, name: str) -> None:
+    recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+
+
+class Clock:
+    """Seconds since the epoch, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A server that the test may stop."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    os.kill(server.process.pid, signal.SIGCONT)
+    server.stop()
+
+
+@pytest.fixture
+def recorder(valkey: Server, prefix: str) -> Iterator[Recorder]:
+    recorder = Recorder(settings(valkey.url, prefix))
+    yield recorder
+    recorder.close()
+
+
+def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
+    valkey: Server, prefix: str
+) -> None:
+    site = settings(valkey.url, prefix, flush_interval="2m", window="10m")
+    recorder, presence = Recorder(site), Presence(site)
+    visit(recorder, "bob")
+    wait_until(lambda: presence.is_online("bob"))  # long before the interval is over
+    visit(recorder, "alice")
+    assert not presence.is_online("alice")
+    assert recorder.stats().pending == 1
+    recorder.close()
+    assert presence.is_online("alice")
+
+
+def test_an_identity_seen_a_thousand_times_is_written_once(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        recorder = Recorder(settings(valkey.url, prefix), client=client, clock=clock)
+        recorder._awake = True  # the thread sleeps: all that comes is coalesced
+        for _ in range(1000):
+            visit(recorder, "bob")
+        assert recorder.flush()
+        stats = recorder.stats()
+        assert (stats.recorded, stats.coalesced, stats.flushed) == (1000, 999, 1)
+
+
+def test_the_newest_sighting_wins_whichever_ends_last(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        site = settings(valkey.url, prefix)
+        recorder = Recorder(site, client=client, clock=clock)
+        slow = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
+        clock.now += 30
+        visit(recorder, "bob")
+        newest = clock.now
+        clock.now += 5
+        slow.end()
+        recorder.flush()
+        seen = Presence(site, client=client, clock=clock).last_seen("bob")
+        assert seen is not None
+        assert seen.timestamp() == newest
+
+
+def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
+    recorder: Recorder, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)  # this host's clock is years behind
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
+        before = client.time()[0]
+        visit(recorder, "bob")
+        recorder.flush()
+        after = client.time()[0] + 1
+        score = client.zscore(f"{prefix}:user:seen", "bob")
+    assert score is not None
+    assert before - 1 <= float(score) <= after
+
+
+def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() -> None:
+    buffer = Buffer(limit=2)
+    for name in ("a", "b", "c"):
+        buffer.put(("user", name), 1.0)
+    buffer.put(("user", "a"), 2.0)
+    assert buffer.take() == {("user", "a"): 2.0, ("user", "b"): 1.0}
+    assert buffer.dropped["full"] == 1
+    assert buffer.coalesced == 1
+
+
+def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None:
+    buffer = Buffer(limit=3)
+    buffer.put(("user", "old"), 1.0)
+    buffer.put(BOB, 1.0)
+    taken = buffer.take()
+    assert buffer.pending == 2
+    buffer.put(BOB, 2.0)
+    buffer.put(("user", "new"), 2.0)
+    buffer.put(("user", "newer"), 2.0)
+    buffer.put_back(taken)
+    assert buffer.take() == {("user", "old"): 1.0, BOB: 2.0, ("user", "new"): 2.0}
+    assert buffer.recorded == 5
+    assert buffer.coalesced + buffer.dropped["full"] + buffer.pending == 5
+
+
+def test_an_outage_loses_nobody_of_the_window_and_is_said_once(
+    own_server: Server, prefix: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "presence_middleware")
+    site = settings(own_server.url, prefix, window="1m")
+    recorder = Recorder(site, clock=clock)
+    visit(recorder, "early")
+    assert recorder.flush()
+    own_server.stop()
+    visit(recorder, "gone")
+    assert not recorder.flush()
+    clock.now += 59
+    visit(recorder, "bob")
+    visit(recorder, "early")
+    assert not recorder.flush()
+    clock.now += 2  # "gone" has left the window
+    assert not recorder.flush()
+    assert recorder.stats().dropped == {"expired": 1}
+    assert recorder.stats().last_error is not None
+    own_server.start()
+    wait_until(recorder.flush)
+    presence = Presence(site, clock=clock)
+    assert presence.online_among(["gone", "bob", "early"]) == ["bob", "early"]
+    stats = recorder.stats()
+    dropped = sum(stats.dropped.values())
+    assert stats.recorded == stats.coalesced + stats.flushed + stats.pending + dropped
+    recorder.close()
+    said = [r.message for r in caplog.records if r.name == "presence_middleware"]
+    assert len(said) == 2
+    assert "cannot record" in said[0]
+    assert "recording again" in said[1]
+
+
+def test_a_request_does_not_notice_a_hung_server(own_server: Server, prefix: str) -> None:
+    recorder = Recorder(settings(own_server.url, prefix))
+    os.kill(own_server.process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    for number in range(2000):
+        visit(recorder, f"user{number}")
+    took = time.monotonic() - began
+    assert took < 0.5  # one timeout of the thread's; 2000 would be a quarter of an hour
+    began = time.monotonic()
+    recorder.close()
+    assert time.monotonic() - began < 2.5
+    assert recorder.stats().pending == 2000
+
+
+def test_a_wrong_key_of_one_kind_does_not_stop_the_others(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, identity="user=header:X-User, guest=header:X-Guest")
+    with redis.Redis.from_url(valkey.url) as client:
+        client.set(f"{prefix}:user:seen", "not a sorted set", ex=60)
+        recorder = Recorder(site)
+        visit(recorder, "bob")
+        recorder.open(WsgiView({"HTTP_X_GUEST": "eve"})).end()
+        assert not recorder.flush()
+        wait_until(lambda: Presence(site).is_online("eve", "guest"))
+        assert "WRONGTYPE" in (recorder.stats().last_error or "")
+        client.delete(f"{prefix}:user:seen")
+    assert recorder.flush()
+    assert Presence(site).is_online("bob")
+    recorder.close()
+
+
+def test_what_is_stale_is_removed_now_and_then_by_the_recorder(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    site = settings(valkey.url, prefix, identity="guest=header:X-User")
+    with redis.Redis.from_url(valkey.url) as client:
+        client.zadd(f"{prefix}:guest:seen", {f"old{n}": n for n in range(2500)})
+        recorder = Recorder(site, clock=clock)
+        visit(recorder, "bob")
+        wait_until(lambda: client.zcard(f"{prefix}:guest:seen") == 1)
+    recorder.close()
+
+
+def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
+    valkey: Server, prefix: str
+) -> None:
+    """Also while the parent's thread holds both locks in the middle of a write."""
+    site = settings(valkey.url, prefix, flush_interval="3m")
+    recorder = Recorder(site)
+    recorder._awake = True
+    visit(recorder, "parent")
+    recorder._buffer._lock.acquire()
+    recorder._flushing.acquire()
+    pid = os.fork()
+    if pid == 0:
+        visit(recorder, "child")
+        written = recorder.flush()
+        os._exit(0 if written and recorder.stats().recorded == 1 else 1)
+    recorder._buffer._lock.release()
+    recorder._flushing.release()
+    assert os.waitpid(pid, 0)[1] == 0
+    presence = Presence(site)
+    assert presence.online_among(["parent", "child"]) == ["child"]
+    recorder.close()
+    assert presence.online_among(["parent", "child"]) == ["parent", "child"]
+
+
+def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(recorder: Recorder) -> None:
+    visit(recorder, "parent")
+    buffer = recorder._buffer
+    recorder._pid = -1
+    visit(recorder, "child")
+    assert recorder._buffer is not buffer
+    assert recorder.stats().recorded == 1
+
+
+def test_an_open_connection_stays_online_and_is_found_soon(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    site = settings(valkey.url, prefix, window="3m", flush_interval="0.05s")
+    recorder, presence = Recorder(site, clock=clock), Presence(site, clock=clock)
+    open_visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
+    clock.now += 2
+    wait_until(lambda: presence.is_online("bob"))
+    for _ in range(10):
+        clock.now += 60
+        wait_until(lambda: presence.last_seen("bob") == moment(clock))
+    open_visit.end()
+    clock.now += 181
+    visit(recorder, "alice")
+    recorder.flush()
+    assert not presence.is_online("bob")
+    recorder.close()
+
+
+def moment(clock: Clock) -> object:
+    from presence_middleware.stores import moment_of
+
+    return moment_of(clock.now)
+
+
+def test_a_thread_that_cannot_start_breaks_nothing(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        visit(recorder, "bob")
+    assert recorder.stats().pending == 1
+    visit(recorder, "bob")
+    wait_until(lambda: recorder.stats().flushed == 1)
+
+
+def test_after_close_a_visit_starts_the_thread_again(recorder: Recorder) -> None:
+    visit(recorder, "bob")
+    recorder.close()
+    assert recorder.stats().flushed == 1
+    visit(recorder, "alice")
+    wait_until(lambda: recorder.stats().flushed == 2)
+
+
+def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix: str) -> None:
+    one, same = (recorder_for(settings(valkey.url, prefix)) for _ in range(2))
+    other = recorder_for(settings(valkey.url, prefix, window="15m"))
+    assert one is same
+    assert one is not other
