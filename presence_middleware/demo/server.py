@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def _welcome(host: str, port: int) -> str:
     return (
         f"Who is online: http://{host}:{port}/\n"
         f"  open it in a browser or two, and call it with curl\n"
-        f"  in another shell: {shell} presence count guest\n"
+        f"  in another shell: {shell} {sys.argv[0]} count guest\n"
         f"Ctrl-C ends it."
     )
 

@@ -7,7 +7,7 @@
 import json
 import os
 from datetime import UTC, datetime
-from http.cookies import SimpleCookie
+from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
@@ -72,7 +72,10 @@ def _redirect(cookie: str) -> Response:
 
 
 def _name(environ: WSGIEnvironment) -> str:
-    cookies: SimpleCookie = SimpleCookie(environ.get("HTTP_COOKIE", ""))
+    try:
+        cookies = SimpleCookie[str](environ.get("HTTP_COOKIE", ""))
+    except CookieError:
+        return ""
     return unquote(cookies[COOKIE].value) if COOKIE in cookies else ""
 
 
@@ -101,7 +104,8 @@ def _shown(sighting: Any) -> dict[str, Any]:
 def _as_text(state: dict[str, Any]) -> bytes:
     if "error" in state:
         return f"Nobody knows who is online: {state['error']}\n".encode()
-    lines = [f"{count} {kind}s online" for kind, count in state["counts"].items()]
+    counts = state["counts"].items()
+    lines = [f"{count} {kind}{'s' * (count != 1)} online" for kind, count in counts]
     for kind, online in state["online"].items():
         lines += [f"  {kind} {someone['id']}, {someone['seconds']}s ago" for someone in online]
     you = state["you"]
