@@ -1,0 +1,118 @@
+"""Real web servers as subprocesses: on a free port, waited for, stopped, their output kept."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from .conftest import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT = httpx.Timeout(15.0)
+STOP_SECONDS = 15.0
+ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
+
+Command = Callable[[int], Sequence[str]]
+"""The arguments after `python -m`, for a port."""
+
+
+def gunicorn(app: str, workers: int = 1) -> Command:
+    """Its workers are of the class `sync`."""
+    return lambda port: ["gunicorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}"]
+
+
+def uvicorn(app: str, workers: int = 1) -> Command:
+    return lambda port: ["uvicorn", app, f"--port={port}", f"--workers={workers}"]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a process: no settings but these, and this checkout's package."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PRESENCE_")}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**inherited, "PYTHONPATH": path.strip(os.pathsep), **variables}
+
+
+class WebServer:
+    """A server in a process group of its own, from `with` to the end of the block."""
+
+    def __init__(self, command: Command, folder: Path, log: Path, **settings: str) -> None:
+        """`folder` is where the app is; `log` gets what the server prints."""
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._command = [sys.executable, "-m", *command(self.port)]
+        self._folder, self._log = folder, log
+        # There gunicorn puts its control socket, else into this user's home.
+        self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
+
+    def __enter__(self) -> Self:
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            wait_until(self._answers, 30)
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text()
+
+    def client(self, user_agent: str) -> httpx.Client:
+        """A browser: it keeps cookies and follows redirects."""
+        return httpx.Client(
+            base_url=f"http://{self.address}",
+            headers={"User-Agent": user_agent},
+            timeout=TIMEOUT,
+            follow_redirects=True,
+            trust_env=False,
+        )
+
+    def stop(self) -> int:
+        """SIGTERM, as a service manager sends it; the exit status, once all its processes ended."""
+        self.process.terminate()
+        status = self.process.wait(STOP_SECONDS)
+        wait_until(lambda: not self._has_processes())
+        return status
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, f"the server ended: {self.output}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+    def _has_processes(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
