@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from presence_middleware import Presence, Settings
+from presence_middleware.connections import embedded
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.views import WsgiView
@@ -305,3 +306,29 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
     other = recorder_for(settings(valkey.url, prefix, window="15m"))
     assert one is same
     assert one is not other
+
+
+def test_an_exit_starts_no_server(tmp_path: Path) -> None:
+    """What a process holds that never reached its embedded server is not worth a new one."""
+    recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"))
+    recorder._awake = True
+    visit(recorder, "bob")
+    recorder.close()
+    assert recorder.stats().pending == 1
+    assert "no embedded server is running" in (recorder.stats().last_error or "")
+    assert not (tmp_path / "site").exists()
+
+
+def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    site = settings(f"embedded://{tmp_path}/site", "presence")
+    recorder, presence = Recorder(site), Presence(site)
+    visit(recorder, "early")
+    assert recorder.flush()
+    client = recorder._driver._connect()
+    os.kill(client.info("server")["process_id"], signal.SIGKILL)
+    visit(recorder, "bob")
+    wait_until(recorder.flush)
+    assert presence.is_online("bob")
+    recorder.close()
+    client.close()
+    assert embedded.wait_until_stopped(tmp_path / "site")
