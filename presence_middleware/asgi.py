@@ -89,7 +89,7 @@ class AsyncRequestPresence(AsyncPresence):
 
 def _readable(scope: Scope) -> Scope:
     """The same scope, or a copy with lists where its iterables can be read only once."""
-    headers, client = scope["headers"], scope.get("client")
+    headers, client = scope.get("headers", ()), scope.get("client")
     if isinstance(headers, (list, tuple)) and (client is None or isinstance(client, (list, tuple))):
         return scope
     return {**scope, "headers": list(headers), "client": None if client is None else list(client)}

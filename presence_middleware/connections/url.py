@@ -18,7 +18,7 @@ _NETWORK = {
     "unix": "unix",
     "valkey+unix": "unix",
 }
-_OPTION_VALUES = re.compile(r"(?<==)[^&]*|(?<![^&])[^=&]+(?![^&])")  # or an option that has none
+_OPTION = re.compile(r"(\w+=)?[^&]+")
 _ESCAPES = "host or port is none; write / ? # @ in a password as %2F %3F %23 %40"
 # What a URL's query may say: redis-py's own names; another one would only fail at the first use.
 _OPTIONS = re.compile(
@@ -51,7 +51,7 @@ def hide_credentials(url: str) -> str:
     if "@" in query:  # a password with a question mark, or an option with an @: nothing is sure
         return f"{scheme}{mark}***"
     _, at, host = place.rpartition("@")
-    hidden = _OPTION_VALUES.sub("***", query)
+    hidden = _OPTION.sub(r"\1***", query)
     return f"{scheme}{mark}{at and '***@'}{host}{question}{hidden}"
 
 
@@ -88,8 +88,8 @@ def _network(scheme: str, rest: str) -> RedisURL:
     if scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ValueError(_ESCAPES)
     options = parse_qs(parts.query, keep_blank_values=True)
-    if unknown := [name for name in options if not _OPTIONS.fullmatch(name)]:
-        raise ValueError(f"unknown option {unknown[0]!r}")
+    if not all(map(_OPTIONS.fullmatch, options)):
+        raise ValueError("an unknown option")  # not by its name, which may be a password
     if scheme == "unix":
         if not parts.path.startswith("/"):
             raise ValueError("a socket needs an absolute path: unix:///path")

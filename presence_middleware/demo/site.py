@@ -73,7 +73,7 @@ def _redirect(cookie: str) -> Response:
 
 def _name(environ: WSGIEnvironment) -> str:
     try:
-        cookies = SimpleCookie[str](environ.get("HTTP_COOKIE", ""))
+        cookies: SimpleCookie = SimpleCookie(environ.get("HTTP_COOKIE", ""))
     except CookieError:
         return ""
     return unquote(cookies[COOKIE].value) if COOKIE in cookies else ""

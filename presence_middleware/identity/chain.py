@@ -48,7 +48,7 @@ def reader(link: spec.Link, hasher: Hasher) -> Reader:
         nonlocal failed
         try:
             value = source(view)
-            return keep(value) or None if value else None
+            return keep(value) or None if value and not value.isspace() else None
         except Exception:  # the site's or a framework's code
             if not failed:
                 failed = True

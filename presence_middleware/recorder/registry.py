@@ -1,6 +1,7 @@
 """One recorder a process and settings, however many apps are wrapped; all are closed at exit."""
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - Redis clients import it: at exit, that is too late
 import os
 from functools import cache
 from typing import Any

@@ -1,0 +1,54 @@
+"""Django: gunicorn django_site:wsgi_application, or uvicorn django_site:asgi_application"""
+
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse, JsonResponse
+from django.urls import path
+from django.utils.deprecation import MiddlewareMixin
+
+from presence_middleware import asgi, wsgi
+
+settings.configure(
+    SECRET_KEY="change me",
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=__name__,
+    SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        f"{__name__}.Identify",
+    ],
+)
+
+
+class Identify(MiddlewareMixin):
+    def process_request(self, request):
+        request.server = getattr(request, "scope", request.META)  # of ASGI, or of WSGI
+        request.server["presence_middleware.visit"].identify(request.session.get("user"))
+
+
+def home(request):
+    presence = request.server["presence_middleware"]
+    who = [seen.id for seen in presence.online(limit=50)]
+    return JsonResponse({"online": presence.counts(), "who": who})
+
+
+async def async_home(request):
+    presence = request.server["presence_middleware"]
+    who = [seen.id for seen in await presence.online(limit=50)]
+    return JsonResponse({"online": await presence.counts(), "who": who})
+
+
+def login(request, name):
+    request.session["user"] = name
+    request.server["presence_middleware.visit"].identify(name)
+    return HttpResponse(f"welcome {name}")
+
+
+urlpatterns = [
+    path("", home),
+    path("async", async_home),  # under ASGI, where the reader is awaited
+    path("login/<name>", login),
+]
+wsgi_application = wsgi.PresenceMiddleware(get_wsgi_application())
+asgi_application = asgi.PresenceMiddleware(get_asgi_application())

@@ -1,0 +1,36 @@
+"""The app of pyramid_site.ini; two lines there wrap it."""
+
+from pyramid.config import Configurator
+from pyramid.httpexceptions import HTTPFound
+from pyramid.session import SignedCookieSessionFactory
+
+
+def identify(event):
+    request = event.request
+    request.environ["presence_middleware.visit"].identify(request.session.get("user"))
+
+
+def home(request):
+    presence = request.environ["presence_middleware"]
+    return {"online": presence.counts(), "who": [seen.id for seen in presence.online(limit=50)]}
+
+
+def login(request):
+    request.session["user"] = request.matchdict["name"]
+    request.environ["presence_middleware.visit"].identify(request.session["user"])
+    return HTTPFound("/")
+
+
+def logout(request):
+    request.environ["presence_middleware"].leave(request.session.pop("user"))
+    return "bye"
+
+
+def main(global_config, **settings):
+    with Configurator(settings=settings) as config:
+        config.set_session_factory(SignedCookieSessionFactory("change me"))
+        config.add_subscriber(identify, "pyramid.events.NewRequest")
+        for path, view in {"/": home, "/login/{name}": login, "/logout": logout}.items():
+            config.add_route(view.__name__, path)
+            config.add_view(view, route_name=view.__name__, renderer="json")
+        return config.make_wsgi_app()

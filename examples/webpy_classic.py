@@ -1,0 +1,26 @@
+"""The classic: minute sets of User-Agents, with web.py.
+
+PRESENCE_IDENTITY=user=user-agent:raw PRESENCE_STORE=minute-sets python webpy_classic.py 8080
+"""
+
+import web
+
+from presence_middleware.wsgi import PresenceMiddleware
+
+urls = ("/", "Visitor", "/online", "Online")
+app = web.application(urls, globals())
+
+
+class Visitor:
+    def GET(self):  # noqa: N802
+        return f"User:\t{web.ctx.env['HTTP_USER_AGENT']}"
+
+
+class Online:
+    def GET(self):  # noqa: N802
+        online = web.ctx.env["presence_middleware"].online(limit=None)
+        return "".join(f"User agent: {sighting.id}\n" for sighting in online)
+
+
+if __name__ == "__main__":
+    app.run(PresenceMiddleware)

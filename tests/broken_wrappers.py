@@ -1,0 +1,202 @@
+"""Wrappers broken on purpose, each in one way: the checks of the good ones must notice it."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from presence_middleware import asgi, wsgi
+from presence_middleware.asgi import Message, Receive, Scope, Send
+from presence_middleware.views import VISIT, AsgiView, WsgiView
+
+
+class BufferingWsgi(wsgi.PresenceMiddleware):
+    """Reads the body before the server asks for it."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        return list(super().__call__(environ, start_response))
+
+
+class GeneratingWsgi(wsgi.PresenceMiddleware):
+    """Passes every body through a generator: no length, no sendfile, no Content-Length."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        return self._each(super().__call__(environ, start_response))
+
+    def _each(self, body: Any) -> Iterator[bytes]:
+        try:
+            yield from body
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+
+
+class CloselessWsgi(wsgi.PresenceMiddleware):
+    """Drops the body's `close`."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        body = super().__call__(environ, start_response)
+        return body if isinstance(body, (list, tuple)) else iter(body)
+
+
+class ClosingTwiceWsgi(wsgi.PresenceMiddleware):
+    """Closes the body itself when the server closes it, too."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        body = super().__call__(environ, start_response)
+        if isinstance(body, wsgi.Body):
+            end, app_body = body.close, body._body
+            body.close = lambda: (end(), app_body.close())  # type: ignore[assignment]
+        return body
+
+
+class CopyingWsgi(wsgi.PresenceMiddleware):
+    """Gives the app a copy of the environ."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        return super().__call__({**environ}, start_response)
+
+
+class AddingWsgi(wsgi.PresenceMiddleware):
+    """Puts a key more into the environ."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        environ["presence_middleware.extra"] = True
+        return super().__call__(environ, start_response)
+
+
+class HeaderWsgi(wsgi.PresenceMiddleware):
+    """Adds a header to the response."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            return start_response(status, [*headers, ("X-Presence", "1")], exc_info)
+
+        return super().__call__(environ, start)
+
+
+class SwallowingWsgi(wsgi.PresenceMiddleware):
+    """Answers for an app that failed."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        try:
+            return super().__call__(environ, start_response)
+        except Exception:
+            return []
+
+
+class ReadingWsgi(wsgi.PresenceMiddleware):
+    """Reads the request's body."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        environ["wsgi.input"].read()
+        return super().__call__(environ, start_response)
+
+
+class EndlessWsgi(wsgi.PresenceMiddleware):
+    """Does not end the visit of an app that fails, nor of one that is closed."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        environ[VISIT] = self.recorder.open(WsgiView(environ))
+        return self.app(environ, start_response)
+
+
+class CountingTwiceWsgi(wsgi.PresenceMiddleware):
+    """Does not see that the app is wrapped already."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        environ.pop(VISIT, None)
+        return super().__call__(environ, start_response)
+
+
+class CopyingAsgi(asgi.PresenceMiddleware):
+    """Gives the app a copy of the scope."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__({**scope}, receive, send)
+
+
+class LoopingAsgi(asgi.PresenceMiddleware):
+    """Reads headers and client where they can be read only once, and leaves nothing to the app."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for key in ("headers", "client"):
+            for _ in scope.get(key) or ():
+                pass
+        await super().__call__(scope, receive, send)
+
+
+class SwallowingLifespanAsgi(asgi.PresenceMiddleware):
+    """Keeps the error of an app's start from the server."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except Exception:
+            if scope["type"] != "lifespan":
+                raise
+
+
+class WrappingSendAsgi(asgi.PresenceMiddleware):
+    """Gives the app a send of its own."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def pass_on(message: Message) -> None:
+            await send(message)
+
+        await super().__call__(scope, receive, pass_on)
+
+
+class LosingAsgi(asgi.PresenceMiddleware):
+    """Raises an error of its own in place of the app's."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except BaseException as error:
+            raise RuntimeError("the app failed") from error
+
+
+class TaskAsgi(asgi.PresenceMiddleware):
+    """Runs the app in a task of its own: what it sets, the server does not see."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.create_task(super().__call__(scope, receive, send))
+
+
+class LateFlushAsgi(asgi.PresenceMiddleware):
+    """Does not write what waits when the server shuts down."""
+
+    def _closing(self, receive: Receive, scope: Scope) -> Receive:
+        return receive
+
+
+class UndetectedAsgi(asgi.PresenceMiddleware):
+    """No coroutine function: servers take it for ASGI 2."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
+        return super().__call__(scope, receive, send)
+
+
+class EndlessAsgi(asgi.PresenceMiddleware):
+    """Does not end the visit of an app that fails."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[VISIT] = self.recorder.open(AsgiView(scope))
+        await self.app(scope, receive, send)
+
+
+class MeddlingAsgi(asgi.PresenceMiddleware):
+    """Records scopes that are no requests."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[VISIT] = None
+        await super().__call__(scope, receive, send)
+
+
+class CountingTwiceAsgi(asgi.PresenceMiddleware):
+    """Does not see that the app is wrapped already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.pop(VISIT, None)
+        await super().__call__(scope, receive, send)

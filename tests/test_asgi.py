@@ -1,0 +1,308 @@
+"""The ASGI wrapper changes nothing that app or server can see, and counts each request once."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from asgiref.compatibility import guarantee_single_callable
+from uvicorn.config import Config
+
+from presence_middleware import AsyncPresence, Identity, Presence, Settings
+from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
+from presence_middleware.recorder import recorder_for
+
+from . import broken_wrappers as broken
+from .conftest import Server, wait_until
+
+Wrap = Callable[[ASGIApplication], PresenceMiddleware]
+Check = Callable[[Wrap], Awaitable[None]]
+OURS = {"presence_middleware", "presence_middleware.visit"}
+REQUESTS = ("http", "websocket")
+SAID: ContextVar[str] = ContextVar("SAID")
+
+
+@pytest.fixture
+def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
+    """With an interval so long that only the end of a visit records it."""
+    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="3m")
+    yield settings
+    recorder_for(settings).close()
+
+
+class Gateway:
+    """The server's side of one connection: its scope, what it sends, what it is sent."""
+
+    def __init__(self, type: str, *messages: Message, **more: Any) -> None:
+        self.scope: Scope = {"type": type, "asgi": {"version": "3.0"}}
+        if type in REQUESTS:
+            self.scope |= {"user": "ann", "path": "/", "headers": [], "client": ("1.2.3.4", 5)}
+        self.scope |= more
+        self.messages, self.sent = list(messages), list[Message]()
+
+    async def receive(self) -> Message:
+        return self.messages.pop(0)
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def ask(self, app: ASGIApplication) -> None:
+        await app(self.scope, self.receive, self.send)
+
+
+def recorded(app: PresenceMiddleware) -> int:
+    return app.recorder.stats().recorded
+
+
+async def silent(*_: object) -> None:
+    """An app that says nothing."""
+
+
+async def check_scope_receive_and_send_are_the_servers(wrap: Wrap) -> None:
+    for type in REQUESTS:
+        calls: list[Any] = []
+
+        async def app(*call: Any, calls: list[Any] = calls) -> None:
+            calls.append(call)
+
+        gateway = Gateway(type)
+        before, receive, send = dict(gateway.scope), gateway.receive, gateway.send
+        await wrap(app)(gateway.scope, receive, send)
+        assert len(calls) == 1
+        assert all(a is b for a, b in zip(calls[0], (gateway.scope, receive, send), strict=True))
+        assert {key: gateway.scope[key] for key in before} == before
+        assert gateway.scope.keys() - before.keys() == OURS
+
+
+async def check_unknown_types_pass_through(wrap: Wrap) -> None:
+    async def app(*call: Any) -> None:
+        calls.append(call)
+
+    calls: list[Any] = []
+    scope: Scope = {"type": "new", "headers": iter(())}
+    call = (scope, Gateway("new").receive, Gateway("new").send)
+    wrapped = wrap(app)
+    await wrapped(*call)
+    assert all(a is b for a, b in zip(calls[0], call, strict=True))
+    assert scope.keys() == {"type", "headers"}
+    assert recorded(wrapped) == 0
+
+
+async def check_lifespan_messages_pass_in_order(wrap: Wrap) -> None:
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        assert scope is gateway.scope
+        assert send is sending
+        scope["state"]["from"] = "app"
+        for _ in gateway.messages.copy():
+            asked = await receive()
+            seen.append(asked)
+            await send({"type": f"{asked['type']}.complete"})
+
+    seen: list[Message] = []
+    told: list[Message] = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    gateway = Gateway("lifespan", *told, state={})
+    sending = gateway.send
+    await wrap(app)(gateway.scope, gateway.receive, sending)
+    assert all(a is b for a, b in zip(seen, told, strict=True))
+    assert [sent["type"] for sent in gateway.sent] == [f"{m['type']}.complete" for m in told]
+    assert gateway.scope["state"] == {"from": "app"}
+    assert not OURS & gateway.scope.keys()
+
+
+async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap: Wrap) -> None:
+    async def app(scope: Scope, receive: Any, _: object) -> None:
+        if scope["type"] == "lifespan":
+            assert (await receive())["type"] == "lifespan.startup"
+            assert wrapped.recorder.stats().pending == 1
+            assert (await receive())["type"] == "lifespan.shutdown"
+            assert wrapped.recorder.stats().pending == 0
+
+    wrapped = wrap(app)
+    await Gateway("http").ask(wrapped)
+    wait_until(lambda: wrapped.recorder.stats().flushed == 1)  # the next one waits
+    await Gateway("http", user="bob").ask(wrapped)
+    await Gateway("lifespan", {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}).ask(
+        wrapped
+    )
+    online = Presence(wrapped.recorder.settings).online_among(["ann", "bob"])
+    assert online == ["ann", "bob"]
+
+
+async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        seen.append((list(scope["headers"]), tuple(scope["client"])))
+
+    seen: list[Any] = []
+    headers, client = [(b"x-user", b"cy"), (b"a", b"b")], ("1.2.3.4", 5)
+    for type in REQUESTS:
+        wrapped = wrap(app)
+        each = (header for header in headers)
+        await Gateway(type, user=None, headers=each, client=iter(client)).ask(wrapped)
+    assert seen == [(headers, client)] * 2
+    assert recorded(wrapped) == 2
+
+
+async def check_the_apps_errors_are_its_own_and_end_the_visit(wrap: Wrap) -> None:
+    for type in (*REQUESTS, "lifespan", "new"):
+        for error in (ValueError("boom"), SystemExit(3), asyncio.CancelledError("stop")):
+
+            async def app(*_: object, error: BaseException = error) -> None:
+                raise error
+
+            wrapped = wrap(app)
+            before = recorded(wrapped)
+            with pytest.raises(error.__class__) as caught:
+                await Gateway(type).ask(wrapped)
+            assert caught.value is error
+            assert recorded(wrapped) == before + (type in REQUESTS)
+
+
+async def check_cancelling_reaches_the_app_and_ends_the_visit(wrap: Wrap) -> None:
+    async def app(*_: object) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            seen.append(error.args)
+            raise
+
+    seen: list[Any] = []
+    started = asyncio.Event()
+    wrapped = wrap(app)
+    task = asyncio.create_task(Gateway("websocket").ask(wrapped))
+    await started.wait()
+    assert recorded(wrapped) == 0
+    task.cancel("the client went")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert seen == [("the client went",)]
+    assert recorded(wrapped) == 1
+
+
+async def check_app_and_server_share_context_and_task(wrap: Wrap) -> None:
+    async def app(*_: object) -> None:
+        assert asyncio.current_task() is task
+        assert SAID.get() == "by the server"
+        SAID.set("by the app")
+
+    task = asyncio.current_task()
+    for type in (*REQUESTS, "lifespan"):
+        SAID.set("by the server")
+        await Gateway(type).ask(wrap(app))
+        assert SAID.get() == "by the app"
+
+
+async def check_servers_see_an_asgi_3_app(wrap: Wrap) -> None:
+    app = wrap(silent)
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    assert config.interface == "asgi3"
+    assert inspect.iscoroutinefunction(app.__call__)
+    assert guarantee_single_callable(app) is app  # type: ignore[no-untyped-call]
+
+
+async def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
+    app = wrap(wrap(silent))
+    await Gateway("http").ask(app)
+    assert recorded(app) == 1
+
+
+async def check_handlers_have_visit_and_reader(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        assert scope["presence_middleware.visit"].identity == Identity("user", "ann")
+        assert isinstance(scope["presence_middleware"], AsyncPresence)
+        assert await scope["presence_middleware"].is_online("ann"), "who asks sees himself"
+
+    for type in REQUESTS:
+        await Gateway(type).ask(wrap(app))
+
+
+CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
+
+
+def _named(value: Any) -> str:
+    return str(value.__name__).removeprefix("check_")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=_named)
+def test_the_wrapper(check: Check, settings: Settings) -> None:
+    async def run() -> None:
+        await check(lambda app: PresenceMiddleware(app, settings=settings))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "check"),
+    [
+        (broken.CopyingAsgi, check_scope_receive_and_send_are_the_servers),
+        (broken.CopyingAsgi, check_lifespan_messages_pass_in_order),
+        (broken.CopyingAsgi, check_unknown_types_pass_through),
+        (broken.LoopingAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.SwallowingLifespanAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
+        (broken.WrappingSendAsgi, check_scope_receive_and_send_are_the_servers),
+        (broken.WrappingSendAsgi, check_lifespan_messages_pass_in_order),
+        (broken.WrappingSendAsgi, check_unknown_types_pass_through),
+        (broken.LosingAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
+        (broken.LosingAsgi, check_cancelling_reaches_the_app_and_ends_the_visit),
+        (broken.TaskAsgi, check_app_and_server_share_context_and_task),
+        (broken.LateFlushAsgi, check_what_waits_is_written_before_the_app_hears_of_the_shutdown),
+        (broken.UndetectedAsgi, check_servers_see_an_asgi_3_app),
+        (broken.EndlessAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
+        (broken.EndlessAsgi, check_cancelling_reaches_the_app_and_ends_the_visit),
+        (broken.MeddlingAsgi, check_unknown_types_pass_through),
+        (broken.MeddlingAsgi, check_lifespan_messages_pass_in_order),
+        (broken.CountingTwiceAsgi, check_wrapping_a_wrapped_app_counts_once),
+    ],
+    ids=_named,
+)
+def test_a_broken_wrapper_fails(
+    wrapper: type[PresenceMiddleware], check: Check, settings: Settings
+) -> None:
+    async def run() -> None:
+        with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
+            await check(lambda app: wrapper(app, settings=settings))
+
+    asyncio.run(run())
+
+
+def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: str) -> None:
+    other = Settings.from_env({}, redis_url=valkey.url, prefix=f"{prefix}2", flush_interval="3m")
+    inner = PresenceMiddleware(silent, settings=other)
+    outer = PresenceMiddleware(inner, settings=settings)
+    asyncio.run(Gateway("http").ask(outer))
+    assert (recorded(inner), recorded(outer)) == (1, 1)
+    inner.recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("identity", "headers", "id"),
+    [
+        ("user=header:X-User:raw", [(b"X-UsEr", b"ann")], "ann"),
+        ("user=header:x-user:raw", [(b"x-user", b"a"), (b"x-user", b"b")], "a,b"),
+        ("user=cookie:sid:raw", [(b"Cookie", b"a=1"), (b"COOKIE", b"sid=ann")], "ann"),
+        ("user=header:x-user:raw", [(b"\xff\xfe", b"\xff"), (b"x-user", b"ann")], "ann"),
+        ("user=header:x-user:raw", [], None),
+    ],
+)
+def test_headers_are_read_as_servers_may_send_them(
+    identity: str, headers: list[tuple[bytes, bytes]], id: str | None, prefix: str
+) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        assert scope["headers"] == copy
+        seen.append(scope["presence_middleware.visit"].identity)
+
+    seen: list[Any] = []
+    copy = list(headers)
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity, enabled=0)
+    asyncio.run(Gateway("http", headers=headers).ask(PresenceMiddleware(app, settings=settings)))
+    assert seen == [id and Identity("user", id)]
+
+
+def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -> None:
+    app = PresenceMiddleware(silent, settings=settings)
+    asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
+    assert recorded(app) == 1

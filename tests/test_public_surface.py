@@ -1,0 +1,90 @@
+"""What a site may use: names that are exported, documented, and the same with and without await."""
+
+import importlib
+import inspect
+import pkgutil
+from typing import Any, get_type_hints
+
+import pytest
+
+import presence_middleware
+from presence_middleware import AsyncPresence, Presence, asgi, paste, wsgi
+from presence_middleware.recorder import Recorder, Stats, Visit
+
+ASKED = "count counts online is_online last_seen online_among online_friends touch leave forget"
+HANDED_OUT: list[type] = [
+    *(wsgi.PresenceMiddleware, asgi.PresenceMiddleware, Recorder, Stats, Visit),
+    *(value for value in vars(presence_middleware).values() if inspect.isclass(value)),
+]
+MODULES = [
+    "presence_middleware",
+    *(
+        found.name
+        for found in pkgutil.walk_packages(presence_middleware.__path__, "presence_middleware.")
+        if not found.name.endswith("__main__")
+    ),
+]
+
+
+def public(of: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(of).items() if not name.startswith("_")}
+
+
+def test_all_is_sorted_and_there() -> None:
+    names = presence_middleware.__all__
+    assert names == sorted(names)
+    modules = {
+        name for name, value in public(presence_middleware).items() if inspect.ismodule(value)
+    }
+    assert set(public(presence_middleware)) - modules == set(names)
+
+
+def test_presence_answers_what_the_design_says() -> None:
+    assert set(ASKED.split()) < set(public(Presence))
+
+
+def test_presence_and_async_presence_are_twins() -> None:
+    assert set(public(Presence)) == set(public(AsyncPresence)) - {"aclose"}
+    for name, method in public(Presence).items():
+        twin = public(AsyncPresence)[name]
+        plain, awaited = inspect.unwrap(getattr(Presence, name)), getattr(AsyncPresence, name)
+        assert inspect.signature(plain) == inspect.signature(awaited), name
+        assert get_type_hints(plain) == get_type_hints(awaited), name
+        if not isinstance(method, classmethod):
+            assert not inspect.iscoroutinefunction(plain), name
+            assert inspect.iscoroutinefunction(awaited), name
+        assert inspect.getdoc(method) == inspect.getdoc(twin), name
+    assert inspect.signature(Presence) == inspect.signature(AsyncPresence)
+
+
+def test_both_wrappers_are_made_alike() -> None:
+    one, other = wsgi.PresenceMiddleware, asgi.PresenceMiddleware
+    assert one.__name__ == other.__name__
+    assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_every_module_and_its_public_classes_and_functions_say_what_they_are(
+    path: str,
+) -> None:
+    module = importlib.import_module(path)
+    assert module.__doc__
+    for name, value in public(module).items():
+        own = getattr(value, "__module__", None) == module.__name__
+        if own and (inspect.isclass(value) or inspect.isfunction(value)):
+            assert value.__doc__, name
+            # What a dataclass writes of itself is no docstring.
+            assert not value.__doc__.startswith(f"{name}("), name
+
+
+@pytest.mark.parametrize("handed_out", HANDED_OUT, ids=lambda it: f"{it.__module__}.{it.__name__}")
+def test_every_public_method_says_what_it_does(handed_out: type) -> None:
+    for name, value in public(handed_out).items():
+        if callable(value) or isinstance(value, (classmethod, staticmethod, property)):
+            assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize("entry", [paste.filter_factory, paste.filter_app_factory])
+def test_entry_points_take_what_paste_gives(entry: Any) -> None:
+    kinds = [parameter.kind for parameter in inspect.signature(entry).parameters.values()]
+    assert kinds[-1] is inspect.Parameter.VAR_KEYWORD

@@ -1,0 +1,236 @@
+"""Settings: strict, everything that is wrong in one message, and never a secret in it."""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from presence_middleware import PresenceError, Settings, SettingsError, values
+from presence_middleware.connections.url import hide_credentials
+from presence_middleware.recorder import recorder_for
+from presence_middleware.settings import variable
+
+SECRET = "s3cret-" * 4  # none of the project's: any text of 16 characters or more
+
+# Of each setting: texts that are wrong, and what the message must say of the accepted form.
+WRONG: Mapping[str, tuple[list[str], str]] = {
+    "enabled": (["maybe", "2", "-1", "enabled"], "1 or 0"),
+    "redis_url": (
+        [
+            *("localhost", "http://localhost", "redis://", "redis:///0", "redis://host:x/0"),
+            *("redis://host:0/0", "redis://host:70000", "redis://host/name", "redis://h?no=1"),
+            *("unix://relative", "embedded://no/such name", "redis://[::1/0", "://host"),
+        ],
+        "redis://[user:password@]host:6379/0",
+    ),
+    "prefix": (["{a}", "a b", "ü", "a" * 65, "a\nb", "a*"], "1 to 64 letters"),
+    "store": (
+        ["set", "user=", "user=set", "sorted-set,minute-sets", "user=sorted-set,user=hyperloglog"],
+        "sorted-set, minute-sets, hyperloglog",
+    ),
+    "window": (["0", "-1m", "ten", "10 min", "1w", "1e3", "inf", "nan", "99999d", "m"], "10m"),
+    "retention": (["0d", "-1", "for ever", "30dd"], "30d"),
+    "identity": (
+        [
+            *("auth", "user", "user=", "=auth", "User=auth", "1user=auth", "user=cookie", ","),
+            *("user=auth:x", "user=header", "user=header:", "user=header:a b", "user=cookie:a=b"),
+            *("user=session", "user=nothing", "user=pkg.module", "user=visitor:x", "user=ip:raw:x"),
+            *("user=header:Authorization", "user=header:cookie:raw", "user=header:X-API-Key"),
+        ],
+        "a chain of kind=source[:argument][:raw|:hashed]",
+    ),
+    "secret": (["short", "fifteen letters"], "at least 16 characters, such as PRESENCE_SECRET="),
+    "flush_interval": (["0", "-1s", "often"], "90s"),
+    "max_pending": (["0", "-5", "1.5", "many", "1e5"], "a whole number of at least 1"),
+    "app": (["module", "module:", ":app", "a.b:c()()", "a b:c", "a:b(1)"], "package.module:app"),
+}
+
+
+def settings_of(environ: Mapping[str, str], **overrides: Any) -> Settings:
+    return Settings.from_env(environ, **overrides)
+
+
+def problems_of(environ: Mapping[str, str], **overrides: Any) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        settings_of(environ, **overrides)
+    assert isinstance(caught.value, PresenceError)
+    assert isinstance(caught.value, ValueError)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return caught.value.problems
+
+
+def test_every_setting_has_wrong_values_here() -> None:
+    assert list(WRONG) == [setting.name for setting in fields(Settings)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "form"),
+    [(name, value, form) for name, (wrong, form) in WRONG.items() for value in wrong],
+)
+def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
+    name: str, value: str, form: str
+) -> None:
+    (problem,) = problems_of({variable(name): value})
+    shown = {"secret": "***", "redis_url": hide_credentials(value)}.get(name, repr(value))
+    assert problem.startswith(f"{variable(name)}={shown}: wants ")
+    assert form in problem
+
+
+def test_all_that_is_wrong_is_in_one_message() -> None:
+    problems = problems_of({variable(name): wrong[0] for name, (wrong, _) in WRONG.items()})
+    assert [problem.partition("=")[0] for problem in problems] == list(map(variable, WRONG))
+
+
+URLS = [
+    *("redis://:%s@host/0", "rediss://user:%s@host:6380", "valkey://u:%s@h/1?db=1", "%s@host"),
+    *("unix://user:%s@/run/redis.sock", "redis://host/0?password=%s", "redis://h?username=%s"),
+    *("redis://h/0?db=1&password=%s", "http://u:%s@host", "redis://u:%s@host:port", "u:%s@host:1"),
+    *(
+        "redis://u:%s@host/name",
+        "redis://u:%s@",
+        "redis://u:x@%s@host/0",
+        "redis://h/0?password:%s",
+    ),
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("mark", ["", *"/#?@:;=&[]\u2100", "?x=", "/@", "@/", "?@", "#@"])
+def test_a_password_shows_nowhere_however_it_is_written(url: str, mark: str) -> None:
+    url %= f"hunter{mark}two"
+    try:
+        settings = settings_of({"PRESENCE_REDIS_URL": url})
+    except SettingsError as error:
+        shown = f"{error!s} {error!r} {error.problems}"
+    else:
+        shown = f"{settings!r} {settings!s} {settings.redis_url!r} {settings.redis_url!s}"
+    assert "PRESENCE_REDIS_URL=" in shown or "redis_url=" in shown
+    assert "hunter" not in shown
+    assert "two" not in shown
+
+
+def test_the_secret_shows_nowhere() -> None:
+    settings = settings_of({"PRESENCE_SECRET": SECRET})
+    assert settings.secret == SECRET
+    assert SECRET not in f"{settings!r} {settings!s}"
+    short = "s3cret"
+    assert short not in str(problems_of({"PRESENCE_SECRET": short, "PRESENCE_WINDOW": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("PRESENCE_WINDWO", "PRESENCE_WINDOW"),
+        ("PRESENCE_REDIS", "PRESENCE_REDIS_URL"),
+        ("PRESENCE_FLUSHINTERVAL", "PRESENCE_FLUSH_INTERVAL"),
+    ],
+)
+def test_an_unknown_variable_warns_with_the_nearest_name(
+    name: str, nearest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings_of({name: "hidden", "OTHER_WINDOW": "1", "PRESENCE_WINDOW": "5m"})
+    (record,) = caplog.records
+    assert (record.levelno, record.name) == (logging.WARNING, "presence_middleware")
+    assert record.getMessage().endswith(f" {name}; the nearest is {nearest}")
+
+
+def test_unknown_arguments_and_ini_settings_are_errors() -> None:
+    with pytest.raises(SettingsError, match=r"windwo.*nearest is window") as caught:
+        Settings.from_env({}, {"windwo": "1m"}, flush=1)
+    assert len(caught.value.problems) == 2
+
+
+def test_overrides_win_over_environ_over_ini_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ, ini = {"PRESENCE_WINDOW": "2m"}, {"window": "3m", "prefix": "ini"}
+    assert Settings.from_env(environ, ini, window="1m").window == 60
+    assert Settings.from_env(environ, ini).window == 120
+    assert Settings.from_env({"PRESENCE_WINDOW": ""}, ini).window == 180
+    assert Settings.from_env(environ, ini).prefix == "ini"
+    assert Settings.from_env({}, {}).window == 600
+    monkeypatch.setenv("PRESENCE_WINDOW", "4m")
+    assert Settings.from_env().window == 240
+    assert Settings.from_env({}).window == 600
+
+
+def test_an_empty_variable_is_unset() -> None:
+    assert settings_of({variable(name): "" for name in WRONG}) == settings_of({}) == Settings()
+
+
+def test_settings_can_be_copied_with_a_change() -> None:
+    settings = settings_of({"PRESENCE_REDIS_URL": "redis://:p@h/1", "PRESENCE_WINDOW": "5m"})
+    assert replace(settings) == settings
+    assert replace(settings, prefix="x").redis_url == settings.redis_url
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        *(("90s", 90), ("10m", 600), ("24h", 86400), ("30d", 2592000), ("1.5m", 90), ("45", 45)),
+        *((" 10 M ", 600), ("0.5s", 0.5), (45, 45), (0.5, 0.5), (timedelta(minutes=2), 120)),
+    ],
+)
+def test_durations(value: object, seconds: float) -> None:
+    assert values.duration(value) == seconds
+    assert values.duration(values.spoken(seconds)) == seconds
+
+
+@pytest.mark.parametrize("value", ["", "0", 0, -1, True, None, "1y", "٣m x", timedelta(0), "1 2"])
+def test_what_is_no_duration(value: object) -> None:
+    with pytest.raises(ValueError, match="such as 90s, 10m, 24h or 30d"):
+        values.duration(value)
+
+
+@pytest.mark.parametrize(("word", "on"), [("1", 1), ("True", 1), ("on", 1), ("0", 0), ("No", 0)])
+def test_switches(word: str, on: int) -> None:
+    assert settings_of({"PRESENCE_ENABLED": word}).enabled is bool(on)
+
+
+@pytest.mark.parametrize(("interval", "window"), [("201s", "10m"), ("1m", "1m"), ("1s", "2s")])
+def test_a_flush_interval_over_a_third_of_the_window_is_refused(interval: str, window: str) -> None:
+    environ = {"PRESENCE_FLUSH_INTERVAL": interval, "PRESENCE_WINDOW": window}
+    (problem,) = problems_of(environ)
+    assert "PRESENCE_FLUSH_INTERVAL" in problem
+    assert "at most a third of PRESENCE_WINDOW" in problem
+    third = values.duration(window) / 3
+    assert settings_of({**environ, "PRESENCE_FLUSH_INTERVAL": str(third)}).flush_interval == third
+
+
+@pytest.mark.parametrize(
+    "source", ["cookie:sid", "header:Authorization:hashed", "ip", "auth:hashed", "a.b:c:hashed"]
+)
+def test_what_is_hashed_without_a_secret_is_refused_with_a_secret_that_works(source: str) -> None:
+    chain = {"PRESENCE_IDENTITY": f"user={source}, guest=visitor"}
+    (problem,) = problems_of(chain)
+    line = re.search(r"PRESENCE_SECRET=(\S+)$", problem)
+    assert line is not None
+    assert settings_of({**chain, "PRESENCE_SECRET": line[1]}).secret == line[1]
+    assert line[1] not in problems_of(chain)[0], "a fresh one each time"
+
+
+def test_visitors_and_user_agents_are_hashed_without_a_secret() -> None:
+    assert settings_of({"PRESENCE_IDENTITY": "guest=user-agent, bot=visitor"}).secret == ""
+
+
+def test_a_store_for_a_kind_that_is_not_in_the_chain_is_refused() -> None:
+    (problem,) = problems_of({"PRESENCE_STORE": "user=sorted-set, robot=hyperloglog"})
+    assert "PRESENCE_STORE" in problem
+    assert "'robot'" in problem
+    assert "user, guest" in problem
+
+
+def test_stores_by_kind() -> None:
+    settings = settings_of({"PRESENCE_STORE": "minute-sets, guest=hyperloglog"})
+    assert [settings.store_of(kind) for kind in ("user", "guest")] == ["minute-sets", "hyperloglog"]
+    assert settings_of({"PRESENCE_STORE": "guest=minute-sets"}).store_of("user") == "sorted-set"
+
+
+def test_equal_settings_share_one_recorder_and_unequal_do_not(prefix: str) -> None:
+    environ = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "600s"}
+    one, same = settings_of(environ), settings_of({**environ, "PRESENCE_WINDOW": "10m"})
+    assert recorder_for(one) is recorder_for(same)
+    assert recorder_for(one) is not recorder_for(replace(one, prefix="other"))
+    assert recorder_for(one) is not recorder_for(one, clock=lambda: 0.0)

@@ -1,0 +1,121 @@
+"""A site in a test: settings, a clock that the test moves, workers that record, a reader to ask."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+from wsgiref.types import WSGIApplication
+from wsgiref.util import setup_testing_defaults
+
+from presence_middleware import AsyncPresence, Presence, Settings
+from presence_middleware.connections.clients import sync_client
+from presence_middleware.recorder import Recorder
+
+NOON = 1_767_614_430.0  # 2026-01-05 12:00:30 UTC: in the middle of a minute
+WINDOW = 600.0
+IDENTITY = "user=header:x-user, guest=visitor"
+
+
+class Clock:
+    """Seconds since the epoch, as the test says."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Blocking:
+    """An `AsyncPresence` that is asked without `await`, so that each test is written once."""
+
+    def __init__(self, settings: Settings, client: Any, clock: Clock) -> None:
+        self._presence = AsyncPresence(settings, client=client, clock=clock)
+        self._client, self._runner = client, asyncio.Runner()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._presence, name)
+        return lambda *args, **kwargs: self._runner.run(method(*args, **kwargs))
+
+    def close(self) -> None:
+        """Closes what the loop opened, and the loop."""
+        if self._client is not None:
+            self._runner.run(self._client.aclose())
+        self._runner.run(self._presence.aclose())
+        self._runner.close()
+
+
+class Site:
+    """One site; `presence` is a `Presence`, or an `AsyncPresence` that is asked like one."""
+
+    def __init__(
+        self, settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
+    ) -> None:
+        """`client` is the reader's own one, `writer` the sync one of those that record."""
+        self.settings, self.clock = settings, Clock()
+        self.redis = sync_client(settings.redis_url) if writer is None else writer
+        self._blocking = Blocking(settings, client, self.clock) if mode == "async" else None
+        self.presence = (
+            cast(Presence, self._blocking)
+            if self._blocking
+            else Presence(settings, client=client, clock=self.clock)
+        )
+        self._recorder = Recorder(settings, client=writer, clock=self.clock)
+
+    def saw(self, *ids: str, ago: float = 0.0, kind: str = "user") -> None:
+        """Ids were seen `ago` seconds before the clock's now; written when this returns."""
+        for id in ids:
+            self._recorder.record((kind, id), self.clock.now - ago)
+        assert self._recorder.flush(), self._recorder.stats()
+
+    def refused(self) -> int:
+        """How many sightings of `saw` Redis has refused, their ids having left."""
+        return self._recorder.stats().dropped.get("left", 0)
+
+    def held(self) -> dict[str, list[str]]:
+        """Every key of the site with the members it holds; a HyperLogLog or a string has none."""
+        found = {}
+        for raw in self.redis.scan_iter(match=f"{self.settings.prefix}:*", count=1000):
+            kind = self.redis.type(raw).decode()
+            members: Any = ()
+            if kind == "zset":
+                members = self.redis.zrange(raw, 0, -1)
+            elif kind == "set":
+                members = self.redis.smembers(raw)
+            found[raw.decode()] = [member.decode(errors="replace") for member in members]
+        return found
+
+    def close(self) -> None:
+        """Ends the thread and the loop."""
+        self._recorder.close()
+        if self._blocking:
+            self._blocking.close()
+
+
+def settings(redis_url: str, prefix: str, **overrides: Any) -> Settings:
+    """The settings of a site in a test, with nothing of this machine's environment."""
+    given = {"redis_url": redis_url, "prefix": prefix, "identity": IDENTITY, "window": WINDOW}
+    return Settings.from_env({}, **{**given, **overrides})
+
+
+@contextmanager
+def opened(
+    settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
+) -> Iterator[Site]:
+    """A site that is closed in the end."""
+    site = Site(settings, mode, client, writer)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def get(app: WSGIApplication, **environ: str) -> str:
+    """The text that a WSGI app answers to a request."""
+    request: dict[str, Any] = {**environ}
+    setup_testing_defaults(request)
+    body = app(request, lambda *_: lambda _: None)
+    try:
+        return b"".join(body).decode()
+    finally:
+        getattr(body, "close", lambda: None)()
