@@ -38,7 +38,7 @@ def _prefix(value: object) -> str:
 def _store(value: object) -> tuple[tuple[str, str], ...]:
     """Pairs of kind and store; the pair of kind `*` is for all others."""
     if isinstance(value, tuple):
-        return value
+        value = ", ".join(f"{kind}={store}" for kind, store in value)
     names = ", ".join(STORES)
     parts = [part.rpartition("=")[::2] for part in values.items(str(value))]
     stores = {(kind.strip() or "*"): store.strip() for kind, store in parts}

@@ -34,7 +34,8 @@ class WsgiView:
 
     @property
     def user(self) -> object:
-        return self._environ.get("REMOTE_USER") or None
+        user = self._environ.get("REMOTE_USER")
+        return _text(user) if isinstance(user, str) else user
 
     @property
     def session(self) -> Mapping[str, Any] | None:
@@ -69,9 +70,9 @@ class AsgiView:
 
     def header(self, name: str) -> str | None:
         wanted = _header_name(name)
-        found = [value for key, value in self._scope["headers"] if key == wanted]
+        found = [value for key, value in self._scope.get("headers", ()) if key == wanted]
         if not found:
-            found = [v for k, v in self._scope["headers"] if k.lower() == wanted]
+            found = [v for k, v in self._scope.get("headers", ()) if k.lower() == wanted]
         if not found:
             return None
         value = found[0] if len(found) == 1 else _joined(wanted, found)
@@ -99,7 +100,12 @@ def _mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def _text(latin: str) -> str:
-    return latin.encode("latin-1").decode("utf-8", "surrogateescape")
+    if latin.isascii():
+        return latin
+    try:
+        return latin.encode("latin-1").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return latin  # text proper, which a layer of the site's put there
 
 
 @cache

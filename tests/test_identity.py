@@ -10,6 +10,7 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware.identity import View
+from presence_middleware.views import WsgiView
 
 from .asking import Request, ask_asgi, ask_wsgi, ids
 
@@ -262,3 +263,28 @@ def test_a_function_that_is_not_there_is_an_error_when_the_app_is_wrapped(
             middleware(app, settings=settings)
         assert source in str(caught.value)
         assert "PRESENCE_IDENTITY" in str(caught.value)
+
+
+@pytest.mark.parametrize("user", ["j\xfcrgen".encode().decode("latin-1"), "j\u0171rgen"])
+def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text(user: str) -> None:
+    """The guise is PEP 3333's; a layer of the site's own may well put text proper there."""
+    view = WsgiView({"REMOTE_USER": user})
+    assert view.user in {"j\xfcrgen", "j\u0171rgen"}
+
+
+@pytest.mark.parametrize(
+    "source", ["header:Authorization", "environ:HTTP_COOKIE", "environ:HTTP_PROXY_AUTHORIZATION"]
+)
+def test_a_credential_is_refused_raw_by_whatever_name(source: str) -> None:
+    with pytest.raises(SettingsError, match="carries a credential: add :hashed"):
+        chain(f"user={source}")
+    assert chain(f"user={source}:hashed").identity[0].hashed
+
+
+def test_parsed_values_are_checked_as_their_text_is() -> None:
+    good = chain("user=auth, guest=visitor")
+    assert Settings(identity=good.identity, store=good.store) == Settings()
+    with pytest.raises(SettingsError):
+        Settings(identity=())
+    with pytest.raises(SettingsError):
+        Settings(store=())

@@ -40,7 +40,7 @@ Chain = tuple[Link, ...]
 def parse_chain(value: object) -> Chain:
     """The links of a chain. Raises `ValueError` with the accepted form and what is wrong."""
     if isinstance(value, tuple):
-        return value
+        value = ", ".join(map(str, value))
     try:
         links = tuple(_link(item) for item in items(str(value)))
     except ValueError as error:
@@ -86,7 +86,15 @@ def _known(kind: str, name: str, argument: str, form: str) -> Link:
     if bool(argument) != bool(source.argument):
         raise ValueError(f"{name} takes {source.argument or 'no argument'}")
     hashed = form == "hashed" or (source.hashed and form != "raw")
-    if name == "header" and not hashed and argument.lower() in CREDENTIAL_HEADERS:
+    if not hashed and _header_name(name, argument) in CREDENTIAL_HEADERS:
         raise ValueError(f"{name}:{argument} carries a credential: add :hashed")
     source.make(argument)  # a bad name of a header or cookie is an error of the setting
     return Link(kind, name, argument, hashed)
+
+
+def _header_name(source: str, argument: str) -> str:
+    """The header that a source reads, also by its name in the environ."""
+    name = argument.lower()
+    if source == "environ":
+        return name.removeprefix("http_").replace("_", "-") if name.startswith("http_") else ""
+    return name if source == "header" else ""

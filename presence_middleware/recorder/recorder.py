@@ -1,5 +1,6 @@
 """Takes sightings from visits and writes them, off the path of requests."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -62,7 +63,7 @@ class Recorder:
         self._flushing, self._starting = threading.Lock(), threading.Lock()
         self._thread: FlushThread | None = None
         self._awake = False
-        self._writer = Writer(self.settings, self._driver, self._joining, self._shared)
+        self._writer = Writer(self.settings, self._driver, self._shared)
         self._outage = Outage(self.settings.flush_interval)
         self._last_flush: datetime | None = None
 
@@ -96,7 +97,7 @@ class Recorder:
         """An id as it is kept; None if it waits for a key that is not known yet."""
         return self._writer.finished(id)
 
-    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+    def flush(self, seconds: float = math.inf) -> bool:
         """Writes what waits, in the caller's thread; returns whether nothing is left to write.
 
         Never raises, and starts no round trip later than half of `seconds` from now.
@@ -106,7 +107,7 @@ class Recorder:
         deadline = time.monotonic() + seconds / 2
         if not self._buffer.pending:
             return True
-        if not self._flushing.acquire(timeout=seconds / 2):
+        if not self._flushing.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return False
         try:
             return self._write(deadline)
@@ -122,8 +123,8 @@ class Recorder:
             return  # the parent's: it writes what it held
         for visit in list(self._open):
             visit.settle()
-        self._writer.start_no_server()
-        self.flush()
+        self._writer.driver = self._joining
+        self.flush(FLUSH_SECONDS)
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -152,6 +153,7 @@ class Recorder:
         with self._starting:
             if self._thread is not None:
                 return
+            self._writer.driver = self._driver
             thread = FlushThread(self._tick, self.settings.flush_interval)
             try:
                 thread.start()

@@ -17,21 +17,14 @@ CLEAN_ROUNDS = 20  # of a thousand each, at a time
 class Writer:
     """One flush: runs in the flush thread, or in the thread of whoever asks for it."""
 
-    def __init__(
-        self, settings: Settings, driver: Driver, joining: Driver, shared: SharedHasher | None
-    ) -> None:
-        """`joining` is a driver that starts no server."""
-        self._driver, self._joining = driver, joining
+    def __init__(self, settings: Settings, driver: Driver, shared: SharedHasher | None) -> None:
+        self.driver = driver
         self._clock = driver.clock
         self._stores = settings.stores()
         self._prefix = settings.prefix
         self._shared = shared
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
-
-    def start_no_server(self) -> None:
-        """From now on joins an embedded server that runs, and starts none."""
-        self._driver = self._joining
 
     def write(self, buffer: Buffer, deadline: float) -> PresenceError | None:
         """Writes what waits in `buffer`; what failed goes back, with the reason returned.
@@ -57,14 +50,14 @@ class Writer:
         self._prepare()
         moment = self._clock.moment
         kept = [(self.finished(id) or "", moment(at)) for (_, id), at in sightings.items()]
-        return self._driver.run(self._stores[kind].record(kept), deadline)
+        return self.driver.run(self._stores[kind].record(kept), deadline)
 
     def _prepare(self) -> None:
         """Learns the server's time and, where guests are hashed with it, the shared key."""
-        self._driver.run(self._clock.synchronise())
+        self.driver.run(self._clock.synchronise())
         now = self._clock.stamp()
         if self._shared is not None and now >= self._agree_at:
-            self._proposal = self._driver.run(agree(self._prefix, self._proposal))
+            self._proposal = self.driver.run(agree(self._prefix, self._proposal))
             self._shared.learn(self._proposal.encode())
             self._agree_at = now + KEY_AGREED_EVERY
 
@@ -82,7 +75,7 @@ class Writer:
         self._clean_at = now + CLEAN_EVERY
         for store in self._stores.values():
             for _ in range(CLEAN_ROUNDS):
-                if not self._driver.run(store.clean_up(self._clock.moment(now))):
+                if not self.driver.run(store.clean_up(self._clock.moment(now))):
                     break
             else:
                 self._clean_at = now  # there is more: go on after the next write
