@@ -1,6 +1,7 @@
 """The recorder: what it takes, when it writes, and what it keeps when it cannot."""
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.connections import embedded
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.buffer import Buffer
+from presence_middleware.recorder.thread import FlushThread
 from presence_middleware.views import WsgiView
 
 from .conftest import Server, wait_until
@@ -81,7 +83,7 @@ def test_an_identity_seen_a_thousand_times_is_written_once(
 ) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         recorder = Recorder(settings(valkey.url, prefix), client=client, clock=clock)
-        recorder._awake = True  # the thread sleeps: all that comes is coalesced
+        recorder._wake_at = math.inf  # the thread sleeps: all that comes is coalesced
         for _ in range(1000):
             visit(recorder, "bob")
         assert recorder.flush()
@@ -227,7 +229,7 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     """Also while the parent's thread holds both locks in the middle of a write."""
     site = settings(valkey.url, prefix, flush_interval="3m")
     recorder = Recorder(site)
-    recorder._awake = True
+    recorder._wake_at = math.inf
     visit(recorder, "parent")
     recorder._buffer._lock.acquire()
     recorder._flushing.acquire()
@@ -245,13 +247,21 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     assert presence.online_among(["parent", "child"]) == ["parent", "child"]
 
 
-def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(recorder: Recorder) -> None:
-    visit(recorder, "parent")
-    buffer = recorder._buffer
-    recorder._pid = -1
-    visit(recorder, "child")
-    assert recorder._buffer is not buffer
-    assert recorder.stats().recorded == 1
+def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    """As under uWSGI: it inherits a thread that is dead and a parent that has woken it."""
+    site = settings(valkey.url, prefix)
+    recorder = Recorder(site, clock=clock)
+    recorder._wake_at, recorder._pid = clock.now + 1, -1
+    recorder._thread = FlushThread(lambda: 0, 1)  # never started
+    visit(recorder, "early")
+    assert recorder.stats().pending == 1
+    clock.now += 1
+    visit(recorder, "bob")
+    wait_until(lambda: recorder.stats().flushed == 2)
+    assert Presence(site, clock=clock).online_among(["early", "bob"]) == ["early", "bob"]
+    recorder.close()
 
 
 def test_an_open_connection_stays_online_and_is_found_soon(
@@ -311,7 +321,7 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
 def test_an_exit_starts_no_server(tmp_path: Path) -> None:
     """What a process holds that never reached its embedded server is not worth a new one."""
     recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"))
-    recorder._awake = True
+    recorder._wake_at = math.inf
     visit(recorder, "bob")
     recorder.close()
     assert recorder.stats().pending == 1

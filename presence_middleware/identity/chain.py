@@ -65,24 +65,14 @@ class Chain:
         readers = [reader(link, hasher) for link in links]
         self.kinds = spec.kinds(links)
         self.named = next((link.kind for link in links if link.source == "auth"), self.kinds[0])
-        self._late = tuple(reader for reader in readers if reader.late)
-        self._early = tuple(
+        self.late = tuple(reader for reader in readers if reader.late)
+        """Those that are asked once inner layers have run."""
+        self.early = tuple(
             (reader.read, reader.kind, tuple(late for late in readers[:position] if late.late))
             for position, reader in enumerate(readers)
             if not reader.late
         )
-
-    def arrive(self, view: View) -> tuple[Who | None, tuple[Reader, ...]]:
-        """Reads what an arriving request says.
-
-        Returns whom the first source that answers found, and the late readers that come before it
-        and may still find somebody else.
-        """
-        for read, kind, late in self._early:
-            found = read(view)
-            if found is not None:
-                return (kind, found), late
-        return None, self._late
+        """Those that are asked at arrival: how, the kind, and the late ones that come before."""
 
 
 def as_kept(value: str) -> str:

@@ -3,9 +3,9 @@
 Every sighting ends as one of the counters: recorded = coalesced + flushed + pending + dropped.
 """
 
-import math
 import threading
 from collections import Counter
+from math import inf
 
 from ..identity import Who
 
@@ -16,12 +16,12 @@ Pending = dict[Who, float]
 class Buffer:
     """A dictionary under a lock that nothing holds across I/O."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, pending: Pending | None = None) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._pending: Pending = {}
+        self._pending: Pending = pending or {}
         self._in_flight = 0
-        self.recorded = 0
+        self.recorded = len(self._pending)
         self.coalesced = 0
         self.flushed = 0
         self.dropped: Counter[str] = Counter()
@@ -31,13 +31,18 @@ class Buffer:
         """How many identities wait, those just being written included."""
         return len(self._pending) + self._in_flight
 
+    def copy(self) -> Pending:
+        """What waits, without the lock: in a forked child, nobody may be left to let go of it."""
+        return dict(self._pending)
+
     def put(self, who: Who, stamp: float) -> None:
         """Takes a sighting; past the limit only of identities that are waiting already."""
         with self._lock:
             self.recorded += 1
-            if stamp >= self._pending.get(who, math.inf):  # the common case
+            pending = self._pending
+            if stamp >= pending.get(who, inf):  # the common case
                 self.coalesced += 1
-                self._pending[who] = stamp
+                pending[who] = stamp
             else:
                 self._merge(who, stamp)
 

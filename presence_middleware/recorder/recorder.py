@@ -8,18 +8,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
 from typing import Any
+from weakref import WeakSet
 
 from ..connections import Clock, driver
 from ..identity import Chain, Found, SecretHasher, SharedHasher, View, Who
 from ..settings import Settings
-from .buffer import Buffer
+from .buffer import Buffer, Pending
 from .outage import Outage
 from .thread import FlushThread
 from .visit import Visit
 from .writer import Writer
 
 STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
+WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
+
+
+live: WeakSet["Recorder"] = WeakSet()
+"""The recorders of this process: all begin anew after a fork, and are closed at exit."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,17 @@ class Recorder:
         self._enabled = settings.enabled
         self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
         self.begin()
+        live.add(self)
 
-    def begin(self) -> None:
+    def begin(self, pending: Pending | None = None) -> None:
         """A fresh state for this process: after a fork, the parent writes what it held itself."""
         self._pid = getpid()
-        self._buffer = Buffer(self.settings.max_pending)
-        self._open: dict[Visit, None] = {}
+        self._buffer = Buffer(self.settings.max_pending, pending)
+        self.open_visits: dict[Visit, None] = {}
         self._abandoned: deque[Visit] = deque()
         self._flushing, self._starting = threading.Lock(), threading.Lock()
         self._thread: FlushThread | None = None
-        self._awake = False
+        self._wake_at = -math.inf
         self._writer = Writer(self.settings, self._driver, self._shared)
         self._outage = Outage(self.settings.flush_interval)
         self._last_flush: datetime | None = None
@@ -71,26 +78,20 @@ class Recorder:
         """A visit for an arriving request; its `end` must follow."""
         visit = Visit(self, view, self.now())
         if self._enabled:
-            self._open[visit] = None
+            self.open_visits[visit] = None
             if self._thread is None:
                 self._start()
         return visit
-
-    def ended(self, visit: Visit) -> None:
-        """Lets go of a visit that is over."""
-        self._open.pop(visit, None)
 
     def abandoned(self, visit: Visit) -> None:
         """Notes a visit that nobody will end; the thread does."""
         self._abandoned.append(visit)
 
     def record(self, who: Who, stamp: float) -> None:
-        """Takes a sighting: a dictionary write. The process id is compared before any lock."""
-        if getpid() != self._pid:
-            self.begin()
+        """Takes a sighting: a dictionary write."""
         if self._enabled:
             self._buffer.put(who, stamp)
-            if not self._awake:
+            if stamp >= self._wake_at:
                 self._wake()
 
     def finished(self, id: Found) -> str | None:
@@ -103,7 +104,7 @@ class Recorder:
         Never raises, and starts no round trip later than half of `seconds` from now.
         """
         if getpid() != self._pid:
-            self.begin()
+            self.begin(self._buffer.copy())
         deadline = time.monotonic() + seconds / 2
         if not self._buffer.pending:
             return True
@@ -121,7 +122,7 @@ class Recorder:
         """
         if getpid() != self._pid:
             return  # the parent's: it writes what it held
-        for visit in list(self._open):
+        for visit in list(self.open_visits):
             visit.settle()
         self._writer.driver = self._joining
         self.flush(FLUSH_SECONDS)
@@ -143,10 +144,15 @@ class Recorder:
         )
 
     def _wake(self) -> None:
-        """Has the thread write; what is recorded until it does goes with it."""
+        """Has the thread write; what is recorded until it does goes with it.
+
+        Once a second at least, so that a child notices that it is one also where no hook says so.
+        """
+        if getpid() != self._pid:
+            self.begin(self._buffer.copy())
         self._start()
         if self._thread is not None:
-            self._awake = True
+            self._wake_at = self.now() + WAKE_AGAIN
             self._thread.wake()
 
     def _start(self) -> None:
@@ -163,7 +169,7 @@ class Recorder:
 
     def _tick(self) -> float:
         """One round of the thread; returns the seconds to pause before the next."""
-        self._awake = False
+        self._wake_at = -math.inf
         try:
             self._visit_open()
             busy = self._buffer.pending > 0
@@ -179,7 +185,7 @@ class Recorder:
         while self._abandoned:
             self._abandoned.popleft().end()
         now = self.now()
-        for visit in list(self._open):
+        for visit in list(self.open_visits):
             if now - visit.stamp >= self.settings.flush_interval:
                 visit.still_open(now, self._stamp_every)
 

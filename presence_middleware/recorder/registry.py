@@ -5,13 +5,10 @@ import concurrent.futures.thread  # noqa: F401 - Redis clients import it: at exi
 import os
 from functools import cache
 from typing import Any
-from weakref import WeakSet
 
 from ..connections import Clock
 from ..settings import Settings
-from .recorder import Recorder
-
-_live: WeakSet[Recorder] = WeakSet()
+from .recorder import Recorder, live
 
 
 def recorder_for(
@@ -21,30 +18,25 @@ def recorder_for(
     settings = Settings.from_env() if settings is None else settings
     if client is None and clock is None:
         return _shared(settings)
-    return _keep(Recorder(settings, client=client, clock=clock))
+    return Recorder(settings, client=client, clock=clock)
 
 
 @cache
 def _shared(settings: Settings) -> Recorder:
-    return _keep(Recorder(settings))
-
-
-def _keep(recorder: Recorder) -> Recorder:
-    _live.add(recorder)
-    return recorder
+    return Recorder(settings)
 
 
 @atexit.register
 def _close_all() -> None:
-    for recorder in list(_live):
+    for recorder in list(live):
         recorder.close()
 
 
 def _begin_all() -> None:
-    for recorder in list(_live):
+    for recorder in list(live):
         recorder.begin()
 
 
-# Under uWSGI the hook may not fire: there, each record compares the process id.
+# Under uWSGI the hook may not fire: there, the next wake compares the process id.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_all)

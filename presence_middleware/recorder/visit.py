@@ -11,11 +11,11 @@ class Sink(Protocol):
 
     chain: Chain
     now: Callable[[], float]
+    open_visits: dict["Visit", None]
 
     def record(self, who: Who, stamp: float) -> None: ...
     def finished(self, id: Found) -> str | None: ...
     def flush(self) -> bool: ...
-    def ended(self, visit: "Visit") -> None: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
 
@@ -38,11 +38,18 @@ class Visit:
         self.recorder = recorder
         self.stamp = stamp
         self._view: View | None = view
-        self._late: tuple[Reader, ...]
-        self._arrived_as, self._late = recorder.chain.arrive(view)
         self._said: Who | None = None
         self._recorded: Who | None = None
+        self._arrived_as: Who | None = None
         self._is_long = False
+        self._late: tuple[Reader, ...]
+        chain = recorder.chain
+        for read, kind, self._late in chain.early:
+            if found := read(view):
+                self._arrived_as = kind, found
+                break
+        else:
+            self._late = chain.late
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
         """Says who this is, from any inner layer; it wins over what the request itself says.
@@ -88,9 +95,10 @@ class Visit:
 
     def end(self) -> None:
         """The request is over, however it ended."""
-        self.recorder.ended(self)
+        recorder = self.recorder
+        recorder.open_visits.pop(self, None)
         if self._is_long:
-            self.still_open(self.recorder.now(), 0)
+            self.still_open(recorder.now(), 0)
         else:
             self.settle()
         # The environ holds the visit: without its view, both go with the last reference.
