@@ -50,7 +50,8 @@ class PresenceMiddleware:
         if outer is not None and outer.recorder is self.recorder:
             await self.app(scope, receive, send)
             return
-        scope = _readable(scope)
+        if type(scope.get("headers")) is not list or _is_one_shot(scope.get("client")):
+            scope = _readable(scope)
         visit = scope[VISIT] = self.recorder.open(AsgiView(scope))
         scope[READER] = AsyncRequestPresence(self.presence, visit)
         try:
@@ -89,10 +90,12 @@ class AsyncRequestPresence(AsyncPresence):
 
 def _readable(scope: Scope) -> Scope:
     """The same scope, or a copy with lists where its iterables can be read only once."""
-    headers, client = scope.get("headers", ()), scope.get("client")
-    if isinstance(headers, (list, tuple)) and (client is None or isinstance(client, (list, tuple))):
-        return scope
-    return {**scope, "headers": list(headers), "client": None if client is None else list(client)}
+    lists = {key: list(scope[key]) for key in ("headers", "client") if _is_one_shot(scope.get(key))}
+    return {**scope, **lists} if lists else scope
+
+
+def _is_one_shot(value: object) -> bool:
+    return value is not None and not isinstance(value, (list, tuple))
 
 
 def __getattr__(name: str) -> Any:

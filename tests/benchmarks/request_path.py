@@ -24,8 +24,8 @@ from presence_middleware.connections.embedded import find_server
 from tests.servers import free_port
 
 PEOPLE = 500
-REQUESTS = 5000  # a round
-COMMANDS = 500  # a round
+REQUESTS = 2000  # a round
+COMMANDS = 200  # a round
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 CHAINS = {
     "header": "user=header:X-User",
@@ -222,4 +222,4 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40)
