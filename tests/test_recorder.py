@@ -1,5 +1,6 @@
 """The recorder: what it takes, when it writes, and what it keeps when it cannot."""
 
+import asyncio
 import logging
 import math
 import os
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from presence_middleware import Presence, Settings
-from presence_middleware.connections import embedded
+from presence_middleware import Presence, PresenceUnavailable, Settings, asgi
+from presence_middleware.connections import Driver, embedded
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.recorder.thread import FlushThread
@@ -342,3 +343,71 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     recorder.close()
     client.close()
     assert embedded.wait_until_stopped(tmp_path / "site")
+
+
+def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) -> None:
+    recorder._wake_at = math.inf
+    visit(recorder, "bob")
+    assert not recorder.flush(0)
+    assert recorder.stats().last_error == "Redis did not answer in time"
+    assert recorder.stats().pending == 1
+
+
+def test_who_waits_for_a_stuck_write_gives_up(recorder: Recorder) -> None:
+    recorder._wake_at = math.inf
+    visit(recorder, "bob")
+    with recorder._flushing:
+        assert not recorder.flush(0.02)
+    assert recorder.stats().pending == 1
+
+
+def test_a_child_that_only_ends_writes_nothing_of_its_parents(recorder: Recorder) -> None:
+    recorder._wake_at = math.inf
+    visit(recorder, "bob")
+    recorder._pid = -1
+    recorder.close()
+    assert recorder.stats().flushed == 0
+    assert recorder.flush()  # the parent itself, or a child that goes on
+    assert recorder.stats().flushed == 1
+
+
+def test_when_redis_is_gone_one_attempt_serves_all_kinds(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def refused(driver: Driver, *plan: object) -> None:
+        attempts.append(plan)
+        raise PresenceUnavailable("refused")
+
+    monkeypatch.setattr(Driver, "run", refused)
+    site = settings(
+        f"unix://{tmp_path}/s", prefix, identity="user=header:X-User, guest=header:X-Guest"
+    )
+    recorder = Recorder(site)
+    recorder._wake_at = math.inf
+    visit(recorder, "bob")
+    recorder.open(WsgiView({"HTTP_X_GUEST": "eve"})).end()
+    assert not recorder.flush()
+    assert len(attempts) == 1
+    assert recorder.stats().pending == 2
+
+
+async def ask(app: asgi.PresenceMiddleware) -> None:
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
+    await app(scope, None, None)  # type: ignore[arg-type]
+
+
+def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
+    valkey: Server, prefix: str
+) -> None:
+    counts = []
+
+    async def count(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        counts.append(await scope["presence_middleware"].count())
+
+    with redis.Redis.from_url(valkey.url) as client:
+        app = asgi.PresenceMiddleware(count, settings=settings(valkey.url, prefix), client=client)
+        asyncio.run(ask(app))
+        app.recorder.close()
+    assert counts == [1]

