@@ -1,6 +1,6 @@
 """How WSGI and ASGI answer what a source asks (`identity.View`), and the keys they share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -70,13 +70,11 @@ class AsgiView:
 
     def header(self, name: str) -> str | None:
         wanted = _header_name(name)
-        found = [value for key, value in self._scope.get("headers", ()) if key == wanted]
-        if not found:
-            found = [v for k, v in self._scope.get("headers", ()) if k.lower() == wanted]
-        if not found:
-            return None
-        value = found[0] if len(found) == 1 else _joined(wanted, found)
-        return value.decode("utf-8", "surrogateescape")
+        found: bytes | None = None
+        for key, value in self._scope.get("headers", ()):
+            if key.lower() == wanted:  # not every server writes names in lower case
+                found = value if found is None else found + _separator(wanted) + value
+        return None if found is None else found.decode("utf-8", "surrogateescape")
 
     @property
     def user(self) -> object:
@@ -90,9 +88,9 @@ class AsgiView:
         return self._scope.get(key)
 
 
-def _joined(name: bytes, values: Iterable[bytes]) -> bytes:
-    # Repeated fields are one list (RFC 9110 5.3); of cookies, one in a form of its own.
-    return (b"; " if name == b"cookie" else b",").join(values)
+def _separator(name: bytes) -> bytes:
+    """Repeated fields are one list (RFC 9110 5.3); of cookies, one in a form of its own."""
+    return b"; " if name == b"cookie" else b","
 
 
 def _mapping(value: object) -> Mapping[str, Any] | None:

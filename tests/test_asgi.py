@@ -284,6 +284,7 @@ def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: st
         ("user=header:X-User:raw", [(b"X-UsEr", b"ann")], "ann"),
         ("user=header:x-user:raw", [(b"x-user", b"a"), (b"x-user", b"b")], "a,b"),
         ("user=cookie:sid:raw", [(b"Cookie", b"a=1"), (b"COOKIE", b"sid=ann")], "ann"),
+        ("user=header:X-User", [(b"x-user", b"mallory"), (b"X-User", b"ann")], "mallory,ann"),
         ("user=header:x-user:raw", [(b"\xff\xfe", b"\xff"), (b"x-user", b"ann")], "ann"),
         ("user=header:x-user:raw", [], None),
     ],
