@@ -40,5 +40,5 @@ async def login(name: str, request: Request):
 
 @app.get("/logout")
 async def logout(request: Request, presence: Presence):
-    await presence.leave(request.session.pop("user"))
+    await presence.leave(request.session.pop("user", "nobody"))
     return "bye"

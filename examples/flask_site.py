@@ -30,7 +30,7 @@ def profile(name):
 @app.get("/friends")
 def friends():
     presence = request.environ["presence_middleware"]
-    return {"online": presence.online_friends(f"user:{session['user']}:friends")}
+    return {"online": presence.online_friends(f"user:{session.get('user')}:friends")}
 
 
 @app.get("/login/<name>")
@@ -42,5 +42,5 @@ def login(name):
 
 @app.get("/logout")
 def logout():
-    request.environ["presence_middleware"].leave(session.pop("user"))
+    request.environ["presence_middleware"].leave(session.pop("user", "nobody"))
     return "bye"

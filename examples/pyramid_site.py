@@ -22,7 +22,7 @@ def login(request):
 
 
 def logout(request):
-    request.environ["presence_middleware"].leave(request.session.pop("user"))
+    request.environ["presence_middleware"].leave(request.session.pop("user", "nobody"))
     return "bye"
 
 

@@ -30,7 +30,7 @@ async def login(request):
 
 
 async def logout(request):
-    await request.scope["presence_middleware"].leave(request.session.pop("user"))
+    await request.scope["presence_middleware"].leave(request.session.pop("user", "nobody"))
     return PlainTextResponse("bye")
 
 

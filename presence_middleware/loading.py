@@ -37,6 +37,7 @@ def load(app: str) -> Any:
     found: Any = import_module(path)
     for part in name.split("."):
         if not hasattr(found, part):
-            raise SettingsError(f"PRESENCE_APP={app}: {path} has no {name}")
+            where = getattr(import_module(path), "__file__", "built in")
+            raise SettingsError(f"PRESENCE_APP={app}: {path} ({where}) has no {name}")
         found = getattr(found, part)
     return found() if app.endswith("()") else found

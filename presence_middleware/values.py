@@ -7,14 +7,15 @@ import re
 from datetime import timedelta
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)\s*")
+_DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?\s*[smhd]\s*)+")
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _LONGEST = 10 * 366 * 86400
 
 
 def duration(value: object) -> float:
-    """A duration in seconds, from `"90s"`, `"10m"`, `"24h"`, `"30d"`, seconds or a timedelta."""
+    """A duration in seconds, from `"90s"`, `"10m"`, `"1h 30m"`, `"30d"`, seconds or a timedelta."""
     seconds = _seconds(value)
     if not 0 < seconds <= _LONGEST:
         raise ValueError("a duration above zero, such as 90s, 10m, 24h or 30d")
@@ -26,16 +27,18 @@ def _seconds(value: object) -> float:
         return value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    match = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
-    return float(match[1]) * _UNITS[match[2]] if match else 0.0
+    text = value.strip().lower() if isinstance(value, str) else ""
+    parts = _PART.findall(text) if _DURATION.fullmatch(text) else []
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def spoken(seconds: float) -> str:
-    """A duration as a site would write it: 600 is `10m`."""
+    """A duration as a site would write it: 600 is `10m`, 3660 is `1h 1m`."""
+    parts = []
     for unit in ("d", "h", "m"):
-        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
-            return f"{seconds / _UNITS[unit]:g}{unit}"
-    return f"{seconds:g}s"
+        count, seconds = divmod(seconds, _UNITS[unit])
+        parts += [f"{count:g}{unit}"] if count else []
+    return " ".join([*parts, f"{seconds:g}s"] if seconds or not parts else parts)
 
 
 def switch(value: object) -> bool:

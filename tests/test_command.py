@@ -77,6 +77,12 @@ def test_what_cannot_be_answered_is_said_with_a_status(
     assert "Traceback" not in ended.stderr
 
 
+def test_what_is_in_another_process_is_not_counted_as_nobody() -> None:
+    ended = presence("count", PRESENCE_REDIS_URL="memory://")
+    assert ended.returncode == 1
+    assert "inside the process of the site" in ended.stderr
+
+
 def test_it_never_starts_a_server(tmp_path: Path) -> None:
     ended = presence("count", PRESENCE_REDIS_URL=f"embedded://{tmp_path}/site")
     assert ended.returncode == 1

@@ -115,7 +115,7 @@ def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
     [
         ("our.missing:app", "No module named 'not_installed_here'"),
         ("our.nothing:app", "No module named 'our.nothing'"),
-        ("our.site:nobody", "PRESENCE_APP=our.site:nobody: our.site has no nobody"),
+        ("our.site:nobody", "our/site.py) has no nobody"),
         ("our.site", "PRESENCE_APP='our.site': wants package.module:app"),
         ("", "PRESENCE_APP is not set: wants package.module:app"),
     ],

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from flask import Flask
 
-from presence_middleware import Presence, PresenceUnavailable, Settings, asgi
+from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, wsgi
 from presence_middleware.connections import Driver, embedded
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.buffer import Buffer
@@ -411,3 +413,53 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
         asyncio.run(ask(app))
         app.recorder.close()
     assert counts == [1]
+
+
+def test_only_an_exit_is_in_a_hurry(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection of a cold start may take longer than an exit has."""
+    deadlines = []
+    run = Driver.run
+
+    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
+        deadlines.append(deadline)
+        return run(driver, plan, deadline)
+
+    monkeypatch.setattr(Driver, "run", noted)
+    recorder._wake_at = math.inf
+    visit(recorder, "bob")
+    assert recorder.flush()
+    assert set(deadlines) == {math.inf}
+    deadlines.clear()
+    visit(recorder, "bob")
+    recorder.close()
+    assert min(deadlines) < math.inf
+
+
+def test_an_end_that_loses_somebody_says_so(
+    tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(settings(f"unix://{tmp_path}/none", prefix))
+    recorder._wake_at = math.inf
+    visit(recorder, "bob")
+    recorder.close()
+    assert caplog.messages[-1] == "presence: ends with 1 not written"
+
+
+def test_flush_writes_what_is_open_and_what_nobody_closed(
+    recorder: Recorder, valkey: Server, prefix: str
+) -> None:
+    """As in a test suite, whose client keeps a response, or drops it, and closes neither."""
+    app = Flask(__name__)
+    app.wsgi_app = wsgi.PresenceMiddleware(  # type: ignore[method-assign]
+        app.wsgi_app, settings=recorder.settings, clock=recorder.now
+    )
+    app.add_url_rule("/", "home", lambda: "hello")
+    recorder = app.wsgi_app.recorder
+    recorder._wake_at = math.inf
+    client = app.test_client()
+    kept = client.get("/", headers={"X-User": "bob"})
+    client.get("/", headers={"X-User": "alice"})
+    assert recorder.flush()
+    assert app.wsgi_app.presence.online_among(["bob", "alice"]) == ["bob", "alice"]
+    kept.close()
+    recorder.close()

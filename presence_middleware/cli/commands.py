@@ -56,6 +56,8 @@ def _reader() -> Iterator[Presence]:
     """A reader that asks the site's server, and starts none where the site runs none."""
     with _errors():
         settings = Settings.from_env()
+        if settings.redis_url.scheme == "memory":
+            raise PresenceError("memory:// is inside the process of the site: ask there")
         yield Presence(settings, client=sync_client(settings.redis_url, start=False))
 
 

@@ -132,7 +132,10 @@ def _wait_for_server(directory: Path, path: Path, start: bool) -> None:
 
 
 def _not_running(directory: Path) -> PresenceUnavailable:
-    return PresenceUnavailable(f"no embedded server is running in {directory}")
+    return PresenceUnavailable(
+        f"no embedded server is running in {directory} "
+        "(embedded:// is that of the working directory; embedded:///path is the same everywhere)"
+    )
 
 
 def _failed(directory: Path, how: str) -> PresenceUnavailable:

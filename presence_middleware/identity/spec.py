@@ -41,13 +41,15 @@ def parse_chain(value: object) -> Chain:
     """The links of a chain. Raises `ValueError` with the accepted form and what is wrong."""
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
-    try:
-        links = tuple(_link(item) for item in items(str(value)))
-    except ValueError as error:
-        raise ValueError(f"{FORM} ({error})") from None
-    if not links:
-        raise ValueError(FORM)
-    return links
+    links, problems = [], []
+    for item in items(str(value)):
+        try:
+            links.append(_link(item))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems or not links:
+        raise ValueError(f"{FORM} ({'; '.join(problems) or 'it is empty'})")
+    return tuple(links)
 
 
 def kinds(chain: Chain) -> tuple[str, ...]:

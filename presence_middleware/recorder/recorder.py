@@ -1,5 +1,6 @@
 """Takes sightings from visits and writes them, off the path of requests."""
 
+import logging
 import math
 import threading
 import time
@@ -24,6 +25,7 @@ WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
 
+log = logging.getLogger("presence_middleware")
 live: WeakSet["Recorder"] = WeakSet()
 """The recorders of this process: all begin anew after a fork, and are closed at exit."""
 
@@ -99,6 +101,16 @@ class Recorder:
         return self._writer.finished(id)
 
     def flush(self, seconds: float = math.inf) -> bool:
+        """Writes all that this process knows, in the caller's thread: open visits as they are, too.
+
+        Returns whether nothing is left to write. Never raises.
+        """
+        self._end_abandoned()
+        for visit in list(self.open_visits):
+            visit.settle()
+        return self.write(seconds)
+
+    def write(self, seconds: float = math.inf) -> bool:
         """Writes what waits, in the caller's thread; returns whether nothing is left to write.
 
         Never raises, and starts no round trip later than half of `seconds` from now.
@@ -122,10 +134,9 @@ class Recorder:
         """
         if getpid() != self._pid:
             return  # the parent's: it writes what it held
-        for visit in list(self.open_visits):
-            visit.settle()
         self._writer.driver = self._joining
-        self.flush(FLUSH_SECONDS)
+        if not self.flush(FLUSH_SECONDS):
+            log.warning("presence: ends with %d not written", self._buffer.pending)
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -173,7 +184,7 @@ class Recorder:
         try:
             self._visit_open()
             busy = self._buffer.pending > 0
-            if self.flush():
+            if self.write():
                 self._writer.clean_up()
         except Exception as error:
             self._outage.failed(error, self._buffer.pending)
@@ -182,19 +193,23 @@ class Recorder:
 
     def _visit_open(self) -> None:
         """Asks the visits that are open for longer than a moment who they are by now."""
-        while self._abandoned:
-            self._abandoned.popleft().end()
+        self._end_abandoned()
         now = self.now()
         for visit in list(self.open_visits):
             if now - visit.stamp >= self.settings.flush_interval:
                 visit.still_open(now, self._stamp_every)
 
+    def _end_abandoned(self) -> None:
+        while self._abandoned:
+            self._abandoned.popleft().end()
+
     def _write(self, deadline: float) -> bool:
+        waiting = self._buffer.pending
         failure = self._writer.write(self._buffer, deadline)
         if failure:
             self._outage.failed(failure, self._buffer.pending)
             self._buffer.drop_before(self.now() - self.settings.window)
             return False
         self._last_flush = datetime.now(UTC)
-        self._outage.ended(self._buffer.flushed)
+        self._outage.ended(waiting)
         return True

@@ -12,7 +12,7 @@ from .recorder import Recorder, live
 
 
 def recorder_for(
-    settings: Settings | None, client: Any = None, clock: Clock | None = None
+    settings: Settings | None = None, client: Any = None, clock: Clock | None = None
 ) -> Recorder:
     """The recorder for these settings (the environment's); one of its own for a client or clock."""
     settings = Settings.from_env() if settings is None else settings

@@ -15,7 +15,7 @@ class Sink(Protocol):
 
     def record(self, who: Who, stamp: float) -> None: ...
     def finished(self, id: Found) -> str | None: ...
-    def flush(self) -> bool: ...
+    def write(self) -> bool: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
 
@@ -77,7 +77,7 @@ class Visit:
     def flush(self) -> None:
         """Records this visit as it is now and writes what the process holds."""
         self.settle()
-        self.recorder.flush()
+        self.recorder.write()
 
     def settle(self) -> None:
         """Records whom this visit turned out to be, once each."""
