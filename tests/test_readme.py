@@ -58,10 +58,10 @@ def test_each_line_that_wraps_is_at_work_in_an_example(line: str) -> None:
 
 
 def test_the_methods_shown_are_those_there_are() -> None:
-    from presence_middleware import Presence
+    from presence_middleware import AsyncPresence
 
     shown = set(re.findall(r"presence\.(\w+)\(", README))
-    public = {name for name in vars(Presence) if not name.startswith("_")} - {"from_env"}
+    public = {name for name in vars(AsyncPresence) if not name.startswith("_")} - {"from_env"}
     assert shown == public
 
 
