@@ -47,7 +47,7 @@ class PresenceMiddleware:
             await self.app(scope, self._closing(receive, scope), send)
             return
         outer: Visit | None = scope.get(VISIT)
-        if outer is not None and outer.recorder is self.recorder:
+        if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             await self.app(scope, receive, send)
             return
         if type(scope.get("headers")) is not list or _is_one_shot(scope.get("client")):

@@ -85,7 +85,10 @@ class Presence:
         self._driver.run(self._ask.touch(id, kind))
 
     def leave(self, id: Id, kind: str | None = None) -> None:
-        """Takes one offline at once: requests that arrived before no longer count anywhere."""
+        """Takes one offline at once: requests that came before no longer count anywhere.
+
+        A connection that stays open counts again within a minute: close it, too.
+        """
         self._driver.run(self._ask.leave(id, kind))
 
     def forget(self, id: Id, kind: str | None = None) -> None:
@@ -162,7 +165,10 @@ class AsyncPresence:
         await self._driver.run(self._ask.touch(id, kind))
 
     async def leave(self, id: Id, kind: str | None = None) -> None:
-        """Takes one offline at once: requests that arrived before no longer count anywhere."""
+        """Takes one offline at once: requests that came before no longer count anywhere.
+
+        A connection that stays open counts again within a minute: close it, too.
+        """
         await self._driver.run(self._ask.leave(id, kind))
 
     async def forget(self, id: Id, kind: str | None = None) -> None:

@@ -38,7 +38,7 @@ class PresenceMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         outer: Visit | None = environ.get(VISIT)
-        if outer is not None and outer.recorder is self.recorder:
+        if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             return self.app(environ, start_response)
         visit = environ[VISIT] = self.recorder.open(WsgiView(environ))
         environ[READER] = RequestPresence(self.presence, visit)

@@ -12,6 +12,7 @@ from uvicorn.config import Config
 
 from presence_middleware import AsyncPresence, Identity, Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
+from presence_middleware.connections import close_async_clients
 from presence_middleware.recorder import recorder_for
 
 from . import broken_wrappers as broken
@@ -231,6 +232,7 @@ def _named(value: Any) -> str:
 def test_the_wrapper(check: Check, settings: Settings) -> None:
     async def run() -> None:
         await check(lambda app: PresenceMiddleware(app, settings=settings))
+        await close_async_clients()
 
     asyncio.run(run())
 
@@ -265,6 +267,7 @@ def test_a_broken_wrapper_fails(
     async def run() -> None:
         with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
             await check(lambda app: wrapper(app, settings=settings))
+        await close_async_clients()
 
     asyncio.run(run())
 

@@ -257,7 +257,7 @@ def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(
     site = settings(valkey.url, prefix)
     recorder = Recorder(site, clock=clock)
     recorder._wake_at, recorder._pid = clock.now + 1, -1
-    recorder._thread = FlushThread(lambda: 0, 1)  # never started
+    recorder._thread = FlushThread(recorder._tick, 1)  # never started
     visit(recorder, "early")
     assert recorder.stats().pending == 1
     clock.now += 1

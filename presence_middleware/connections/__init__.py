@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from ..errors import SettingsError
 from .clients import async_client, close_async_clients, doubt, sync_client
 from .clock import ServerClock
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
@@ -26,6 +27,8 @@ Clock = Callable[[], float]
 
 def driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> Driver:
     """A driver for the site's Redis, or for a `redis.Redis` of the caller's own."""
+    if client is not None and _is_async(client):
+        raise SettingsError("client= wants a redis.Redis here: what writes is a thread")
     if client is not None:
         return Driver(lambda: client, ServerClock(clock))
     return Driver(

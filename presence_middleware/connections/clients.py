@@ -45,6 +45,8 @@ async def async_client(url: RedisURL) -> Any:
     key = (os.getpid(), url)
     is_ready = url.scheme != "embedded" or key in _sockets
     address = _address(key) if is_ready else await asyncio.to_thread(_address, key)
+    for loop in [loop for loop in _async if loop.is_closed()]:
+        del _async[loop]  # its clients hold it: it would never go by itself
     clients = _async.setdefault(asyncio.get_running_loop(), {})
     if key not in clients:
         clients[key] = _open_async(url, address)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from ..stores.plan import Batch, Plan
 
+WIDE = 0.02  # seconds between the two bounds that are worth another question
 TRUSTED = 10.0  # seconds for which one answer is used; a failed-over server has another clock
 
 
@@ -28,9 +29,14 @@ class ServerClock:
 
     def synchronise(self) -> Plan[None]:
         """Asks the server for the time, unless its last answer still serves."""
-        before = self.stamp()
-        if self._given or before - self._asked <= TRUSTED:
+        if self._given or self.stamp() - self._asked <= TRUSTED:
             return
+        yield from self._ask()
+        if self._high - self._low > WIDE:  # a connection was made on the way: now there is one
+            yield from self._ask()
+
+    def _ask(self) -> Plan[None]:
+        before = self.stamp()
         ((seconds, microseconds),) = yield Batch((("TIME",),))
         server = int(seconds) + int(microseconds) / 1e6
         self._low, self._high = server - self.stamp(), server - before

@@ -4,10 +4,10 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
-from ..errors import PresenceUnavailable, QueryError
+from ..errors import PresenceError, PresenceUnavailable, QueryError
 from ..stores.plan import Batch, Plan
 from .clock import ServerClock
 
@@ -63,8 +63,20 @@ class Driver:
                 batch = plan.send(replies)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            with _errors_of_redis(self.clock, self._doubt):
-                replies = _fill(self._connect().pipeline(transaction=batch.atomic), batch).execute()
+            replies = self._send(batch)
+
+    def _send(self, batch: Batch) -> list[Any]:
+        client: Any = None
+        try:
+            with _errors_of_redis():
+                client = self._connect()
+                return _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
+        except PresenceUnavailable:
+            self.clock.distrust()  # when Redis answers again, it may be another server,
+            self._doubt()
+            with suppress(Exception):  # and an open connection may lead to one that was demoted
+                client.connection_pool.disconnect(inuse_connections=False)
+            raise
 
 
 class AsyncDriver:
@@ -83,9 +95,20 @@ class AsyncDriver:
                 batch = plan.send(replies)  # type: ignore[arg-type]
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            with _errors_of_redis(self.clock, self._doubt):
-                pipeline = (await self._connect()).pipeline(transaction=batch.atomic)
-                replies = await _fill(pipeline, batch).execute()
+            replies = await self._send(batch)
+
+    async def _send(self, batch: Batch) -> list[Any]:
+        client: Any = None
+        try:
+            with _errors_of_redis():
+                client = await self._connect()
+                return await _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
+        except PresenceUnavailable:
+            self.clock.distrust()
+            self._doubt()
+            with suppress(Exception):
+                await client.connection_pool.disconnect(inuse_connections=False)
+            raise
 
 
 class ThreadDriver:
@@ -106,17 +129,24 @@ def _fill(pipeline: Any, batch: Batch) -> Any:
 
 
 @contextmanager
-def _errors_of_redis(clock: ServerClock, doubt: Doubt) -> Iterator[None]:
+def _errors_of_redis() -> Iterator[None]:
     """Turns whatever the client raises into an error of ours, which names no credentials."""
-    from redis.exceptions import RedisClusterException, RedisError, ResponseError
+    from redis.exceptions import ResponseError
 
     try:
         yield
+    except PresenceError:
+        raise
     except ResponseError as error:
-        kind = QueryError if "WRONGTYPE" in str(error) else PresenceUnavailable
-        raise kind(f"Redis refused: {error}") from error
-    except (RedisError, RedisClusterException, OSError) as error:
-        clock.distrust()  # when Redis answers again, it may be another server
-        doubt()
+        words = _words(error)
+        kind = QueryError if words.startswith("WRONGTYPE") else PresenceUnavailable
+        raise kind(f"Redis refused: {words}") from None
+    except Exception as error:  # of the client, the network, or an address that is none
         reason = str(error) or type(error).__name__
         raise PresenceUnavailable(f"Redis did not answer: {reason}") from error
+
+
+def _words(error: Exception) -> str:
+    """The server's own words: the client quotes the command before them, ids and keys included."""
+    text = str(error)
+    return (text.partition("caused error: ")[2] or text).strip("(',)\"")

@@ -80,9 +80,9 @@ def as_kept(value: str) -> str:
     value = value.strip()
     if len(value) <= LONGEST_ID and value.isascii():
         return value
-    raw = value.encode("utf-8", "surrogateescape")
     try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return plain_hash(raw)
-    return value if len(raw) <= LONGEST_ID else plain_hash(raw)
+        if len(value.encode()) <= LONGEST_ID:
+            return value
+    except UnicodeEncodeError:
+        pass  # surrogates: bytes of a header that are no text, or half a character of some JSON
+    return plain_hash(value.encode("utf-8", "surrogatepass"))

@@ -26,7 +26,7 @@ class SecretHasher:
 
     def __call__(self, value: str) -> str:
         state = self._state.copy()
-        state.update(value[:LONGEST].encode("utf-8", "surrogateescape"))
+        state.update(value[:LONGEST].encode("utf-8", "surrogatepass"))
         return state.hexdigest()
 
 
@@ -50,7 +50,7 @@ class SharedHasher:
 
     def __call__(self, value: str) -> str | bytes:
         state = self._plain.copy()
-        state.update(value[:LONGEST].encode("utf-8", "surrogateescape"))
+        state.update(value[:LONGEST].encode("utf-8", "surrogatepass"))
         digest = state.digest()
         return digest if self.key is None else self.finish(digest)
 

@@ -16,6 +16,11 @@ class Outage:
         self._failures = 0
         self.last_error: str | None = None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._failures > 0
+
     def failed(self, error: Exception, pending: int) -> None:
         """Notes an attempt that failed."""
         self.last_error = str(error)

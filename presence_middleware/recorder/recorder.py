@@ -87,7 +87,8 @@ class Recorder:
 
     def abandoned(self, visit: Visit) -> None:
         """Notes a visit that nobody will end; the thread does."""
-        self._abandoned.append(visit)
+        if self._enabled:
+            self._abandoned.append(visit)
 
     def record(self, who: Who, stamp: float) -> None:
         """Takes a sighting: a dictionary write."""
@@ -109,6 +110,11 @@ class Recorder:
         for visit in list(self.open_visits):
             visit.settle()
         return self.write(seconds)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the last attempt to write failed."""
+        return self._outage.is_on
 
     def write(self, seconds: float = math.inf) -> bool:
         """Writes what waits, in the caller's thread; returns whether nothing is left to write.

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from weakref import WeakMethod
 
 
 class FlushThread(threading.Thread):
@@ -10,7 +11,7 @@ class FlushThread(threading.Thread):
     def __init__(self, tick: Callable[[], float], idle: float) -> None:
         """`tick` returns the seconds to pause; `idle` is the longest wait between two ticks."""
         super().__init__(name="presence-flush", daemon=True)
-        self._tick, self._idle = tick, idle
+        self._tick, self._idle = WeakMethod(tick), idle
         self._woken = threading.Event()
         self._stopping = threading.Event()
 
@@ -27,4 +28,8 @@ class FlushThread(threading.Thread):
         while not self._stopping.is_set():
             self._woken.wait(self._idle)
             self._woken.clear()
-            self._stopping.wait(self._tick())
+            if (tick := self._tick()) is None:
+                return  # nobody uses the recorder any more
+            pause = tick()
+            del tick  # while it pauses, the thread keeps no recorder alive
+            self._stopping.wait(pause)

@@ -15,6 +15,8 @@ class Sink(Protocol):
 
     def record(self, who: Who, stamp: float) -> None: ...
     def finished(self, id: Found) -> str | None: ...
+    @property
+    def is_cut_off(self) -> bool: ...
     def write(self) -> bool: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
@@ -77,7 +79,8 @@ class Visit:
     def flush(self) -> None:
         """Records this visit as it is now and writes what the process holds."""
         self.settle()
-        self.recorder.write()
+        if not self.recorder.is_cut_off:  # in an outage, no reader waits for what the thread tries
+            self.recorder.write()
 
     def settle(self) -> None:
         """Records whom this visit turned out to be, once each."""
@@ -103,6 +106,11 @@ class Visit:
             self.settle()
         # The environ holds the visit: without its view, both go with the last reference.
         self._view = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._view is None
 
     def abandon(self) -> None:
         """The server let go of the response without closing it; from any thread, taking no lock."""

@@ -3,7 +3,7 @@
 import secrets
 
 from ..connections import Driver
-from ..errors import PresenceError, PresenceUnavailable
+from ..errors import PresenceUnavailable
 from ..identity import Found, SharedHasher
 from ..settings import Settings
 from ..stores.visitor_key import agree
@@ -26,20 +26,22 @@ class Writer:
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
 
-    def write(self, buffer: Buffer, deadline: float) -> PresenceError | None:
+    def write(self, buffer: Buffer, deadline: float) -> Exception | None:
         """Writes what waits in `buffer`; what failed goes back, with the reason returned.
 
         No round trip starts after `deadline`, by `time.monotonic()`.
         """
-        waiting = buffer.take()
-        failure: PresenceError | None = None
+        failure: Exception | None = None
         unwritten: Pending = {}
-        for kind, sightings in _by_kind(waiting).items():
+        for kind, sightings in _by_kind(buffer.take()).items():
+            if isinstance(failure, PresenceUnavailable):
+                unwritten |= (
+                    sightings  # nor would this kind be taken; a wrong key is one kind's own
+                )
+                continue
             try:
-                if isinstance(failure, PresenceUnavailable):
-                    raise failure  # for the others, too; a wrong key is one kind's own trouble
                 buffer.wrote(len(sightings), self._write_kind(kind, sightings, deadline))
-            except PresenceError as error:
+            except Exception as error:  # a fault of ours, too, must lose nobody
                 failure = error
                 unwritten |= sightings
         if failure:

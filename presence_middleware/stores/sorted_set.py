@@ -38,10 +38,22 @@ class SortedSet:
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
+        found = yield from self._pages(now - window, limit, before)
+        if limit is None and len(found) > PAGE:
+            # Who was seen again between two pages has moved up, past the one being read.
+            newest = found[0].last_seen
+            listed = {sighting.id for sighting in found}
+            again = yield from self._pages(newest.timestamp() if newest else now, None, None)
+            found = [sighting for sighting in again if sighting.id not in listed] + found
+        return found
+
+    def _pages(
+        self, cut: float, limit: int | None, before: Sighting | None
+    ) -> Plan[list[Sighting]]:
         found: list[Sighting] = []
         while limit is None or len(found) < limit:
             wanted = PAGE if limit is None else min(PAGE, limit - len(found))
-            page = yield from self._page(now - window, wanted, found[-1] if found else before)
+            page = yield from self._page(cut, wanted, found[-1] if found else before)
             found += page
             if len(page) < wanted:
                 break
