@@ -32,6 +32,10 @@ def uvicorn(app: str, workers: int = 1) -> Command:
     return lambda port: ["uvicorn", app, f"--port={port}", f"--workers={workers}"]
 
 
+def waitress(app: str) -> Command:
+    return lambda port: ["waitress", f"--listen=127.0.0.1:{port}", app]
+
+
 def environment(**variables: str) -> dict[str, str]:
     """The environment of a process: no settings but these, and this checkout's package."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PRESENCE_")}

@@ -13,7 +13,7 @@ import pytest
 from presence_middleware import Presence, Settings, SettingsError, asgi, loading, paste, wsgi
 
 from .conftest import Server, wait_until
-from .servers import ROOT, Command, WebServer, environment, free_port, gunicorn, uvicorn
+from .servers import ROOT, Command, WebServer, environment, free_port, gunicorn, uvicorn, waitress
 
 SITE = '''
 async def respond(scope, receive, send):
@@ -51,10 +51,6 @@ def site(tmp_path: Path) -> Path:
     (folder / "our" / "broken.py").write_text(BROKEN)
     (folder / "our" / "missing.py").write_text("import not_installed_here")
     return folder
-
-
-def waitress(app: str) -> Command:
-    return lambda port: ["waitress", f"--listen=127.0.0.1:{port}", app]
 
 
 WSGI, ASGI = "presence_middleware.wsgi:application", "presence_middleware.asgi:application"
