@@ -284,6 +284,8 @@ def test_a_credential_is_refused_raw_by_whatever_name(source: str) -> None:
 def test_parsed_values_are_checked_as_their_text_is() -> None:
     good = chain("user=auth, guest=visitor")
     assert Settings(identity=good.identity, store=good.store) == Settings()
+    every = chain("a=uuid:getnode, b=uuid:getnode:hashed, c=session:x.y, d=cookie:s:raw").identity
+    assert Settings(identity=every, secret=SECRET).identity == every
     with pytest.raises(SettingsError):
         Settings(identity=())
     with pytest.raises(SettingsError):

@@ -30,7 +30,7 @@ class Link:
         return SOURCES.get(self.source, FUNCTION)
 
     def __str__(self) -> str:
-        argument = f":{self.argument}" if self.type.argument else ""
+        argument = f":{self.argument}" if self.argument else ""
         return f"{self.kind}={self.source}{argument}:{'hashed' if self.hashed else 'raw'}"
 
 
