@@ -45,12 +45,18 @@ async def async_client(url: RedisURL) -> Any:
     key = (os.getpid(), url)
     is_ready = url.scheme != "embedded" or key in _sockets
     address = _address(key) if is_ready else await asyncio.to_thread(_address, key)
-    for loop in [loop for loop in _async if loop.is_closed()]:
-        del _async[loop]  # its clients hold it: it would never go by itself
-    clients = _async.setdefault(asyncio.get_running_loop(), {})
+    clients = _clients_of(asyncio.get_running_loop())
     if key not in clients:
         clients[key] = _open_async(url, address)
     return clients[key]
+
+
+def _clients_of(loop: asyncio.AbstractEventLoop) -> dict[Key, Any]:
+    if loop not in _async:
+        for closed in [other for other in _async if other.is_closed()]:
+            del _async[closed]  # its clients hold it: it would never go by itself
+        _async[loop] = {}
+    return _async[loop]
 
 
 async def close_async_clients() -> None:

@@ -5,7 +5,6 @@ Every sighting ends as one of the counters: recorded = coalesced + flushed + pen
 
 import threading
 from collections import Counter
-from math import inf
 
 from ..identity import Who
 
@@ -39,12 +38,7 @@ class Buffer:
         """Takes a sighting; past the limit only of identities that are waiting already."""
         with self._lock:
             self.recorded += 1
-            pending = self._pending
-            if stamp >= pending.get(who, inf):  # the common case
-                self.coalesced += 1
-                pending[who] = stamp
-            else:
-                self._merge(who, stamp)
+            self._merge(who, stamp)
 
     def take(self) -> Pending:
         """Takes out all that waits; `wrote` and `put_back` must follow for all of it."""

@@ -24,7 +24,6 @@ STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is les
 WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
-
 log = logging.getLogger("presence_middleware")
 live: WeakSet["Recorder"] = WeakSet()
 """The recorders of this process: all begin anew after a fork, and are closed at exit."""
@@ -121,8 +120,7 @@ class Recorder:
 
         Never raises, and starts no round trip later than half of `seconds` from now.
         """
-        if getpid() != self._pid:
-            self.begin(self._buffer.copy())
+        self._check_process()
         deadline = time.monotonic() + seconds / 2
         if not self._buffer.pending:
             return True
@@ -161,16 +159,17 @@ class Recorder:
         )
 
     def _wake(self) -> None:
-        """Has the thread write; what is recorded until it does goes with it.
-
-        Once a second at least, so that a child notices that it is one also where no hook says so.
-        """
-        if getpid() != self._pid:
-            self.begin(self._buffer.copy())
+        """Has the thread write; what is recorded until it does goes with it."""
+        self._check_process()
         self._start()
         if self._thread is not None:
             self._wake_at = self.now() + WAKE_AGAIN
             self._thread.wake()
+
+    def _check_process(self) -> None:
+        """Begins anew in a child that no hook told: at each write, and at a wake once a second."""
+        if getpid() != self._pid:
+            self.begin(self._buffer.copy())
 
     def _start(self) -> None:
         with self._starting:

@@ -84,8 +84,7 @@ class Visit:
 
     def settle(self) -> None:
         """Records whom this visit turned out to be, once each."""
-        is_simple = self._said is None and not self._late
-        who = self._arrived_as if is_simple else self._who()
+        who = self._who()
         if who is not None and who != self._recorded:
             self._recorded = who
             self.recorder.record(who, self.stamp)
@@ -114,7 +113,7 @@ class Visit:
 
     def abandon(self) -> None:
         """The server let go of the response without closing it; from any thread, taking no lock."""
-        if self._view is not None:
+        if not self.is_over:
             self.recorder.abandoned(self)
 
     def _who(self) -> Who | None:

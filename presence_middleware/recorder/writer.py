@@ -35,9 +35,7 @@ class Writer:
         unwritten: Pending = {}
         for kind, sightings in _by_kind(buffer.take()).items():
             if isinstance(failure, PresenceUnavailable):
-                unwritten |= (
-                    sightings  # nor would this kind be taken; a wrong key is one kind's own
-                )
+                unwritten |= sightings  # it would fail as well; a wrong key is one kind's own
                 continue
             try:
                 buffer.wrote(len(sightings), self._write_kind(kind, sightings, deadline))
