@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from presence_middleware import Presence, Settings
 from presence_middleware.connections.embedded import find_server
+from presence_middleware.recorder import recorder_for
+from presence_middleware.stores import STORES
+
+from . import timed_site
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -84,3 +89,39 @@ def backend_url(request: pytest.FixtureRequest, prefix: str) -> str:
         return f"memory://{prefix}"
     server: Server = request.getfixturevalue(request.param)
     return server.url
+
+
+@pytest.fixture
+def variables(valkey: Server, prefix: str) -> dict[str, str]:
+    return {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+
+
+@pytest.fixture
+def presence(variables: dict[str, str]) -> Presence:
+    """A reader elsewhere, that has nothing of the site but its settings."""
+    return Presence(Settings.from_env(variables))
+
+
+@pytest.fixture
+def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
+    """With an interval so long that only the end of a visit records it."""
+    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="3m")
+    yield settings
+    recorder_for(settings).close()
+
+
+@pytest.fixture(params=list(STORES))
+def store(request: pytest.FixtureRequest) -> str:
+    """Every store in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["sync", "async"])
+def site(
+    request: pytest.FixtureRequest, store: str, backend_url: str, prefix: str
+) -> Iterator[timed_site.Site]:
+    """One contract: each store, asked plainly and with `await`, on each backend."""
+    with timed_site.opened(
+        timed_site.settings(backend_url, prefix, store=store), request.param
+    ) as site:
+        yield site

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,7 +13,6 @@ from uvicorn.config import Config
 from presence_middleware import AsyncPresence, Identity, Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
 from presence_middleware.connections import close_async_clients
-from presence_middleware.recorder import recorder_for
 
 from . import broken_wrappers as broken
 from .conftest import Server, wait_until
@@ -23,14 +22,6 @@ Check = Callable[[Wrap], Awaitable[None]]
 OURS = {"presence_middleware", "presence_middleware.visit"}
 REQUESTS = ("http", "websocket")
 SAID: ContextVar[str] = ContextVar("SAID")
-
-
-@pytest.fixture
-def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
-    """With an interval so long that only the end of a visit records it."""
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="3m")
-    yield settings
-    recorder_for(settings).close()
 
 
 class Gateway:

@@ -1,30 +1,16 @@
 """What every store answers, asked plainly and with `await`, of every server: one set of tests."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from presence_middleware import Presence, QueryError, Sighting, UnsupportedQuery
-from presence_middleware.stores import STORES, moment_of
+from presence_middleware.stores import moment_of
 
-from .timed_site import NOON, WINDOW, Site, opened, settings
+from .timed_site import NOON, WINDOW, Site
 
 DAY = 86400
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-
-
-@pytest.fixture(params=list(STORES))
-def store(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["sync", "async"])
-def site(
-    request: pytest.FixtureRequest, store: str, backend_url: str, prefix: str
-) -> Iterator[Site]:
-    with opened(settings(backend_url, prefix, store=store), request.param) as site:
-        yield site
 
 
 @pytest.fixture

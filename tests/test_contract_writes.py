@@ -1,6 +1,6 @@
 """What every store takes: touch, leave, forget, ids of all sorts; and what stays in the server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,25 +9,12 @@ import redis.asyncio
 
 from presence_middleware import QueryError
 from presence_middleware.identity import as_kept
-from presence_middleware.stores import STORES, moment_of
+from presence_middleware.stores import moment_of
 
 from .timed_site import NOON, WINDOW, Site, opened, settings
 
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 REAL = pytest.mark.parametrize("backend_url", ["valkey", "redis_server"], indirect=True)
-
-
-@pytest.fixture(params=list(STORES))
-def store(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["sync", "async"])
-def site(
-    request: pytest.FixtureRequest, store: str, backend_url: str, prefix: str
-) -> Iterator[Site]:
-    with opened(settings(backend_url, prefix, store=store), request.param) as site:
-        yield site
 
 
 def test_touch_puts_one_online_now(site: Site) -> None:

@@ -32,17 +32,6 @@ Run = Callable[..., WebServer]
 
 
 @pytest.fixture
-def variables(valkey: Server, prefix: str) -> dict[str, str]:
-    return {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
-
-
-@pytest.fixture
-def presence(variables: dict[str, str]) -> Presence:
-    """A reader elsewhere, that has nothing of the site but its settings."""
-    return Presence(Settings.from_env(variables))
-
-
-@pytest.fixture
 def keys(valkey: Server) -> Iterator[Redis]:
     with Redis.from_url(valkey.url) as client:
         yield client

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence
 from presence_middleware.connections import supervisor
 
-from .conftest import Server, wait_until
+from .conftest import wait_until
 from .servers import (
     ENDED,
     ROOT,
@@ -38,17 +38,6 @@ print(json.dumps([presence.counts(), sorted(seen.id for seen in presence.online(
 """
 WSGI, ASGI = "tests.live_site:wsgi_wrapped", "tests.live_site:asgi_wrapped"
 LOCKS = (supervisor.SUPERVISOR_LOCK, supervisor.SERVER_LOCK)
-
-
-@pytest.fixture
-def variables(valkey: Server, prefix: str) -> dict[str, str]:
-    return {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
-
-
-@pytest.fixture
-def presence(variables: dict[str, str]) -> Presence:
-    """A reader elsewhere."""
-    return Presence(Settings.from_env(variables))
 
 
 class Site:

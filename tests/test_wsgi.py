@@ -11,7 +11,6 @@ from wsgiref.validate import validator
 import pytest
 
 from presence_middleware import Identity, Presence, Settings
-from presence_middleware.recorder import recorder_for
 from presence_middleware.views import READER
 from presence_middleware.wsgi import PresenceMiddleware
 
@@ -21,14 +20,6 @@ from .conftest import Server
 Wrap = Callable[[WSGIApplication], PresenceMiddleware]
 OURS = {"presence_middleware", "presence_middleware.visit"}
 HEADERS = [("Content-Type", "text/plain")]
-
-
-@pytest.fixture
-def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
-    """With an interval so long that only the end of a visit records it."""
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="3m")
-    yield settings
-    recorder_for(settings).close()
 
 
 class Gateway:
