@@ -7,18 +7,29 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from importlib.util import find_spec
 from typing import Any
 
 from . import values
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
-from .identity import Link, kinds, parse_chain
+from .identity import (
+    BOT,
+    BOT_MODES,
+    Bits,
+    Link,
+    Proxies,
+    kinds,
+    parse_chain,
+    parse_prefix,
+    parse_proxies,
+)
 from .stores import STORES, Store
 
 log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
-PASSING_KINDS = {"guest", "bot"}  # nobody asks when they were last seen: kept for the window only
+PASSING_KINDS = {"guest", BOT}  # nobody asks when they were last seen: kept for the window only
 _SHORTEST_SECRET = 16
 
 Parse = Callable[[object], Any]
@@ -36,7 +47,7 @@ def _prefix(value: object) -> str:
 
 
 def _store(value: object) -> tuple[tuple[str, str], ...]:
-    """Pairs of kind and store; the pair of kind `*` is for all others."""
+    """Pairs of kind and store; the pair of kind `*` is for all others, bots apart."""
     if isinstance(value, tuple):
         value = ", ".join(f"{kind}={store}" for kind, store in value)
     names = ", ".join(STORES)
@@ -44,13 +55,28 @@ def _store(value: object) -> tuple[tuple[str, str], ...]:
     stores = {(kind.strip() or "*"): store.strip() for kind, store in parts}
     if not parts or len(stores) < len(parts) or not set(stores.values()) <= set(STORES):
         raise ValueError(f"{names}; or by kind: user=sorted-set, guest=hyperloglog")
-    return tuple(({"*": "sorted-set"} | stores).items())
+    return tuple(({"*": "sorted-set", BOT: "hyperloglog"} | stores).items())
 
 
 def _secret(value: object) -> str:
     text = str(value).strip()
     if text and len(text) < _SHORTEST_SECRET:
         raise ValueError(f"at least {_SHORTEST_SECRET} characters, such as {_fresh_secret()}")
+    return text
+
+
+def _session_secret(value: object) -> tuple[str, ...]:
+    """All that it may mean: a secret with commas in it, or several."""
+    if isinstance(value, tuple):
+        return value
+    text = str(value).strip()
+    return tuple(dict.fromkeys(filter(None, (text, *values.items(text)))))
+
+
+def _bots(value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in BOT_MODES:
+        raise ValueError(", ".join(BOT_MODES))
     return text
 
 
@@ -88,11 +114,40 @@ class Settings:
         "user=auth, guest=visitor", parse_chain, "who is asking: a chain of `kind=source`"
     )
     secret: str = _setting("", _secret, "the key of hashed ids, 16 characters or more", secret=True)
+    session_secret: tuple[str, ...] = _setting(
+        "",
+        _session_secret,
+        "with what the site's framework signs sessions or tokens; several, also old ones, with "
+        "commas between",
+        secret=True,
+    )
+    bots: str = _setting(
+        "count", _bots, "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests"
+    )
+    exclude: tuple[str, ...] = _setting(
+        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping",
+        values.paths,
+        "paths whose requests are no visit; `*` is anything, `none` is no path",
+    )
+    passive: tuple[str, ...] = _setting(
+        "",
+        values.paths,
+        "paths that keep nobody online, such as those a page polls; or send `Presence: passive`",
+    )
+    trusted_proxies: Proxies = _setting(
+        "", parse_proxies, "the proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
+    )
+    ip_prefix: Bits = _setting(
+        "/32, /128", parse_prefix, "how much of an IPv4, IPv6 address is looked at: `/24, /56`"
+    )
     flush_interval: float = _setting(
         "1s", values.duration, "how often a busy process writes; a third of the window at most"
     )
     max_pending: int = _setting(
         "100000", values.whole, "how many identities a process holds while Redis is away"
+    )
+    max_members: int = _setting(
+        "1000000", values.whole, "how many ids of a kind Redis holds; new ones past it are refused"
     )
     app: str = _setting(
         "", _application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
@@ -134,7 +189,7 @@ class Settings:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of this site; the first is the one that questions are about."""
-        return kinds(self.identity)
+        return kinds(self.identity, self.bots)
 
     def store_of(self, kind: str) -> str:
         """The name of the store that keeps a kind."""
@@ -150,7 +205,9 @@ class Settings:
     def stores(self) -> dict[str, Store]:
         """The store of each kind, as plans."""
         return {
-            kind: STORES[self.store_of(kind)](self.prefix, kind, self.window, self.keep(kind))
+            kind: STORES[self.store_of(kind)](
+                self.prefix, kind, self.window, self.keep(kind), self.max_members
+            )
             for kind in self.kinds
         }
 
@@ -162,12 +219,22 @@ class Settings:
                 f"PRESENCE_WINDOW ({longest}), or people flicker between two writes"
             )
         for kind, _ in self.store:
-            if kind not in ("*", *self.kinds):
+            if kind not in ("*", BOT, *self.kinds):
                 chain = ", ".join(self.kinds)
                 yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({chain})"
         for link in self.identity:
             if link.hashed and not link.type.shared_key and not self.secret:
                 yield f"PRESENCE_IDENTITY: {link} is hashed and needs a secret: {_fresh_secret()}"
+            if link.type.signed and not self.session_secret:
+                yield (
+                    f"PRESENCE_IDENTITY: {link} needs PRESENCE_SESSION_SECRET, with which the "
+                    "site's framework signs (Flask's SECRET_KEY, the key of a token …)"
+                )
+            if link.type.library and find_spec(link.type.library) is None:
+                yield (
+                    f"PRESENCE_IDENTITY: {link} needs pip install "
+                    f"'presence_middleware[{link.type.extra}]'"
+                )
 
 
 def variable(name: str) -> str:

@@ -60,3 +60,13 @@ def whole(value: object) -> int:
 def items(value: str) -> list[str]:
     """The parts of a comma-separated list, without blanks."""
     return [part for part in map(str.strip, value.split(",")) if part]
+
+
+def paths(value: object) -> tuple[str, ...]:
+    """Paths of a site, in which `*` stands for anything; none for the word `none`."""
+    found = value if isinstance(value, tuple) else tuple(items(str(value)))
+    if found == ("none",):
+        return ()
+    if not all(path.startswith(("/", "*")) for path in found):
+        raise ValueError("paths such as /healthz, /static/*, or none")
+    return found

@@ -6,19 +6,22 @@ from typing import Any
 
 VISIT = "presence_middleware.visit"
 READER = "presence_middleware"
+UNREAD = "unread"  # by identity: no request says this object
 
 
 class WsgiView:
     """A WSGI environ; its text is bytes in the guise of latin-1 (PEP 3333)."""
 
-    __slots__ = ("_environ",)
+    __slots__ = ("_agent", "_environ", "address")
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._environ = environ
+        self.address: str | None = environ.get("REMOTE_ADDR") or None
+        self._agent: str | None = UNREAD
 
     @property
     def method(self) -> str:
-        return str(self._environ["REQUEST_METHOD"])
+        return str(self._environ.get("REQUEST_METHOD", "GET"))
 
     @property
     def path(self) -> str:
@@ -27,6 +30,22 @@ class WsgiView:
     @property
     def peer(self) -> str | None:
         return self._environ.get("REMOTE_ADDR") or None
+
+    @property
+    def user_agent(self) -> str | None:
+        if self._agent is UNREAD:
+            self._agent = self.header("user-agent")
+        return self._agent
+
+    @property
+    def has_purpose(self) -> bool:
+        environ = self._environ
+        return (
+            "HTTP_SEC_PURPOSE" in environ
+            or "HTTP_PRESENCE" in environ
+            or "HTTP_PURPOSE" in environ
+            or "HTTP_X_MOZ" in environ
+        )
 
     def header(self, name: str) -> str | None:
         value = self._environ.get(_environ_key(name))
@@ -40,6 +59,8 @@ class WsgiView:
     @property
     def session(self) -> Mapping[str, Any] | None:
         session = self._environ.get("beaker.session")
+        if session is None:
+            return None
         # Beaker's session reads its store at the first look; what it has read is in its __dict__.
         return vars(session).get("_sess") if hasattr(session, "__dict__") else _mapping(session)
 
@@ -50,10 +71,13 @@ class WsgiView:
 class AsgiView:
     """An ASGI scope of type `http` or `websocket`; its headers are bytes, mostly in lower case."""
 
-    __slots__ = ("_scope",)
+    __slots__ = ("_agent", "_read_headers", "_scope", "address")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self._scope = scope
+        self._read_headers: dict[bytes, bytes] | None = None
+        self.address = self.peer
+        self._agent: str | None = UNREAD
 
     @property
     def method(self) -> str:
@@ -68,12 +92,30 @@ class AsgiView:
         client = self._scope.get("client")
         return str(client[0]) if client and client[0] else None
 
+    @property
+    def user_agent(self) -> str | None:
+        if self._agent is UNREAD:
+            self._agent = self.header("user-agent")
+        return self._agent
+
+    @property
+    def has_purpose(self) -> bool:
+        headers = self._headers
+        return (
+            b"sec-purpose" in headers
+            or b"presence" in headers
+            or b"purpose" in headers
+            or b"x-moz" in headers
+        )
+
+    @property
+    def _headers(self) -> dict[bytes, bytes]:
+        if self._read_headers is None:
+            self._read_headers = _by_name(self._scope.get("headers", ()))
+        return self._read_headers
+
     def header(self, name: str) -> str | None:
-        wanted = _header_name(name)
-        found: bytes | None = None
-        for key, value in self._scope.get("headers", ()):
-            if key.lower() == wanted:  # not every server writes names in lower case
-                found = value if found is None else found + _separator(wanted) + value
+        found = self._headers.get(_header_name(name))
         return None if found is None else found.decode("utf-8", "surrogateescape")
 
     @property
@@ -86,6 +128,18 @@ class AsgiView:
 
     def get(self, key: str) -> object:
         return self._scope.get(key)
+
+
+def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by their names in lower case, which not every server sends; repeated ones joined."""
+    found = dict(headers)
+    if len(found) == len(headers) and b"".join(found).islower():
+        return found
+    found = {}
+    for key, value in headers:
+        name = key.lower()
+        found[name] = found[name] + _separator(name) + value if name in found else value
+    return found
 
 
 def _separator(name: bytes) -> bytes:

@@ -161,7 +161,7 @@ def test_whoever_is_seen_again_while_everyone_is_listed_is_listed(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_set, "PAGE", 10)
-    store = sorted_set.SortedSet(prefix, "user", 600, 600)
+    store = sorted_set.SortedSet(prefix, "user", 600, 600, 10**6)
     with redis.Redis.from_url(valkey.url) as client:
         for number in range(35):
             client.zadd(f"{prefix}:user:seen", {f"u{number:02}": 1000.0 + number})

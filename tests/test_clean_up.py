@@ -46,7 +46,7 @@ class Table:
         gone = {f"stale{n}": NOON - KEEP - n for n in range(stale)}
         self._redis.zadd(self._key, living | gone)
         self.living = {id.encode() for id in living}
-        store_of_site = store(site.settings.prefix, "guest", KEEP, KEEP)
+        store_of_site = store(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
         self._plans = {"A": store_of_site.clean_up(NOON), "B": store_of_site.clean_up(NOON + 0.5)}
         self._replies: dict[str, list[object] | None] = {"A": None, "B": None}
 
@@ -124,7 +124,7 @@ def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
     # Four share each moment, and one of these is not split.
     crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
     site.redis.zadd(key, crowd | {"online": NOON - KEEP + 0.000001})
-    store = SortedSet(site.settings.prefix, "guest", KEEP, KEEP)
+    store = SortedSet(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
     removed = _rounds(site, lambda: store.clean_up(NOON))
     assert max(removed) <= PAGE + 4
     assert sum(removed) == stale

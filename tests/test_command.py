@@ -151,7 +151,8 @@ def processes_of(folder: Path) -> list[str]:
 
 
 def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
-    assert "2 guests online" not in demo.get("curl")
+    assert "you are bot curl," in demo.get("curl/8")
+    assert "1 guest online\n1 bot online" in demo.get("Lynx")
     workers = set()
     for _ in range(200):
         text = demo.get("browser")
@@ -169,8 +170,8 @@ def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_p
     assert state["counts"]["user"] == 1
     told = next(line for line in demo.output().splitlines() if "in another shell" in line)
     count = told.split(": ", 1)[1]
-    # The worker that answered without asking writes the third guest within its interval.
-    wait_until(lambda: shell(count, demo.environment) == "3\n")
+    # The worker that answered without asking writes the second guest within its interval.
+    wait_until(lambda: shell(count, demo.environment) == "2\n")
     demo.client.post("/logout")
     assert demo.client.get("/online.json").json()["counts"]["user"] == 0
     assert demo.client.get("/nothing").status_code == 404

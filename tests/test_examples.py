@@ -65,11 +65,11 @@ def read(browser: httpx.Client, path: str) -> dict[str, Any]:
 def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, name: str) -> None:
     site, home = run(SITES[name]), "/async" if name == "django-async" else "/"
     with site.client("A") as ann, site.client("B") as bob, site.client("C") as guest:
-        assert read(guest, home) == {"online": {"user": 0, "guest": 1}, "who": []}
+        assert read(guest, home) == {"online": {"user": 0, "guest": 1, "bot": 0}, "who": []}
         for who, browser in (("ann", ann), ("bob", bob)):
             assert browser.get(f"/login/{who}").is_success
         wait_until(lambda: presence.count() == 2)
-        counts = {"user": 2, "guest": 1}
+        counts = {"user": 2, "guest": 1, "bot": 0}
         assert read(guest, home) == {"online": counts, "who": ["bob", "ann"]}
         assert read(ann, home) == {"online": counts, "who": ["ann", "bob"]}
         assert presence.counts() == counts

@@ -20,7 +20,7 @@ SECRET = "a secret of the test's own"
 
 def chain(identity: str, secret: str = SECRET) -> Settings:
     """Settings that need no Redis."""
-    return Settings.from_env({}, identity=identity, secret=secret, enabled=False)
+    return Settings.from_env({}, identity=identity, secret=secret, enabled=False, bots="off")
 
 
 def cookies(*lines: str) -> Request:

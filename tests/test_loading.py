@@ -76,7 +76,7 @@ def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
     presence = Presence(Settings.from_env(variables))
     log = site / "log"
     with WebServer(command, site, log, PRESENCE_APP=app, **variables) as server:
-        for agent in ("curl/8", "Firefox", "curl/8"):
+        for agent in ("Lynx/2", "Firefox", "Lynx/2"):
             with server.client(agent) as client:
                 assert client.get("/hello").text == "/hello"
         wait_until(lambda: presence.count("guest") == 2)

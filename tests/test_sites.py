@@ -103,7 +103,7 @@ def test_two_servers_and_another_program_agree_on_one_number(tmp_path: Path) -> 
             # Guests go by their browsers; two of them come to both sites.
             site.everywhere("/", user_agent="Both/*")
             site.everywhere("/", user_agent=f"{name}/*")
-        truth = [{"user": 7, "guest": 10}, ["A0", "A1", "W0", "W1", "W2", "W3", "ann"]]
+        truth = [{"user": 7, "guest": 10, "bot": 0}, ["A0", "A1", "W0", "W1", "W2", "W3", "ann"]]
         wait_until(lambda: other_program(url) == truth, 30)
         for site in sites.values():
             answers = site.everywhere("/who", user_agent="Both/0")

@@ -49,7 +49,7 @@ def test_what_an_inner_layer_says_wins(said: str | int, id: str, settings: Setti
 
     assert ids(settings, Request(user="bob"), layer) == id
     assert recorder_for(settings).flush()
-    assert Presence(settings).counts() == {"user": 1, "guest": 0}
+    assert Presence(settings).counts() == {"user": 1, "guest": 0, "bot": 0}
     assert Presence(settings).is_online(id)
 
 
@@ -99,7 +99,7 @@ def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
     ask_asgi(settings, Request(), lambda scope: scope.update(user=SimpleUser("bob")))
     assert recorder_for(settings).flush()
     presence = Presence(settings)
-    assert presence.counts() == {"user": 2, "guest": 0}
+    assert presence.counts() == {"user": 2, "guest": 0, "bot": 0}
     assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
 
 
@@ -108,13 +108,13 @@ def test_the_same_guest_over_wsgi_and_asgi_is_one(settings: Settings) -> None:
     ask_wsgi(settings, guest)
     ask_asgi(settings, guest)
     assert recorder_for(settings).flush()
-    assert Presence(settings).counts() == {"user": 0, "guest": 1}
+    assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
 
 
 def test_processes_without_a_secret_agree_on_a_guest(settings: Settings) -> None:
     views = (
-        WsgiView({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "curl"}),
-        AsgiView({"client": ["192.0.2.7", 1], "headers": [[b"user-agent", b"curl"]]}),
+        WsgiView({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "Lynx"}),
+        AsgiView({"client": ["192.0.2.7", 1], "headers": [[b"user-agent", b"Lynx"]]}),
     )
     found = set()
     for view in views:
@@ -154,7 +154,7 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own_server: 
     late.flush()
     wait_until(early.flush)
     assert visit.identity == late.identity is not None
-    assert Presence(settings).counts() == {"user": 0, "guest": 1}
+    assert Presence(settings).counts() == {"user": 0, "guest": 1, "bot": 0}
     late.end()
     for recorder in (early, other):
         recorder.close()

@@ -95,7 +95,7 @@ class Site:
 def settings(redis_url: str, prefix: str, **overrides: Any) -> Settings:
     """The settings of a site in a test, with nothing of this machine's environment."""
     given = {"redis_url": redis_url, "prefix": prefix, "identity": IDENTITY, "window": WINDOW}
-    return Settings.from_env({}, **{**given, **overrides})
+    return Settings.from_env({}, **{**given, "bots": "off", "exclude": (), **overrides})
 
 
 @contextmanager

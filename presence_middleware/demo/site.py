@@ -84,7 +84,8 @@ def _online(environ: WSGIEnvironment) -> dict[str, Any]:
     reader, visit = environ["presence_middleware"], environ["presence_middleware.visit"]
     try:
         counts = reader.counts()
-        online = {kind: [_shown(s) for s in reader.online(kind, limit=50)] for kind in counts}
+        named = [kind for kind in counts if kind != "bot"]  # bots are a number without names
+        online = {kind: [_shown(s) for s in reader.online(kind, limit=50)] for kind in named}
     except PresenceError as error:
         return {"error": str(error)}
     you = visit.identity

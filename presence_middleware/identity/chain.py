@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from . import spec
+from .bots import COUNT, KIND, OFF, Crawlers
+from .guests import Found, Guests
 from .hashing import Hasher, plain_hash
+from .reading import Secrets
 from .sources import FUNCTION, function
 from .view import View
 
 log = logging.getLogger("presence_middleware")
 
 LONGEST_ID = 256  # bytes
-
-Found = str | bytes
-"""An id; as bytes, one that waits for the shared key."""
 
 Who = tuple[str, Found]
 """A kind, and an id of it."""
@@ -32,23 +32,25 @@ class Identity(NamedTuple):
 class Reader:
     """One link at work: reads an id off a view, in the form in which it is kept."""
 
-    kind: str
+    kind: str | None
+    """None if those whom it finds are nobody."""
     late: bool
     read: Callable[[View], Found | None]
 
 
-def reader(link: spec.Link, hasher: Hasher) -> Reader:
+def reader(link: spec.Link, hasher: Hasher, secrets: Secrets, guests: Guests | None) -> Reader:
     """The reader of a link. What its source raises is said once, and finds nobody."""
     is_function = link.type is FUNCTION
-    source = function(link.source) if is_function else link.type.make(link.argument)
+    source = function(link.source) if is_function else link.type.make(link.argument, secrets)
     keep: Callable[[str], Found] = hasher if link.hashed else as_kept
+    id_of = guests.id if guests and link.type.minted else lambda _, value, keep: keep(value)
     failed = False
 
     def read(view: View) -> Found | None:
         nonlocal failed
         try:
             value = source(view)
-            return keep(value) or None if value and not value.isspace() else None
+            return id_of(view, value, keep) or None if value and not value.isspace() else None
         except Exception:  # the site's or a framework's code
             if not failed:
                 failed = True
@@ -61,9 +63,19 @@ def reader(link: spec.Link, hasher: Hasher) -> Reader:
 class Chain:
     """The readers in order: those that can be read at arrival, with the late ones before each."""
 
-    def __init__(self, links: spec.Chain, hasher: Hasher) -> None:
-        readers = [reader(link, hasher) for link in links]
-        self.kinds = spec.kinds(links)
+    def __init__(
+        self,
+        links: spec.Chain,
+        hasher: Hasher,
+        secrets: Secrets = (),
+        bots: str = OFF,
+        guests: Guests | None = None,
+    ) -> None:
+        readers = [reader(link, hasher, secrets, guests) for link in links]
+        if bots != OFF:
+            crawlers = Reader(KIND if bots == COUNT else None, False, Crawlers())
+            readers.insert(_after_logins(links), crawlers)
+        self.kinds = spec.kinds(links, bots)
         self.named = next((link.kind for link in links if link.source == "auth"), self.kinds[0])
         self.late = tuple(reader for reader in readers if reader.late)
         """Those that are asked once inner layers have run."""
@@ -73,6 +85,11 @@ class Chain:
             if not reader.late
         )
         """Those that are asked at arrival: how, the kind, and the late ones that come before."""
+
+
+def _after_logins(links: spec.Chain) -> int:
+    """Where crawlers are told: whoever is logged in is none, whatever else is made up may be."""
+    return max((place for place, link in enumerate(links, 1) if not link.type.claimed), default=0)
 
 
 def as_kept(value: str) -> str:

@@ -4,6 +4,7 @@ BLAKE2b with a key, 16 bytes, as 32 hexadecimal digits. A state with the key in 
 once and copied for each value, which takes two thirds of making one anew.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Protocol
 
@@ -39,6 +40,8 @@ class SharedHasher:
 
     def __init__(self) -> None:
         self.key: bytes | None = None
+        self.changed: Callable[[], None] = lambda: None
+        """Called when ids are made with another key than before."""
         self._plain = blake2b(digest_size=SIZE)
         self._keyed = self._plain
 
@@ -47,6 +50,7 @@ class SharedHasher:
         if key != self.key:
             self._keyed = blake2b(key=_key(key), digest_size=SIZE)
             self.key = key
+            self.changed()
 
     def __call__(self, value: str) -> str | bytes:
         state = self._plain.copy()

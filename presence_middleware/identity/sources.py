@@ -4,7 +4,6 @@ A source is a function of the view that returns text or None. It is read at arri
 an inner layer fills in what it reads.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,114 +11,100 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 from ..errors import SettingsError
+from . import reading, sessions
+from .reading import Read, Secrets, as_id, nested, token, user_id
 from .view import View
-
-Read = Callable[[View], str | None]
 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 )
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2, also of cookie names
+# Where frameworks keep who is logged in: Flask-Login, Django, Pyramid, and sites by themselves.
+SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 
 
 @dataclass(frozen=True)
 class SourceType:
     """What a source name in `PRESENCE_IDENTITY` stands for."""
 
-    make: Callable[[str], Read]
-    argument: str
-    """What its argument is called in an error message; empty if it takes none."""
+    make: Callable[[str, Secrets], Read]
+    argument: str = ""
+    """What its argument is called; in brackets if it may be left out, empty if there is none."""
     late: bool = False
     hashed: bool = False
     """Whether what it reads is hashed unless the site says `:raw`."""
     shared_key: bool = False
     """Whether it may be hashed without `PRESENCE_SECRET`."""
+    claimed: bool = False
+    """Whether a client can make it up: then crawlers come before it, and it shows no login."""
+    minted: bool = False
+    """Whether a client can make up any number of them from one address."""
+    signed: bool = False
+    """Whether it is verified with `PRESENCE_SESSION_SECRET`."""
+    library: str = ""
+    """What must be importable for it."""
+    extra: str = ""
+    """Which extra of this package brings that."""
+
+    def written(self, name: str) -> str:
+        """How it is written in a chain, such as `cookie:NAME`."""
+        if self.argument.startswith("["):
+            return f"{name}[:{self.argument[1:]}"
+        return f"{name}:{self.argument}" if self.argument else name
 
 
-def auth(_: str) -> Read:
-    """Whom the server or an inner layer logged in."""
-    return lambda view: user_id(view.user)
-
-
-def user_id(user: object) -> str | None:
-    """The id of what frameworks call a user: text, a number, or an object that is logged in."""
-    if user is None or isinstance(user, (str, int)):
-        return as_id(user)
-    if not getattr(user, "is_authenticated", True):
-        return None
-    return next(filter(None, (as_id(_attribute(user, name)) for name in _USER_NAMES)), None)
-
-
-_USER_NAMES = ("identity", "pk", "id", "username", "display_name")
-
-
-def _attribute(user: object, name: str) -> object:
-    try:
-        return getattr(user, name, None)
-    except NotImplementedError:  # Starlette's BaseUser has names that it leaves to the site
-        return None
-
-
-def as_id(value: object) -> str | None:
-    """Text or a number as an id; anything else is nobody."""
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _as_text(value)
-
-
-def _as_text(value: object) -> str | None:
-    # uuid.UUID and its like name themselves; a None, a mapping or a list is no id.
-    return str(value) if type(value).__name__ in {"UUID", "ObjectId", "ULID"} else None
-
-
-def cookie(name: str) -> Read:
-    """The first cookie of that name: browsers send the most specific path first (RFC 6265 5.4)."""
-    find = re.compile(rf'(?:^|;)[ \t]*{re.escape(_token(name))}[ \t]*=[ \t]*"?([^;"]*)').search
+def auth(_: str, __: Secrets) -> Read:
+    """Whom the server, an inner layer, or a session that is loaded has logged in."""
 
     def read(view: View) -> str | None:
-        cookies = view.header("cookie")
-        found = find(cookies) if cookies else None
-        return found[1].rstrip() if found else None
+        user = view.user
+        if user is not None and (id := user_id(user)):
+            return id
+        session = view.session
+        return _session_user(session) if session else None
 
     return read
 
 
-def header(name: str) -> Read:
+def _session_user(session: Mapping[str, Any]) -> str | None:
+    return next(filter(None, (as_id(nested(session, key)) for key in SESSION_USERS)), None)
+
+
+def cookie(name: str, _: Secrets) -> Read:
+    """A cookie of the site's own."""
+    return reading.cookie(name)
+
+
+def django_session(name: str, _: Secrets) -> Read:
+    """The key of a Django session: a login's as well as a guest's, and opaque."""
+    return reading.cookie(name or "sessionid")
+
+
+def header(name: str, _: Secrets) -> Read:
     """A header that a front end sets, and that it does not let through from outside."""
-    return methodcaller("header", _token(name).lower())
+    return methodcaller("header", token(name).lower())
 
 
-def user_agent(_: str) -> Read:
+def user_agent(_: str, __: Secrets) -> Read:
     """The User-Agent: what the classic recipe counts."""
-    return methodcaller("header", "user-agent")
+    return attrgetter("user_agent")
 
 
-def ip(_: str) -> Read:
-    """The client's address."""
-    return attrgetter("peer")
+def ip(_: str, __: Secrets) -> Read:
+    """The client's address, through trusted proxies only."""
+    return attrgetter("address")
 
 
-def visitor(_: str) -> Read:
+def visitor(_: str, __: Secrets) -> Read:
     """Address and User-Agent: a guest without a name."""
-    return lambda view: f"{view.peer}\n{view.header('user-agent') or ''}"
+    return lambda view: f"{view.address}\n{view.user_agent or ''}"
 
 
-def session(path: str) -> Read:
-    """A value of the session, by key; dots go into nested mappings."""
-    names = path.split(".")
-
-    def read(view: View) -> str | None:
-        value: Any = view.session
-        for name in names:
-            if not isinstance(value, Mapping):
-                return None
-            value = value.get(name)
-        return as_id(value)
-
-    return read
+def session(key: str, _: Secrets) -> Read:
+    """A value of the session that the framework has loaded, by key."""
+    return lambda view: as_id(nested(view.session, key))
 
 
-def state(key: str) -> Read:
+def state(key: str, _: Secrets) -> Read:
     """What a server or another middleware put into the environ or scope."""
     return lambda view: user_id(view.get(key))
 
@@ -140,21 +125,35 @@ def function(path: str) -> Read:
     return lambda view: as_id(call(view))
 
 
-def _token(name: str) -> str:
-    if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a header or cookie")
-    return name
-
-
 SOURCES: Mapping[str, SourceType] = {
-    "auth": SourceType(auth, "", late=True),
+    "auth": SourceType(auth, late=True),
     "header": SourceType(header, "NAME"),
     "session": SourceType(session, "KEY", late=True),
-    "cookie": SourceType(cookie, "NAME", hashed=True),
-    "user-agent": SourceType(user_agent, "", hashed=True, shared_key=True),
-    "ip": SourceType(ip, "", hashed=True),
-    "visitor": SourceType(visitor, "", hashed=True, shared_key=True),
+    "flask-session": SourceType(
+        sessions.flask_session, "KEY[@COOKIE]", signed=True, library="itsdangerous", extra="flask"
+    ),
+    "starlette-session": SourceType(
+        sessions.starlette_session,
+        "KEY[@COOKIE]",
+        signed=True,
+        library="itsdangerous",
+        extra="starlette",
+    ),
+    "pyramid-session": SourceType(
+        sessions.pyramid_session, "KEY[@COOKIE]", signed=True, library="webob", extra="pyramid"
+    ),
+    "auth-tkt": SourceType(
+        sessions.auth_tkt, "[COOKIE]", signed=True, library="pyramid", extra="pyramid"
+    ),
+    "bearer": SourceType(sessions.bearer, "CLAIM", signed=True, library="jwt", extra="jwt"),
+    "django-session": SourceType(
+        django_session, "[COOKIE]", hashed=True, claimed=True, minted=True
+    ),
+    "cookie": SourceType(cookie, "NAME", hashed=True, claimed=True, minted=True),
+    "user-agent": SourceType(user_agent, hashed=True, shared_key=True, claimed=True, minted=True),
+    "ip": SourceType(ip, hashed=True, claimed=True),
+    "visitor": SourceType(visitor, hashed=True, shared_key=True, claimed=True, minted=True),
     "environ": SourceType(state, "KEY", late=True),
     "scope": SourceType(state, "KEY", late=True),
 }
-FUNCTION = SourceType(function, "callable", late=True)
+FUNCTION = SourceType(lambda path, _: function(path), "callable", late=True)

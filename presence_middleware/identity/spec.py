@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 from ..errors import QueryError
 from ..values import items
+from .bots import COUNT, OFF
+from .bots import KIND as BOT
+from .reading import token
 from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType
 
 FORM = (
     "a chain of kind=source[:argument][:raw|:hashed], such as user=auth, guest=visitor; sources: "
-    + ", ".join(f"{name}:{t.argument}" if t.argument else name for name, t in SOURCES.items())
+    + ", ".join(source.written(name) for name, source in SOURCES.items())
     + ", package.module:callable"
 )
 KIND = re.compile(r"[a-z][a-z0-9_]*")
@@ -52,9 +55,10 @@ def parse_chain(value: object) -> Chain:
     return tuple(links)
 
 
-def kinds(chain: Chain) -> tuple[str, ...]:
-    """The kinds of a chain, each once, in order."""
-    return tuple(dict.fromkeys(link.kind for link in chain))
+def kinds(chain: Chain, bots: str = OFF) -> tuple[str, ...]:
+    """The kinds of a chain, each once, in order; bots last, where they are counted."""
+    counted = (BOT,) if bots == COUNT else ()
+    return tuple(dict.fromkeys((*(link.kind for link in chain), *counted)))
 
 
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
@@ -85,13 +89,23 @@ def _form(source: str) -> tuple[str, str]:
 
 def _known(kind: str, name: str, argument: str, form: str) -> Link:
     source = SOURCES[name]
-    if bool(argument) != bool(source.argument):
+    if bool(argument) != bool(source.argument) and not source.argument.startswith("["):
         raise ValueError(f"{name} takes {source.argument or 'no argument'}")
     hashed = form == "hashed" or (source.hashed and form != "raw")
     if not hashed and _header_name(name, argument) in CREDENTIAL_HEADERS:
         raise ValueError(f"{name}:{argument} carries a credential: add :hashed")
-    source.make(argument)  # a bad name of a header or cookie is an error of the setting
+    _check_name(source.argument, argument)
     return Link(kind, name, argument, hashed)
+
+
+def _check_name(form: str, argument: str) -> None:
+    """Refuses the name of a header or cookie that can be none."""
+    if "@" in form:
+        _, at, name = argument.partition("@")
+        if at:
+            token(name)
+    elif argument and form in {"NAME", "[COOKIE]"}:
+        token(argument)
 
 
 def _header_name(source: str, argument: str) -> str:

@@ -23,6 +23,17 @@ class View(Protocol):
     def peer(self) -> str | None:
         """The address at the other end of the connection; None for a unix socket."""
 
+    address: str | None
+    """The client's address, through trusted proxies only; the peer's where none are trusted."""
+
+    @property
+    def user_agent(self) -> str | None:
+        """The User-Agent; None if absent."""
+
+    @property
+    def has_purpose(self) -> bool:
+        """Whether Presence, Sec-Purpose, Purpose or X-Moz says what the request is for."""
+
     def header(self, name: str) -> str | None:
         """A header by its name in any case, repeated ones joined by commas; None if absent."""
 

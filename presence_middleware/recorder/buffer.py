@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 
 from ..identity import Who
+from ..stores import Refused
 
 Pending = dict[Who, float]
 """The stamp of each identity."""
@@ -47,12 +48,19 @@ class Buffer:
             self._in_flight = len(taken)
             return taken
 
-    def wrote(self, count: int, refused: int) -> None:
-        """Notes that `count` sightings were sent, of which Redis refused some: they had left."""
+    def refuse(self, reason: str) -> None:
+        """Counts a sighting that is not even taken."""
+        with self._lock:
+            self.recorded += 1
+            self.dropped[reason] += 1
+
+    def wrote(self, count: int, refused: Refused) -> None:
+        """Notes that `count` sightings were sent, of which Redis refused some."""
         with self._lock:
             self._in_flight -= count
-            self.flushed += count - refused
-            self.dropped["left"] += refused
+            self.flushed += count - sum(refused)
+            self.dropped["left"] += refused.left
+            self.dropped["members"] += refused.full
 
     def put_back(self, unwritten: Pending) -> None:
         """Takes back what could not be written; what has come since is newer."""

@@ -12,11 +12,13 @@ from typing import Any
 from weakref import WeakSet
 
 from ..connections import Clock, driver
-from ..identity import Chain, Found, SecretHasher, SharedHasher, View, Who
+from ..identity import Chain, Found, Guests, SecretHasher, SharedHasher, View, Who, locator
 from ..settings import Settings
 from .buffer import Buffer, Pending
+from .notices import Notices
 from .outage import Outage
 from .thread import FlushThread
+from .unseen import Unseen
 from .visit import Visit
 from .writer import Writer
 
@@ -53,10 +55,18 @@ class Recorder:
         self._driver = driver(settings.redis_url, client, clock)
         self._joining = self._driver.joining()
         hasher = SecretHasher(settings.secret) if settings.secret else SharedHasher()
-        self.chain = Chain(settings.identity, hasher)
+        self.now = self._driver.clock.stamp
+        guests = Guests(settings.window, self.now, self._refuse_guest)
+        self.chain = Chain(
+            settings.identity, hasher, settings.session_secret, settings.bots, guests
+        )
         hashes = any(link.hashed for link in settings.identity)
         self._shared = hasher if hashes and isinstance(hasher, SharedHasher) else None
-        self.now = self._driver.clock.stamp
+        if self._shared is not None:
+            self._shared.changed = guests.forget
+        self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
+        self._is_unseen = Unseen(*settings.exclude, *settings.passive)
+        self._notices = Notices(settings)
         self._enabled = settings.enabled
         self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
         self.begin()
@@ -71,30 +81,48 @@ class Recorder:
         self._flushing, self._starting = threading.Lock(), threading.Lock()
         self._thread: FlushThread | None = None
         self._wake_at = -math.inf
-        self._writer = Writer(self.settings, self._driver, self._shared)
+        self._writer = Writer(self.settings, self._driver, self._shared, self._notices)
         self._outage = Outage(self.settings.flush_interval)
         self._last_flush: datetime | None = None
 
     def open(self, view: View) -> Visit:
         """A visit for an arriving request; its `end` must follow."""
-        visit = Visit(self, view, self.now())
-        if self._enabled:
+        now = self.now()
+        counts = self._enabled and self._is_seen(view, now)
+        visit = Visit(self, view, now, counts)
+        if counts:
             self.open_visits[visit] = None
             if self._thread is None:
                 self._start()
         return visit
 
+    def _is_seen(self, view: View, now: float) -> bool:
+        """Whether a request shows somebody to be there; its client's address is found for all."""
+        try:
+            if self._locate:
+                view.address = self._locate(view)
+            if self._is_unseen(view):
+                return False
+            if now >= self._notices.look_at:
+                self._notices.look(view, now)
+        except Exception as error:  # an environ or scope that is none
+            self._notices.unreadable(error)
+            return False
+        return True
+
     def abandoned(self, visit: Visit) -> None:
         """Notes a visit that nobody will end; the thread does."""
-        if self._enabled:
-            self._abandoned.append(visit)
+        self._abandoned.append(visit)
 
     def record(self, who: Who, stamp: float) -> None:
         """Takes a sighting: a dictionary write."""
-        if self._enabled:
-            self._buffer.put(who, stamp)
-            if stamp >= self._wake_at:
-                self._wake()
+        self._buffer.put(who, stamp)
+        if stamp >= self._wake_at:
+            self._wake()
+
+    def _refuse_guest(self) -> None:
+        self._buffer.refuse("quota")
+        self._notices.quota_reached()
 
     def finished(self, id: Found) -> str | None:
         """An id as it is kept; None if it waits for a key that is not known yet."""
@@ -191,6 +219,7 @@ class Recorder:
             busy = self._buffer.pending > 0
             if self.write():
                 self._writer.clean_up()
+                self._notices.tick(self._buffer.recorded, self._driver)
         except Exception as error:
             self._outage.failed(error, self._buffer.pending)
             busy = True

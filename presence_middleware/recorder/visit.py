@@ -31,13 +31,15 @@ class Visit:
         "_recorded",
         "_said",
         "_view",
+        "counts",
         "recorder",
         "stamp",
     )
 
-    def __init__(self, recorder: Sink, view: View, stamp: float) -> None:
-        """`stamp` is when it arrived, by the recorder's clock."""
+    def __init__(self, recorder: Sink, view: View, stamp: float, counts: bool = True) -> None:
+        """`stamp` is when it arrived, by the recorder's clock; only what `counts` is recorded."""
         self.recorder = recorder
+        self.counts = counts
         self.stamp = stamp
         self._view: View | None = view
         self._said: Who | None = None
@@ -48,7 +50,7 @@ class Visit:
         chain = recorder.chain
         for read, kind, self._late in chain.early:
             if found := read(view):
-                self._arrived_as = kind, found
+                self._arrived_as = (kind, found) if kind else None
                 break
         else:
             self._late = chain.late
@@ -87,7 +89,8 @@ class Visit:
         who = self._who()
         if who is not None and who != self._recorded:
             self._recorded = who
-            self.recorder.record(who, self.stamp)
+            if self.counts:
+                self.recorder.record(who, self.stamp)
 
     def still_open(self, now: float, every: float) -> None:
         """Records a long visit while it lasts: what it said so far, then again every so often."""
@@ -113,7 +116,7 @@ class Visit:
 
     def abandon(self) -> None:
         """The server let go of the response without closing it; from any thread, taking no lock."""
-        if not self.is_over:
+        if self.counts and not self.is_over:
             self.recorder.abandoned(self)
 
     def _who(self) -> Who | None:
@@ -123,6 +126,6 @@ class Visit:
             return self._recorded
         for reader in self._late:
             found = reader.read(self._view)
-            if found is not None:
+            if found is not None and reader.kind:
                 return reader.kind, found
         return self._arrived_as

@@ -6,8 +6,10 @@ from ..connections import Driver
 from ..errors import PresenceUnavailable
 from ..identity import Found, SharedHasher
 from ..settings import Settings
+from ..stores import Refused
 from ..stores.visitor_key import agree
 from .buffer import Buffer, Pending
+from .notices import Notices
 
 KEY_AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the key
 CLEAN_EVERY = 30.0  # seconds
@@ -17,8 +19,11 @@ CLEAN_ROUNDS = 20  # of a thousand each, at a time
 class Writer:
     """One flush: runs in the flush thread, or in the thread of whoever asks for it."""
 
-    def __init__(self, settings: Settings, driver: Driver, shared: SharedHasher | None) -> None:
+    def __init__(
+        self, settings: Settings, driver: Driver, shared: SharedHasher | None, notices: Notices
+    ) -> None:
         self.driver = driver
+        self._notices = notices
         self._clock = driver.clock
         self._stores = settings.stores()
         self._prefix = settings.prefix
@@ -38,7 +43,9 @@ class Writer:
                 unwritten |= sightings  # it would fail as well; a wrong key is one kind's own
                 continue
             try:
-                buffer.wrote(len(sightings), self._write_kind(kind, sightings, deadline))
+                refused = self._write_kind(kind, sightings, deadline)
+                buffer.wrote(len(sightings), refused)
+                self._notices.wrote(kind, refused)
             except Exception as error:  # a fault of ours, too, must lose nobody
                 failure = error
                 unwritten |= sightings
@@ -46,7 +53,7 @@ class Writer:
             buffer.put_back(unwritten)
         return failure
 
-    def _write_kind(self, kind: str, sightings: Pending, deadline: float) -> int:
+    def _write_kind(self, kind: str, sightings: Pending, deadline: float) -> Refused:
         self._prepare()
         moment = self._clock.moment
         kept = [(self.finished(id) or "", moment(at)) for (_, id), at in sightings.items()]

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from .hyperloglog import HyperLogLog
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan
+from .record import Refused
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
 
-STORES: dict[str, Callable[[str, str, float, float], Store]] = {
+STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
     "sorted-set": SortedSet,
     "minute-sets": MinuteSets,
     "hyperloglog": HyperLogLog,
 }
 
-__all__ = ["STORES", "Batch", "Command", "Plan", "Sighting", "Store", "moment_of"]
+__all__ = ["STORES", "Batch", "Command", "Plan", "Refused", "Sighting", "Store", "moment_of"]

@@ -5,7 +5,7 @@ from typing import NoReturn
 from ..errors import UnsupportedQuery
 from . import keys
 from .plan import Batch, Command, Plan
-from .record import Stamped, by_minute, chunks, send
+from .record import Refused, Stamped, by_minute, chunks, send
 from .store import Sighting
 
 
@@ -15,11 +15,12 @@ class HyperLogLog:
     The minutes are those of `MinuteSets`, with the same promise.
     """
 
-    def __init__(self, prefix: str, kind: str, window: float, keep: float) -> None:
+    def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
+        """`most` is no matter: any number takes the same room."""
         self.keep = keep
         self._prefix, self._kind = prefix, kind
 
-    def record(self, sightings: list[Stamped]) -> Plan[int]:
+    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
         yield from send(
             [
                 command
@@ -28,7 +29,7 @@ class HyperLogLog:
                 for command in self._add(minute, [id for id, _ in chunk])
             ]
         )
-        return 0
+        return Refused()
 
     def touch(self, id: str, now: float) -> Plan[None]:
         yield Batch(self._add(keys.minute_of(now), [id]), atomic=True)

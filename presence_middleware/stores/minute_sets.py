@@ -4,29 +4,38 @@ A window covers every minute it touches: everyone of the window is in them, and 
 minute more. Minutes are numbered since the epoch, so no hour's names come round again.
 """
 
+import math
+
 from . import keys
 from .departures import Departures
 from .plan import Batch, Plan, score, texts
-from .record import UNSCORED, Recording, Stamped, by_minute, send
+from .record import UNSCORED, Recording, Refused, Stamped, by_minute, send, total
 from .store import Sighting
 
 
 class MinuteSets:
     """Cheap to write, no times; a union takes longer the more there are (a million: 700 ms)."""
 
-    def __init__(self, prefix: str, kind: str, window: float, keep: float) -> None:
+    def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
         self.keep = keep
         self._prefix, self._kind = prefix, kind
-        self._recording = Recording(UNSCORED, prefix, kind, keep)
+        self._earlier = math.ceil(window / keys.MINUTE)
+        # Nobody new comes while any minute of the window has its share: so all of them together
+        # never hold more different ids than `most`, without a union to count them.
+        share = max(1, most // (self._earlier + 1))
+        self._recording = Recording(UNSCORED, prefix, kind, keep, share)
         self._departures = Departures(prefix, kind, window, keep)
 
-    def record(self, sightings: list[Stamped]) -> Plan[int]:
+    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
         commands = [
             command
             for minute, seen in by_minute(sightings)
-            for command in self._recording.at(self._key(minute), seen)
+            for command in self._recording.at(self._key(minute), seen, self._before(minute))
         ]
-        return sum((yield from send(commands)))
+        return total((yield from send(commands)))
+
+    def _before(self, minute: int) -> list[str]:
+        return [self._key(earlier) for earlier in range(minute - self._earlier, minute)]
 
     def touch(self, id: str, now: float) -> Plan[None]:
         key = self._key(keys.minute_of(now))

@@ -6,8 +6,9 @@ the look and the write are one script. It is sent whole each time (EVAL): a serv
 or failed over needs no reloading, and it compiles a script once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
+from typing import Any, NamedTuple
 
 from . import keys
 from .departures import digest
@@ -18,7 +19,8 @@ COMMANDS = 8  # commands a round trip: far below a client's timeout, also after 
 
 Stamped = tuple[str, float]  # an id and the moment it was seen, in seconds since the epoch
 
-# KEYS: where to record, left, forgotten. ARGV: time to live, then moment, id and digest, in turn.
+# KEYS: where to record, left, forgotten, then where else the known are. ARGV: time to live, the
+# most members, then moment, id and digest, in turn. Returns how many had left, and had no room.
 _SCRIPT = """
 local refusals = {}
 for _, key in ipairs({KEYS[2], KEYS[3]}) do
@@ -30,40 +32,79 @@ local function refused(moment, id, digest)
     if since and tonumber(since) >= tonumber(moment) then return true end
   end
 end
-local fresh, size = {}, 0
-for i = 2, #ARGV, 3 do
-  if not refused(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
+local function size()
+  %(size)s
+end
+local function known(id)
+  %(known)s
+end
+local room = tonumber(ARGV[2]) - size()
+local is_tight = room < (#ARGV - 2) / 3
+local function fits(id)
+  if not is_tight or known(id) then return true end
+  room = room - 1
+  return room >= 0
+end
+local fresh, left, full = {}, 0, 0
+for i = 3, #ARGV, 3 do
+  if refused(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
+    left = left + 1
+  elseif fits(ARGV[i + 1]) then
     %(take)s
-    size = size + 1
+  else
+    full = full + 1
   end
 end
-if size > 0 then
+if #fresh > 0 then
   redis.call(%(write)s, unpack(fresh))
   redis.call('EXPIRE', KEYS[1], ARGV[1])
 end
-return (#ARGV - 1) / 3 - size
+return {left, full}
 """
 SCORED = _SCRIPT % {
+    "size": "return redis.call('ZCARD', KEYS[1])",
+    "known": "return redis.call('ZSCORE', KEYS[1], id)",
     "take": "fresh[#fresh + 1] = ARGV[i]; fresh[#fresh + 1] = ARGV[i + 1]",
     "write": "'ZADD', KEYS[1], 'GT'",
 }
-UNSCORED = _SCRIPT % {"take": "fresh[#fresh + 1] = ARGV[i + 1]", "write": "'SADD', KEYS[1]"}
+UNSCORED = _SCRIPT % {
+    "size": """
+  local largest = redis.call('SCARD', KEYS[1])
+  for i = 4, #KEYS do largest = math.max(largest, redis.call('SCARD', KEYS[i])) end
+  return largest""",
+    "known": """
+  if redis.call('SISMEMBER', KEYS[1], id) == 1 then return true end
+  for i = 4, #KEYS do
+    if redis.call('SISMEMBER', KEYS[i], id) == 1 then return true end
+  end""",
+    "take": "fresh[#fresh + 1] = ARGV[i + 1]",
+    "write": "'SADD', KEYS[1]",
+}
+
+
+class Refused(NamedTuple):
+    """How many sightings were not recorded, and why."""
+
+    left: int = 0
+    """They had left, or were forgotten, since."""
+    full: int = 0
+    """They were new, and the kind has all the members it may have."""
 
 
 class Recording:
     """The recording commands of one kind."""
 
-    def __init__(self, script: str, prefix: str, kind: str, keep: float) -> None:
-        self._script = script
+    def __init__(self, script: str, prefix: str, kind: str, keep: float, most: int) -> None:
+        """`most` is how many members a key may have; past it, only the known are recorded."""
+        self._script, self._most = script, most
         self._refusals = (keys.left(prefix, kind), keys.forgotten(prefix, kind))
         self._ttl = keys.ttl(keep)
 
-    def at(self, key: str, sightings: list[Stamped]) -> list[Command]:
-        """The commands that record `sightings` at `key`; each replies how many it refused."""
-        return [
-            ("EVAL", self._script, 3, key, *self._refusals, self._ttl, *_arguments(chunk))
-            for chunk in chunks(sightings)
-        ]
+    def at(self, key: str, sightings: list[Stamped], others: Sequence[str] = ()) -> list[Command]:
+        """The commands that record `sightings` at `key`; `others` hold members that are known."""
+        named = (key, *self._refusals, *others)
+        head: Command = ("EVAL", self._script, len(named), *named, self._ttl, self._most)
+        return [(*head, *_arguments(chunk)) for chunk in chunks(sightings)]
 
 
 def chunks(sightings: list[Stamped]) -> Iterator[list[Stamped]]:
@@ -79,12 +120,17 @@ def by_minute(sightings: list[Stamped]) -> Iterator[tuple[int, list[Stamped]]]:
         yield minute, list(seen)
 
 
-def send(commands: list[Command]) -> Plan[list[int]]:
+def send(commands: list[Command]) -> Plan[list[Any]]:
     """Sends recording commands, some a round trip; returns their replies."""
-    replies: list[int] = []
+    replies: list[Any] = []
     for start in range(0, len(commands), COMMANDS):
         replies += yield Batch(tuple(commands[start : start + COMMANDS]))
     return replies
+
+
+def total(replies: list[Any]) -> Refused:
+    """What the commands of a `Recording` refused, all in all."""
+    return Refused(sum(int(left) for left, _ in replies), sum(int(full) for _, full in replies))
 
 
 def _arguments(chunk: list[Stamped]) -> Iterator[Argument]:

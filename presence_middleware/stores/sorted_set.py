@@ -3,7 +3,7 @@
 from . import keys
 from .departures import Departures
 from .plan import Batch, Plan, score, scored
-from .record import SCORED, Recording, Stamped, send
+from .record import SCORED, Recording, Refused, Stamped, send, total
 from .store import Sighting, moment_of
 
 PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server time
@@ -12,14 +12,14 @@ PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server
 class SortedSet:
     """Exact, newest first, and remembers `keep` seconds; about 100 bytes a member."""
 
-    def __init__(self, prefix: str, kind: str, window: float, keep: float) -> None:
+    def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
         self.keep = keep
         self._seen = keys.seen(prefix, kind)
-        self._recording = Recording(SCORED, prefix, kind, keep)
+        self._recording = Recording(SCORED, prefix, kind, keep, most)
         self._departures = Departures(prefix, kind, window, keep)
 
-    def record(self, sightings: list[Stamped]) -> Plan[int]:
-        return sum((yield from send(self._recording.at(self._seen, sightings))))
+    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
+        return total((yield from send(self._recording.at(self._seen, sightings))))
 
     def touch(self, id: str, now: float) -> Plan[None]:
         yield Batch(

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from .plan import Plan
-from .record import Stamped
+from .record import Refused, Stamped
 
 
 class Sighting(NamedTuple):
@@ -28,8 +28,8 @@ class Store(Protocol):
     keep: float
     """For how many seconds after its last sighting an id can be asked for."""
 
-    def record(self, sightings: list[Stamped]) -> Plan[int]:
-        """Records (id, moment); returns how many were refused, having left or been forgotten."""
+    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
+        """Records (id, moment); returns how many were refused."""
 
     def touch(self, id: str, now: float) -> Plan[None]:
         """Records one id as seen now, also if it left a moment ago."""

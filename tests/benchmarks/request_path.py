@@ -24,6 +24,7 @@ from presence_middleware.connections.embedded import find_server
 from tests.servers import free_port
 
 PEOPLE = 500
+BROWSERS = 50  # different User-Agents
 REQUESTS = 2000  # a round
 COMMANDS = 200  # a round
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
@@ -47,7 +48,7 @@ def environs() -> list[dict[str, Any]]:
             "REMOTE_ADDR": f"10.0.{i // 250}.{i % 250}",
             "HTTP_HOST": "www.example.com",
             "HTTP_X_USER": f"user{i}",
-            "HTTP_USER_AGENT": f"{AGENT}/{i}",
+            "HTTP_USER_AGENT": f"{AGENT}/{i % BROWSERS}",
             "HTTP_COOKIE": f"theme=dark; sid=0123456789abcdef{i}; csrf=fedcba9876543210",
         }
         for i in range(PEOPLE)

@@ -1,0 +1,155 @@
+"""Where a request comes from: the client's address, through trusted proxies only.
+
+What a client sends is worth nothing; what a trusted proxy appends is. So addresses are read from
+the right, where the nearest proxy wrote, and the first that is no trusted proxy is the client
+(RFC 7239; X-Forwarded-For by the same rule).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from ..values import items
+from .view import View
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Locate = Callable[[View], str | None]
+"""Tells the address of a request's client, or None where there is none to be believed."""
+
+Bits = tuple[int, int]
+"""How much of an IPv4 and of an IPv6 address is kept."""
+
+WHOLE: Bits = (32, 128)
+MOST_HOPS = 32  # addresses of a header that are looked at
+_PROXIES = "how many proxies are in front, such as 1, or their networks: 10.0.0.0/8, fd00::/8, unix"
+_PREFIX = "the bits of IPv4 and IPv6 addresses that are kept, such as /24, /56"
+_BITS = re.compile(r"/?(\d{1,2})\s*,\s*/?(\d{1,3})")
+_FORWARDED_FOR = re.compile(r'(?:^|[;,])[ \t]*for[ \t]*=[ \t]*("[^"]*"|[^;,"]*)', re.IGNORECASE)
+_WITH_PORT = re.compile(r"\[([^\]]*)\](?::\w+)?|(\d+\.\d+\.\d+\.\d+):\w+")
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """Which peers are trusted to say whom they speak for."""
+
+    hops: int = 0
+    """So many, wherever they are; or those of `networks`."""
+    networks: tuple[Network, ...] = ()
+    unix: bool = False
+    """Whether a peer on a unix socket, which has no address, is one of them."""
+
+    def __str__(self) -> str:
+        names = [*map(str, self.networks), *(["unix"] if self.unix else [])]
+        return str(self.hops) if self.hops else ", ".join(names)
+
+    def __repr__(self) -> str:
+        return f"{self}"
+
+    def __bool__(self) -> bool:
+        return bool(self.hops or self.networks or self.unix)
+
+    def __contains__(self, address: Address | None) -> bool:
+        if address is None:
+            return self.unix
+        return any(address in network for network in self.networks)
+
+    def client(self, peer: Address | None, hops: list[Address | None]) -> Address | None:
+        """The client behind `hops`, the nearest of them last, as far as each may be believed."""
+        if self.hops:  # each appended one address: theirs are the last, the client's their first
+            return (hops[-self.hops] if len(hops) >= self.hops else None) or peer
+        client = peer
+        for hop in reversed(hops):
+            if hop is None or client not in self:
+                break
+            client = hop
+        return client
+
+
+def parse_proxies(value: object) -> Proxies:
+    """The trusted proxies of a setting. Raises `ValueError` with the accepted form."""
+    if isinstance(value, Proxies):
+        return value
+    text = str(value).strip()
+    if text.isascii() and text.isdigit() and int(text) <= MOST_HOPS:
+        return Proxies(hops=int(text))
+    names = items(text)
+    try:
+        networks = tuple(ip_network(name, strict=False) for name in names if name != "unix")
+    except ValueError:
+        raise ValueError(_PROXIES) from None
+    return Proxies(networks=networks, unix="unix" in names)
+
+
+def parse_prefix(value: object) -> Bits:
+    """The bits of an IPv4 and of an IPv6 address. Raises `ValueError` with the accepted form."""
+    text = "/{}, /{}".format(*value) if isinstance(value, tuple) else str(value).strip()
+    match = _BITS.fullmatch(text)
+    if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
+        raise ValueError(_PREFIX)
+    return int(match[1]), int(match[2])
+
+
+def locator(proxies: Proxies, bits: Bits) -> Locate | None:
+    """Finds the clients of a site; None where their address is simply the peer's."""
+    if not proxies and bits == WHOLE:
+        return None
+
+    def locate(view: View) -> str | None:
+        address = _client(view, proxies)
+        return None if address is None else cut(address, bits)
+
+    return locate
+
+
+def _client(view: View, proxies: Proxies) -> Address | None:
+    """A proxy appends to one of the two headers and lets the client's own other one pass. So where
+    both are there and name two clients, neither is believed.
+    """
+    peer = parse_address(view.peer or "")
+    if not proxies:
+        return peer
+    said = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(view))]
+    named = {proxies.client(peer, hops) for hops in said}
+    return named.pop() if len(named) == 1 else peer
+
+
+def _forwarded(view: View) -> list[Address | None]:
+    """The addresses of `Forwarded`, the nearest last; None for a hidden one, or for garbage."""
+    found = _FORWARDED_FOR.findall(view.header("forwarded") or "")
+    return [parse_address(text.strip('" \t')) for text in found[-MOST_HOPS:]]
+
+
+def _x_forwarded_for(view: View) -> list[Address | None]:
+    found = items(view.header("x-forwarded-for") or "")
+    return [parse_address(text) for text in found[-MOST_HOPS:]]
+
+
+def is_behind_proxy(view: View) -> bool:
+    """Whether the peer is a proxy nobody has named: its address is that of all behind it."""
+    if view.address != view.peer or not (
+        view.header("x-forwarded-for") or view.header("forwarded")
+    ):
+        return False
+    address = parse_address(view.peer or "")
+    return address is None or address.is_private
+
+
+def parse_address(text: str) -> Address | None:
+    """An address, with or without port and brackets; IPv4 within IPv6 is IPv4."""
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] or match[2]
+    try:
+        address = ip_address(text.partition("%")[0])  # behind it is a network interface's name
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def cut(address: Address, bits: Bits) -> str:
+    """An address without its last bits."""
+    kept = bits[address.version == 6]
+    if kept == address.max_prefixlen:
+        return str(address)
+    return str(ip_network((address, kept), strict=False).network_address)

@@ -1,0 +1,185 @@
+"""Sources that verify what a framework signed: session cookies, tickets, tokens.
+
+The cryptography is the libraries' own (itsdangerous, WebOb, Pyramid, PyJWT), each imported when a
+source of its kind is made. Whatever is expired, tampered with, foreign or garbage is nobody.
+"""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping
+from hashlib import blake2b, sha1
+from typing import Any
+
+from .reading import Read, Secrets, as_id, cookie, nested
+from .view import View
+
+DAY = 24 * 3600
+# How long the frameworks believe a session unless a site says otherwise.
+FLASK_SECONDS = 31 * DAY
+STARLETTE_SECONDS = 14 * DAY
+PYRAMID_SECONDS = 1200
+LONGEST = 8192  # characters of a cookie or token; browsers send half of it
+REMEMBERED = 4096  # cookies and tokens
+REMEMBERED_SECONDS = 60.0
+
+Claim = tuple[object, float]
+"""What was signed, and until when it holds, in seconds since the epoch."""
+
+
+def flask_session(argument: str, secrets: Secrets) -> Read:
+    """A key of Flask's session cookie; Flask-Login's is `_user_id`."""
+    from itsdangerous import BadData, URLSafeTimedSerializer
+
+    serializer = URLSafeTimedSerializer(
+        list(secrets),
+        salt="cookie-session",
+        signer_kwargs={"key_derivation": "hmac", "digest_method": sha1},
+    )
+
+    def verify(value: str) -> Claim:
+        session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
+        return session, signed.timestamp() + FLASK_SECONDS
+
+    return _session_cookie(argument, verify, BadData)
+
+
+def starlette_session(argument: str, secrets: Secrets) -> Read:
+    """A key of the cookie of Starlette's SessionMiddleware."""
+    from itsdangerous import BadData, TimestampSigner
+
+    signer = TimestampSigner(list(secrets))
+
+    def verify(value: str) -> Claim:
+        session, signed = signer.unsign(value, STARLETTE_SECONDS, return_timestamp=True)
+        return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
+
+    return _session_cookie(argument, verify, BadData)
+
+
+def pyramid_session(argument: str, secrets: Secrets) -> Read:
+    """A key of the cookie of Pyramid's SignedCookieSessionFactory."""
+    from webob.cookies import SignedSerializer
+
+    serializers = [SignedSerializer(secret, "pyramid.session.", "sha512") for secret in secrets]
+
+    def verify(value: str) -> Claim:
+        renewed, _, session = _first_valid(serializers, value.encode())
+        return session, renewed + PYRAMID_SECONDS
+
+    return _session_cookie(argument, verify, ValueError)
+
+
+def _first_valid(serializers: list[Any], value: bytes) -> Any:
+    for serializer in serializers[:-1]:
+        try:
+            return serializer.loads(value)
+        except ValueError:  # signed with another of the secrets
+            continue
+    return serializers[-1].loads(value)
+
+
+def auth_tkt(argument: str, secrets: Secrets) -> Read:
+    """The user of a ticket of Pyramid's AuthTktCookieHelper."""
+    from pyramid.authentication import AuthTktCookieHelper
+
+    name = argument or "auth_tkt"
+    helpers = [AuthTktCookieHelper(secret, name) for secret in secrets]
+
+    def verify(value: str) -> Claim:
+        request = _TicketRequest({name: value})
+        tickets = (helper.identify(request) for helper in helpers)
+        return next((ticket["userid"] for ticket in tickets if ticket), None), float("inf")
+
+    return _remembered(cookie(name), verify, as_id, ValueError)
+
+
+class _TicketRequest:
+    """What the ticket's helper asks of a request."""
+
+    def __init__(self, cookies: Mapping[str, str]) -> None:
+        self.cookies = cookies
+        # Tickets for one address only are not made unless a site asks for them.
+        self.environ: dict[str, Any] = {"REMOTE_ADDR": ""}
+
+
+def bearer(claim: str, secrets: Secrets) -> Read:
+    """A claim of the JWT in the Authorization header (RFC 6750), verified with fixed algorithms."""
+    import jwt
+
+    decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
+    keys = [(secret, _algorithms(secret)) for secret in secrets]
+
+    def verify(token: str) -> Claim:
+        for secret, algorithms in keys:
+            try:
+                claims = decoder.decode(token, secret, algorithms)
+            except jwt.PyJWTError:  # signed with another of the secrets, or by nobody
+                continue
+            return claims, float(claims.get("exp", "inf"))
+        return None, float("inf")
+
+    return _remembered(_token, verify, lambda claims: as_id(nested(claims, claim)), ValueError)
+
+
+def _token(view: View) -> str | None:
+    scheme, _, token = (view.header("authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _algorithms(secret: str) -> list[str]:
+    """A public key never serves as a shared secret: whoever has it could sign with it."""
+    if secret.lstrip().startswith("-----BEGIN"):
+        return ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
+    return ["HS256", "HS384", "HS512"]
+
+
+def _session_cookie(argument: str, verify: Callable[[str], Claim], error: type[Exception]) -> Read:
+    """`KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own."""
+    key, _, name = argument.partition("@")
+    return _remembered(
+        cookie(name or "session"),
+        verify,
+        lambda session: as_id(_untagged(nested(session, key))),
+        error,
+    )
+
+
+def _untagged(value: object) -> object:
+    """A UUID in Flask's session stands as `{" u": hexadecimal}`."""
+    return value[" u"] if isinstance(value, Mapping) and set(value) == {" u"} else value
+
+
+def _remembered(
+    read: Read,
+    verify: Callable[[str], Claim],
+    id_of: Callable[[object], str | None],
+    error: type[Exception],
+) -> Read:
+    """Verifies a value once, and again after a minute: that takes as long as twenty sightings.
+
+    What is remembered is a digest of the value, whom it names, and until when.
+    """
+    known: dict[bytes, tuple[str | None, float]] = {}
+
+    def check(value: str) -> tuple[str | None, float]:
+        try:
+            signed, until = verify(value)
+            return id_of(signed), until
+        except (error, ValueError, TypeError, RecursionError):
+            return None, float("inf")
+
+    def verified(view: View) -> str | None:
+        value = read(view)
+        if not value or len(value) > LONGEST or not value.isascii():
+            return None
+        digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
+        id, until = known.get(digest, (None, 0.0))
+        if until <= now:
+            id, until = check(value)
+            if len(known) >= REMEMBERED:
+                known.clear()
+            known[digest] = id, min(until, now + REMEMBERED_SECONDS)
+        return id if until > now else None
+
+    return verified

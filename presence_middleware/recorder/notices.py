@@ -1,0 +1,136 @@
+"""The mistakes of a site's first hour, each said once and by name."""
+
+import logging
+import re
+
+from ..connections import Driver
+from ..errors import PresenceError
+from ..identity import Link, View, is_behind_proxy
+from ..settings import Settings
+from ..stores import Batch, Plan, Refused
+
+LOOKED_AT = 1000  # requests; later one a second
+UNREAD = 20  # requests with a session that nothing reads, before it is said
+USERLESS = 100  # sightings without a user, before that is said
+
+log = logging.getLogger("presence_middleware")
+
+_SIGNED = "with PRESENCE_SESSION_SECRET"
+# What frameworks send: which sources read it, and what a site would add.
+_SESSIONS = {
+    "sessionid": (
+        {"django-session"},
+        "Django's session: presence_middleware.django.identify_user at the end of MIDDLEWARE",
+    ),
+    "session": (
+        {"session", "flask-session", "starlette-session", "pyramid-session"},
+        f"the session of Flask (user=flask-session:_user_id {_SIGNED}), Starlette "
+        "(user=session:KEY) or Pyramid (user=pyramid-session:KEY, likewise)",
+    ),
+    "auth_tkt": ({"auth-tkt"}, f"Pyramid's ticket: user=auth-tkt {_SIGNED}"),
+    "beaker.session.id": ({"session"}, "Beaker's session: user=session:KEY"),
+}
+_COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*([^=;]+?)[ \t]*=")
+
+
+class Notices:
+    """What a process has found so far. Only `look` is on the path of requests."""
+
+    def __init__(self, settings: Settings) -> None:
+        links = settings.identity
+        self._reads = {link.source for link in links} | {_cookie_of(link) for link in links}
+        self._users = {link.kind for link in links if not link.type.claimed}
+        self._has_users = False
+        self._needs_address = not settings.trusted_proxies and bool(
+            {"ip", "visitor"} & {link.source for link in links}
+        )
+        self._most = settings.max_members
+        self.look_at = float("-inf")
+        """When to `look` again, by the recorder's clock."""
+        self._looks = LOOKED_AT
+        self._unread: dict[str, int] = {}
+        self._is_behind_proxy = False
+        self._said: set[str] = set()
+
+    def look(self, view: View, now: float) -> None:
+        """Looks in an arriving request for what nothing reads."""
+        self._looks -= 1
+        if self._looks < 0:
+            self.look_at = now + 1
+        if self._needs_address and is_behind_proxy(view):
+            self._is_behind_proxy = True
+        sent = set(_COOKIE_NAME.findall(view.header("cookie") or "")) - self._reads
+        for name in sent & _SESSIONS.keys():
+            if self._reads.isdisjoint(_SESSIONS[name][0]):
+                self._unread[name] = self._unread.get(name, 0) + 1
+
+    def wrote(self, kind: str, refused: Refused) -> None:
+        """Hears which kinds were recorded, and what had no room."""
+        self._has_users = self._has_users or kind in self._users
+        if refused.full:
+            self._say(
+                f"{kind} has {self._most} members, PRESENCE_MAX_MEMBERS: new ones are not recorded"
+            )
+
+    def quota_reached(self) -> None:
+        """Hears that an address brings more guests than one may."""
+        self._say(
+            "an address brings more guests than one may, and some are not recorded; if it is a "
+            "proxy's, name it in PRESENCE_TRUSTED_PROXIES"
+        )
+
+    def unreadable(self, error: Exception) -> None:
+        """Hears of a request that its server put together wrongly."""
+        self._say(f"a request could not be read ({type(error).__name__}), and is not recorded")
+
+    def tick(self, sightings: int, driver: Driver) -> None:
+        """Says what there is to say, now and then; after the first write, also of the server."""
+        if self._is_behind_proxy:
+            self._say(
+                "requests come through a proxy, which PRESENCE_TRUSTED_PROXIES does not name: "
+                "people with one browser count as one"
+            )
+        if not self._has_users:
+            self._say_what_is_unread(sightings)
+        self._ask_server(driver)
+
+    def _say_what_is_unread(self, sightings: int) -> None:
+        for name, requests in list(self._unread.items()):
+            if requests >= UNREAD:
+                self._say(
+                    f"cookie {name} arrives, no user was found, and nothing in PRESENCE_IDENTITY "
+                    f"reads {_SESSIONS[name][1]}"
+                )
+        if self._users and sightings >= USERLESS:
+            self._say(
+                f"no {' nor '.join(sorted(self._users))} among {USERLESS} visits: what "
+                "PRESENCE_IDENTITY names has found nobody logged in"
+            )
+
+    def _ask_server(self, driver: Driver) -> None:
+        if "server" in self._said:
+            return
+        self._said.add("server")
+        try:
+            policy = driver.run(eviction_policy())
+        except PresenceError:
+            return  # a user that may not ask; or an outage, which others tell of
+        if policy:
+            self._say(f"the server may evict keys ({policy}): maxmemory-policy noeviction")
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("presence: %s", what)
+
+
+def eviction_policy() -> Plan[str | None]:
+    """By which rule the server evicts keys; None if it evicts none."""
+    (memory,) = yield Batch((("INFO", "memory"),))
+    policy = str(memory["maxmemory_policy"])
+    return policy if int(memory["maxmemory"]) and policy != "noeviction" else None
+
+
+def _cookie_of(link: Link) -> str:
+    """The cookie that a link reads by a name of the site's."""
+    return link.argument.rpartition("@")[2]
