@@ -6,6 +6,7 @@ from typing import Any
 
 VISIT = "presence_middleware.visit"
 READER = "presence_middleware"
+USER = "presence_middleware.user"  # a function of an inner layer's: whom it has logged in by now
 UNREAD = "unread"  # by identity: no request says this object
 
 
@@ -53,6 +54,8 @@ class WsgiView:
 
     @property
     def user(self) -> object:
+        if USER in self._environ:
+            return self._environ[USER]()
         user = self._environ.get("REMOTE_USER")
         return _text(user) if isinstance(user, str) else user
 
@@ -116,10 +119,14 @@ class AsgiView:
 
     def header(self, name: str) -> str | None:
         found = self._headers.get(_header_name(name))
-        return None if found is None else found.decode("utf-8", "surrogateescape")
+        if found is None:
+            return None
+        return found.decode() if found.isascii() else found.decode("utf-8", "surrogateescape")
 
     @property
     def user(self) -> object:
+        if USER in self._scope:
+            return self._scope[USER]()
         return self._scope.get("user")
 
     @property
@@ -148,7 +155,7 @@ def _separator(name: bytes) -> bytes:
 
 
 def _mapping(value: object) -> Mapping[str, Any] | None:
-    return value if isinstance(value, Mapping) else None
+    return value if value is not None and isinstance(value, Mapping) else None
 
 
 def _text(latin: str) -> str:
