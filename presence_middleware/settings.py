@@ -70,6 +70,10 @@ def _session_secret(value: object) -> tuple[str, ...]:
     if isinstance(value, tuple):
         return value
     text = str(value).strip()
+    if "-----BEGIN" in text:
+        text = text.replace("\\n", "\n")  # as an environment file writes the lines of a key
+        if "-----END" not in text or "PRIVATE KEY" in text:
+            raise ValueError("secrets with commas between, or whole public keys (PEM)")
     return tuple(dict.fromkeys(filter(None, (text, *values.items(text)))))
 
 

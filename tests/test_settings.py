@@ -39,14 +39,31 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         [
             *("auth", "user", "user=", "=auth", "User=auth", "1user=auth", "user=cookie", ","),
             *("user=auth:x", "user=header", "user=header:", "user=header:a b", "user=cookie:a=b"),
+            *("user=flask-session", "user=flask-session:a@b=c", "user=auth-tkt:a b", "user=bearer"),
             *("user=session", "user=nothing", "user=pkg.module", "user=visitor:x", "user=ip:raw:x"),
             *("user=header:Authorization", "user=header:cookie:raw", "user=header:X-API-Key"),
         ],
         "a chain of kind=source[:argument][:raw|:hashed]",
     ),
     "secret": (["short", "fifteen letters"], "at least 16 characters, such as PRESENCE_SECRET="),
+    "session_secret": (
+        [
+            "-----BEGIN PUBLIC KEY-----",
+            "-----BEGIN PRIVATE KEY-----\nMC4\n-----END PRIVATE KEY-----",
+        ],
+        "secrets with commas between, or whole public keys (PEM)",
+    ),
+    "bots": (["yes", "1", "none", "drop"], "count, skip, off"),
+    "exclude": (["healthz", "/a, b", "none, /a", "http://h/"], "paths such as /healthz, /static/*"),
+    "passive": (["poll", "/a,,b"], "paths such as /healthz, /static/*"),
+    "trusted_proxies": (
+        ["-1", "1.5", "33", "all", "10.0.0.0/33", "localhost", "1, 10.0.0.1"],
+        "10.0.0.0/8, fd00::/8, unix",
+    ),
+    "ip_prefix": (["24", "/24", "/33, /56", "/24, /129", "/24, /56, /1", "a, b"], "/24, /56"),
     "flush_interval": (["0", "-1s", "often"], "90s"),
     "max_pending": (["0", "-5", "1.5", "many", "1e5"], "a whole number of at least 1"),
+    "max_members": (["0", "-5", "1.5", "many"], "a whole number of at least 1"),
     "app": (["module", "module:", ":app", "a.b:c()()", "a b:c", "a:b(1)"], "package.module:app"),
 }
 
@@ -76,7 +93,9 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
     name: str, value: str, form: str
 ) -> None:
     (problem,) = problems_of({variable(name): value})
-    shown = {"secret": "***", "redis_url": hide_credentials(value)}.get(name, repr(value))
+    shown = {"secret": "***", "session_secret": "***", "redis_url": hide_credentials(value)}.get(
+        name, repr(value)
+    )
     assert problem.startswith(f"{variable(name)}={shown}: wants ")
     assert form in problem
 
@@ -246,3 +265,60 @@ def test_a_server_or_library_that_is_missing_is_said_with_the_way_out(
         Settings.from_env({"PRESENCE_REDIS_URL": "embedded://"})
     with pytest.raises(SettingsError, match=r"pip install 'presence_middleware\[memory\]'"):
         Settings.from_env({"PRESENCE_REDIS_URL": "memory://"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["flask-session:_user_id", "starlette-session:user", "pyramid-session:user@sid", "auth-tkt"]
+    + ["auth-tkt:ticket", "bearer:sub"],
+)
+def test_what_is_signed_needs_the_secret_of_the_framework(source: str) -> None:
+    chain = {"PRESENCE_IDENTITY": f"user={source}"}
+    (problem,) = problems_of(chain)
+    assert source in problem
+    assert "needs PRESENCE_SESSION_SECRET" in problem
+    assert settings_of({**chain, "PRESENCE_SESSION_SECRET": "dev"}).identity[0].type.signed
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("", ()),
+        ("one", ("one",)),
+        ("new, old", ("new, old", "new", "old")),  # or one with a comma in it: all are tried
+        (" a,b ,", ("a,b ,", "a", "b")),
+        ("-----BEGIN X-----\\nM\\n-----END X-----", ("-----BEGIN X-----\nM\n-----END X-----",)),
+    ],
+)
+def test_session_secrets(text: str, secrets: tuple[str, ...]) -> None:
+    settings = settings_of({"PRESENCE_SESSION_SECRET": text})
+    assert settings.session_secret == secrets
+    assert replace(settings, window=60) == settings_of(
+        {"PRESENCE_SESSION_SECRET": text, "PRESENCE_WINDOW": "1m"}
+    )
+    assert not text or text not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("bots", "kinds"),
+    [("count", ("user", "guest", "bot")), ("skip", ("user", "guest")), ("OFF", ("user", "guest"))],
+)
+def test_bots_are_a_kind_where_they_are_counted(bots: str, kinds: tuple[str, ...]) -> None:
+    assert settings_of({"PRESENCE_BOTS": bots}).kinds == kinds
+
+
+@pytest.mark.parametrize(
+    ("store", "of_bots"),
+    [("", "hyperloglog"), ("minute-sets", "hyperloglog"), ("bot=sorted-set", "sorted-set")],
+)
+def test_bots_are_kept_as_a_number_unless_a_site_says_otherwise(store: str, of_bots: str) -> None:
+    assert settings_of({"PRESENCE_STORE": store}).store_of("bot") == of_bots
+    assert settings_of({"PRESENCE_STORE": store, "PRESENCE_BOTS": "off"}).kinds == ("user", "guest")
+
+
+def test_proxies_and_paths_are_shown_as_a_site_writes_them() -> None:
+    given = {"PRESENCE_TRUSTED_PROXIES": "10.0.0.1/8,unix", "PRESENCE_EXCLUDE": "none"}
+    settings = settings_of(given)
+    assert "10.0.0.0/8, unix" in repr(settings)
+    assert settings.exclude == ()
+    assert "trusted_proxies=2," in repr(settings_of({"PRESENCE_TRUSTED_PROXIES": "2"}))
