@@ -36,15 +36,18 @@ def test_the_table_of_variables_is_the_one_in_the_code() -> None:
 def test_every_source_and_store_is_told() -> None:
     first_cells = " ".join(re.findall(r"^\| (.*?) \|", README, re.MULTILINE))
     for name, source in SOURCES.items():
-        assert f"`{name}:{source.argument}`" if source.argument else f"`{name}`" in first_cells
+        assert f"`{source.written(name)}`" in first_cells
     for name in STORES:
         assert f"`{name}`" in first_cells
 
 
 def test_how_a_source_is_kept_is_told() -> None:
-    for row in re.findall(r"^\| (`.*) \| .* \| (raw|hashed) \|$", README, re.MULTILINE):
-        for name in re.findall(r"`([\w-]+)(?::[A-Z]+)?`", row[0]):
-            assert SOURCES[name].hashed == (row[1] == "hashed")
+    told: dict[str, str] = {}
+    for sources, kept in re.findall(r"^\| (`.*`) \| .* \| (raw|hashed) \|$", README, re.MULTILINE):
+        told |= dict.fromkeys(re.findall(r"`([a-z-]+)[`:[]", sources), kept)
+    assert {name: told[name] == "hashed" for name in SOURCES} == {
+        name: source.hashed for name, source in SOURCES.items()
+    }
 
 
 @pytest.mark.parametrize(

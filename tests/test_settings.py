@@ -269,8 +269,10 @@ def test_a_server_or_library_that_is_missing_is_said_with_the_way_out(
 
 @pytest.mark.parametrize(
     "source",
-    ["flask-session:_user_id", "starlette-session:user", "pyramid-session:user@sid", "auth-tkt"]
-    + ["auth-tkt:ticket", "bearer:sub"],
+    [
+        *("flask-session:_user_id", "starlette-session:user", "pyramid-session:user@sid"),
+        *("auth-tkt", "auth-tkt:ticket", "bearer:sub"),
+    ],
 )
 def test_what_is_signed_needs_the_secret_of_the_framework(source: str) -> None:
     chain = {"PRESENCE_IDENTITY": f"user={source}"}

@@ -38,10 +38,10 @@ class SharedHasher:
     what waits in a buffer is never the value itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` hears when ids are made with another key than before."""
         self.key: bytes | None = None
-        self.changed: Callable[[], None] = lambda: None
-        """Called when ids are made with another key than before."""
+        self._changed = changed
         self._plain = blake2b(digest_size=SIZE)
         self._keyed = self._plain
 
@@ -50,7 +50,7 @@ class SharedHasher:
         if key != self.key:
             self._keyed = blake2b(key=_key(key), digest_size=SIZE)
             self.key = key
-            self.changed()
+            self._changed()
 
     def __call__(self, value: str) -> str | bytes:
         state = self._plain.copy()

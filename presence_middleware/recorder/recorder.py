@@ -12,13 +12,13 @@ from typing import Any
 from weakref import WeakSet
 
 from ..connections import Clock, driver
-from ..identity import Chain, Found, Guests, SecretHasher, SharedHasher, View, Who, locator
+from ..identity import Found, View, Who
 from ..settings import Settings
 from .buffer import Buffer, Pending
 from .notices import Notices
 from .outage import Outage
+from .reception import Reception
 from .thread import FlushThread
-from .unseen import Unseen
 from .visit import Visit
 from .writer import Writer
 
@@ -54,20 +54,10 @@ class Recorder:
         self.settings = settings
         self._driver = driver(settings.redis_url, client, clock)
         self._joining = self._driver.joining()
-        hasher = SecretHasher(settings.secret) if settings.secret else SharedHasher()
         self.now = self._driver.clock.stamp
-        guests = Guests(settings.window, self.now, self._refuse_guest)
-        self.chain = Chain(
-            settings.identity, hasher, settings.session_secret, settings.bots, guests
-        )
-        hashes = any(link.hashed for link in settings.identity)
-        self._shared = hasher if hashes and isinstance(hasher, SharedHasher) else None
-        if self._shared is not None:
-            self._shared.changed = guests.forget
-        self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
-        self._is_unseen = Unseen(*settings.exclude, *settings.passive)
         self._notices = Notices(settings)
-        self._enabled = settings.enabled
+        self._reception = Reception(settings, self.now, self._refuse_guest, self._notices)
+        self.chain = self._reception.chain
         self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
         self.begin()
         live.add(self)
@@ -81,34 +71,20 @@ class Recorder:
         self._flushing, self._starting = threading.Lock(), threading.Lock()
         self._thread: FlushThread | None = None
         self._wake_at = -math.inf
-        self._writer = Writer(self.settings, self._driver, self._shared, self._notices)
+        self._writer = Writer(self.settings, self._driver, self._reception.shared, self._notices)
         self._outage = Outage(self.settings.flush_interval)
         self._last_flush: datetime | None = None
 
     def open(self, view: View) -> Visit:
         """A visit for an arriving request; its `end` must follow."""
         now = self.now()
-        counts = self._enabled and self._is_seen(view, now)
+        counts = self._reception.counts(view, now)
         visit = Visit(self, view, now, counts)
         if counts:
             self.open_visits[visit] = None
             if self._thread is None:
                 self._start()
         return visit
-
-    def _is_seen(self, view: View, now: float) -> bool:
-        """Whether a request shows somebody to be there; its client's address is found for all."""
-        try:
-            if self._locate:
-                view.address = self._locate(view)
-            if self._is_unseen(view):
-                return False
-            if now >= self._notices.look_at:
-                self._notices.look(view, now)
-        except Exception as error:  # an environ or scope that is none
-            self._notices.unreadable(error)
-            return False
-        return True
 
     def abandoned(self, visit: Visit) -> None:
         """Notes a visit that nobody will end; the thread does."""
