@@ -3,19 +3,16 @@
 import difflib
 import logging
 import os
-import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any
 
-from . import values
+from . import forms, values
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity import (
     BOT,
-    BOT_MODES,
     Bits,
     Link,
     Proxies,
@@ -30,69 +27,12 @@ log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
 PASSING_KINDS = {"guest", BOT}  # nobody asks when they were last seen: kept for the window only
-_SHORTEST_SECRET = 16
 
 Parse = Callable[[object], Any]
 
 
 def _setting(default: str, parse: Parse, help: str, *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help})
-
-
-def _prefix(value: object) -> str:
-    text = str(value)
-    if not re.fullmatch(r"[\w.:/-]{1,64}", text, re.ASCII):
-        raise ValueError("1 to 64 letters, digits and . : / _ -")
-    return text
-
-
-def _store(value: object) -> tuple[tuple[str, str], ...]:
-    """Pairs of kind and store; the pair of kind `*` is for all others, bots apart."""
-    if isinstance(value, tuple):
-        value = ", ".join(f"{kind}={store}" for kind, store in value)
-    names = ", ".join(STORES)
-    parts = [part.rpartition("=")[::2] for part in values.items(str(value))]
-    stores = {(kind.strip() or "*"): store.strip() for kind, store in parts}
-    if not parts or len(stores) < len(parts) or not set(stores.values()) <= set(STORES):
-        raise ValueError(f"{names}; or by kind: user=sorted-set, guest=hyperloglog")
-    return tuple(({"*": "sorted-set", BOT: "hyperloglog"} | stores).items())
-
-
-def _secret(value: object) -> str:
-    text = str(value).strip()
-    if text and len(text) < _SHORTEST_SECRET:
-        raise ValueError(f"at least {_SHORTEST_SECRET} characters, such as {_fresh_secret()}")
-    return text
-
-
-def _session_secret(value: object) -> tuple[str, ...]:
-    """All that it may mean: a secret with commas in it, or several."""
-    if isinstance(value, tuple):
-        return value
-    text = str(value).strip()
-    if "-----BEGIN" in text:
-        text = text.replace("\\n", "\n")  # as an environment file writes the lines of a key
-        if "-----END" not in text or "PRIVATE KEY" in text:
-            raise ValueError("secrets with commas between, or whole public keys (PEM)")
-    return tuple(dict.fromkeys(filter(None, (text, *values.items(text)))))
-
-
-def _bots(value: object) -> str:
-    text = str(value).strip().lower()
-    if text not in BOT_MODES:
-        raise ValueError(", ".join(BOT_MODES))
-    return text
-
-
-def _application(value: object) -> str:
-    text = str(value).strip()
-    if text and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(\(\))?", text):
-        raise ValueError("package.module:app or package.module:create_app()")
-    return text
-
-
-def _fresh_secret() -> str:
-    return f"{PREFIX}SECRET={secrets.token_urlsafe(32)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +43,10 @@ class Settings:
     redis_url: RedisURL = _setting(
         "redis://localhost:6379/0", parse_url, "where Redis or Valkey is"
     )
-    prefix: str = _setting("presence", _prefix, "what every key begins with")
+    prefix: str = _setting("presence", forms.prefix, "what every key begins with")
     store: tuple[tuple[str, str], ...] = _setting(
         "sorted-set",
-        _store,
+        forms.store,
         "`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set, "
         "guest=hyperloglog`",
     )
@@ -117,16 +57,20 @@ class Settings:
     identity: tuple[Link, ...] = _setting(
         "user=auth, guest=visitor", parse_chain, "who is asking: a chain of `kind=source`"
     )
-    secret: str = _setting("", _secret, "the key of hashed ids, 16 characters or more", secret=True)
+    secret: str = _setting(
+        "", forms.secret, "the key of hashed ids, 16 characters or more", secret=True
+    )
     session_secret: tuple[str, ...] = _setting(
         "",
-        _session_secret,
+        forms.session_secret,
         "with what the site's framework signs sessions or tokens; several, also old ones, with "
         "commas between",
         secret=True,
     )
     bots: str = _setting(
-        "count", _bots, "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests"
+        "count",
+        forms.bots,
+        "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests",
     )
     exclude: tuple[str, ...] = _setting(
         "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping",
@@ -154,7 +98,7 @@ class Settings:
         "1000000", values.whole, "how many ids of a kind Redis holds; new ones past it are refused"
     )
     app: str = _setting(
-        "", _application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
+        "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
     )
 
     @classmethod
@@ -227,18 +171,17 @@ class Settings:
                 chain = ", ".join(self.kinds)
                 yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({chain})"
         for link in self.identity:
-            if link.hashed and not link.type.shared_key and not self.secret:
-                yield f"PRESENCE_IDENTITY: {link} is hashed and needs a secret: {_fresh_secret()}"
-            if link.type.signed and not self.session_secret:
-                yield (
-                    f"PRESENCE_IDENTITY: {link} needs PRESENCE_SESSION_SECRET, with which the "
-                    "site's framework signs (Flask's SECRET_KEY, the key of a token …)"
-                )
-            if link.type.library and find_spec(link.type.library) is None:
-                yield (
-                    f"PRESENCE_IDENTITY: {link} needs pip install "
-                    f"'presence_middleware[{link.type.extra}]'"
-                )
+            for problem in self._needs_of(link):
+                yield f"PRESENCE_IDENTITY: {link} {problem}"
+
+    def _needs_of(self, link: Link) -> Iterator[str]:
+        source = link.type
+        if link.hashed and not source.shared_key and not self.secret:
+            yield f"is hashed and needs a secret: {forms.fresh_secret()}"
+        if source.signed and not self.session_secret:
+            yield "needs PRESENCE_SESSION_SECRET: the secret with which the framework signs"
+        if source.library and find_spec(source.library) is None:
+            yield f"needs pip install 'presence_middleware[{source.extra}]'"
 
 
 def variable(name: str) -> str:

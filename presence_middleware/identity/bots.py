@@ -38,7 +38,7 @@ class Crawlers:
 
     def __call__(self, view: View) -> str | None:
         """The crawler's name, such as `Googlebot`; nothing for everybody else."""
-        user_agent = view.user_agent
+        user_agent = (view.user_agent or "")[:LONGEST]
         if not user_agent:
             return None
         known = hash(user_agent)
@@ -49,7 +49,7 @@ class Crawlers:
     def _look_up(self, user_agent: str) -> str | None:
         if not self._may_look():
             return None
-        name = self._name(user_agent[:LONGEST])
+        name = self._name(user_agent)
         remembered = self._crawlers if name else self._others
         if len(remembered) >= REMEMBERED:
             remembered.clear()

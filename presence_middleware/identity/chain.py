@@ -8,7 +8,7 @@ from typing import NamedTuple
 from . import spec
 from .bots import COUNT, KIND, OFF, Crawlers
 from .guests import Found, Guests
-from .hashing import Hasher, plain_hash
+from .hashing import LONGEST, Hasher, plain_hash
 from .reading import Secrets
 from .sources import FUNCTION, function
 from .view import View
@@ -93,8 +93,8 @@ def _after_logins(links: spec.Chain) -> int:
 
 
 def as_kept(value: str) -> str:
-    """An id as it is kept: at most 256 bytes of text; anything else is hashed."""
-    value = value.strip()
+    """An id as it is kept: at most 256 bytes of text; anything else is cut, and hashed."""
+    value = value[:LONGEST].strip()
     if len(value) <= LONGEST_ID and value.isascii():
         return value
     try:

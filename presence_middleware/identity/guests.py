@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 
 from .addresses import cut, is_behind_proxy, parse_address
+from .hashing import LONGEST
 from .view import View
 
 QUOTA = 100  # guests of one address, in a window
@@ -50,6 +51,7 @@ class Guests:
 
     def id(self, view: View, said: str, keep: Keep) -> Found | None:
         """The id of whoever said so; None for one too many."""
+        said = said[:LONGEST]
         known = hash((view.address, said))
         return self._current.ids.get(known) or self._meet(view, known, said, keep)
 

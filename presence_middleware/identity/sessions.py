@@ -114,7 +114,7 @@ def bearer(claim: str, secrets: Secrets) -> Read:
         for secret, algorithms in keys:
             try:
                 claims = decoder.decode(token, secret, algorithms)
-            except jwt.PyJWTError:  # signed with another of the secrets, or by nobody
+            except (jwt.PyJWTError, ValueError, TypeError):  # another's of the secrets, or nobody's
                 continue
             return claims, float(claims.get("exp", "inf"))
         return None, float("inf")

@@ -1,0 +1,69 @@
+"""The forms of the settings that are not simply a duration, a number or a switch. Pure parsers.
+
+Each raises `ValueError` with the accepted form as its text.
+"""
+
+import re
+import secrets
+
+from . import values
+from .identity import BOT, BOT_MODES
+from .stores import STORES
+
+SHORTEST_SECRET = 16  # characters
+
+
+def prefix(value: object) -> str:
+    text = str(value)
+    if not re.fullmatch(r"[\w.:/-]{1,64}", text, re.ASCII):
+        raise ValueError("1 to 64 letters, digits and . : / _ -")
+    return text
+
+
+def store(value: object) -> tuple[tuple[str, str], ...]:
+    """Pairs of kind and store; the pair of kind `*` is for all others, bots apart."""
+    if isinstance(value, tuple):
+        value = ", ".join(f"{kind}={store}" for kind, store in value)
+    names = ", ".join(STORES)
+    parts = [part.rpartition("=")[::2] for part in values.items(str(value))]
+    stores = {(kind.strip() or "*"): store.strip() for kind, store in parts}
+    if not parts or len(stores) < len(parts) or not set(stores.values()) <= set(STORES):
+        raise ValueError(f"{names}; or by kind: user=sorted-set, guest=hyperloglog")
+    return tuple(({"*": "sorted-set", BOT: "hyperloglog"} | stores).items())
+
+
+def secret(value: object) -> str:
+    text = str(value).strip()
+    if text and len(text) < SHORTEST_SECRET:
+        raise ValueError(f"at least {SHORTEST_SECRET} characters, such as {fresh_secret()}")
+    return text
+
+
+def session_secret(value: object) -> tuple[str, ...]:
+    """All that it may mean: a secret with commas in it, or several."""
+    if isinstance(value, tuple):
+        return value
+    text = str(value).strip()
+    if "-----BEGIN" in text:
+        text = text.replace("\\n", "\n")  # as an environment file writes the lines of a key
+        if "-----END" not in text or "PRIVATE KEY" in text:
+            raise ValueError("secrets with commas between, or whole public keys (PEM)")
+    return tuple(dict.fromkeys(filter(None, (text, *values.items(text)))))
+
+
+def bots(value: object) -> str:
+    text = str(value).strip().lower()
+    if text not in BOT_MODES:
+        raise ValueError(", ".join(BOT_MODES))
+    return text
+
+
+def application(value: object) -> str:
+    text = str(value).strip()
+    if text and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(\(\))?", text):
+        raise ValueError("package.module:app or package.module:create_app()")
+    return text
+
+
+def fresh_secret() -> str:
+    return f"PRESENCE_SECRET={secrets.token_urlsafe(32)}"
