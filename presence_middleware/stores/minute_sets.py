@@ -8,7 +8,7 @@ import math
 
 from . import keys
 from .departures import Departures
-from .plan import Batch, Plan, score, texts
+from .plan import Batch, Command, Plan, score, texts
 from .record import UNSCORED, Recording, Refused, Stamped, by_minute, send, total
 from .store import Sighting
 
@@ -30,17 +30,17 @@ class MinuteSets:
         commands = [
             command
             for minute, seen in by_minute(sightings)
-            for command in self._recording.at(self._key(minute), seen, self._before(minute))
+            for command in self._record_in(minute, seen)
         ]
         return total((yield from send(commands)))
 
-    def _before(self, minute: int) -> list[str]:
-        return [self._key(earlier) for earlier in range(minute - self._earlier, minute)]
+    def _record_in(self, minute: int, seen: list[Stamped]) -> list[Command]:
+        earlier = [self._key(earlier) for earlier in range(minute - self._earlier, minute)]
+        return self._recording.at(self._key(minute), seen, earlier)
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        key = self._key(keys.minute_of(now))
-        add = (("SADD", key, id), ("EXPIRE", key, keys.ttl(self.keep)))
-        yield Batch((self._departures.undo(id), *add), atomic=True)
+        record = self._record_in(keys.minute_of(now), [(id, now)])
+        yield Batch((self._departures.undo(id), *record), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))

@@ -22,14 +22,8 @@ class SortedSet:
         return total((yield from send(self._recording.at(self._seen, sightings))))
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        yield Batch(
-            (
-                self._departures.undo(id),
-                ("ZADD", self._seen, "GT", now, id),
-                ("EXPIRE", self._seen, keys.ttl(self.keep)),
-            ),
-            atomic=True,
-        )
+        record = self._recording.at(self._seen, [(id, now)])
+        yield Batch((self._departures.undo(id), *record), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("ZCOUNT", self._seen, _after(now - window), "+inf"),))

@@ -32,7 +32,7 @@ class Store(Protocol):
         """Records (id, moment); returns how many were refused."""
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        """Records one id as seen now, also if it left a moment ago."""
+        """Records one id as seen now, also if it left a moment ago, where there is room."""
 
     def count(self, now: float, window: float) -> Plan[int]:
         """How many were seen in the window."""
