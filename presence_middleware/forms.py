@@ -40,7 +40,10 @@ def secret(value: object) -> str:
 
 
 def session_secret(value: object) -> tuple[str, ...]:
-    """All that it may mean: a secret with commas in it, or several."""
+    """All that it may mean: a secret with commas in it, or several.
+
+    Several are as long as secrets are: a short piece of one could be guessed.
+    """
     if isinstance(value, tuple):
         return value
     text = str(value).strip()
@@ -48,7 +51,10 @@ def session_secret(value: object) -> tuple[str, ...]:
         text = text.replace("\\n", "\n")  # as an environment file writes the lines of a key
         if "-----END" not in text or "PRIVATE KEY" in text:
             raise ValueError("secrets with commas between, or whole public keys (PEM)")
-    return tuple(dict.fromkeys(filter(None, (text, *values.items(text)))))
+    several = values.items(text)
+    if min(map(len, several), default=0) < SHORTEST_SECRET:
+        several = []
+    return tuple(dict.fromkeys(filter(None, (text, *several))))
 
 
 def bots(value: object) -> str:

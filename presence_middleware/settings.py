@@ -63,8 +63,8 @@ class Settings:
     session_secret: tuple[str, ...] = _setting(
         "",
         forms.session_secret,
-        "with what the site's framework signs sessions or tokens; several, also old ones, with "
-        "commas between",
+        "with what the site's framework signs sessions or tokens; also several of 16 characters "
+        "or more, with commas between",
         secret=True,
     )
     bots: str = _setting(

@@ -13,12 +13,13 @@ UNREAD = "unread"  # by identity: no request says this object
 class WsgiView:
     """A WSGI environ; its text is bytes in the guise of latin-1 (PEP 3333)."""
 
-    __slots__ = ("_agent", "_environ", "address")
+    __slots__ = ("_agent", "_environ", "address", "counts")
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._environ = environ
         self.address: str | None = environ.get("REMOTE_ADDR") or None
         self._agent: str | None = UNREAD
+        self.counts = True
 
     @property
     def method(self) -> str:
@@ -74,13 +75,14 @@ class WsgiView:
 class AsgiView:
     """An ASGI scope of type `http` or `websocket`; its headers are bytes, mostly in lower case."""
 
-    __slots__ = ("_agent", "_read_headers", "_scope", "address")
+    __slots__ = ("_agent", "_read_headers", "_scope", "address", "counts")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self._scope = scope
         self._read_headers: dict[bytes, bytes] | None = None
         self.address = self.peer
         self._agent: str | None = UNREAD
+        self.counts = True
 
     @property
     def method(self) -> str:

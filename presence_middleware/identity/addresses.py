@@ -127,10 +127,8 @@ def _x_forwarded_for(view: View) -> list[Address | None]:
 
 
 def is_behind_proxy(view: View) -> bool:
-    """Whether the peer is a proxy nobody has named: its address is that of all behind it."""
-    if view.address != view.peer or not (
-        view.header("x-forwarded-for") or view.header("forwarded")
-    ):
+    """Whether the peer is a proxy, by all appearances: its address is that of all behind it."""
+    if not (view.header("x-forwarded-for") or view.header("forwarded")):
         return False
     address = parse_address(view.peer or "")
     return address is None or address.is_private

@@ -17,6 +17,8 @@ LOOKUPS = 50  # a second: about half a per cent of a processor
 REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
 LONGEST = 1024  # characters that are looked at
 LONGEST_NAME = 64
+# Where a pattern of the list lets through what a client wrote: that is no part of a name.
+_GAP = re.compile(r"(?<!\\)[*+.{]|\[\^|\\d")
 
 
 class Crawlers:
@@ -26,9 +28,12 @@ class Crawlers:
         from crawleruseragents import CRAWLER_PATTERNS, CRAWLER_USER_AGENTS_DATA, is_crawler
 
         self._is_crawler, self._search = is_crawler, CRAWLER_PATTERNS.case_sensitive.search
-        # A pattern with a gap lets through what a client wrote there: that is no name.
-        gaps = (entry["pattern"] for entry in CRAWLER_USER_AGENTS_DATA)
-        self._has_gap = re.compile("|".join(gap for gap in gaps if "*" in gap)).fullmatch
+        patterns = (entry["pattern"] for entry in CRAWLER_USER_AGENTS_DATA)
+        self._with_gaps = [
+            (re.compile(pattern).fullmatch, _words(pattern))
+            for pattern in patterns
+            if _GAP.search(pattern)
+        ]
         # By hash: a User-Agent itself, which may say anything, is not kept. Crawlers and others
         # apart, so that a flood of others pushes no crawler out.
         self._crawlers: dict[int, str] = {}
@@ -61,8 +66,7 @@ class Crawlers:
             return None
         found = self._search(user_agent)
         text = found[0] if found else ""
-        if self._has_gap(text):
-            text = text.split()[0]
+        text = next((words for matches, words in self._with_gaps if matches(text)), text)
         return text.strip(" /;()+-:,")[:LONGEST_NAME] or KIND
 
     def _may_look(self) -> bool:
@@ -71,3 +75,9 @@ class Crawlers:
             self._lookups, self._lookups_from = LOOKUPS, now
         self._lookups -= 1
         return self._lookups >= 0
+
+
+def _words(pattern: str) -> str:
+    """What a pattern begins with, up to its first gap."""
+    match = re.match(r"[\w -]*", pattern)
+    return match[0] if match else ""

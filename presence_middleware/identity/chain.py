@@ -9,7 +9,7 @@ from . import spec
 from .bots import COUNT, KIND, OFF, Crawlers
 from .guests import Found, Guests
 from .hashing import LONGEST, Hasher, plain_hash
-from .reading import Secrets
+from .reading import Read, Secrets
 from .sources import FUNCTION, function
 from .view import View
 
@@ -32,8 +32,7 @@ class Identity(NamedTuple):
 class Reader:
     """One link at work: reads an id off a view, in the form in which it is kept."""
 
-    kind: str | None
-    """None if those whom it finds are nobody."""
+    kind: str
     late: bool
     read: Callable[[View], Found | None]
 
@@ -60,6 +59,16 @@ def reader(link: spec.Link, hasher: Hasher, secrets: Secrets, guests: Guests | N
     return Reader(link.kind, link.type.late, read)
 
 
+class Early(NamedTuple):
+    """A link that is asked at arrival."""
+
+    read: Callable[[View], Found | None]
+    kind: str | None
+    """None if those whom it finds are nobody."""
+    late: tuple[Reader, ...]
+    """Those that come before it."""
+
+
 class Chain:
     """The readers in order: those that can be read at arrival, with the late ones before each."""
 
@@ -72,24 +81,33 @@ class Chain:
         guests: Guests | None = None,
     ) -> None:
         readers = [reader(link, hasher, secrets, guests) for link in links]
-        if bots != OFF:
-            crawlers = Reader(KIND if bots == COUNT else None, False, Crawlers())
-            readers.insert(_after_logins(links), crawlers)
         self.kinds = spec.kinds(links, bots)
         self.named = next((link.kind for link in links if link.source == "auth"), self.kinds[0])
         self.late = tuple(reader for reader in readers if reader.late)
         """Those that are asked once inner layers have run."""
-        self.early = tuple(
-            (reader.read, reader.kind, tuple(late for late in readers[:position] if late.late))
-            for position, reader in enumerate(readers)
+        early = [
+            Early(reader.read, reader.kind, tuple(late for late in readers[:place] if late.late))
+            for place, reader in enumerate(readers)
             if not reader.late
-        )
-        """Those that are asked at arrival: how, the kind, and the late ones that come before."""
+        ]
+        if bots != OFF:
+            claims = [link.type.claimed for link in links if not link.type.late]
+            first = claims.index(True) if True in claims else len(claims)
+            logins = [one.read for one, claimed in zip(early, claims, strict=True) if not claimed]
+            read = _crawler(Crawlers(), logins[first:])
+            early.insert(first, Early(read, KIND if bots == COUNT else None, self.late))
+        self.early = tuple(early)
+        """Those that are asked at arrival."""
 
 
-def _after_logins(links: spec.Chain) -> int:
-    """Where crawlers are told: whoever is logged in is none, whatever else is made up may be."""
-    return max((place for place, link in enumerate(links, 1) if not link.type.claimed), default=0)
+def _crawler(name: Read, logins: list[Callable[[View], Found | None]]) -> Read:
+    """Tells a crawler before what a client can make up, unless it is logged in all the same."""
+
+    def read(view: View) -> str | None:
+        found = name(view)
+        return None if found and any(login(view) for login in logins) else found
+
+    return read if logins else name
 
 
 def as_kept(value: str) -> str:

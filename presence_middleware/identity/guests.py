@@ -39,10 +39,15 @@ class Guests:
     """Tells the ids of guests. Threads may race for a count: it is not kept to the last one."""
 
     def __init__(
-        self, window: float, now: Callable[[], float], refused: Callable[[], None]
+        self,
+        window: float,
+        now: Callable[[], float],
+        refused: Callable[[], None],
+        is_exempt: Callable[[View], bool] = is_behind_proxy,
     ) -> None:
-        """`refused` hears of everybody who is too many."""
-        self._window, self._now, self._refused = window, now, refused
+        """`refused` hears of everybody who is too many; some addresses are exempt."""
+        self._window, self._now = window, now
+        self._refused, self._is_exempt = refused, is_exempt
         self.forget()
 
     def forget(self) -> None:
@@ -52,7 +57,7 @@ class Guests:
     def id(self, view: View, said: str, keep: Keep) -> Found | None:
         """The id of whoever said so; None for one too many."""
         said = said[:LONGEST]
-        known = hash((view.address, said))
+        known = hash((view.address, said, keep))
         return self._current.ids.get(known) or self._meet(view, known, said, keep)
 
     def _meet(self, view: View, known: int, said: str, keep: Keep) -> Found | None:
@@ -61,12 +66,12 @@ class Guests:
         id = before.ids.get(known)
         is_new = id is None
         id = id or keep(said)
-        if not id or view.address is None or len(current.ids) >= REMEMBERED:
+        if not (id and view.address and view.counts) or len(current.ids) >= REMEMBERED:
             return id
         network = hash(_network(view.address))
         if is_new:
             new = current.new.get(network, 0)
-            if before.guests.get(network, 0) + new >= QUOTA and not is_behind_proxy(view):
+            if before.guests.get(network, 0) + new >= QUOTA and not self._is_exempt(view):
                 self._refused()
                 return None
             current.new[network] = new + 1

@@ -26,6 +26,9 @@ class View(Protocol):
     address: str | None
     """The client's address, through trusted proxies only; the peer's where none are trusted."""
 
+    counts: bool
+    """Whether it counts as a visit."""
+
     @property
     def user_agent(self) -> str | None:
         """The User-Agent; None if absent."""

@@ -5,7 +5,7 @@ import re
 
 from ..connections import Driver
 from ..errors import PresenceError
-from ..identity import Link, View, is_behind_proxy
+from ..identity import BOT, Link, View, is_behind_proxy
 from ..settings import Settings
 from ..stores import Batch, Plan, Refused
 
@@ -39,7 +39,9 @@ class Notices:
     def __init__(self, settings: Settings) -> None:
         links = settings.identity
         self._reads = {link.source for link in links} | {_cookie_of(link) for link in links}
-        self._users = {link.kind for link in links if not link.type.claimed}
+        # The kinds that a login makes; where only claims are read, all but the last, the guests'.
+        logins = {link.kind for link in links if not link.type.claimed}
+        self._users = logins or set(settings.kinds) - {links[-1].kind, BOT}
         self._has_users = False
         self._needs_address = not settings.trusted_proxies and bool(
             {"ip", "visitor"} & {link.source for link in links}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..identity import Chain, Guests, SecretHasher, SharedHasher, View, locator
+from ..identity import Chain, Guests, SecretHasher, SharedHasher, View, is_behind_proxy, locator
 from ..settings import Settings
 from .notices import Notices
 from .unseen import Unseen
@@ -22,7 +22,9 @@ class Reception:
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there.
         """
-        guests = Guests(settings.window, now, refused)
+        # Who comes through a proxy that nobody has named has its address, as all the others have.
+        is_exempt = never if settings.trusted_proxies else is_behind_proxy
+        guests = Guests(settings.window, now, refused, is_exempt)
         hasher = SecretHasher(settings.secret) if settings.secret else SharedHasher(guests.forget)
         hashes = any(link.hashed for link in settings.identity)
         self.shared = hasher if hashes and isinstance(hasher, SharedHasher) else None
@@ -35,16 +37,20 @@ class Reception:
         self._enabled = settings.enabled
         self._notices = notices
 
-    def counts(self, view: View, now: float) -> bool:
-        """Whether a request counts as a visit; finds its client's address in any case."""
+    def receive(self, view: View, now: float) -> None:
+        """Finds the address of a request's client, and whether it counts as a visit."""
         try:
             if self._locate:
                 view.address = self._locate(view)
             if not self._enabled or self._is_unseen(view):
-                return False
-            if now >= self._notices.look_at:
+                view.counts = False
+            elif now >= self._notices.look_at:
                 self._notices.look(view, now)
         except Exception as error:  # an environ or scope that is none
             self._notices.unreadable(error)
-            return False
-        return True
+            view.counts = False
+
+
+def never(_: View) -> bool:
+    """No address is exempt."""
+    return False

@@ -78,9 +78,9 @@ class Recorder:
     def open(self, view: View) -> Visit:
         """A visit for an arriving request; its `end` must follow."""
         now = self.now()
-        counts = self._reception.counts(view, now)
-        visit = Visit(self, view, now, counts)
-        if counts:
+        self._reception.receive(view, now)
+        visit = Visit(self, view, now)
+        if visit.counts:
             self.open_visits[visit] = None
             if self._thread is None:
                 self._start()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ..identity import View
 
-# Sec-Purpose is of Fetch 2.2.5; older browsers say Purpose, X-Purpose or X-Moz.
+# Sec-Purpose is of Fetch 2.2.5; older browsers say Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
 
 
@@ -33,7 +33,7 @@ class Unseen:
 
 
 def _has_no_visitor(view: View) -> bool:
-    if view.header("presence") == "passive":
+    if (view.header("presence") or "").lower() == "passive":
         return True
     purpose = view.header("sec-purpose") or view.header("purpose") or view.header("x-moz") or ""
     return _AHEAD.search(purpose) is not None

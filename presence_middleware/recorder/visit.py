@@ -36,10 +36,10 @@ class Visit:
         "stamp",
     )
 
-    def __init__(self, recorder: Sink, view: View, stamp: float, counts: bool = True) -> None:
-        """`stamp` is when it arrived, by the recorder's clock; only what `counts` is recorded."""
+    def __init__(self, recorder: Sink, view: View, stamp: float) -> None:
+        """`stamp` is when it arrived, by the recorder's clock."""
         self.recorder = recorder
-        self.counts = counts
+        self.counts = view.counts
         self.stamp = stamp
         self._view: View | None = view
         self._said: Who | None = None
@@ -126,6 +126,6 @@ class Visit:
             return self._recorded
         for reader in self._late:
             found = reader.read(self._view)
-            if found is not None and reader.kind:
+            if found is not None:
                 return reader.kind, found
         return self._arrived_as

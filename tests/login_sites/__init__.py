@@ -1,0 +1,34 @@
+"""Small sites, each logging in as its framework does; of presence they know two pages' worth.
+
+All have the same pages, and say behind each answer which process gave it:
+
+- `/` looks neither at the user nor at the session; `/me` asks the framework who is logged in.
+- `POST /login?user=42` and `POST /logout` do what their names say, the framework's way.
+- `POST /goodbye` is a logout that also takes the user offline, and `/online` says who is online:
+  the only two that know that the site is wrapped.
+"""
+
+import os
+from collections.abc import Iterable
+
+NOBODY = "nobody"
+
+
+def secret() -> str:
+    """With what the framework signs."""
+    return os.environ["SITE_SECRET"]
+
+
+def setting(name: str, default: str) -> str:
+    """A site's own choice, such as the name of its cookie."""
+    return os.environ.get(f"SITE_{name}", default)
+
+
+def answer(said: object) -> str:
+    """The text of a page, with its process; as long in all processes."""
+    return f"{said or NOBODY} {os.getpid():>8}"
+
+
+def names(ids: Iterable[str]) -> str:
+    """The text of several ids."""
+    return answer(",".join(ids))

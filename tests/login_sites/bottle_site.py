@@ -1,0 +1,60 @@
+"""Bottle with Beaker's sessions, in files; the cookie holds no more than their key."""
+
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+import bottle
+from beaker.middleware import SessionMiddleware
+
+from presence_middleware.wsgi import PresenceMiddleware
+
+from . import answer, names, setting
+
+
+def _pages() -> WSGIApplication:
+    app, key = bottle.Bottle(), setting("KEY", "user")
+
+    def session() -> Any:
+        return bottle.request.environ["beaker.session"]
+
+    def login() -> str:
+        session()[key] = bottle.request.query["user"]
+        session().save()
+        return answer("welcome")
+
+    def logout() -> str:
+        session().delete()
+        return answer("bye")
+
+    def goodbye() -> str:
+        bottle.request.environ["presence_middleware"].leave(session()[key])
+        return logout()
+
+    def online() -> str:
+        found = bottle.request.environ["presence_middleware"].online()
+        return names(seen.id for seen in found)
+
+    app.route("/", callback=lambda: answer("hello"))
+    app.route("/me", callback=lambda: answer(session().get(key)))
+    app.route("/online", callback=online)
+    app.route("/login", "POST", callback=login)
+    app.route("/logout", "POST", callback=logout)
+    app.route("/goodbye", "POST", callback=goodbye)
+    wsgi: WSGIApplication = app
+    return wsgi
+
+
+def _with_sessions(app: WSGIApplication) -> WSGIApplication:
+    options = {"session.type": "file", "session.data_dir": setting("FOLDER", "")}
+    wrapped: WSGIApplication = SessionMiddleware(app, options)
+    return wrapped
+
+
+def create_app() -> WSGIApplication:
+    """The site, to be wrapped as a whole."""
+    return _with_sessions(_pages())
+
+
+def wrapped_inside() -> WSGIApplication:
+    """The site, wrapped within Beaker's middleware."""
+    return _with_sessions(PresenceMiddleware(_pages()))
