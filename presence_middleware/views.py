@@ -171,7 +171,8 @@ def _text(latin: str) -> str:
 
 @cache
 def _environ_key(name: str) -> str:
-    return "HTTP_" + name.upper().replace("-", "_")
+    key = name.upper().replace("-", "_")
+    return key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
 
 
 @cache

@@ -97,7 +97,7 @@ def _network(scheme: str, rest: str) -> RedisURL:
     if not all(map(_OPTIONS.fullmatch, options)):
         raise ValueError("an unknown option")  # not by its name, which may be a password
     if scheme == "unix":
-        if not parts.path.startswith("/"):
+        if not parts.path.startswith("/") or parts.hostname:
             raise ValueError("a socket needs an absolute path: unix:///path")
     elif not parts.hostname or port == 0:
         raise ValueError("no host")

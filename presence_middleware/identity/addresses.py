@@ -23,10 +23,17 @@ Bits = tuple[int, int]
 
 WHOLE: Bits = (32, 128)
 MOST_HOPS = 32  # addresses of a header that are looked at
+LONGEST = 4096  # characters of it
 _PROXIES = "how many proxies are in front, such as 1, or their networks: 10.0.0.0/8, fd00::/8, unix"
 _PREFIX = "the bits of IPv4 and IPv6 addresses that are kept, such as /24, /56"
 _BITS = re.compile(r"/?(\d{1,2})\s*,\s*/?(\d{1,3})")
-_FORWARDED_FOR = re.compile(r'(?:^|[;,])[ \t]*for[ \t]*=[ \t]*("[^"]*"|[^;,"]*)', re.IGNORECASE)
+_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_BARE = r'[^\s"\\,;=]++'  # also an address without the quotation marks that it should have
+_PAIR = rf"({_NAME})=({_QUOTED}|{_BARE})"
+_ELEMENT = re.compile(rf"[ \t]*+(?:{_PAIR})?(?:[ \t]*+;[ \t]*+(?:{_PAIR})?)*+[ \t]*+")
+_PAIRS = re.compile(_PAIR)
+_ESCAPE = re.compile(r"\\(.)")
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\w+)?|(\d+\.\d+\.\d+\.\d+):\w+")
 
 
@@ -84,7 +91,7 @@ def parse_proxies(value: object) -> Proxies:
 
 def parse_prefix(value: object) -> Bits:
     """The bits of an IPv4 and of an IPv6 address. Raises `ValueError` with the accepted form."""
-    text = "/{}, /{}".format(*value) if isinstance(value, tuple) else str(value).strip()
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).strip()
     match = _BITS.fullmatch(text)
     if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
         raise ValueError(_PREFIX)
@@ -116,13 +123,38 @@ def _client(view: View, proxies: Proxies) -> Address | None:
 
 
 def _forwarded(view: View) -> list[Address | None]:
-    """The addresses of `Forwarded`, the nearest last; None for a hidden one, or for garbage."""
-    found = _FORWARDED_FOR.findall(view.header("forwarded") or "")
-    return [parse_address(text.strip('" \t')) for text in found[-MOST_HOPS:]]
+    """The addresses of `Forwarded`, the nearest last; None for a hidden one, or for garbage.
+
+    It is read from the right as well: a quotation mark of the client's must not swallow what a
+    proxy appended, nor may a comma that a proxy quoted (`host="…"`) end what it wrote.
+    """
+    rest: str | None = (view.header("forwarded") or "")[-LONGEST:]
+    hops: list[Address | None] = []
+    while rest and len(hops) < MOST_HOPS:
+        rest, element = _last_element(rest)
+        hops.append(_for(element))
+    return hops[::-1]
+
+
+def _last_element(text: str) -> tuple[str | None, str]:
+    """What stands before the last element, if anything does, and that element; empty if garbage."""
+    comma = len(text)
+    for _ in range(MOST_HOPS):
+        comma = text.rfind(",", 0, comma)
+        if _ELEMENT.fullmatch(text, comma + 1):
+            return (text[:comma] if comma >= 0 else None), text[comma + 1 :]
+        if comma < 0:
+            break
+    return None, ""
+
+
+def _for(element: str) -> Address | None:
+    said = [value for name, value in _PAIRS.findall(element) if name.lower() == "for"]
+    return parse_address(_ESCAPE.sub(r"\1", said[0].strip('"'))) if len(said) == 1 else None
 
 
 def _x_forwarded_for(view: View) -> list[Address | None]:
-    found = items(view.header("x-forwarded-for") or "")
+    found = items((view.header("x-forwarded-for") or "")[-LONGEST:])
     return [parse_address(text) for text in found[-MOST_HOPS:]]
 
 
@@ -137,7 +169,7 @@ def is_behind_proxy(view: View) -> bool:
 def parse_address(text: str) -> Address | None:
     """An address, with or without port and brackets; IPv4 within IPv6 is IPv4."""
     if match := _WITH_PORT.fullmatch(text):
-        text = match[1] or match[2]
+        text = match[1] or match[2] or ""
     try:
         address = ip_address(text.partition("%")[0])  # behind it is a network interface's name
     except ValueError:

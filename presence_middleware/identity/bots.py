@@ -57,6 +57,8 @@ class Crawlers:
         name = self._name(user_agent)
         remembered = self._crawlers if name else self._others
         if len(remembered) >= REMEMBERED:
+            if name:
+                return name  # whoever was known before a flood of these stays known
             remembered.clear()
         remembered[hash(user_agent)] = name or ""
         return name

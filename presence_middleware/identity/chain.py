@@ -9,7 +9,7 @@ from . import spec
 from .bots import COUNT, KIND, OFF, Crawlers
 from .guests import Found, Guests
 from .hashing import LONGEST, Hasher, plain_hash
-from .reading import Read, Secrets
+from .reading import Read, Signing
 from .sources import FUNCTION, function
 from .view import View
 
@@ -37,12 +37,12 @@ class Reader:
     read: Callable[[View], Found | None]
 
 
-def reader(link: spec.Link, hasher: Hasher, secrets: Secrets, guests: Guests | None) -> Reader:
+def reader(link: spec.Link, hasher: Hasher, signing: Signing, guests: Guests) -> Reader:
     """The reader of a link. What its source raises is said once, and finds nobody."""
     is_function = link.type is FUNCTION
-    source = function(link.source) if is_function else link.type.make(link.argument, secrets)
+    source = function(link.source) if is_function else link.type.make(link.argument, signing)
     keep: Callable[[str], Found] = hasher if link.hashed else as_kept
-    id_of = guests.id if guests and link.type.minted else lambda _, value, keep: keep(value)
+    id_of = guests.id if link.type.minted else lambda _, value, keep: keep(value)
     failed = False
 
     def read(view: View) -> Found | None:
@@ -67,6 +67,8 @@ class Early(NamedTuple):
     """None if those whom it finds are nobody."""
     late: tuple[Reader, ...]
     """Those that come before it."""
+    minted: bool = False
+    """Whether an address has a quota of those it finds."""
 
 
 class Chain:
@@ -76,17 +78,24 @@ class Chain:
         self,
         links: spec.Chain,
         hasher: Hasher,
-        secrets: Secrets = (),
-        bots: str = OFF,
-        guests: Guests | None = None,
+        secrets: tuple[str, ...],
+        bots: str,
+        guests: Guests,
     ) -> None:
-        readers = [reader(link, hasher, secrets, guests) for link in links]
+        readers = [
+            reader(link, hasher, Signing(secrets, not link.hashed), guests) for link in links
+        ]
         self.kinds = spec.kinds(links, bots)
         self.named = next((link.kind for link in links if link.source == "auth"), self.kinds[0])
         self.late = tuple(reader for reader in readers if reader.late)
         """Those that are asked once inner layers have run."""
         early = [
-            Early(reader.read, reader.kind, tuple(late for late in readers[:place] if late.late))
+            Early(
+                reader.read,
+                reader.kind,
+                tuple(late for late in readers[:place] if late.late),
+                links[place].type.minted,
+            )
             for place, reader in enumerate(readers)
             if not reader.late
         ]

@@ -1,8 +1,8 @@
 """The guests of each address: remembered, so that each is hashed once, and never too many.
 
-A forger of cookies or User-Agents cannot fill the house. A process knows the guests of this window
-and of the one before; past its quota an address brings nobody new, and those it brought go on. What
-is kept of a request is a hash of what it said, beside the id.
+A forger of cookies or User-Agents cannot fill the house. A process knows the guests of this period,
+which is as long as the window, and of the one before; past its quota an address brings nobody new,
+and those it brought go on. What is kept of a request is a hash of what it said, beside the id.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from .hashing import LONGEST
 from .view import View
 
 QUOTA = 100  # guests of one address, in a window
-REMEMBERED = 20_000  # guests a window; past them, nobody new is remembered or held to a quota
+REMEMBERED = 20_000  # guests a period; past them, nobody new is remembered or held to a quota
 NETWORK = (32, 64)  # a host has a /64 of IPv6 to itself, and as many addresses as it likes
 
 Found = str | bytes
@@ -24,68 +24,72 @@ Keep = Callable[[str], Found]
 
 
 class _Period:
-    """What is known of one window."""
+    """Who came in it."""
 
     def __init__(self, since: float) -> None:
         self.since = since
-        self.ids: dict[int, Found] = {}
-        self.guests: dict[int, int] = {}
-        """How many each network has."""
+        self.guests: set[int] = set()
+        self.of: dict[int, int] = {}
+        """How many of them each network brought."""
         self.new: dict[int, int] = {}
-        """How many of those were not there in the period before."""
+        """How many of those had not come in the period before."""
 
 
 class Guests:
-    """Tells the ids of guests. Threads may race for a count: it is not kept to the last one."""
+    """Tells the ids of guests, and whether they are too many.
 
-    def __init__(
-        self,
-        window: float,
-        now: Callable[[], float],
-        refused: Callable[[], None],
-        is_exempt: Callable[[View], bool] = is_behind_proxy,
-    ) -> None:
-        """`refused` hears of everybody who is too many; some addresses are exempt."""
-        self._window, self._now = window, now
-        self._refused, self._is_exempt = refused, is_exempt
-        self.forget()
+    Threads may race for a count: a quota is not kept to the last one.
+    """
 
-    def forget(self) -> None:
-        """Begins anew: ids are made with another key."""
-        self._current, self._before = _Period(self._now()), _Period(self._now())
+    def __init__(self, window: float, is_exempt: Callable[[View], bool] = is_behind_proxy) -> None:
+        """Exempt are addresses that all who come through a proxy have in common."""
+        self._window, self._is_exempt = window, is_exempt
+        self._current = self._before = _Period(float("-inf"))
+        self._ids: dict[int, Found] = {}
 
-    def id(self, view: View, said: str, keep: Keep) -> Found | None:
-        """The id of whoever said so; None for one too many."""
+    def forget_ids(self) -> None:
+        """From now on, ids are made with another key."""
+        self._ids = {}
+
+    def id(self, view: View, said: str, keep: Keep) -> Found:
+        """The id of whoever said so."""
         said = said[:LONGEST]
         known = hash((view.address, said, keep))
-        return self._current.ids.get(known) or self._meet(view, known, said, keep)
+        return self._ids.get(known) or self._make_id(known, said, keep)
 
-    def _meet(self, view: View, known: int, said: str, keep: Keep) -> Found | None:
-        self._turn()
-        current, before = self._current, self._before
-        id = before.ids.get(known)
-        is_new = id is None
-        id = id or keep(said)
-        if not (id and view.address and view.counts) or len(current.ids) >= REMEMBERED:
-            return id
-        network = hash(_network(view.address))
-        if is_new:
-            new = current.new.get(network, 0)
-            if before.guests.get(network, 0) + new >= QUOTA and not self._is_exempt(view):
-                self._refused()
-                return None
-            current.new[network] = new + 1
-        current.guests[network] = current.guests.get(network, 0) + 1
-        current.ids[known] = id
+    def _make_id(self, known: int, said: str, keep: Keep) -> Found:
+        if len(self._ids) >= REMEMBERED:
+            self._ids = {}
+        id = self._ids[known] = keep(said)
         return id
 
-    def _turn(self) -> None:
-        """Begins a period when one is over."""
-        now = self._now()
-        age = now - self._current.since
-        if not 0 <= age < self._window:
-            self._before = self._current if 0 <= age < 2 * self._window else _Period(now)
-            self._current = _Period(now)
+    def admit(self, view: View, guest: Found, at: float) -> bool:
+        """Whether a guest counts, who came at a moment of any clock; refused is one too many."""
+        if not self._current.since <= at < self._current.since + self._window:
+            self._turn(at)
+        known = hash((view.address, guest))
+        return known in self._current.guests or self._meet(view, known)
+
+    def _meet(self, view: View, guest: int) -> bool:
+        current, before = self._current, self._before
+        if view.address is None or len(current.guests) >= REMEMBERED:
+            return True
+        network = hash(_network(view.address))
+        if guest not in before.guests:
+            new = current.new.get(network, 0)
+            if before.of.get(network, 0) + new >= QUOTA and not self._is_exempt(view):
+                return False
+            current.new[network] = new + 1
+        current.of[network] = current.of.get(network, 0) + 1
+        current.guests.add(guest)
+        return True
+
+    def _turn(self, at: float) -> None:
+        """Begins a period; the one before is that which has just ended, if any has."""
+        ended = self._current.since + self._window
+        has_just_ended = ended <= at < ended + self._window
+        self._before = self._current if has_just_ended else _Period(at)
+        self._current = _Period(ended if has_just_ended else at)
 
 
 def _network(address: str) -> str:

@@ -2,15 +2,22 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .view import View
 
 Read = Callable[[View], str | None]
 """A source at work: finds text in a request, or nothing."""
 
-Secrets = tuple[str, ...]
-"""Those with which the site's framework signs; any may have signed."""
+
+class Signing(NamedTuple):
+    """How to verify what the site's framework signed."""
+
+    secrets: tuple[str, ...]
+    """Any of them may have signed it."""
+    may_remember: bool = True
+    """Whether the id that was signed may be kept in memory: not if it is to be hashed."""
+
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2, also of cookie names
 

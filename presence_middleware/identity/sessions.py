@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b, sha1
 from typing import Any
 
-from .reading import Read, Secrets, as_id, cookie, nested
+from .reading import Read, Signing, as_id, cookie, nested
 from .view import View
 
 DAY = 24 * 3600
@@ -26,13 +26,16 @@ REMEMBERED_SECONDS = 60.0
 Claim = tuple[object, float]
 """What was signed, and until when it holds, in seconds since the epoch."""
 
+Verify = Callable[[str], Claim]
+"""Tells what a value says; raises, or says nothing, if nobody with a secret has signed it."""
 
-def flask_session(argument: str, secrets: Secrets) -> Read:
+
+def flask_session(argument: str, signing: Signing) -> Read:
     """A key of Flask's session cookie; Flask-Login's is `_user_id`."""
-    from itsdangerous import BadData, URLSafeTimedSerializer
+    from itsdangerous import URLSafeTimedSerializer
 
     serializer = URLSafeTimedSerializer(
-        list(secrets),
+        list(signing.secrets),
         salt="cookie-session",
         signer_kwargs={"key_derivation": "hmac", "digest_method": sha1},
     )
@@ -41,33 +44,35 @@ def flask_session(argument: str, secrets: Secrets) -> Read:
         session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
         return session, signed.timestamp() + FLASK_SECONDS
 
-    return _session_cookie(argument, verify, BadData)
+    return _session_cookie(argument, verify, signing)
 
 
-def starlette_session(argument: str, secrets: Secrets) -> Read:
+def starlette_session(argument: str, signing: Signing) -> Read:
     """A key of the cookie of Starlette's SessionMiddleware."""
-    from itsdangerous import BadData, TimestampSigner
+    from itsdangerous import TimestampSigner
 
-    signer = TimestampSigner(list(secrets))
+    signer = TimestampSigner(list(signing.secrets))
 
     def verify(value: str) -> Claim:
         session, signed = signer.unsign(value, STARLETTE_SECONDS, return_timestamp=True)
         return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
 
-    return _session_cookie(argument, verify, BadData)
+    return _session_cookie(argument, verify, signing)
 
 
-def pyramid_session(argument: str, secrets: Secrets) -> Read:
+def pyramid_session(argument: str, signing: Signing) -> Read:
     """A key of the cookie of Pyramid's SignedCookieSessionFactory."""
     from webob.cookies import SignedSerializer
 
-    serializers = [SignedSerializer(secret, "pyramid.session.", "sha512") for secret in secrets]
+    serializers = [
+        SignedSerializer(secret, "pyramid.session.", "sha512") for secret in signing.secrets
+    ]
 
     def verify(value: str) -> Claim:
         renewed, _, session = _first_valid(serializers, value.encode())
         return session, renewed + PYRAMID_SECONDS
 
-    return _session_cookie(argument, verify, ValueError)
+    return _session_cookie(argument, verify, signing)
 
 
 def _first_valid(serializers: list[Any], value: bytes) -> Any:
@@ -79,19 +84,19 @@ def _first_valid(serializers: list[Any], value: bytes) -> Any:
     return serializers[-1].loads(value)
 
 
-def auth_tkt(argument: str, secrets: Secrets) -> Read:
-    """The user of a ticket of Pyramid's AuthTktCookieHelper."""
+def auth_tkt(argument: str, signing: Signing) -> Read:
+    """The user of a ticket of Pyramid's AuthTktCookieHelper, whose `timeout` it does not know."""
     from pyramid.authentication import AuthTktCookieHelper
 
     name = argument or "auth_tkt"
-    helpers = [AuthTktCookieHelper(secret, name) for secret in secrets]
+    helpers = [AuthTktCookieHelper(secret, name) for secret in signing.secrets]
 
     def verify(value: str) -> Claim:
         request = _TicketRequest({name: value})
         tickets = (helper.identify(request) for helper in helpers)
         return next((ticket["userid"] for ticket in tickets if ticket), None), float("inf")
 
-    return _remembered(cookie(name), verify, as_id, ValueError)
+    return _verified(cookie(name), verify, as_id, signing)
 
 
 class _TicketRequest:
@@ -103,12 +108,12 @@ class _TicketRequest:
         self.environ: dict[str, Any] = {"REMOTE_ADDR": ""}
 
 
-def bearer(claim: str, secrets: Secrets) -> Read:
+def bearer(claim: str, signing: Signing) -> Read:
     """A claim of the JWT in the Authorization header (RFC 6750), verified with fixed algorithms."""
     import jwt
 
     decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
-    keys = [(secret, _algorithms(secret)) for secret in secrets]
+    keys = [(secret, _algorithms(secret)) for secret in signing.secrets]
 
     def verify(token: str) -> Claim:
         for secret, algorithms in keys:
@@ -119,7 +124,7 @@ def bearer(claim: str, secrets: Secrets) -> Read:
             return claims, float(claims.get("exp", "inf"))
         return None, float("inf")
 
-    return _remembered(_token, verify, lambda claims: as_id(nested(claims, claim)), ValueError)
+    return _verified(_token, verify, lambda claims: as_id(nested(claims, claim)), signing)
 
 
 def _token(view: View) -> str | None:
@@ -134,14 +139,14 @@ def _algorithms(secret: str) -> list[str]:
     return ["HS256", "HS384", "HS512"]
 
 
-def _session_cookie(argument: str, verify: Callable[[str], Claim], error: type[Exception]) -> Read:
+def _session_cookie(argument: str, verify: Verify, signing: Signing) -> Read:
     """`KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own."""
     key, _, name = argument.partition("@")
-    return _remembered(
+    return _verified(
         cookie(name or "session"),
         verify,
         lambda session: as_id(_untagged(nested(session, key))),
-        error,
+        signing,
     )
 
 
@@ -150,11 +155,8 @@ def _untagged(value: object) -> object:
     return value[" u"] if isinstance(value, Mapping) and set(value) == {" u"} else value
 
 
-def _remembered(
-    read: Read,
-    verify: Callable[[str], Claim],
-    id_of: Callable[[object], str | None],
-    error: type[Exception],
+def _verified(
+    read: Read, verify: Verify, id_of: Callable[[object], str | None], signing: Signing
 ) -> Read:
     """Verifies a value once, and again after a minute: that takes as long as twenty sightings.
 
@@ -166,7 +168,7 @@ def _remembered(
         try:
             signed, until = verify(value)
             return id_of(signed), until
-        except (error, ValueError, TypeError, RecursionError):
+        except Exception:  # whatever the libraries make of garbage
             return None, float("inf")
 
     def verified(view: View) -> str | None:
@@ -177,9 +179,16 @@ def _remembered(
         id, until = known.get(digest, (None, 0.0))
         if until <= now:
             id, until = check(value)
-            if len(known) >= REMEMBERED:
-                known.clear()
-            known[digest] = id, min(until, now + REMEMBERED_SECONDS)
+            if signing.may_remember:
+                _remember(known, digest, id, min(until, now + REMEMBERED_SECONDS))
         return id if until > now else None
 
     return verified
+
+
+def _remember(
+    known: dict[bytes, tuple[str | None, float]], digest: bytes, id: str | None, until: float
+) -> None:
+    if len(known) >= REMEMBERED:
+        known.clear()
+    known[digest] = id, until

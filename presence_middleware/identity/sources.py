@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import SettingsError
 from . import reading, sessions
-from .reading import Read, Secrets, as_id, nested, token, user_id
+from .reading import Read, Signing, as_id, nested, token, user_id
 from .view import View
 
 CREDENTIAL_HEADERS = frozenset(
@@ -26,7 +26,7 @@ SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 class SourceType:
     """What a source name in `PRESENCE_IDENTITY` stands for."""
 
-    make: Callable[[str, Secrets], Read]
+    make: Callable[[str, Signing], Read]
     argument: str = ""
     """What its argument is called; in brackets if it may be left out, empty if there is none."""
     late: bool = False
@@ -52,7 +52,7 @@ class SourceType:
         return f"{name}:{self.argument}" if self.argument else name
 
 
-def auth(_: str, __: Secrets) -> Read:
+def auth(_: str, __: Signing) -> Read:
     """Whom the server, an inner layer, or a session that is loaded has logged in."""
 
     def read(view: View) -> str | None:
@@ -69,42 +69,42 @@ def _session_user(session: Mapping[str, Any]) -> str | None:
     return next(filter(None, (as_id(nested(session, key)) for key in SESSION_USERS)), None)
 
 
-def cookie(name: str, _: Secrets) -> Read:
+def cookie(name: str, _: Signing) -> Read:
     """A cookie of the site's own."""
     return reading.cookie(name)
 
 
-def django_session(name: str, _: Secrets) -> Read:
+def django_session(name: str, _: Signing) -> Read:
     """The key of a Django session: a login's as well as a guest's, and opaque."""
     return reading.cookie(name or "sessionid")
 
 
-def header(name: str, _: Secrets) -> Read:
+def header(name: str, _: Signing) -> Read:
     """A header that a front end sets, and that it does not let through from outside."""
     return methodcaller("header", token(name).lower())
 
 
-def user_agent(_: str, __: Secrets) -> Read:
+def user_agent(_: str, __: Signing) -> Read:
     """The User-Agent: what the classic recipe counts."""
     return attrgetter("user_agent")
 
 
-def ip(_: str, __: Secrets) -> Read:
+def ip(_: str, __: Signing) -> Read:
     """The client's address, through trusted proxies only."""
     return attrgetter("address")
 
 
-def visitor(_: str, __: Secrets) -> Read:
+def visitor(_: str, __: Signing) -> Read:
     """Address and User-Agent: a guest without a name."""
     return lambda view: f"{view.address}\n{view.user_agent or ''}"
 
 
-def session(key: str, _: Secrets) -> Read:
+def session(key: str, _: Signing) -> Read:
     """A value of the session that the framework has loaded, by key."""
     return lambda view: as_id(nested(view.session, key))
 
 
-def state(key: str, _: Secrets) -> Read:
+def state(key: str, _: Signing) -> Read:
     """What a server or another middleware put into the environ or scope."""
     return lambda view: user_id(view.get(key))
 

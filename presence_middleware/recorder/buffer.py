@@ -21,6 +21,7 @@ class Buffer:
         self._lock = threading.Lock()
         self._pending: Pending = pending or {}
         self._in_flight = 0
+        self._taken: Pending = {}
         self.recorded = len(self._pending)
         self.coalesced = 0
         self.flushed = 0
@@ -45,7 +46,7 @@ class Buffer:
         """Takes out all that waits; `wrote` and `put_back` must follow for all of it."""
         with self._lock:
             taken, self._pending = self._pending, {}
-            self._in_flight = len(taken)
+            self._in_flight, self._taken = len(taken), taken
             return taken
 
     def refuse(self, reason: str) -> None:
@@ -58,6 +59,8 @@ class Buffer:
         """Notes that `count` sightings were sent, of which Redis refused some."""
         with self._lock:
             self._in_flight -= count
+            if not self._in_flight:
+                self._taken = {}
             self.flushed += count - sum(refused)
             self.dropped["left"] += refused.left
             self.dropped["members"] += refused.full
@@ -66,6 +69,7 @@ class Buffer:
         """Takes back what could not be written; what has come since is newer."""
         with self._lock:
             since, self._pending, self._in_flight = self._pending, unwritten, 0
+            self._taken = {}
             for who, stamp in since.items():
                 self._merge(who, stamp)
 
@@ -83,7 +87,9 @@ class Buffer:
             self.coalesced += 1
             if stamp > known:
                 pending[who] = stamp
-        elif len(pending) < self._limit:
+        elif len(pending) + self._in_flight < self._limit or (
+            self._in_flight and who in self._taken
+        ):
             pending[who] = stamp
         else:
             self.dropped["full"] += 1

@@ -1,7 +1,5 @@
 """What is found out about a request as it arrives: from where, who, and whether it counts."""
 
-from collections.abc import Callable
-
 from ..identity import Chain, Guests, SecretHasher, SharedHasher, View, is_behind_proxy, locator
 from ..settings import Settings
 from .notices import Notices
@@ -11,26 +9,21 @@ from .unseen import Unseen
 class Reception:
     """What the settings of a site say about arriving requests. No I/O."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        now: Callable[[], float],
-        refused: Callable[[], None],
-        notices: Notices,
-    ) -> None:
-        """`refused` hears of every guest who is too many.
-
-        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there.
-        """
+    def __init__(self, settings: Settings, notices: Notices) -> None:
+        """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
         # Who comes through a proxy that nobody has named has its address, as all the others have.
         is_exempt = never if settings.trusted_proxies else is_behind_proxy
-        guests = Guests(settings.window, now, refused, is_exempt)
-        hasher = SecretHasher(settings.secret) if settings.secret else SharedHasher(guests.forget)
+        self.guests = Guests(settings.window, is_exempt)
+        hasher = (
+            SecretHasher(settings.secret)
+            if settings.secret
+            else SharedHasher(self.guests.forget_ids)
+        )
         hashes = any(link.hashed for link in settings.identity)
         self.shared = hasher if hashes and isinstance(hasher, SharedHasher) else None
         """The hasher, where it needs the key that all processes share."""
         self.chain = Chain(
-            settings.identity, hasher, settings.session_secret, settings.bots, guests
+            settings.identity, hasher, settings.session_secret, settings.bots, self.guests
         )
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         self._is_unseen = Unseen(*settings.exclude, *settings.passive)

@@ -56,7 +56,7 @@ class Recorder:
         self._joining = self._driver.joining()
         self.now = self._driver.clock.stamp
         self._notices = Notices(settings)
-        self._reception = Reception(settings, self.now, self._refuse_guest, self._notices)
+        self._reception = Reception(settings, self._notices)
         self.chain = self._reception.chain
         self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
         self.begin()
@@ -96,9 +96,13 @@ class Recorder:
         if stamp >= self._wake_at:
             self._wake()
 
-    def _refuse_guest(self) -> None:
+    def admit(self, view: View, guest: Found, stamp: float) -> bool:
+        """Whether a guest is not one too many of an address; counts those that are."""
+        if self._reception.guests.admit(view, guest, stamp):
+            return True
         self._buffer.refuse("quota")
         self._notices.quota_reached()
+        return False
 
     def finished(self, id: Found) -> str | None:
         """An id as it is kept; None if it waits for a key that is not known yet."""

@@ -14,6 +14,7 @@ class Sink(Protocol):
     open_visits: dict["Visit", None]
 
     def record(self, who: Who, stamp: float) -> None: ...
+    def admit(self, view: View, guest: Found, stamp: float) -> bool: ...
     def finished(self, id: Found) -> str | None: ...
     @property
     def is_cut_off(self) -> bool: ...
@@ -27,6 +28,7 @@ class Visit:
     __slots__ = (
         "_arrived_as",
         "_is_long",
+        "_is_minted",
         "_late",
         "_recorded",
         "_said",
@@ -47,8 +49,9 @@ class Visit:
         self._arrived_as: Who | None = None
         self._is_long = False
         self._late: tuple[Reader, ...]
+        self._is_minted = False
         chain = recorder.chain
-        for read, kind, self._late in chain.early:
+        for read, kind, self._late, self._is_minted in chain.early:
             if found := read(view):
                 self._arrived_as = (kind, found) if kind else None
                 break
@@ -89,7 +92,7 @@ class Visit:
         who = self._who()
         if who is not None and who != self._recorded:
             self._recorded = who
-            if self.counts:
+            if self.counts and self._is_admitted(who):
                 self.recorder.record(who, self.stamp)
 
     def still_open(self, now: float, every: float) -> None:
@@ -118,6 +121,12 @@ class Visit:
         """The server let go of the response without closing it; from any thread, taking no lock."""
         if self.counts and not self.is_over:
             self.recorder.abandoned(self)
+
+    def _is_admitted(self, who: Who) -> bool:
+        """Not one too many of those that an address can make up."""
+        if not self._is_minted or who is not self._arrived_as or self._view is None:
+            return True
+        return self.recorder.admit(self._view, who[1], self.stamp)
 
     def _who(self) -> Who | None:
         if self._said is not None:

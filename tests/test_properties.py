@@ -1,0 +1,246 @@
+"""What a request says, read by us and by the libraries that frameworks read it with; and ids."""
+
+import re
+import string
+import warnings
+from typing import Any
+
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+
+from presence_middleware.identity import Link, as_kept, parse_chain
+from presence_middleware.identity.reading import cookie
+from presence_middleware.identity.sources import CREDENTIAL_HEADERS, SOURCES
+from presence_middleware.views import AsgiView, WsgiView
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that it imports
+    from webob import Request
+
+# As many as take a second or so together; the default profile stops at a slow machine.
+FEW = settings(deadline=None, max_examples=200)
+
+# RFC 9110 5.6.2; and RFC 6265 4.1.1, which leaves out blanks, quotes, comma, semicolon, backslash.
+TOKEN = string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~"
+OCTETS = "".join(c for c in map(chr, range(0x21, 0x7F)) if c not in '",;\\')
+# WebOb takes these for what Set-Cookie says of a cookie, and a $ for RFC 2965.
+ATTRIBUTES = {
+    *("path", "comment", "expires", "domain", "max-age", "secure", "httponly", "samesite"),
+    "version",
+}
+
+names = st.text(TOKEN, min_size=1, max_size=8).filter(
+    lambda name: not name.startswith("$") and name.lower() not in ATTRIBUTES
+)
+octets = st.text(OCTETS, max_size=20)
+values_and_read = st.one_of(
+    octets.map(lambda value: (value, value)), octets.map(lambda value: (f'"{value}"', value))
+)
+
+
+def views(*headers: tuple[bytes, bytes]) -> tuple[WsgiView, AsgiView]:
+    """One request as a server hands it to either protocol."""
+    environ: dict[str, Any] = {"REQUEST_METHOD": "GET"}
+    for name, value in headers:
+        key = name.decode().upper().replace("-", "_")
+        key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
+        joint = "; " if key == "HTTP_COOKIE" else ","
+        said = value.decode("latin-1")
+        environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said
+    return WsgiView(environ), AsgiView({"type": "http", "headers": list(headers)})
+
+
+def read(name: str, header: bytes) -> str | None:
+    """A cookie as we read it, of which both protocols must agree."""
+    wsgi, asgi = views((b"cookie", header))
+    found = cookie(name)(wsgi)
+    assert cookie(name)(asgi) == found
+    return found
+
+
+def as_webob(header: bytes) -> dict[str, str]:
+    return dict(Request({"HTTP_COOKIE": header.decode("latin-1")}).cookies.items())
+
+
+@FEW
+@given(st.dictionaries(names, values_and_read, min_size=1, max_size=6), names)
+def test_well_formed_cookies_are_read_as_webob_and_starlette_read_them(
+    cookies: dict[str, tuple[str, str]], other: str
+) -> None:
+    """Well formed: as RFC 6265 4.2.1 has browsers send them, `name=value; name=value`, each name
+    a token that is there once, each value of cookie-octets, bare or in quotes as a whole.
+    """
+    header = "; ".join(f"{name}={written}" for name, (written, _) in cookies.items()).encode()
+    expected = {name: value for name, (_, value) in cookies.items()}
+    assert {name: read(name, header) for name in cookies} == expected
+    assert cookie_parser(header.decode()) == expected
+    if not set(b"[]") & set(header):  # WebOb ends a value at brackets
+        assert as_webob(header) == expected
+    assert read(other, header) == expected.get(other)
+
+
+# What tells cookies apart is frequent in it, so that most examples are a little wrong.
+pieces = st.sampled_from(
+    [
+        *("sid", "sid=", "sid=a", "sid =b", "other=sid", "xsid=c", "SID=d", '"', '="', "\\", "="),
+        *(";", "; ", " ", "\t", ",", "é", "\x85", "\xa0", "\x1c", "$Version=1", "a b", "\\073"),
+    ]
+)
+wild = st.one_of(
+    st.lists(pieces, max_size=8).map(lambda parts: "".join(parts).encode()),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30).map(str.encode),
+    st.binary(max_size=30),
+)
+_NO_BRACKETS = str.maketrans("", "", "[]")  # the one thing that WebOb does not take
+_NAME, _VALUE = f"[{re.escape(TOKEN)}]+", f"[{re.escape(OCTETS.translate(_NO_BRACKETS))}]*"
+_PAIR = f'{_NAME}=(?:{_VALUE}|"{_VALUE}")'
+WELL_FORMED = re.compile(f"{_PAIR}(?:; {_PAIR})*")
+
+
+def said_of(name: str, text: str) -> list[str]:
+    """What stands behind each `name=` of a header, blanks around it included."""
+    pairs = (chunk.partition("=") for chunk in text.split(";"))
+    return [value for key, mark, value in pairs if mark and key.strip(" \t") == name]
+
+
+@FEW
+@given(wild)
+@example(b"sid=a; sid=b")
+@example(b'sid="a;b"')
+@example(b'sid="a\\"b"')
+@example(b"sid=\xff")
+@example(b"sid=a b")
+def test_of_any_other_cookies_we_disagree_in_known_ways_and_never_raise(header: bytes) -> None:
+    """With Starlette over a name that is there twice (the first is the most specific, RFC 6265 5.4,
+    and it takes the last), over quotes (ours end a value, it keeps single ones and undoes escapes),
+    and over what of Unicode is a blank. With WebOb only over headers that are not well formed.
+    """
+    mine = read("sid", header)
+    text = header.decode("utf-8", "surrogateescape")
+    said = said_of("sid", text)
+    if mine != cookie_parser(text).get("sid"):
+        is_odd_blank = text.translate(dict.fromkeys(map(ord, " \t"))) != "".join(text.split())
+        assert len(said) > 1 or any('"' in value for value in said) or is_odd_blank, text
+    if mine is not None:
+        # Whatever we disagree about: it is the first of those that are there, up to a quote.
+        assert mine in said[0]
+        assert not {";", '"'} & set(mine)
+    try:
+        theirs = as_webob(header).get("sid")
+    except UnicodeDecodeError:  # one cookie that is no text hides all from WebOb
+        assert not header.isascii()
+        return
+    if mine != theirs:
+        assert len(said) > 1 or not WELL_FORMED.fullmatch(text), text
+
+
+@FEW
+@given(wild, st.text(OCTETS, min_size=1, max_size=10))
+def test_a_cookie_of_ours_comes_through_whatever_else_is_sent(junk: bytes, value: str) -> None:
+    header = b"".join((junk, b"; sid=", value.encode()))
+    assume(not said_of("sid", junk.decode("utf-8", "surrogateescape")))
+    assert read("sid", header) == value
+
+
+# An underscore is none of a name that a front end lets through: WSGI takes `X_User` for `X-User`.
+field_names = st.one_of(
+    st.sampled_from(["Cookie", "X-User", "user-agent", "FORWARDED", "1"]),
+    st.text(string.ascii_letters + string.digits + "-", min_size=1, max_size=8),
+).filter(lambda name: name.lower() not in {"content-type", "content-length"})
+field_values = st.binary(max_size=12).map(lambda value: re.sub(rb"[\r\n\0]", b"", value))
+
+
+@FEW
+@given(st.lists(st.tuples(field_names, field_values), max_size=5), field_names, st.randoms())
+def test_headers_are_those_of_webob_and_of_starlette(
+    fields: list[tuple[str, bytes]], absent: str, random: Any
+) -> None:
+    headers = [(name.encode(), value) for name, value in fields]
+    wsgi, asgi = views(*headers)
+    webob = Request(wsgi._environ).headers
+    starlette = Headers(raw=[(name.lower(), value) for name, value in headers])
+    for name in [*(name for name, _ in fields), absent]:
+        asked = "".join(random.choice((c.lower(), c.upper())) for c in name)
+        joint = b"; " if name.lower() == "cookie" else b","
+        said = [value.encode("latin-1") for value in starlette.getlist(name)]
+        expected = joint.join(said).decode("utf-8", "surrogateescape") if said else None
+        assert wsgi.header(asked) == asgi.header(asked) == expected
+        theirs = webob.get(asked)
+        assert theirs == (None if expected is None else joint.join(said).decode("latin-1"))
+
+
+def test_the_two_headers_that_wsgi_keeps_elsewhere_are_headers_as_well() -> None:
+    headers = ((b"Content-Type", b"text/plain"), (b"content-length", b"5"))
+    for name, value in headers:
+        wsgi, asgi = views(*headers)
+        assert wsgi.header(name.decode()) == asgi.header(name.decode()) == value.decode()
+
+
+@FEW
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_headers_that_differ_are_never_read_as_one(one: bytes, other: bytes) -> None:
+    """Also bytes that are no text: two guests must not become one."""
+    assume(one != other)
+    read_one, read_other = (views((b"x-id", value))[0].header("x-id") for value in (one, other))
+    assert read_one != read_other
+
+
+# Long ones and halves of characters are frequent in it.
+ids = st.one_of(
+    st.text(st.characters(), max_size=300),
+    st.text("aé小🦊\udcff\ud800 ", min_size=60, max_size=300),
+    st.integers(250, 260).map(lambda length: "x" * length),
+    st.integers(125, 130).map(lambda length: "é" * length),
+)
+
+
+@FEW
+@given(st.lists(ids, min_size=2, max_size=8, unique_by=str.strip))
+@example(["x" * 256, "x" * 257, "x" * 258])
+@example(["\udcc3\udca9", "é", "\udcc3", "\ud800", "\udc00", "\ud800\udc00"])
+def test_ids_are_short_are_text_and_stay_apart(said: list[str]) -> None:
+    """But for blanks around them."""
+    kept = [as_kept(id) for id in said]
+    assert len(set(kept)) == len(said)
+    assert max(len(id.encode()) for id in kept) <= 256
+    assert [as_kept(f" {id}\n") for id in said] == kept
+    assert [as_kept(id) for id in kept] == kept, "what is kept is asked for as it is"
+
+
+kinds = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+tokens = st.text(TOKEN, min_size=1, max_size=8)
+keys = st.text(st.characters(exclude_characters=",", exclude_categories=["Cs"]), min_size=1)
+functions = st.from_regex(r"[A-Za-z_][\w.]{0,8}:[A-Za-z_][\w.]{0,8}", fullmatch=True)
+arguments = {
+    "": st.just(""),
+    "NAME": tokens,
+    "[COOKIE]": st.one_of(st.just(""), tokens),
+    "CLAIM": keys,
+    "KEY": keys,
+    "KEY[@COOKIE]": st.one_of(
+        keys.filter(lambda key: "@" not in key),
+        st.tuples(keys.filter(lambda key: "@" not in key), tokens).map("@".join),
+    ),
+}
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    """Any link that a site may write."""
+    kind, hashed = draw(kinds), draw(st.booleans())
+    if draw(st.integers(0, 9)) == 0:
+        return Link(kind, draw(functions), "", hashed)
+    source = draw(st.sampled_from(list(SOURCES)))
+    argument = draw(arguments[SOURCES[source].argument])
+    name = argument.lower().removeprefix("http_").replace("_", "-")
+    return Link(kind, source, argument, hashed or name in CREDENTIAL_HEADERS)
+
+
+@FEW
+@given(st.lists(links(), min_size=1, max_size=5).map(tuple))
+@example((Link("user", "session", "a:raw", False), Link("guest", "cookie", "hashed", False)))
+def test_a_chain_that_is_written_out_is_the_same_chain(chain: tuple[Link, ...]) -> None:
+    assert parse_chain(", ".join(map(str, chain))) == chain
+    assert parse_chain(chain) == chain
