@@ -14,6 +14,7 @@ SHORTEST_SECRET = 16  # characters
 
 
 def prefix(value: object) -> str:
+    """What keys may begin with: no braces, which would name a slot of a Cluster."""
     text = str(value)
     if not re.fullmatch(r"[\w.:/-]{1,64}", text, re.ASCII):
         raise ValueError("1 to 64 letters, digits and . : / _ -")
@@ -33,6 +34,7 @@ def store(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def secret(value: object) -> str:
+    """A key for hashes that nobody guesses; or none."""
     text = str(value).strip()
     if text and len(text) < SHORTEST_SECRET:
         raise ValueError(f"at least {SHORTEST_SECRET} characters, such as {fresh_secret()}")
@@ -58,6 +60,7 @@ def session_secret(value: object) -> tuple[str, ...]:
 
 
 def bots(value: object) -> str:
+    """What is done with crawlers."""
     text = str(value).strip().lower()
     if text not in BOT_MODES:
         raise ValueError(", ".join(BOT_MODES))
@@ -65,6 +68,7 @@ def bots(value: object) -> str:
 
 
 def application(value: object) -> str:
+    """Where an app, or a function that makes it, is; or nothing."""
     text = str(value).strip()
     if text and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(\(\))?", text):
         raise ValueError("package.module:app or package.module:create_app()")
@@ -72,4 +76,5 @@ def application(value: object) -> str:
 
 
 def fresh_secret() -> str:
+    """A line with a secret that a site may take as its own."""
     return f"PRESENCE_SECRET={secrets.token_urlsafe(32)}"

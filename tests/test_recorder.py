@@ -137,7 +137,7 @@ def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() 
 
 
 def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None:
-    buffer = Buffer(limit=3)
+    buffer = Buffer(limit=4)  # of which two are in flight, and one of these waits again
     buffer.put(("user", "old"), 1.0)
     buffer.put(BOB, 1.0)
     taken = buffer.take()

@@ -128,7 +128,10 @@ def _forwarded(view: View) -> list[Address | None]:
     It is read from the right as well: a quotation mark of the client's must not swallow what a
     proxy appended, nor may a comma that a proxy quoted (`host="…"`) end what it wrote.
     """
-    rest: str | None = (view.header("forwarded") or "")[-LONGEST:]
+    said = (view.header("forwarded") or "")[-LONGEST:]
+    if "for=" not in said.lower():  # it is of protocol or host alone
+        return []
+    rest: str | None = said
     hops: list[Address | None] = []
     while rest and len(hops) < MOST_HOPS:
         rest, element = _last_element(rest)
