@@ -25,7 +25,7 @@ COMMANDS = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
 def test_two_commands_are_all_the_set_up() -> None:
     demo, tests = COMMANDS
     assert demo.endswith("presence demo")
-    assert tests.endswith("pytest")
+    assert tests.endswith("pytest -n 2")
 
 
 def test_the_table_of_variables_is_the_one_in_the_code() -> None:

@@ -71,7 +71,8 @@ class Notices:
         self._has_users = self._has_users or kind in self._users
         if refused.full:
             self._say(
-                f"{kind} has {self._most} members, PRESENCE_MAX_MEMBERS: new ones are not recorded"
+                f"no room for more of kind {kind}, new ones are not recorded: PRESENCE_MAX_MEMBERS "
+                f"is {self._most}"
             )
 
     def quota_reached(self) -> None:
