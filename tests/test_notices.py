@@ -427,13 +427,13 @@ def test_a_kind_that_has_all_its_members_is_said_once_each(site: Open) -> None:
     assert one.said == []
     one.ask(over_wsgi(user=VALUE))
     (users,) = one.said
-    assert users.startswith("presence: user has 2 members, PRESENCE_MAX_MEMBERS")
+    assert users.startswith("presence: no room for more of kind user")
     for number in range(5):
         one.ask(over_wsgi(user=f"{VALUE}{number}"))
         assert one.said == [users]
     one.ask(*(over_wsgi(x_staff=f"{VALUE}{number}") for number in range(3)))
     _, staff = one.said
-    assert staff.startswith("presence: staff has 2 members")
+    assert staff.startswith("presence: no room for more of kind staff")
     assert VALUE not in users + staff
 
 
