@@ -10,15 +10,34 @@ USER = "presence_middleware.user"  # a function of an inner layer's: whom it has
 UNREAD = "unread"  # by identity: no request says this object
 
 
-class WsgiView:
+class _View:
+    """What a view has besides what it reads; `_agent` is read once, by bots and by guests."""
+
+    __slots__ = ("_agent", "address", "counts")
+
+    _agent: str | None
+    address: str | None
+    counts: bool
+
+    @property
+    def user_agent(self) -> str | None:
+        if self._agent is UNREAD:
+            self._agent = self.header("user-agent")
+        return self._agent
+
+    def header(self, name: str) -> str | None:
+        raise NotImplementedError
+
+
+class WsgiView(_View):
     """A WSGI environ; its text is bytes in the guise of latin-1 (PEP 3333)."""
 
-    __slots__ = ("_agent", "_environ", "address", "counts")
+    __slots__ = ("_environ",)
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._environ = environ
-        self.address: str | None = environ.get("REMOTE_ADDR") or None
-        self._agent: str | None = UNREAD
+        self.address = environ.get("REMOTE_ADDR") or None
+        self._agent = UNREAD
         self.counts = True
 
     @property
@@ -32,12 +51,6 @@ class WsgiView:
     @property
     def peer(self) -> str | None:
         return self._environ.get("REMOTE_ADDR") or None
-
-    @property
-    def user_agent(self) -> str | None:
-        if self._agent is UNREAD:
-            self._agent = self.header("user-agent")
-        return self._agent
 
     @property
     def has_purpose(self) -> bool:
@@ -72,16 +85,16 @@ class WsgiView:
         return self._environ.get(key)
 
 
-class AsgiView:
+class AsgiView(_View):
     """An ASGI scope of type `http` or `websocket`; its headers are bytes, mostly in lower case."""
 
-    __slots__ = ("_agent", "_read_headers", "_scope", "address", "counts")
+    __slots__ = ("_read_headers", "_scope")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self._scope = scope
         self._read_headers: dict[bytes, bytes] | None = None
         self.address = self.peer
-        self._agent: str | None = UNREAD
+        self._agent = UNREAD
         self.counts = True
 
     @property
@@ -96,12 +109,6 @@ class AsgiView:
     def peer(self) -> str | None:
         client = self._scope.get("client")
         return str(client[0]) if client and client[0] else None
-
-    @property
-    def user_agent(self) -> str | None:
-        if self._agent is UNREAD:
-            self._agent = self.header("user-agent")
-        return self._agent
 
     @property
     def has_purpose(self) -> bool:
