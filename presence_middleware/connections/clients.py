@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from . import sentinel
 from .url import RedisURL
 
 TIMEOUT = 0.5  # seconds, for a connection and for a reply
@@ -90,7 +91,10 @@ def _open_sync(url: RedisURL, address: str) -> Any:
     from redis.retry import Retry
 
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
-    return Redis.from_url(address, retry=retry, **_OPTIONS)
+    options = {"retry": retry, **_OPTIONS}
+    if url.scheme == "redis+sentinel":
+        return sentinel.client(sentinel.parse(address), options)
+    return Redis.from_url(address, **options)
 
 
 def _open_async(url: RedisURL, address: str) -> Any:
@@ -102,7 +106,10 @@ def _open_async(url: RedisURL, address: str) -> Any:
     from redis.backoff import NoBackoff
 
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
-    return Redis.from_url(address, retry=retry, **_OPTIONS)
+    options = {"retry": retry, **_OPTIONS}
+    if url.scheme == "redis+sentinel":
+        return sentinel.async_client(sentinel.parse(address), options)
+    return Redis.from_url(address, **options)
 
 
 def _memory(client: str, name: str) -> Any:

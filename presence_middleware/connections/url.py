@@ -6,9 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from . import sentinel
+
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
-    "valkey://, valkeys://, valkey+unix://), embedded://[directory] or memory://"
+    "valkey://, valkeys://, valkey+unix://), redis+sentinel://host1,host2/service[/0], "
+    "embedded://[directory] or memory://"
 )
 _NETWORK = {
     "redis": "redis",
@@ -18,6 +21,7 @@ _NETWORK = {
     "unix": "unix",
     "valkey+unix": "unix",
 }
+_SENTINEL = {"redis+sentinel", "valkey+sentinel"}
 _OPTION = re.compile(r"(\w+=)?[^&]+")
 _ESCAPES = "host or port is none; write / ? # @ in a password as %2F %3F %23 %40"
 # What a URL's query may say: redis-py's own names; another one would only fail at the first use.
@@ -36,9 +40,10 @@ class RedisURL:
     """Where Redis is. `str()` and `repr()` show no credentials."""
 
     scheme: str
-    """`redis`, `rediss`, `unix`, `embedded` or `memory`."""
+    """`redis`, `rediss`, `unix`, `redis+sentinel`, `embedded` or `memory`."""
     target: str
-    """A URL that redis-py understands; a directory if embedded; a name if in memory."""
+    """A URL that redis-py understands; what is behind `://` of a Sentinel's; a directory if
+    embedded; a name if in memory."""
 
     def __str__(self) -> str:
         return hide_credentials(
@@ -77,6 +82,8 @@ def _parse(url: str) -> RedisURL:
         raise ValueError
     if scheme in _NETWORK:
         return _network(_NETWORK[scheme], rest)
+    if scheme in _SENTINEL:
+        return _sentinel(rest)
     if scheme == "embedded":
         return _embedded(rest)
     if scheme == "memory":
@@ -104,6 +111,12 @@ def _network(scheme: str, rest: str) -> RedisURL:
     elif not re.fullmatch(r"/?\d*", parts.path):
         raise ValueError("the database is a number")
     return RedisURL(scheme, url)
+
+
+def _sentinel(rest: str) -> RedisURL:
+    if not all(map(_OPTIONS.fullmatch, sentinel.parse(rest).options)):
+        raise ValueError("an unknown option")
+    return RedisURL("redis+sentinel", rest)
 
 
 def _embedded(rest: str) -> RedisURL:
