@@ -24,6 +24,8 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         [
             *("localhost", "http://localhost", "redis://", "redis:///0", "redis://host:x/0"),
             *("redis://host:0/0", "redis://host:70000", "redis://host/name", "redis://h?no=1"),
+            *("redis+sentinel://host", "redis+sentinel://host:0/site", "redis+sentinel://h,/site"),
+            *("redis+sentinel://host/site/name", "redis+sentinel://host/site?no=1"),
             *("unix://relative", "embedded://no/such name", "redis://[::1/0", "://host"),
         ],
         "redis://[user:password@]host:6379/0",
@@ -108,6 +110,7 @@ def test_all_that_is_wrong_is_in_one_message() -> None:
 URLS = [
     *("redis://:%s@host/0", "rediss://user:%s@host:6380", "valkey://u:%s@h/1?db=1", "%s@host"),
     *("unix://user:%s@/run/redis.sock", "redis://host/0?password=%s", "redis://h?username=%s"),
+    *("redis+sentinel://u:%s@h1,h2:1/site/0", "redis+sentinel://h/site?sentinel_password=%s"),
     *("redis://h/0?db=1&password=%s", "http://u:%s@host", "redis://u:%s@host:port", "u:%s@host:1"),
     *(
         "redis://u:%s@host/name",

@@ -63,7 +63,8 @@ def _clients_of(loop: asyncio.AbstractEventLoop) -> dict[Key, Any]:
 async def close_async_clients() -> None:
     """Closes what the running loop's tasks opened; the next read opens anew."""
     for client in _async.pop(asyncio.get_running_loop(), {}).values():
-        await client.aclose()
+        for each in (client, *sentinel.of(client)):
+            await each.aclose()
 
 
 def doubt(url: RedisURL) -> None:

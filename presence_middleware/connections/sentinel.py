@@ -1,4 +1,4 @@
-"""`redis+sentinel://h1,h2/service/db`: the primary that the Sentinels name, also after a failover."""
+"""`redis+sentinel://h1,h2/service/db`: the primary that Sentinels name, also after a failover."""
 
 import re
 from dataclasses import dataclass, field
@@ -63,9 +63,25 @@ def async_client(service: Service, common: dict[str, Any]) -> Any:
 
 
 def _sentinels(kind: Any, service: Service, common: dict[str, Any]) -> Any:
+    from redis import connection
+
+    parsers: dict[str, Any] = connection.URL_QUERY_ARGUMENT_PARSERS  # type: ignore[assignment]
+
+    given = {name: parsers.get(name, same)(value) for name, value in service.options.items()}
     # Both with `common`: a Sentinel's own defaults are ten retries and timeouts of minutes.
     return kind(
         list(service.sentinels),
         sentinel_kwargs={**common, **service.sentinel_options},
-        **{**common, **service.options},
+        **{**common, **given},
     )
+
+
+def same(value: Any) -> Any:
+    """An option that needs no parser."""
+    return value
+
+
+def of(client: Any) -> list[Any]:
+    """The clients of the Sentinels that a client asks; none for one of another sort."""
+    manager = getattr(client.connection_pool, "sentinel_manager", None)
+    return manager.sentinels if manager else []
