@@ -65,7 +65,7 @@ def async_client(service: Service, common: dict[str, Any]) -> Any:
 def _sentinels(kind: Any, service: Service, common: dict[str, Any]) -> Any:
     from redis import connection
 
-    parsers: dict[str, Any] = connection.URL_QUERY_ARGUMENT_PARSERS  # type: ignore[assignment]
+    parsers: dict[str, Any] = connection.URL_QUERY_ARGUMENT_PARSERS
 
     given = {name: parsers.get(name, same)(value) for name, value in service.options.items()}
     # Both with `common`: a Sentinel's own defaults are ten retries and timeouts of minutes.
