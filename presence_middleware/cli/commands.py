@@ -1,12 +1,17 @@
 """The commands. Each reads the settings of the environment, as the site does."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
+from ..connections import driver
 from ..connections.clients import sync_client
+from ..doctor import examine, settings_in_force
 from ..errors import PresenceError
 from ..presence import Presence
 from ..settings import Settings
@@ -39,6 +44,25 @@ def online(kind: str | None, window: str | None, limit: int) -> None:
 
 
 @presence.command()
+@click.option(
+    "--settings/--no-settings", "tell_settings", default=True, help="Tell those in force."
+)
+def doctor(tell_settings: bool) -> None:
+    """Say what is right and what is not; exit with 1 if anything is not."""
+    with _errors():
+        settings = Settings.from_env()
+        if tell_settings:
+            for line in settings_in_force(settings, os.environ):
+                click.echo(f"      {line}")
+        sound = True
+        for finding in examine(settings, driver(settings.redis_url, _client(settings))):
+            sound = sound and finding.is_right
+            click.echo(f"{'ok' if finding.is_right else 'WRONG':5} {finding.what}")
+    if not sound:
+        sys.exit(1)
+
+
+@presence.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 def demo(host: str, port: int) -> None:
@@ -56,9 +80,13 @@ def _reader() -> Iterator[Presence]:
     """A reader that asks the site's server, and starts none where the site runs none."""
     with _errors():
         settings = Settings.from_env()
-        if settings.redis_url.scheme == "memory":
-            raise PresenceError("memory:// is inside the process of the site: ask there")
-        yield Presence(settings, client=sync_client(settings.redis_url, start=False))
+        yield Presence(settings, client=_client(settings))
+
+
+def _client(settings: Settings) -> Any:
+    if settings.redis_url.scheme == "memory":
+        raise PresenceError("memory:// is inside the process of the site: ask there")
+    return sync_client(settings.redis_url, start=False)
 
 
 @contextmanager

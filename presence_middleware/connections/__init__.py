@@ -8,6 +8,7 @@ from ..errors import SettingsError
 from .clients import async_client, close_async_clients, doubt, sync_client
 from .clock import ServerClock
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
+from .server import eviction_policy, facts
 from .url import RedisURL
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "async_driver",
     "close_async_clients",
     "driver",
+    "eviction_policy",
+    "facts",
 ]
 
 Clock = Callable[[], float]

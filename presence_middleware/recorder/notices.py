@@ -3,11 +3,11 @@
 import logging
 import re
 
-from ..connections import Driver
+from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
 from ..identity import BOT, Link, View, is_behind_proxy
 from ..settings import Settings
-from ..stores import Batch, Plan, Refused
+from ..stores import Refused
 
 LOOKED_AT = 1000  # requests; later one a second
 UNREAD = 20  # requests with a session that nothing reads, before it is said
@@ -115,7 +115,7 @@ class Notices:
             return
         self._said.add("server")
         try:
-            policy = driver.run(eviction_policy())
+            policy = eviction_policy(driver.run(facts("memory")))
         except PresenceError:
             return  # a user that may not ask; or an outage, which others tell of
         if policy:
@@ -125,13 +125,6 @@ class Notices:
         if what not in self._said:
             self._said.add(what)
             log.warning("presence: %s", what)
-
-
-def eviction_policy() -> Plan[str | None]:
-    """By which rule the server evicts keys; None if it evicts none."""
-    (memory,) = yield Batch((("INFO", "memory"),))
-    policy = str(memory["maxmemory_policy"])
-    return policy if int(memory["maxmemory"]) and policy != "noeviction" else None
 
 
 def _cookie_of(link: Link) -> str:

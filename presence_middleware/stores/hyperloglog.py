@@ -61,6 +61,9 @@ class HyperLogLog:
         return
         yield
 
+    def keys(self, now: float) -> list[str]:
+        return [self._key(minute) for minute in keys.minutes_of(now, self.keep)]
+
     def clean_up(self, now: float) -> Plan[bool]:
         """Nothing to do: every minute expires by itself."""
         return False

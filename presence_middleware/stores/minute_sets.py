@@ -82,6 +82,9 @@ class MinuteSets:
         removals = self._removals(id, now, 2 * self.keep + keys.SLACK)
         yield Batch((*removals, *self._departures.forget(id, now)), atomic=True)
 
+    def keys(self, now: float) -> list[str]:
+        return self._keys(now, self.keep)
+
     def clean_up(self, now: float) -> Plan[bool]:
         """Nothing to do: every minute expires by itself."""
         return False

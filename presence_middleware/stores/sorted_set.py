@@ -107,6 +107,9 @@ class SortedSet:
     def forget(self, id: str, now: float) -> Plan[None]:
         yield Batch((("ZREM", self._seen, id), *self._departures.forget(id, now)), atomic=True)
 
+    def keys(self, now: float) -> list[str]:
+        return [self._seen]
+
     def clean_up(self, now: float) -> Plan[bool]:
         # By score, never by rank: when two workers do this at once, ranks have moved for the
         # second, and it would remove people who are online.

@@ -57,5 +57,8 @@ class Store(Protocol):
     def forget(self, id: str, now: float) -> Plan[None]:
         """Erases an id; sightings up to `now` that are still to come are refused."""
 
+    def keys(self, now: float) -> list[str]:
+        """The keys in which those of the window are."""
+
     def clean_up(self, now: float) -> Plan[bool]:
         """Removes a bounded number of the stale; returns whether there may be more."""

@@ -1,0 +1,136 @@
+"""What is right with a site's presence, and what is not: the server, its keys, the settings.
+
+It connects as the site would, writes nothing, and asks nothing that takes the server long.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
+from typing import Any, NamedTuple
+
+from . import values
+from .connections import Driver, eviction_policy, facts
+from .errors import PresenceError
+from .settings import Settings, variable
+from .stores import Batch, Plan
+
+FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that do all that is needed
+MOST_OFFSET = 1.0  # seconds between this host's clock and the server's
+# How many members a key of a type has; HyperLogLogs are strings.
+_SIZES = {"zset": "ZCARD", "set": "SCARD", "string": "PFCOUNT"}
+
+
+class Finding(NamedTuple):
+    """One line of what was found."""
+
+    is_right: bool
+    what: str
+
+
+def settings_in_force(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Each setting as a site writes it, and where it comes from; secrets are not told."""
+    for setting in fields(settings):
+        name = variable(setting.name)
+        origin = "environment" if environ.get(name) else "default"
+        yield f"{name}={_written(setting, getattr(settings, setting.name))} ({origin})"
+
+
+def _written(setting: Field[Any], value: object) -> str:
+    if not setting.repr:
+        return "***" if value else ""
+    if setting.metadata["parse"] is values.duration:
+        return values.spoken(float(str(value)))
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return ", ".join("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
+    return str(value)
+
+
+def examine(settings: Settings, driver: Driver) -> Iterator[Finding]:
+    """All findings, one after the other. A question that fails is a finding as well."""
+    reached = _ask(driver, _version())
+    yield reached
+    if not reached.is_right:
+        return
+    for question in (_clock(), _eviction(), _memory()):
+        yield _ask(driver, question)
+    for kind, store in settings.stores().items():
+        now = driver.run(driver.clock.now())
+        yield _ask(driver, _kind(kind, settings.store_of(kind), store.keys(now)))
+
+
+def _ask(driver: Driver, question: Plan[Finding]) -> Finding:
+    try:
+        return driver.run(question)
+    except PresenceError as error:
+        return Finding(False, str(error))
+
+
+def _version() -> Plan[Finding]:
+    server = yield from facts("server")
+    name = str(server.get("server_name", "redis"))
+    version = str(server.get(f"{name}_version", server["redis_version"]))
+    floor = FLOORS.get(name, FLOORS["redis"])
+    is_new = tuple(map(int, re.findall(r"\d+", version)[:2])) >= floor
+    wanted = "" if is_new else f": {'.'.join(map(str, floor))} or later is needed"
+    return Finding(is_new, f"server: {name} {version}{wanted}")
+
+
+def _clock() -> Plan[Finding]:
+    before = time.time()
+    ((seconds, microseconds),) = yield Batch((("TIME",),))
+    offset = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
+    # Sightings carry the server's time: what is shown beside a host's own clock is what suffers.
+    is_near = abs(offset) <= MOST_OFFSET
+    wanted = "" if is_near else ": its clock is the one that counts; set this host's by it"
+    return Finding(is_near, f"clock: {offset:+.3f}s from this host's{wanted}")
+
+
+def _eviction() -> Plan[Finding]:
+    memory = yield from facts("memory")
+    policy = eviction_policy(memory)
+    wanted = ": the server may evict keys; set maxmemory-policy noeviction" if policy else ""
+    return Finding(policy is None, f"eviction: {memory['maxmemory_policy']}{wanted}")
+
+
+def _memory() -> Plan[Finding]:
+    memory = yield from facts("memory")
+    used, most = int(memory["used_memory"]), int(memory["maxmemory"])
+    is_low = not most or used < 0.9 * most
+    limit = f" of {_bytes(most)}" if most else ", no limit"
+    return Finding(is_low, f"memory: {_bytes(used)}{limit}{'' if is_low else ': nearly full'}")
+
+
+def _kind(kind: str, store: str, keys: list[str]) -> Plan[Finding]:
+    """Members, bytes and times to live of a kind's keys."""
+    types = yield Batch(tuple(("TYPE", key) for key in keys))
+    there = [(key, _text(type)) for key, type in zip(keys, types, strict=True)]
+    there = [(key, type) for key, type in there if type in _SIZES]
+    if not there:
+        return Finding(True, f"kind {kind}: {store}, no keys: nobody was seen lately")
+    sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there))
+    lives = yield Batch(tuple(("TTL", key) for key, _ in there))
+    usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
+    lasting = [key for (key, _), life in zip(there, lives, strict=True) if int(life) == -1]
+    found = (
+        f"kind {kind}: {store}, {sum(map(int, sizes))} members in {len(there)} keys, "
+        f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
+        f"{values.spoken(max(map(int, lives)))}"
+    )
+    if lasting:
+        return Finding(False, f"{found}; these have no time to live: {', '.join(lasting)}")
+    return Finding(True, found)
+
+
+def _text(reply: bytes | str) -> str:
+    return reply if isinstance(reply, str) else reply.decode()
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
