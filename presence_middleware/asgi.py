@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .connections import Clock
+from .errors import SettingsError
 from .presence import AsyncPresence
 from .recorder import Visit, recorder_for
 from .settings import Settings
@@ -36,13 +37,25 @@ class PresenceMiddleware:
         """Settings are the environment's by default; `client` is a `redis.Redis`, `clock` as for
         `Presence`.
 
-        Raises `SettingsError` with everything that is wrong; never connects.
+        Raises `SettingsError` with everything that is wrong; never connects. In a running loop it
+        does so when it is called, and refuses to start: frameworks that build their layers then
+        would otherwise begin to serve, and fail with each request.
         """
         self.app = app
-        self.recorder = recorder_for(settings, client, clock)
-        self.presence = AsyncPresence(self.recorder.settings, client=client, clock=clock)
+        self._problem: SettingsError | None = None
+        try:
+            self.recorder = recorder_for(settings, client, clock)
+        except SettingsError as error:
+            if not _is_in_loop():
+                raise
+            self._problem = error
+        else:
+            self.presence = AsyncPresence(self.recorder.settings, client=client, clock=clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._problem:
+            await _refuse(self._problem, scope, send)
+            return
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, self._closing(receive, scope), send)
             return
@@ -86,6 +99,21 @@ class AsyncRequestPresence(AsyncPresence):
     async def _read(self, plan: Plan[T]) -> T:
         await asyncio.to_thread(self._visit.flush)
         return await self._driver.run(plan)
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
+    """Has the server end at start-up (ASGI lifespan protocol); a request raises what is wrong."""
+    if scope["type"] != "lifespan":
+        raise problem
+    await send({"type": "lifespan.startup.failed", "message": f"presence: {problem}"})
 
 
 def _readable(scope: Scope) -> Scope:

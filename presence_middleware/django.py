@@ -39,7 +39,10 @@ def _user(request: HttpRequest) -> object:
         user = user._wrapped
     if user is None or user is empty:
         user = known.get("_acached_user")  # `await request.auser()`
-    return _session_user(known.get("session")) if user is None else user
+    if user is None:
+        return _session_user(known.get("session"))
+    # By its key alone: an account that was deleted has none, and its name may be another's key.
+    return str(user.pk) if user.is_authenticated and user.pk is not None else None
 
 
 def _session_user(session: object) -> object:

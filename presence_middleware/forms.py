@@ -11,6 +11,8 @@ from .identity import BOT, BOT_MODES
 from .stores import STORES
 
 SHORTEST_SECRET = 16  # characters
+_SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private"
+_KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
 
 
 def prefix(value: object) -> str:
@@ -46,17 +48,23 @@ def session_secret(value: object) -> tuple[str, ...]:
 
     Several are as long as secrets are: a short piece of one could be guessed.
     """
-    if isinstance(value, tuple):
-        return value
-    text = str(value).strip()
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_as_text, value))
+    text = _as_text(value).strip()
     if "-----BEGIN" in text:
         text = text.replace("\\n", "\n")  # as an environment file writes the lines of a key
         if "-----END" not in text or "PRIVATE KEY" in text:
-            raise ValueError("secrets with commas between, or whole public keys (PEM)")
+            raise ValueError(_SESSION_SECRETS)
+    if _KEY_WITHOUT_LINES.match(text):  # which everybody has, and which would be taken as a secret
+        raise ValueError(_SESSION_SECRETS)
     several = values.items(text)
     if min(map(len, several), default=0) < SHORTEST_SECRET:
         several = []
     return tuple(dict.fromkeys(filter(None, (text, *several))))
+
+
+def _as_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def bots(value: object) -> str:

@@ -151,11 +151,10 @@ def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     found = dict(headers)
     if len(found) == len(headers) and b"".join(found).islower():
         return found
-    found = {}
+    several: dict[bytes, list[bytes]] = {}
     for key, value in headers:
-        name = key.lower()
-        found[name] = found[name] + _separator(name) + value if name in found else value
-    return found
+        several.setdefault(key.lower(), []).append(value)
+    return {name: _separator(name).join(values) for name, values in several.items()}
 
 
 def _separator(name: bytes) -> bytes:

@@ -9,7 +9,7 @@ from .presence import Presence
 from .recorder import Visit, recorder_for
 from .settings import Settings
 from .stores import Plan
-from .views import READER, VISIT, WsgiView
+from .views import READER, USER, VISIT, WsgiView
 
 T = TypeVar("T")
 
@@ -40,6 +40,7 @@ class PresenceMiddleware:
         outer: Visit | None = environ.get(VISIT)
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             return self.app(environ, start_response)
+        environ.pop(USER, None)  # of a request before, where a server serves an environ again
         visit = environ[VISIT] = self.recorder.open(WsgiView(environ))
         environ[READER] = RequestPresence(self.presence, visit)
         try:

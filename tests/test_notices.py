@@ -3,7 +3,9 @@
 import logging
 import math
 import os
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import redis
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.identity import View
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.notices import LOOKED_AT, UNREAD, USERLESS
+from presence_middleware.recorder.notices import LOOKED_AT, UNREAD, USERLESS, Notices
 from presence_middleware.views import AsgiView, WsgiView
 
 from .conftest import Server, wait_until
@@ -136,7 +138,6 @@ def test_each_session_is_said(site: Open) -> None:
         ("user=auth, guest=django-session", "sessionid"),
         ("user=auth, guest=cookie:sessionid", "sessionid"),
         ("user=flask-session:_user_id@sessionid, guest=visitor", "sessionid"),
-        ("user=session:user, guest=visitor", "session"),
         ("user=flask-session:_user_id, guest=visitor", "session"),
         ("user=starlette-session:user, guest=visitor", "session"),
         ("user=pyramid-session:user, guest=visitor", "session"),
@@ -216,6 +217,55 @@ def test_the_kinds_of_logins_are_named_and_no_others(site: Open) -> None:
     one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=USERLESS)
     (notice,) = one.said
     assert notice.startswith("presence: no member nor staff among")
+
+
+def test_bots_alone_are_no_sign_that_nobody_can_log_in(site: Open) -> None:
+    one = site()
+    one.ask(over_wsgi(user_agent="curl/8"), times=2 * USERLESS)
+    assert one.said == []
+
+
+def test_a_secret_that_verifies_nothing_is_asked_for(site: Open) -> None:
+    one = site("user=flask-session:user, guest=visitor", session_secret=["another one"])
+    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=USERLESS)
+    (notice,) = one.said
+    assert notice.endswith("is PRESENCE_SESSION_SECRET that of the framework?")
+
+
+def test_a_proxy_that_is_not_among_the_named_is_said(site: Open) -> None:
+    one = site(trusted_proxies="192.168.0.0/16")
+    one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"))
+    (notice,) = one.said
+    assert "a proxy, which PRESENCE_TRUSTED_PROXIES does not name" in notice
+
+
+def test_where_django_tells_of_its_users_its_session_is_no_mistake(
+    site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "presence_middleware.django", sys)
+    one = site()
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD)
+    assert one.said == []
+
+
+def test_a_token_that_nothing_reads_is_said(site: Open) -> None:
+    one = site()
+    one.ask(over_wsgi(authorization=f"Bearer {VALUE}"), times=UNREAD)
+    (notice,) = one.said
+    assert "user=bearer:sub with PRESENCE_SESSION_SECRET" in notice
+    assert VALUE not in notice
+
+
+@pytest.mark.parametrize(
+    "cookie", ["a=1;" + " " * 8000 + "x", "a;" * 4000, "session" * 1000 + "=" * 90]
+)
+def test_no_cookie_takes_long_to_look_at(cookie: str, site: Open) -> None:
+    """That of blanks alone took minutes; far more than the half second that a test may wait."""
+    began = time.process_time()
+    notices = Notices(site().recorder.settings)
+    for _ in range(100):
+        notices.look(over_wsgi(cookie=cookie), 0.0)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("identity", ["guest=visitor", "user=cookie:sid", "a=ip, b=user-agent"])
@@ -321,7 +371,7 @@ def test_a_proxy_is_one_also_where_addresses_are_cut(prefix_: str, peer: str, si
         ("10.0.0.1", {"x_forwarded_for": ""}, {}),
         ("10.0.0.1", {"x_forwarded_for": "198.51.100.7"}, {"trusted_proxies": "1"}),
         ("10.0.0.1", {"x_forwarded_for": "198.51.100.7"}, {"trusted_proxies": "10.0.0.0/8"}),
-        ("10.0.0.1", {"x_forwarded_for": "198.51.100.7"}, {"trusted_proxies": "192.168.0.0/16"}),
+        ("10.0.0.1", {"x_forwarded_for": "198.51.100.7, 10.0.0.1"}, {}),  # the server has looked
         (None, {"x_forwarded_for": "198.51.100.7"}, {"trusted_proxies": "unix"}),
         ("10.0.0.1", {"x_forwarded_for": "1.2.3.4"}, {"identity": "user=auth, guest=cookie:sid"}),
         ("10.0.0.1", {"x_forwarded_for": "1.2.3.4"}, {"identity": "guest=user-agent"}),

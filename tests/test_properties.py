@@ -235,7 +235,8 @@ def links(draw: st.DrawFn) -> Link:
     source = draw(st.sampled_from(list(SOURCES)))
     argument = draw(arguments[SOURCES[source].argument])
     name = argument.lower().removeprefix("http_").replace("_", "-")
-    return Link(kind, source, argument, hashed or name in CREDENTIAL_HEADERS)
+    is_credential = name in CREDENTIAL_HEADERS or source == "django-session"
+    return Link(kind, source, argument, hashed or is_credential)
 
 
 @FEW

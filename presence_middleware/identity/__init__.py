@@ -1,6 +1,6 @@
 """Who is asking: from a request to a kind and an id."""
 
-from .addresses import Bits, Proxies, is_behind_proxy, locator, parse_prefix, parse_proxies
+from .addresses import Bits, Proxies, is_unnamed_proxy, locator, parse_prefix, parse_proxies
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
 from .chain import Chain, Identity, Reader, Who, as_kept
@@ -27,7 +27,7 @@ __all__ = [
     "View",
     "Who",
     "as_kept",
-    "is_behind_proxy",
+    "is_unnamed_proxy",
     "kinds",
     "known_kind",
     "locator",

@@ -22,6 +22,7 @@ Bits = tuple[int, int]
 """How much of an IPv4 and of an IPv6 address is kept."""
 
 WHOLE: Bits = (32, 128)
+_HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are looked at
 LONGEST = 4096  # characters of it
 _PROXIES = "how many proxies are in front, such as 1, or their networks: 10.0.0.0/8, fd00::/8, unix"
@@ -161,12 +162,14 @@ def _x_forwarded_for(view: View) -> list[Address | None]:
     return [parse_address(text) for text in found[-MOST_HOPS:]]
 
 
-def is_behind_proxy(view: View) -> bool:
-    """Whether the peer is a proxy, by all appearances: its address is that of all behind it."""
-    if not (view.header("x-forwarded-for") or view.header("forwarded")):
+def is_unnamed_proxy(view: View, proxies: Proxies) -> bool:
+    """Whether the peer is a proxy that nobody has named: its address is that of all behind it."""
+    said = [header for name in _HEADERS if (header := view.header(name))]
+    peer = parse_address(view.peer or "")
+    if not said or proxies.hops or peer in proxies:
         return False
-    address = parse_address(view.peer or "")
-    return address is None or address.is_private
+    # A server that looks at the headers by itself has put what they say in the place of the peer.
+    return peer is None or (peer.is_private and not any(str(peer) in header for header in said))
 
 
 def parse_address(text: str) -> Address | None:

@@ -8,6 +8,7 @@ up, and costs a request nothing.
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from .view import View
 
@@ -15,6 +16,7 @@ KIND = "bot"
 COUNT, SKIP, OFF = MODES = ("count", "skip", "off")
 LOOKUPS = 50  # a second: about half a per cent of a processor
 REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
+USUAL = 256  # characters that one look-up is of
 LONGEST = 1024  # characters that are looked at
 LONGEST_NAME = 64
 # Where a pattern of the list lets through what a client wrote: that is no part of a name.
@@ -40,6 +42,8 @@ class Crawlers:
         self._others: dict[int, str] = {}
         self._monotonic = monotonic
         self._lookups, self._lookups_from = LOOKUPS, monotonic()
+        with suppress(AttributeError):  # compiled now, not in a request: that takes 20 ms
+            _ = CRAWLER_PATTERNS._chunks_case_sensitive
 
     def __call__(self, view: View) -> str | None:
         """The crawler's name, such as `Googlebot`; nothing for everybody else."""
@@ -52,7 +56,7 @@ class Crawlers:
         return self._crawlers.get(known) or self._look_up(user_agent)
 
     def _look_up(self, user_agent: str) -> str | None:
-        if not self._may_look():
+        if not self._may_look(user_agent):
             return None
         name = self._name(user_agent)
         remembered = self._crawlers if name else self._others
@@ -71,11 +75,11 @@ class Crawlers:
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         return text.strip(" /;()+-:,")[:LONGEST_NAME] or KIND
 
-    def _may_look(self) -> bool:
+    def _may_look(self, user_agent: str) -> bool:
         now = self._monotonic()
         if now - self._lookups_from >= 1:
             self._lookups, self._lookups_from = LOOKUPS, now
-        self._lookups -= 1
+        self._lookups -= 1 + len(user_agent) // USUAL  # a long one takes as long as several
         return self._lookups >= 0
 
 

@@ -1,6 +1,7 @@
 """The chain at work: from a view to who is asking. A few microseconds, no I/O, never raises."""
 
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -49,11 +50,18 @@ def reader(link: spec.Link, hasher: Hasher, signing: Signing, guests: Guests) ->
         nonlocal failed
         try:
             value = source(view)
-            return id_of(view, value, keep) or None if value and not value.isspace() else None
-        except Exception:  # the site's or a framework's code
+            if not value or value.isspace():
+                return None
+            return id_of(view, value, keep) or None
+        except Exception as error:  # the site's or a framework's code
             if not failed:
                 failed = True
-                log.exception("presence: source %s failed and found nobody", link)
+                # Not what it says, which may be what a client said.
+                where = "".join(traceback.format_tb(error.__traceback__))
+                name = type(error).__name__
+                log.error(  # noqa: TRY400
+                    "presence: source %s failed (%s), found nobody\n%s", link, name, where
+                )
             return None
 
     return Reader(link.kind, link.type.late, read)
@@ -113,10 +121,13 @@ def _crawler(name: Read, logins: list[Callable[[View], Found | None]]) -> Read:
     """Tells a crawler before what a client can make up, unless it is logged in all the same."""
 
     def read(view: View) -> str | None:
-        found = name(view)
+        try:
+            found = name(view)
+        except Exception:  # a request that is none
+            return None
         return None if found and any(login(view) for login in logins) else found
 
-    return read if logins else name
+    return read
 
 
 def as_kept(value: str) -> str:

@@ -8,7 +8,7 @@ and those it brought go on. What is kept of a request is a hash of what it said,
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
-from .addresses import cut, is_behind_proxy, parse_address
+from .addresses import Proxies, cut, is_unnamed_proxy, parse_address
 from .hashing import LONGEST
 from .view import View
 
@@ -41,9 +41,9 @@ class Guests:
     Threads may race for a count: a quota is not kept to the last one.
     """
 
-    def __init__(self, window: float, is_exempt: Callable[[View], bool] = is_behind_proxy) -> None:
-        """Exempt are addresses that all who come through a proxy have in common."""
-        self._window, self._is_exempt = window, is_exempt
+    def __init__(self, window: float, proxies: Proxies) -> None:
+        """Exempt is the address of a proxy that is none of `proxies`: that of all behind it."""
+        self._window, self._proxies = window, proxies
         self._current = self._before = _Period(float("-inf"))
         self._ids: dict[int, Found] = {}
 
@@ -60,35 +60,40 @@ class Guests:
     def _make_id(self, known: int, said: str, keep: Keep) -> Found:
         if len(self._ids) >= REMEMBERED:
             self._ids = {}
-        id = self._ids[known] = keep(said)
+        ids = self._ids  # not those of another key that comes meanwhile
+        id = ids[known] = keep(said)
         return id
 
     def admit(self, view: View, guest: Found, at: float) -> bool:
         """Whether a guest counts, who came at a moment of any clock; refused is one too many."""
-        if not self._current.since <= at < self._current.since + self._window:
-            self._turn(at)
+        # One that arrived in the period before and is told of late counts in this one.
+        current = self._current
+        if not current.since - self._window <= at < current.since + self._window:
+            self._turn(current, at)
         known = hash((view.address, guest))
         return known in self._current.guests or self._meet(view, known)
 
     def _meet(self, view: View, guest: int) -> bool:
         current, before = self._current, self._before
-        if view.address is None or len(current.guests) >= REMEMBERED:
+        if not isinstance(view.address, str) or len(current.guests) >= REMEMBERED:
             return True
         network = hash(_network(view.address))
         if guest not in before.guests:
             new = current.new.get(network, 0)
-            if before.of.get(network, 0) + new >= QUOTA and not self._is_exempt(view):
+            if before.of.get(network, 0) + new >= QUOTA and not is_unnamed_proxy(
+                view, self._proxies
+            ):
                 return False
             current.new[network] = new + 1
         current.of[network] = current.of.get(network, 0) + 1
         current.guests.add(guest)
         return True
 
-    def _turn(self, at: float) -> None:
+    def _turn(self, current: _Period, at: float) -> None:
         """Begins a period; the one before is that which has just ended, if any has."""
-        ended = self._current.since + self._window
+        ended = current.since + self._window
         has_just_ended = ended <= at < ended + self._window
-        self._before = self._current if has_just_ended else _Period(at)
+        self._before = current if has_just_ended else _Period(at)
         self._current = _Period(ended if has_just_ended else at)
 
 

@@ -6,6 +6,7 @@ source of its kind is made. Whatever is expired, tampered with, foreign or garba
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from hashlib import blake2b, sha1
@@ -22,6 +23,7 @@ PYRAMID_SECONDS = 1200
 LONGEST = 8192  # characters of a cookie or token; browsers send half of it
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
+_OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 
 Claim = tuple[object, float]
 """What was signed, and until when it holds, in seconds since the epoch."""
@@ -92,11 +94,16 @@ def auth_tkt(argument: str, signing: Signing) -> Read:
     helpers = [AuthTktCookieHelper(secret, name) for secret in signing.secrets]
 
     def verify(value: str) -> Claim:
-        request = _TicketRequest({name: value})
+        request = _TicketRequest({name: _unquoted(value)})
         tickets = (helper.identify(request) for helper in helpers)
         return next((ticket["userid"] for ticket in tickets if ticket), None), float("inf")
 
     return _verified(cookie(name), verify, as_id, signing)
+
+
+def _unquoted(value: str) -> str:
+    """A cookie without the escapes of a quoted one: the comma between two tokens is `\\054`."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
 
 
 class _TicketRequest:
@@ -180,7 +187,7 @@ def _verified(
         if until <= now:
             id, until = check(value)
             if signing.may_remember:
-                _remember(known, digest, id, min(until, now + REMEMBERED_SECONDS))
+                _remember(known, digest, id, min(until, now + (REMEMBERED_SECONDS if id else 1)))
         return id if until > now else None
 
     return verified

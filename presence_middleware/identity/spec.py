@@ -76,6 +76,8 @@ def _link(item: str) -> Link:
     name, _, argument = spec.partition(":")
     if name in SOURCES:
         return _known(kind, name, argument, form)
+    if (meant := name.replace("_", "-")) in SOURCES:
+        raise ValueError(f"{name} is no source; {meant} is")
     if _CALLABLE.fullmatch(spec):
         return Link(kind, spec, "", form == "hashed")
     raise ValueError(f"{spec!r} is no source")
@@ -92,8 +94,9 @@ def _known(kind: str, name: str, argument: str, form: str) -> Link:
     if bool(argument) != bool(source.argument) and not source.argument.startswith("["):
         raise ValueError(f"{name} takes {source.argument or 'no argument'}")
     hashed = form == "hashed" or (source.hashed and form != "raw")
-    if not hashed and _header_name(name, argument) in CREDENTIAL_HEADERS:
-        raise ValueError(f"{name}:{argument} carries a credential: add :hashed")
+    is_credential = name == "django-session" or _header_name(name, argument) in CREDENTIAL_HEADERS
+    if is_credential and not hashed:
+        raise ValueError(f"{source.written(name)} is a credential: it must be hashed")
     _check_name(source.argument, argument)
     return Link(kind, name, argument, hashed)
 

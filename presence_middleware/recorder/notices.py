@@ -2,35 +2,38 @@
 
 import logging
 import re
+import sys
 
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
-from ..identity import BOT, Link, View, is_behind_proxy
+from ..identity import BOT, Link, View, is_unnamed_proxy
 from ..settings import Settings
 from ..stores import Refused
 
 LOOKED_AT = 1000  # requests; later one a second
+LONGEST = 8192  # characters of a Cookie header that are looked at
 UNREAD = 20  # requests with a session that nothing reads, before it is said
-USERLESS = 100  # sightings without a user, before that is said
+USERLESS = 100  # sightings of people without a user, before that is said
 
 log = logging.getLogger("presence_middleware")
 
 _SIGNED = "with PRESENCE_SESSION_SECRET"
-# What frameworks send: which sources read it, and what a site would add.
+# What frameworks send: the sources that read it, and what a site would add for whom.
 _SESSIONS = {
-    "sessionid": (
+    "cookie sessionid": (
         {"django-session"},
-        "Django's session: presence_middleware.django.identify_user at the end of MIDDLEWARE",
+        "Django wants presence_middleware.django.identify_user at the end of MIDDLEWARE",
     ),
-    "session": (
-        {"session", "flask-session", "starlette-session", "pyramid-session"},
-        f"the session of Flask (user=flask-session:_user_id {_SIGNED}), Starlette "
-        "(user=session:KEY) or Pyramid (user=pyramid-session:KEY, likewise)",
+    "cookie session": (
+        {"flask-session", "starlette-session", "pyramid-session"},
+        f"Flask wants user=flask-session:_user_id {_SIGNED}, Pyramid user=pyramid-session:KEY "
+        "likewise, Starlette user=session:KEY",
     ),
-    "auth_tkt": ({"auth-tkt"}, f"Pyramid's ticket: user=auth-tkt {_SIGNED}"),
-    "beaker.session.id": ({"session"}, "Beaker's session: user=session:KEY"),
+    "cookie auth_tkt": ({"auth-tkt"}, f"Pyramid wants user=auth-tkt {_SIGNED}"),
+    "cookie beaker.session.id": ({"session"}, "Beaker wants user=session:KEY"),
+    "a bearer token": ({"bearer"}, f"a JWT wants user=bearer:sub {_SIGNED}"),
 }
-_COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*([^=;]+?)[ \t]*=")
+_COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*+([^=; \t]++)[ \t]*+=")
 
 
 class Notices:
@@ -43,9 +46,15 @@ class Notices:
         logins = {link.kind for link in links if not link.type.claimed}
         self._users = logins or set(settings.kinds) - {links[-1].kind, BOT}
         self._has_users = False
-        self._needs_address = not settings.trusted_proxies and bool(
-            {"ip", "visitor"} & {link.source for link in links}
+        self._needs_address = not self._reads.isdisjoint({"ip", "visitor"})
+        self._proxies = settings.trusted_proxies
+        self._question = (
+            "; is PRESENCE_SESSION_SECRET that of the framework?"
+            if any(link.type.signed for link in links)
+            else ""
         )
+        self._people = self._sightings = 0
+        self._wrote_people = False
         self._most = settings.max_members
         self.look_at = float("-inf")
         """When to `look` again, by the recorder's clock."""
@@ -59,16 +68,16 @@ class Notices:
         self._looks -= 1
         if self._looks < 0:
             self.look_at = now + 1
-        if self._needs_address and is_behind_proxy(view):
+        if self._needs_address and is_unnamed_proxy(view, self._proxies):
             self._is_behind_proxy = True
-        sent = set(_COOKIE_NAME.findall(view.header("cookie") or "")) - self._reads
-        for name in sent & _SESSIONS.keys():
-            if self._reads.isdisjoint(_SESSIONS[name][0]):
-                self._unread[name] = self._unread.get(name, 0) + 1
+        for sent in _sent(view) & _SESSIONS.keys() - self._reads:
+            if self._reads.isdisjoint(_SESSIONS[sent][0]):
+                self._unread[sent] = self._unread.get(sent, 0) + 1
 
     def wrote(self, kind: str, refused: Refused) -> None:
         """Hears which kinds were recorded, and what had no room."""
         self._has_users = self._has_users or kind in self._users
+        self._wrote_people = self._wrote_people or kind != BOT
         if refused.full:
             self._say(
                 f"no room for more of kind {kind}, new ones are not recorded: PRESENCE_MAX_MEMBERS "
@@ -87,27 +96,33 @@ class Notices:
         self._say(f"a request could not be read ({type(error).__name__}), and is not recorded")
 
     def tick(self, sightings: int, driver: Driver) -> None:
-        """Says what there is to say, now and then; after the first write, also of the server."""
+        """Says what there is to say, now and then; after the first write, also of the server.
+
+        `sightings` is how many there have been so far: those of bots alone are no matter.
+        """
+        if self._wrote_people:
+            self._people += sightings - self._sightings
+        self._sightings, self._wrote_people = sightings, False
         if self._is_behind_proxy:
             self._say(
                 "requests come through a proxy, which PRESENCE_TRUSTED_PROXIES does not name: "
                 "people with one browser count as one"
             )
-        if not self._has_users:
-            self._say_what_is_unread(sightings)
+        if self._users and not self._has_users:
+            self._say_what_is_unread()
         self._ask_server(driver)
 
-    def _say_what_is_unread(self, sightings: int) -> None:
-        for name, requests in list(self._unread.items()):
-            if requests >= UNREAD:
+    def _say_what_is_unread(self) -> None:
+        for sent, requests in list(self._unread.items()):
+            if requests >= UNREAD and not _is_seen_to(sent):
                 self._say(
-                    f"cookie {name} arrives, no user was found, and nothing in PRESENCE_IDENTITY "
-                    f"reads {_SESSIONS[name][1]}"
+                    f"{sent} arrives, no user was found so far, and nothing in PRESENCE_IDENTITY "
+                    f"reads it: {_SESSIONS[sent][1]}"
                 )
-        if self._users and sightings >= USERLESS:
+        if self._people >= USERLESS:
             self._say(
                 f"no {' nor '.join(sorted(self._users))} among {USERLESS} visits: what "
-                "PRESENCE_IDENTITY names has found nobody logged in"
+                f"PRESENCE_IDENTITY names has found nobody logged in{self._question}"
             )
 
     def _ask_server(self, driver: Driver) -> None:
@@ -127,6 +142,22 @@ class Notices:
             log.warning("presence: %s", what)
 
 
+def _sent(view: View) -> set[str]:
+    """What a request carries, in the words of `_SESSIONS`."""
+    sent = {
+        f"cookie {name}" for name in _COOKIE_NAME.findall((view.header("cookie") or "")[:LONGEST])
+    }
+    if (view.header("authorization") or "").startswith("Bearer "):
+        sent.add("a bearer token")
+    return sent
+
+
 def _cookie_of(link: Link) -> str:
-    """The cookie that a link reads by a name of the site's."""
-    return link.argument.rpartition("@")[2]
+    """The cookie that a link reads by a name of the site's, in the words of `_SESSIONS`."""
+    is_name = link.source == "cookie" or link.type.argument == "[COOKIE]"
+    return f"cookie {link.argument if is_name else link.argument.partition('@')[2]}"
+
+
+def _is_seen_to(sent: str) -> bool:
+    """Whether Django's own layer is there, which tells of those for whom a page asked."""
+    return sent == "cookie sessionid" and "presence_middleware.django" in sys.modules

@@ -1,6 +1,6 @@
 """What is found out about a request as it arrives: from where, who, and whether it counts."""
 
-from ..identity import Chain, Guests, SecretHasher, SharedHasher, View, is_behind_proxy, locator
+from ..identity import Chain, Guests, SecretHasher, SharedHasher, View, locator
 from ..settings import Settings
 from .notices import Notices
 from .unseen import Unseen
@@ -11,9 +11,7 @@ class Reception:
 
     def __init__(self, settings: Settings, notices: Notices) -> None:
         """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
-        # Who comes through a proxy that nobody has named has its address, as all the others have.
-        is_exempt = never if settings.trusted_proxies else is_behind_proxy
-        self.guests = Guests(settings.window, is_exempt)
+        self.guests = Guests(settings.window, settings.trusted_proxies)
         hasher = (
             SecretHasher(settings.secret)
             if settings.secret
@@ -42,8 +40,3 @@ class Reception:
         except Exception as error:  # an environ or scope that is none
             self._notices.unreadable(error)
             view.counts = False
-
-
-def never(_: View) -> bool:
-    """No address is exempt."""
-    return False

@@ -17,8 +17,9 @@ class Unseen:
     """Tells from an arriving request that it shows nobody to be there."""
 
     def __init__(self, *paths: str) -> None:
-        """`paths` are those of no visit; `*` in them is anything."""
-        self._paths = frozenset(path for path in paths if "*" not in path)
+        """`paths` are those of no visit, with a slash behind or not; `*` in them is anything."""
+        exact = [path for path in paths if "*" not in path]
+        self._paths = frozenset((*exact, *(f"{path}/" for path in exact)))
         self._matches = _matcher([path for path in paths if "*" in path])
 
     def __call__(self, view: View) -> bool:
@@ -45,5 +46,12 @@ def _is_preflight(view: View) -> bool:
 
 
 def _matcher(globs: list[str]) -> Callable[[str], object] | None:
-    patterns = (".*".join(map(re.escape, glob.split("*"))) for glob in globs)
+    patterns = map(_pattern, globs)
     return re.compile("|".join(patterns), re.DOTALL).fullmatch if globs else None
+
+
+def _pattern(glob: str) -> str:
+    """What lies between two stars is looked for once, from the left: a path costs no more."""
+    first, *between = map(re.escape, glob.split("*"))
+    last = [".*" + between.pop()] if between else []
+    return first + "".join(f"(?>.*?{part})" for part in between) + "".join(last)

@@ -5,6 +5,8 @@ from typing import Protocol
 
 from ..identity import Chain, Found, Identity, Reader, View, Who, as_kept, known_kind
 
+PATIENCE = 5.0  # seconds in which a slow request may log somebody in
+
 
 class Sink(Protocol):
     """Where visits report: the recorder, as they see it."""
@@ -99,7 +101,13 @@ class Visit:
         """Records a long visit while it lasts: what it said so far, then again every so often."""
         if self._recorded is not None and now - self.stamp >= every:
             self.stamp, self._recorded, self._is_long = now, None, True
-        self.settle()
+        if not self._may_become_known(now):
+            self.settle()
+
+    def _may_become_known(self, now: float) -> bool:
+        """Whether a layer may still say who this is: until then, nobody is taken for a guest."""
+        is_young = not self._is_long and now - self.stamp < PATIENCE
+        return is_young and bool(self._late) and self._who() is self._arrived_as
 
     def end(self) -> None:
         """The request is over, however it ended."""
@@ -131,10 +139,11 @@ class Visit:
     def _who(self) -> Who | None:
         if self._said is not None:
             return self._said
-        if self._view is None:
+        view = self._view  # another thread may end it meanwhile
+        if view is None:
             return self._recorded
         for reader in self._late:
-            found = reader.read(self._view)
+            found = reader.read(view)
             if found is not None:
                 return reader.kind, found
         return self._arrived_as

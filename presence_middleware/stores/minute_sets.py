@@ -12,6 +12,8 @@ from .plan import Batch, Command, Plan, score, texts
 from .record import UNSCORED, Recording, Refused, Stamped, by_minute, send, total
 from .store import Sighting
 
+LOOKED_AT = 30  # minutes, for whether somebody is known where there is little room
+
 
 class MinuteSets:
     """Cheap to write, no times; a union takes longer the more there are (a million: 700 ms)."""
@@ -19,10 +21,12 @@ class MinuteSets:
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
         self.keep = keep
         self._prefix, self._kind = prefix, kind
-        self._earlier = math.ceil(window / keys.MINUTE)
-        # Nobody new comes while any minute of the window has its share: so all of them together
-        # never hold more different ids than `most`, without a union to count them.
-        share = max(1, most // (self._earlier + 1))
+        # Nobody new comes while the minutes together have `most` members, though an id may be in
+        # several: so there are never more different ones, and no union is needed to count them.
+        # Of a long window only the last minutes are looked at, which have their share of it.
+        minutes = math.ceil(window / keys.MINUTE) + 1
+        self._earlier = min(minutes, LOOKED_AT) - 1
+        share = max(1, most * (self._earlier + 1) // minutes)
         self._recording = Recording(UNSCORED, prefix, kind, keep, share)
         self._departures = Departures(prefix, kind, window, keep)
 
@@ -35,8 +39,11 @@ class MinuteSets:
         return total((yield from send(commands)))
 
     def _record_in(self, minute: int, seen: list[Stamped]) -> list[Command]:
-        earlier = [self._key(earlier) for earlier in range(minute - self._earlier, minute)]
-        return self._recording.at(self._key(minute), seen, earlier)
+        # The nearest first: there most who are known are found. A sighting may come late, too, when
+        # others have filled the minutes after it.
+        near = [offset for ago in range(1, self._earlier + 1) for offset in (-ago, ago)]
+        others = [self._key(minute + offset) for offset in near]
+        return self._recording.at(self._key(minute), seen, others)
 
     def touch(self, id: str, now: float) -> Plan[None]:
         record = self._record_in(keys.minute_of(now), [(id, now)])

@@ -69,9 +69,9 @@ SCORED = _SCRIPT % {
 }
 UNSCORED = _SCRIPT % {
     "size": """
-  local largest = redis.call('SCARD', KEYS[1])
-  for i = 4, #KEYS do largest = math.max(largest, redis.call('SCARD', KEYS[i])) end
-  return largest""",
+  local all = redis.call('SCARD', KEYS[1])
+  for i = 4, #KEYS do all = all + redis.call('SCARD', KEYS[i]) end
+  return all""",
     "known": """
   if redis.call('SISMEMBER', KEYS[1], id) == 1 then return true end
   for i = 4, #KEYS do
