@@ -90,7 +90,8 @@ def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> N
         wait_until(
             lambda: "Who is online" in (process.stdout.readline() if process.stdout else ""), 500
         )
-        answer = httpx.get("http://127.0.0.1:8000/", trust_env=False).text
+        browser = {"User-Agent": "Mozilla/5.0 Firefox/140.0"}
+        answer = httpx.get("http://127.0.0.1:8000/", headers=browser, trust_env=False).text
         assert "1 guest online" in answer
     finally:
         os.killpg(process.pid, signal.SIGINT)
