@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import blake2b, sha1
 from typing import Any
 
@@ -29,7 +30,7 @@ Claim = tuple[object, float]
 """What was signed, and until when it holds, in seconds since the epoch."""
 
 Verify = Callable[[str], Claim]
-"""Tells what a value says; raises, or says nothing, if nobody with a secret has signed it."""
+"""Tells what a value says; raises if nobody with its secret has signed it."""
 
 
 def flask_session(argument: str, signing: Signing) -> Read:
@@ -46,7 +47,7 @@ def flask_session(argument: str, signing: Signing) -> Read:
         session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
         return session, signed.timestamp() + FLASK_SECONDS
 
-    return _session_cookie(argument, verify, signing)
+    return _session_cookie(argument, [verify], signing)
 
 
 def starlette_session(argument: str, signing: Signing) -> Read:
@@ -59,31 +60,23 @@ def starlette_session(argument: str, signing: Signing) -> Read:
         session, signed = signer.unsign(value, STARLETTE_SECONDS, return_timestamp=True)
         return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
 
-    return _session_cookie(argument, verify, signing)
+    return _session_cookie(argument, [verify], signing)
 
 
 def pyramid_session(argument: str, signing: Signing) -> Read:
     """A key of the cookie of Pyramid's SignedCookieSessionFactory."""
     from webob.cookies import SignedSerializer
 
-    serializers = [
-        SignedSerializer(secret, "pyramid.session.", "sha512") for secret in signing.secrets
-    ]
+    def verifier(secret: str) -> Verify:
+        loads = SignedSerializer(secret, "pyramid.session.", "sha512").loads
 
-    def verify(value: str) -> Claim:
-        renewed, _, session = _first_valid(serializers, value.encode())
-        return session, renewed + PYRAMID_SECONDS
+        def verify(value: str) -> Claim:
+            renewed, _, session = loads(value.encode())
+            return session, renewed + PYRAMID_SECONDS
 
-    return _session_cookie(argument, verify, signing)
+        return verify
 
-
-def _first_valid(serializers: list[Any], value: bytes) -> Any:
-    for serializer in serializers[:-1]:
-        try:
-            return serializer.loads(value)
-        except ValueError:  # signed with another of the secrets
-            continue
-    return serializers[-1].loads(value)
+    return _session_cookie(argument, list(map(verifier, signing.secrets)), signing)
 
 
 def auth_tkt(argument: str, signing: Signing) -> Read:
@@ -91,14 +84,17 @@ def auth_tkt(argument: str, signing: Signing) -> Read:
     from pyramid.authentication import AuthTktCookieHelper
 
     name = argument or "auth_tkt"
-    helpers = [AuthTktCookieHelper(secret, name) for secret in signing.secrets]
 
-    def verify(value: str) -> Claim:
-        request = _TicketRequest({name: _unquoted(value)})
-        tickets = (helper.identify(request) for helper in helpers)
-        return next((ticket["userid"] for ticket in tickets if ticket), None), float("inf")
+    def verifier(secret: str) -> Verify:
+        identify = AuthTktCookieHelper(secret, name).identify
 
-    return _verified(cookie(name), verify, as_id, signing)
+        def verify(value: str) -> Claim:
+            ticket = identify(_TicketRequest({name: _unquoted(value)}))
+            return ticket["userid"], float("inf")  # there is no ticket with another's secret
+
+        return verify
+
+    return _verified(cookie(name), list(map(verifier, signing.secrets)), as_id, signing)
 
 
 def _unquoted(value: str) -> str:
@@ -120,18 +116,22 @@ def bearer(claim: str, signing: Signing) -> Read:
     import jwt
 
     decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
-    keys = [(secret, _algorithms(secret)) for secret in signing.secrets]
 
-    def verify(token: str) -> Claim:
-        for secret, algorithms in keys:
-            try:
-                claims = decoder.decode(token, secret, algorithms)
-            except (jwt.PyJWTError, ValueError, TypeError):  # another's of the secrets, or nobody's
-                continue
+    def verifier(secret: str) -> Verify:
+        algorithms = _algorithms(secret)
+
+        def verify(token: str) -> Claim:
+            claims = decoder.decode(token, secret, algorithms)
             return claims, float(claims.get("exp", "inf"))
-        return None, float("inf")
 
-    return _verified(_token, verify, lambda claims: as_id(nested(claims, claim)), signing)
+        return verify
+
+    return _verified(
+        _token,
+        list(map(verifier, signing.secrets)),
+        lambda claims: as_id(nested(claims, claim)),
+        signing,
+    )
 
 
 def _token(view: View) -> str | None:
@@ -146,12 +146,12 @@ def _algorithms(secret: str) -> list[str]:
     return ["HS256", "HS384", "HS512"]
 
 
-def _session_cookie(argument: str, verify: Verify, signing: Signing) -> Read:
+def _session_cookie(argument: str, verifiers: list[Verify], signing: Signing) -> Read:
     """`KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own."""
     key, _, name = argument.partition("@")
     return _verified(
         cookie(name or "session"),
-        verify,
+        verifiers,
         lambda session: as_id(_untagged(nested(session, key))),
         signing,
     )
@@ -163,7 +163,10 @@ def _untagged(value: object) -> object:
 
 
 def _verified(
-    read: Read, verify: Verify, id_of: Callable[[object], str | None], signing: Signing
+    read: Read,
+    verifiers: list[Verify],
+    id_of: Callable[[object], str | None],
+    signing: Signing,
 ) -> Read:
     """Verifies a value once, and again after a minute: that takes as long as twenty sightings.
 
@@ -172,11 +175,11 @@ def _verified(
     known: dict[bytes, tuple[str | None, float]] = {}
 
     def check(value: str) -> tuple[str | None, float]:
-        try:
-            signed, until = verify(value)
-            return id_of(signed), until
-        except Exception:  # whatever the libraries make of garbage
-            return None, float("inf")
+        for verify in verifiers:
+            with suppress(Exception):  # another's of the secrets, or whatever garbage leads to
+                signed, until = verify(value)
+                return id_of(signed), until
+        return None, float("inf")
 
     def verified(view: View) -> str | None:
         value = read(view)
