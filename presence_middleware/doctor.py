@@ -14,6 +14,7 @@ from .connections import Driver, eviction_policy, facts
 from .errors import PresenceError
 from .settings import Settings, variable
 from .stores import Batch, Plan
+from .stores.plan import text
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that do all that is needed
 MOST_OFFSET = 1.0  # seconds between this host's clock and the server's
@@ -56,8 +57,8 @@ def examine(settings: Settings, driver: Driver) -> Iterator[Finding]:
         return
     for question in (_clock(), _eviction(), _memory()):
         yield _ask(driver, question)
+    now = driver.run(driver.clock.now())
     for kind, store in settings.stores().items():
-        now = driver.run(driver.clock.now())
         yield _ask(driver, _kind(kind, settings.store_of(kind), store.keys(now)))
 
 
@@ -106,7 +107,7 @@ def _memory() -> Plan[Finding]:
 def _kind(kind: str, store: str, keys: list[str]) -> Plan[Finding]:
     """Members, bytes and times to live of a kind's keys."""
     types = yield Batch(tuple(("TYPE", key) for key in keys))
-    there = [(key, _text(type)) for key, type in zip(keys, types, strict=True)]
+    there = [(key, text(type)) for key, type in zip(keys, types, strict=True)]
     there = [(key, type) for key, type in there if type in _SIZES]
     if not there:
         return Finding(True, f"kind {kind}: {store}, no keys: nobody was seen lately")
@@ -122,10 +123,6 @@ def _kind(kind: str, store: str, keys: list[str]) -> Plan[Finding]:
     if lasting:
         return Finding(False, f"{found}; these have no time to live: {', '.join(lasting)}")
     return Finding(True, found)
-
-
-def _text(reply: bytes | str) -> str:
-    return reply if isinstance(reply, str) else reply.decode()
 
 
 def _bytes(count: float) -> str:
