@@ -180,7 +180,7 @@ class Settings:
             yield f"is hashed and needs a secret: {forms.fresh_secret()}"
         if source.signed and not self.session_secret:
             yield "needs PRESENCE_SESSION_SECRET: the secret with which the framework signs"
-        if source.library and find_spec(source.library) is None:
+        if source.module and find_spec(source.module) is None:
             yield f"needs pip install 'presence_middleware[{source.extra}]'"
 
 

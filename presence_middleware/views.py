@@ -36,7 +36,7 @@ class WsgiView(_View):
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self._environ = environ
-        self.address = environ.get("REMOTE_ADDR") or None
+        self.address = self.peer
         self._agent = UNREAD
         self.counts = True
 

@@ -40,7 +40,7 @@ class SourceType:
     """Whether a client can make up any number of them from one address."""
     signed: bool = False
     """Whether it is verified with `PRESENCE_SESSION_SECRET`."""
-    library: str = ""
+    module: str = ""
     """What must be importable for it."""
     extra: str = ""
     """Which extra of this package brings that."""
@@ -130,22 +130,22 @@ SOURCES: Mapping[str, SourceType] = {
     "header": SourceType(header, "NAME"),
     "session": SourceType(session, "KEY", late=True),
     "flask-session": SourceType(
-        sessions.flask_session, "KEY[@COOKIE]", signed=True, library="itsdangerous", extra="flask"
+        sessions.flask_session, "KEY[@COOKIE]", signed=True, module="itsdangerous", extra="flask"
     ),
     "starlette-session": SourceType(
         sessions.starlette_session,
         "KEY[@COOKIE]",
         signed=True,
-        library="itsdangerous",
+        module="itsdangerous",
         extra="starlette",
     ),
     "pyramid-session": SourceType(
-        sessions.pyramid_session, "KEY[@COOKIE]", signed=True, library="webob", extra="pyramid"
+        sessions.pyramid_session, "KEY[@COOKIE]", signed=True, module="webob", extra="pyramid"
     ),
     "auth-tkt": SourceType(
-        sessions.auth_tkt, "[COOKIE]", signed=True, library="pyramid", extra="pyramid"
+        sessions.auth_tkt, "[COOKIE]", signed=True, module="pyramid", extra="pyramid"
     ),
-    "bearer": SourceType(sessions.bearer, "CLAIM", signed=True, library="jwt", extra="jwt"),
+    "bearer": SourceType(sessions.bearer, "CLAIM", signed=True, module="jwt", extra="jwt"),
     "django-session": SourceType(
         django_session, "[COOKIE]", hashed=True, claimed=True, minted=True
     ),
