@@ -11,6 +11,7 @@ from .identity import BOT, BOT_MODES
 from .stores import STORES
 
 SHORTEST_SECRET = 16  # characters
+MOST_SHARDS = 1024
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private"
 _KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
 
@@ -73,6 +74,14 @@ def bots(value: object) -> str:
     if text not in BOT_MODES:
         raise ValueError(", ".join(BOT_MODES))
     return text
+
+
+def shards(value: object) -> int:
+    """Over how many keys a kind is spread."""
+    number = values.whole(value)
+    if number > MOST_SHARDS:
+        raise ValueError(f"a whole number from 1 to {MOST_SHARDS}")
+    return number
 
 
 def application(value: object) -> str:

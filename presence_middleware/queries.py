@@ -11,7 +11,7 @@ from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
 from .identity import as_kept, known_kind
 from .settings import Settings
-from .stores import Plan, Sighting, Store, moment_of
+from .stores import Plan, Shards, Sighting, moment_of
 
 Id = str | int
 Window = float | str | object
@@ -25,10 +25,11 @@ class Queries:
         self._window = settings.window
         self._kinds = settings.kinds
         self._stores = settings.stores()
+        self._layout = settings.layout()
 
     def count(self, kind: str | None, window: Window) -> Plan[int]:
         store, seconds = self._within(kind, window)
-        return (yield from store.count((yield from self._clock.now()), seconds))
+        return (yield from store.count((yield from self._now()), seconds))
 
     def counts(self, window: Window) -> Plan[dict[str, int]]:
         counts = {}
@@ -42,7 +43,7 @@ class Queries:
         store, seconds = self._within(kind, window)
         if limit is not None and limit < 1:
             raise QueryError(f"limit is {limit!r}: at least 1, or None for everyone")
-        now = yield from self._clock.now()
+        now = yield from self._now()
         return (yield from store.online(now, seconds, limit, before))
 
     def is_online(self, id: Id, kind: str | None, window: Window) -> Plan[bool]:
@@ -52,27 +53,42 @@ class Queries:
         store, seconds = self._within(kind, window)
         if not (kept := list(dict.fromkeys(map(_kept, ids)))):
             return []
-        return (yield from store.online_among(kept, (yield from self._clock.now()), seconds))
+        online = yield from store.online_among(kept, (yield from self._now()), seconds)
+        return [sighting.id for sighting in online]
 
     def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
         store, seconds = self._within(kind, window)
-        return (yield from store.online_friends(key, (yield from self._clock.now()), seconds))
+        online = yield from store.online_friends(key, (yield from self._now()), seconds)
+        return [sighting.id for sighting in online]
 
     def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
-        store = self._store(kind)
-        stamp = yield from store.last_seen(_kept(id), (yield from self._clock.now()))
+        store, kept = self._store(kind), _kept(id)
+        stamp = yield from store.of(kept).last_seen(kept, (yield from self._now()))
         return None if stamp is None else moment_of(stamp)
 
     def touch(self, id: Id, kind: str | None) -> Plan[None]:
-        yield from self._store(kind).touch(_kept(id), (yield from self._clock.latest()))
+        store, kept = self._store(kind), _kept(id)
+        yield from store.of(kept).touch(kept, (yield from self._latest()))
 
     def leave(self, id: Id, kind: str | None) -> Plan[None]:
-        yield from self._store(kind).leave(_kept(id), (yield from self._clock.latest()))
+        store, kept = self._store(kind), _kept(id)
+        yield from store.of(kept).leave(kept, (yield from self._latest()))
 
     def forget(self, id: Id, kind: str | None) -> Plan[None]:
-        yield from self._store(kind).forget(_kept(id), (yield from self._clock.latest()))
+        store, kept = self._store(kind), _kept(id)
+        yield from store.of(kept).forget(kept, (yield from self._latest()))
 
-    def _within(self, kind: str | None, window: Window) -> tuple[Store, float]:
+    def _now(self) -> Plan[float]:
+        """The time for a read, once it is known where to read."""
+        yield from self._layout.check(self._clock.stamp())
+        return (yield from self._clock.now())
+
+    def _latest(self) -> Plan[float]:
+        """The time for a write, once it is known where to write."""
+        yield from self._layout.claim(self._clock.stamp())
+        return (yield from self._clock.latest())
+
+    def _within(self, kind: str | None, window: Window) -> tuple[Shards, float]:
         """The store of a kind, and a window that it can answer for, in seconds."""
         store = self._store(kind)
         if window is None:
@@ -88,7 +104,7 @@ class Queries:
             )
         return store, seconds
 
-    def _store(self, kind: str | None) -> Store:
+    def _store(self, kind: str | None) -> Shards:
         return self._stores[known_kind(self._kinds[0] if kind is None else kind, self._kinds)]
 
 

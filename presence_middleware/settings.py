@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -21,7 +22,8 @@ from .identity import (
     parse_prefix,
     parse_proxies,
 )
-from .stores import STORES, Store
+from .stores import STORES, Layout, Shards
+from .stores.keys import spread
 
 log = logging.getLogger("presence_middleware")
 
@@ -97,6 +99,9 @@ class Settings:
     max_members: int = _setting(
         "1000000", values.whole, "how many ids of a kind Redis holds; new ones past it are refused"
     )
+    shards: int = _setting(
+        "1", forms.shards, "over how many keys a kind is spread, on a Cluster or for many millions"
+    )
     app: str = _setting(
         "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
     )
@@ -150,14 +155,20 @@ class Settings:
             return self.window
         return self.window + self.retention
 
-    def stores(self) -> dict[str, Store]:
+    def stores(self) -> dict[str, Shards]:
         """The store of each kind, as plans."""
-        return {
-            kind: STORES[self.store_of(kind)](
-                self.prefix, kind, self.window, self.keep(kind), self.max_members
-            )
-            for kind in self.kinds
-        }
+        return {kind: self._spread(kind) for kind in self.kinds}
+
+    def layout(self) -> Layout:
+        """How the keys are spread, to be agreed upon with other processes."""
+        return Layout(self.prefix, self.shards, max(map(self.keep, self.kinds)))
+
+    def _spread(self, kind: str) -> Shards:
+        is_cluster = self.redis_url.is_cluster
+        store, most = STORES[self.store_of(kind)], math.ceil(self.max_members / self.shards)
+        prefixes = spread(self.prefix, self.shards, is_cluster=is_cluster)
+        shards = [store(p, kind, self.window, self.keep(kind), most) for p in prefixes]
+        return Shards(shards, on_one_server=not is_cluster)
 
     def _contradictions(self) -> Iterator[str]:
         if self.flush_interval > self.window / 3:

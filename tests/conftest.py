@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import redis
@@ -16,6 +17,9 @@ from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import STORES
 
 from . import timed_site
+
+if TYPE_CHECKING:
+    from .clusters import Cluster
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -82,13 +86,44 @@ def prefix() -> str:
     return f"t{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(params=["memory", "valkey", "redis_server"])
-def backend_url(request: pytest.FixtureRequest, prefix: str) -> str:
-    """`PRESENCE_REDIS_URL` of each backend: fakeredis, Valkey, and Redis if installed."""
-    if request.param == "memory":
-        return f"memory://{prefix}"
-    server: Server = request.getfixturevalue(request.param)
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
+    """Three nodes."""
+    from .clusters import Cluster
+
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.close()
+
+
+BACKENDS = ["memory", "valkey", "redis_server", "cluster"]
+
+
+class Backend(NamedTuple):
+    """Where a site keeps its keys, and over how many of a kind."""
+
+    url: str
+    shards: int
+
+
+def _url(name: str, request: pytest.FixtureRequest) -> str:
+    if name == "memory":
+        return f"memory://{request.getfixturevalue('prefix')}"
+    server: Server | Cluster = request.getfixturevalue(name)
     return server.url
+
+
+@pytest.fixture(params=BACKENDS)
+def backend_url(request: pytest.FixtureRequest) -> str:
+    """`PRESENCE_REDIS_URL` of each backend: fakeredis, Valkey, Redis if installed, a Cluster."""
+    return _url(request.param, request)
+
+
+@pytest.fixture(params=[*BACKENDS, "valkey/3", "cluster/6"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each of them, and shards on one server and on the nodes of a Cluster."""
+    name, _, shards = request.param.partition("/")
+    return Backend(_url(name, request), int(shards or 1))
 
 
 @pytest.fixture
@@ -118,10 +153,9 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["sync", "async"])
 def site(
-    request: pytest.FixtureRequest, store: str, backend_url: str, prefix: str
+    request: pytest.FixtureRequest, store: str, backend: Backend, prefix: str
 ) -> Iterator[timed_site.Site]:
     """One contract: each store, asked plainly and with `await`, on each backend."""
-    with timed_site.opened(
-        timed_site.settings(backend_url, prefix, store=store), request.param
-    ) as site:
+    settings = timed_site.settings(backend.url, prefix, store=store, shards=backend.shards)
+    with timed_site.opened(settings, request.param) as site:
         yield site

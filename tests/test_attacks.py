@@ -149,12 +149,14 @@ def test_in_an_outage_no_reader_waits_for_the_write(
 ) -> None:
     recorder = Recorder(site(valkey.url, prefix))
     visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
-    recorder._outage.failed(OSError("gone"), 0)
-    writers: list[threading.Thread] = []  # the recorder's own thread may well be among them
-    monkeypatch.setattr(recorder, "write", lambda: writers.append(threading.current_thread()))
+    recorder._writer.backoff.failed("")
+    senders: list[threading.Thread] = []  # the recorder's own thread may well be among them
+    monkeypatch.setattr(
+        recorder._driver, "run", lambda *_: senders.append(threading.current_thread())
+    )
     visit.flush()
     assert recorder.stats().recorded == 1
-    assert threading.current_thread() not in writers
+    assert threading.current_thread() not in senders
 
 
 def test_whoever_is_seen_again_while_everyone_is_listed_is_listed(

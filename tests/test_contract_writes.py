@@ -14,7 +14,9 @@ from presence_middleware.stores import moment_of
 from .timed_site import NOON, WINDOW, Site, opened, settings
 
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-REAL = pytest.mark.parametrize("backend_url", ["valkey", "redis_server"], indirect=True)
+URLS = ["valkey", "redis_server"]
+REAL = pytest.mark.parametrize("backend", [*URLS, "cluster", "cluster/6"], indirect=True)
+OF_ONE_SERVER = pytest.mark.parametrize("backend_url", URLS, indirect=True)
 
 
 def test_touch_puts_one_online_now(site: Site) -> None:
@@ -216,7 +218,7 @@ def _client(mode: str, url: str, options: dict[str, Any]) -> Any:
     return factory.from_url(url, **options)
 
 
-@REAL
+@OF_ONE_SERVER
 @WITH_IDS
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("protocol", "decoded"), [(2, True), (3, False), (3, True)])
@@ -231,7 +233,7 @@ def test_a_client_of_the_sites_own_is_as_good(
             _ask_everything(site)
 
 
-@REAL
+@OF_ONE_SERVER
 @WITH_IDS
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_url_may_choose_the_protocol(

@@ -221,7 +221,7 @@ def test_a_flood_while_redis_is_away_is_bounded_and_loses_nobody_who_waits(
         site.ask(request)
     forged, most = 0, 0
     # The thread tries again and again meanwhile: what it holds in its hands waits as well.
-    while forged < FEW or site.recorder._outage._failures < 3:
+    while forged < FEW or site.recorder._writer.backoff._failing.get("", (0,))[0] < 3:
         site.ask(addresses(forged))
         forged += 1
         most = max(most, site.recorder.stats().pending)

@@ -1,5 +1,6 @@
 """From a URL to a running plan: addresses, clients, the server's clock, drivers."""
 
+import inspect
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from ..errors import SettingsError
 from .clients import async_client, close_async_clients, doubt, sync_client
 from .clock import ServerClock
+from .cluster import ClusterDriver
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
 from .server import eviction_policy, facts
 from .url import RedisURL
@@ -29,12 +31,17 @@ Clock = Callable[[], float]
 
 
 def driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> Driver:
-    """A driver for the site's Redis, or for a `redis.Redis` of the caller's own."""
-    if client is not None and _is_async(client):
-        raise SettingsError("client= wants a redis.Redis here: what writes is a thread")
+    """A driver for the site's Redis, or for a `redis.Redis` or `RedisCluster` of the caller's own.
+
+    Raises `SettingsError` for a client of another sort.
+    """
+    kind: type[Driver] = ClusterDriver if url.is_cluster else Driver
     if client is not None:
-        return Driver(lambda: client, ServerClock(clock))
-    return Driver(
+        if _is_async(client):
+            raise SettingsError("client= wants a redis.Redis here: what writes is a thread")
+        _check(client, url)
+        return kind(lambda: client, ServerClock(clock))
+    return kind(
         partial(sync_client, url),
         ServerClock(clock) if clock else _clock(url),
         join=partial(sync_client, url, start=False),
@@ -43,13 +50,19 @@ def driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> Dri
 
 
 def async_driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> AsyncRunner:
-    """The same for coroutines; of the caller's own, a `redis.asyncio.Redis` or a `redis.Redis`."""
-    if client is None:
-        server_clock = ServerClock(clock) if clock else _clock(url)
-        return AsyncDriver(partial(async_client, url), server_clock, partial(doubt, url))
-    if _is_async(client):
+    """The same for coroutines; of the caller's own, a `redis.asyncio.Redis` or any for `driver`.
+
+    A Cluster is asked in threads.
+    """
+    if client is not None and _is_async(client):
+        if url.is_cluster:
+            raise SettingsError("client= wants a redis.RedisCluster here: it is asked in threads")
+        _check(client, url)
         return AsyncDriver(partial(_given, client), ServerClock(clock))
-    return ThreadDriver(driver(url, client, clock))
+    if client is not None or url.is_cluster:
+        return ThreadDriver(driver(url, client, clock))
+    server_clock = ServerClock(clock) if clock else _clock(url)
+    return AsyncDriver(partial(async_client, url), server_clock, partial(doubt, url))
 
 
 async def _given(client: Any) -> Any:
@@ -63,6 +76,14 @@ def _clock(url: RedisURL) -> ServerClock:
 
 
 def _is_async(client: Any) -> bool:
-    from redis.asyncio import Redis, RedisCluster
+    return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
-    return isinstance(client, (Redis, RedisCluster))
+
+def _check(client: Any, url: RedisURL) -> None:
+    from redis import RedisCluster, asyncio
+
+    if isinstance(client, (RedisCluster, asyncio.RedisCluster)) != url.is_cluster:
+        raise SettingsError(
+            "client= is of a Cluster, or PRESENCE_REDIS_URL is redis+cluster://…, but not both: "
+            "the URL decides how keys are named"
+        )

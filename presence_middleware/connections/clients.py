@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from . import sentinel
+from . import cluster, sentinel
 from .url import RedisURL
 
 TIMEOUT = 0.5  # seconds, for a connection and for a reply
@@ -68,8 +68,14 @@ async def close_async_clients() -> None:
 
 
 def doubt(url: RedisURL) -> None:
-    """Notes an error: before the next use, an embedded server is looked after."""
-    _sockets.pop((os.getpid(), url), None)
+    """Notes an error: before the next use, an embedded server is looked after.
+
+    And a Cluster, none of whose nodes answers, is looked for from the start.
+    """
+    key = (os.getpid(), url)
+    _sockets.pop(key, None)
+    if url.is_cluster:
+        _sync.pop(key, None)
 
 
 def _address(key: Key, start: bool = True) -> str:
@@ -95,6 +101,9 @@ def _open_sync(url: RedisURL, address: str) -> Any:
     options = {"retry": retry, **_OPTIONS}
     if url.scheme == "redis+sentinel":
         return sentinel.client(sentinel.parse(address), options)
+    if url.is_cluster:
+        is_encrypted = url.scheme.startswith("rediss")
+        return cluster.client(cluster.parse(address), _OPTIONS, is_encrypted=is_encrypted)
     return Redis.from_url(address, **options)
 
 

@@ -47,7 +47,15 @@ class Driver:
 
     def joining(self) -> "Driver":
         """This driver, but one that starts no server."""
-        return Driver(self._join, self.clock, doubt=self._doubt)
+        return type(self)(self._join, self.clock, doubt=self._doubt)
+
+    def nodes(self) -> "list[tuple[str, Driver]]":
+        """Each server that has keys, by name, with a driver of its own; one alone has no name."""
+        return [("", self)]
+
+    def place(self, name: str) -> str:
+        """Which of the `nodes` has the keys that begin with `name`."""
+        return ""
 
     def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
         """What the plan returns.
@@ -68,9 +76,9 @@ class Driver:
     def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
-            with _errors_of_redis():
+            with errors_of_redis():
                 client = self._connect()
-                return _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
+                return exchange(client, batch)
         except PresenceUnavailable:
             self.clock.distrust()  # when Redis answers again, it may be another server,
             self._doubt()
@@ -100,7 +108,7 @@ class AsyncDriver:
     async def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
-            with _errors_of_redis():
+            with errors_of_redis():
                 client = await self._connect()
                 return await _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
         except PresenceUnavailable:
@@ -122,6 +130,11 @@ class ThreadDriver:
         return await asyncio.to_thread(self._driver.run, plan)
 
 
+def exchange(client: Any, batch: Batch) -> list[Any]:
+    """Sends a batch over a sync client; returns the replies."""
+    return _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
+
+
 def _fill(pipeline: Any, batch: Batch) -> Any:
     for command in batch.commands:
         pipeline.execute_command(*command)
@@ -129,7 +142,7 @@ def _fill(pipeline: Any, batch: Batch) -> Any:
 
 
 @contextmanager
-def _errors_of_redis() -> Iterator[None]:
+def errors_of_redis() -> Iterator[None]:
     """Turns whatever the client raises into an error of ours, which names no credentials."""
     from redis.exceptions import ResponseError
 

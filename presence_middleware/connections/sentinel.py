@@ -3,14 +3,12 @@
 import re
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+
+from . import hosts
 
 PORT = 26379
 FORM = "redis+sentinel://[user:password@]sentinel1[:26379],sentinel2…/service[/0]"
-_URL = re.compile(
-    r"(?:(?P<user>[^/?@]*)@)?(?P<hosts>[^/?@]+)/(?P<service>[^/?@]+)(?:/(?P<db>\d+))?(?:\?(?P<options>[^@]*))?"
-)
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:,]+)(?::(\d{1,5}))?")
+_PATH = re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -19,33 +17,28 @@ class Service:
 
     sentinels: tuple[tuple[str, int], ...]
     name: str
-    options: dict[str, Any] = field(repr=False)
+    options: dict[str, str | None] = field(repr=False)
     """Of connections to the primary: `db`, `username`, `password` and those of the query."""
-    sentinel_options: dict[str, Any] = field(repr=False)
+    sentinel_options: dict[str, str | None] = field(repr=False)
     """Of connections to Sentinels: the query's `sentinel_username` and `sentinel_password`."""
 
 
 def parse(rest: str) -> Service:
     """The service of the part behind `://`. Raises `ValueError`."""
-    match = _URL.fullmatch(rest)
-    if not match:
+    try:
+        found = hosts.parse(rest, PORT)
+    except ValueError:
+        raise ValueError(FORM) from None
+    path = _PATH.fullmatch(found.path)
+    if not path:
         raise ValueError(FORM)
-    given = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
+    given = found.options
     own = {
-        k.removeprefix("sentinel_"): given.pop(k) for k in list(given) if k.startswith("sentinel_")
+        name.removeprefix("sentinel_"): given.pop(name)
+        for name in list(given)
+        if name.startswith("sentinel_")
     }
-    options: dict[str, Any] = {"db": int(match["db"] or 0), **given}
-    if match["user"]:
-        username, _, password = match["user"].partition(":")
-        options |= {"username": unquote(username) or None, "password": unquote(password) or None}
-    return Service(tuple(map(_host, match["hosts"].split(","))), match["service"], options, own)
-
-
-def _host(text: str) -> tuple[str, int]:
-    match = _HOST.fullmatch(text.strip())
-    if not match or not 0 < int(match[2] or PORT) < 65536:
-        raise ValueError(FORM)
-    return match[1].strip("[]"), int(match[2] or PORT)
+    return Service(found.addresses, path["service"], {"db": path["db"] or "0", **given}, own)
 
 
 def client(service: Service, common: dict[str, Any]) -> Any:
@@ -63,22 +56,12 @@ def async_client(service: Service, common: dict[str, Any]) -> Any:
 
 
 def _sentinels(kind: Any, service: Service, common: dict[str, Any]) -> Any:
-    from redis import connection
-
-    parsers: dict[str, Any] = connection.URL_QUERY_ARGUMENT_PARSERS
-
-    given = {name: parsers.get(name, same)(value) for name, value in service.options.items()}
     # Both with `common`: a Sentinel's own defaults are ten retries and timeouts of minutes.
     return kind(
         list(service.sentinels),
         sentinel_kwargs={**common, **service.sentinel_options},
-        **{**common, **given},
+        **{**common, **hosts.typed(service.options)},
     )
-
-
-def same(value: Any) -> Any:
-    """An option that needs no parser."""
-    return value
 
 
 def of(client: Any) -> list[Any]:

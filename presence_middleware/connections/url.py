@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from . import sentinel
+from . import cluster, sentinel
 
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
     "valkey://, valkeys://, valkey+unix://), redis+sentinel://host1,host2/service[/0], "
-    "embedded://[directory] or memory://"
+    "redis+cluster://host1,host2, embedded://[directory] or memory://"
 )
 _NETWORK = {
     "redis": "redis",
@@ -22,6 +22,12 @@ _NETWORK = {
     "valkey+unix": "unix",
 }
 _SENTINEL = {"redis+sentinel", "valkey+sentinel"}
+_CLUSTER = {
+    "redis+cluster": "redis+cluster",
+    "valkey+cluster": "redis+cluster",
+    "rediss+cluster": "rediss+cluster",
+    "valkeys+cluster": "rediss+cluster",
+}
 _OPTION = re.compile(r"(\w+=)?[^&]+")
 _ESCAPES = "host or port is none; write / ? # @ in a password as %2F %3F %23 %40"
 # What a URL's query may say: redis-py's own names; another one would only fail at the first use.
@@ -40,10 +46,16 @@ class RedisURL:
     """Where Redis is. `str()` and `repr()` show no credentials."""
 
     scheme: str
-    """`redis`, `rediss`, `unix`, `redis+sentinel`, `embedded` or `memory`."""
+    """`redis`, `rediss`, `unix`, `redis+sentinel`, `redis+cluster`, `rediss+cluster`, `embedded` or
+    `memory`."""
     target: str
-    """A URL that redis-py understands; what is behind `://` of a Sentinel's; a directory if
-    embedded; a name if in memory."""
+    """A URL that redis-py understands; what is behind `://` of a Sentinel's or Cluster's; a
+    directory if embedded; a name if in memory."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys are on several nodes."""
+        return self.scheme.endswith("+cluster")
 
     def __str__(self) -> str:
         return hide_credentials(
@@ -84,6 +96,8 @@ def _parse(url: str) -> RedisURL:
         return _network(_NETWORK[scheme], rest)
     if scheme in _SENTINEL:
         return _sentinel(rest)
+    if scheme in _CLUSTER:
+        return _cluster(_CLUSTER[scheme], rest)
     if scheme == "embedded":
         return _embedded(rest)
     if scheme == "memory":
@@ -117,6 +131,12 @@ def _sentinel(rest: str) -> RedisURL:
     if not all(map(_OPTIONS.fullmatch, sentinel.parse(rest).options)):
         raise ValueError("an unknown option")
     return RedisURL("redis+sentinel", rest)
+
+
+def _cluster(scheme: str, rest: str) -> RedisURL:
+    if not all(map(_OPTIONS.fullmatch, cluster.parse(rest).options)):
+        raise ValueError("an unknown option")
+    return RedisURL(scheme, rest)
 
 
 def _embedded(rest: str) -> RedisURL:

@@ -1,42 +1,28 @@
 """An outage of Redis, said once when it starts and once when it ends."""
 
 import logging
-import random
 
 log = logging.getLogger("presence_middleware")
 
-LONGEST_PAUSE = 5.0  # seconds between two attempts
-
 
 class Outage:
-    """Whether Redis takes our writes, and how long to wait before the next attempt."""
+    """Whether Redis takes our writes."""
 
-    def __init__(self, pause: float) -> None:
-        self._first_pause = pause
-        self._failures = 0
+    def __init__(self) -> None:
+        self._is_on = False
         self.last_error: str | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the last attempt failed."""
-        return self._failures > 0
 
     def failed(self, error: Exception, pending: int) -> None:
         """Notes an attempt that failed."""
         self.last_error = str(error)
-        if not self._failures:
+        if not self._is_on:
             log.warning(
                 "presence: cannot record who is online, keeping %d for later: %s", pending, error
             )
-        self._failures += 1
+        self._is_on = True
 
     def ended(self, written: int) -> None:
-        """Notes an attempt that succeeded."""
-        if self._failures:
+        """Notes that all is written."""
+        if self._is_on:
             log.warning("presence: recording again, wrote %d that had waited", written)
-        self._failures = 0
-
-    def pause(self) -> float:
-        """Seconds until the next attempt: longer while Redis is away, never in step with others."""
-        growing = self._first_pause * 2.0 ** min(self._failures, 16)
-        return max(self._first_pause, min(growing, LONGEST_PAUSE)) * random.uniform(0.8, 1.0)
+        self._is_on = False

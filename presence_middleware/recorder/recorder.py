@@ -2,6 +2,7 @@
 
 import logging
 import math
+import random
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from .outage import Outage
 from .reception import Reception
 from .thread import FlushThread
 from .visit import Visit
-from .writer import Writer
+from .writer import MayTry, Writer
 
 STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
 WAKE_AGAIN = 1.0  # seconds
@@ -72,7 +73,7 @@ class Recorder:
         self._thread: FlushThread | None = None
         self._wake_at = -math.inf
         self._writer = Writer(self.settings, self._driver, self._reception.shared, self._notices)
-        self._outage = Outage(self.settings.flush_interval)
+        self._outage = Outage()
         self._last_flush: datetime | None = None
 
     def open(self, view: View) -> Visit:
@@ -116,14 +117,13 @@ class Recorder:
         self._end_abandoned()
         for visit in list(self.open_visits):
             visit.settle()
-        return self.write(seconds)
+        return self._write(lambda _: True, seconds)
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether the last attempt to write failed."""
-        return self._outage.is_on
+    def write_for_reader(self) -> None:
+        """Writes what can be written without waiting for a server that failed: the thread does."""
+        self._write(self._writer.backoff.is_well)
 
-    def write(self, seconds: float = math.inf) -> bool:
+    def _write(self, may_try: MayTry, seconds: float = math.inf) -> bool:
         """Writes what waits, in the caller's thread; returns whether nothing is left to write.
 
         Never raises, and starts no round trip later than half of `seconds` from now.
@@ -135,7 +135,7 @@ class Recorder:
         if not self._flushing.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return False
         try:
-            return self._write(deadline)
+            return self._write_pending(deadline, may_try)
         finally:
             self._flushing.release()
 
@@ -197,13 +197,14 @@ class Recorder:
         try:
             self._visit_open()
             busy = self._buffer.pending > 0
-            if self.write():
-                self._writer.clean_up()
+            is_written = self._write(self._writer.backoff.is_due)
+            self._writer.clean_up()
+            if is_written:
                 self._notices.tick(self._buffer.recorded, self._driver)
         except Exception as error:
             self._outage.failed(error, self._buffer.pending)
             busy = True
-        return self._outage.pause() if busy else 0.0
+        return self.settings.flush_interval * random.uniform(0.8, 1.0) if busy else 0.0
 
     def _visit_open(self) -> None:
         """Asks the visits that are open for longer than a moment who they are by now."""
@@ -217,13 +218,15 @@ class Recorder:
         while self._abandoned:
             self._abandoned.popleft().end()
 
-    def _write(self, deadline: float) -> bool:
+    def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
         waiting = self._buffer.pending
-        failure = self._writer.write(self._buffer, deadline)
-        if failure:
-            self._outage.failed(failure, self._buffer.pending)
+        outcome = self._writer.write(self._buffer, deadline, may_try)
+        if outcome.left < waiting:
+            self._last_flush = datetime.now(UTC)
+        if outcome.failure:
+            self._outage.failed(outcome.failure, self._buffer.pending)
+        if outcome.left:
             self._buffer.drop_before(self.now() - self.settings.window)
             return False
-        self._last_flush = datetime.now(UTC)
         self._outage.ended(waiting)
         return True

@@ -1,19 +1,36 @@
-"""Writes what the buffer holds to Redis: by kind, with the server's time, and cleans up behind."""
+"""Writes what the buffer holds to Redis: by shard, with the server's time, and cleans up behind."""
 
 import secrets
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ..connections import Driver
 from ..errors import PresenceUnavailable
 from ..identity import Found, SharedHasher
 from ..settings import Settings
-from ..stores import Refused
+from ..stores import Refused, Store
 from ..stores.visitor_key import agree
+from .backoff import Backoff
 from .buffer import Buffer, Pending
 from .notices import Notices
 
-KEY_AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the key
+AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost what was agreed
 CLEAN_EVERY = 30.0  # seconds
 CLEAN_ROUNDS = 20  # of a thousand each, at a time
+ALL = ""
+"""The name of a failure of everything: of the one server, where there are no nodes."""
+
+MayTry = Callable[[str], bool]
+"""Whether to try a server, or a shard of its own, by name."""
+
+
+class Outcome(NamedTuple):
+    """What became of a flush."""
+
+    left: int
+    """How many sightings are still to be written."""
+    failure: Exception | None = None
+    """Why, unless what failed before was not tried again."""
 
 
 class Writer:
@@ -23,50 +40,99 @@ class Writer:
         self, settings: Settings, driver: Driver, shared: SharedHasher | None, notices: Notices
     ) -> None:
         self.driver = driver
+        self.backoff = Backoff(settings.flush_interval)
         self._notices = notices
         self._clock = driver.clock
         self._stores = settings.stores()
+        self._layout = settings.layout()
         self._prefix = settings.prefix
         self._shared = shared
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
 
-    def write(self, buffer: Buffer, deadline: float) -> Exception | None:
-        """Writes what waits in `buffer`; what failed goes back, with the reason returned.
+    def write(self, buffer: Buffer, deadline: float, may_try: MayTry) -> Outcome:
+        """Writes what waits in `buffer`; what failed, or may not be tried, goes back.
 
         No round trip starts after `deadline`, by `time.monotonic()`.
         """
+        if not may_try(ALL):
+            return Outcome(buffer.pending)
+        taken = buffer.take()
+        try:
+            self._prepare()
+            unwritten, failure = self._write_shards(taken, buffer, deadline, may_try)
+        except Exception as error:  # a fault of ours, too, must lose nobody
+            self.backoff.failed(ALL)
+            unwritten, failure = taken, error
+        if unwritten:
+            buffer.put_back(unwritten)
+        else:
+            self.backoff.clear()
+        return Outcome(len(unwritten), failure)
+
+    def _write_shards(
+        self, taken: Pending, buffer: Buffer, deadline: float, may_try: MayTry
+    ) -> tuple[Pending, Exception | None]:
+        """Writes each shard by itself; returns what could not be written, and why."""
         failure: Exception | None = None
         unwritten: Pending = {}
-        for kind, sightings in _by_kind(buffer.take()).items():
-            if isinstance(failure, PresenceUnavailable):
-                unwritten |= sightings  # it would fail as well; a wrong key is one kind's own
+        failed: set[str] = set()
+        for place, kind, shard, sightings in self._by_shard(taken):
+            if place in failed or not (may_try(place) and may_try(shard.name)):
+                unwritten |= sightings
                 continue
             try:
-                refused = self._write_kind(kind, sightings, deadline)
+                refused = self._write(shard, sightings, deadline)
+            except Exception as error:
+                # The server would fail all else as well; a wrong key is one shard's own.
+                failure, unwritten = error, unwritten | sightings
+                is_down = isinstance(error, PresenceUnavailable)
+                self.backoff.failed(place if is_down else shard.name)
+                failed.update({place} if is_down else ())
+            else:
+                self.backoff.succeeded(place)
                 buffer.wrote(len(sightings), refused)
                 self._notices.wrote(kind, refused)
-            except Exception as error:  # a fault of ours, too, must lose nobody
-                failure = error
-                unwritten |= sightings
-        if failure:
-            buffer.put_back(unwritten)
-        return failure
+        return unwritten, failure
 
-    def _write_kind(self, kind: str, sightings: Pending, deadline: float) -> Refused:
-        self._prepare()
+    def _write(self, shard: Store, sightings: Pending, deadline: float) -> Refused:
         moment = self._clock.moment
         kept = [(self.finished(id) or "", moment(at)) for (_, id), at in sightings.items()]
-        return self.driver.run(self._stores[kind].record(kept), deadline)
+        return self.driver.run(shard.record(kept), deadline)
+
+    def _by_shard(self, pending: Pending) -> list[tuple[str, str, Store, Pending]]:
+        """The place, kind, shard and sightings of each shard; the places that are well first."""
+        shards: dict[tuple[str, Store], Pending] = {}
+        for (kind, id), stamp in pending.items():
+            shard = self._stores[kind].of(self.finished(id) or "")
+            shards.setdefault((kind, shard), {})[kind, id] = stamp
+        placed = [
+            (self.driver.place(shard.name), kind, shard, sightings)
+            for (kind, shard), sightings in shards.items()
+        ]
+        return sorted(placed, key=lambda each: not self.backoff.is_well(each[0]))
 
     def _prepare(self) -> None:
-        """Learns the server's time and, where guests are hashed with it, the shared key."""
+        """Learns the server's time, and what all processes agree upon."""
         self.driver.run(self._clock.synchronise())
         now = self._clock.stamp()
-        if self._shared is not None and now >= self._agree_at:
+        if now >= self._agree_at:
+            try:
+                self._agree(now)
+            except PresenceUnavailable:
+                if not self._is_agreed:
+                    raise  # else it stands while the node that keeps it is away
+            self._agree_at = now + AGREED_EVERY
+
+    def _agree(self, now: float) -> None:
+        self.driver.run(self._layout.claim(now))
+        if self._shared is not None:  # the key with which guests are hashed
             self._proposal = self.driver.run(agree(self._prefix, self._proposal))
             self._shared.learn(self._proposal.encode())
-            self._agree_at = now + KEY_AGREED_EVERY
+
+    @property
+    def _is_agreed(self) -> bool:
+        return self._layout.is_agreed and (self._shared is None or self._shared.key is not None)
 
     def finished(self, id: Found) -> str | None:
         """An id as it is kept; None if it waits for a key that is not known yet."""
@@ -81,15 +147,12 @@ class Writer:
             return
         self._clean_at = now + CLEAN_EVERY
         for store in self._stores.values():
-            for _ in range(CLEAN_ROUNDS):
-                if not self.driver.run(store.clean_up(self._clock.moment(now))):
-                    break
-            else:
-                self._clean_at = now  # there is more: go on after the next write
+            for shard in store.all:
+                if self.backoff.is_well(self.driver.place(shard.name)):
+                    self._clean(shard, now)
 
-
-def _by_kind(pending: Pending) -> dict[str, Pending]:
-    kinds: dict[str, Pending] = {}
-    for who, stamp in pending.items():
-        kinds.setdefault(who[0], {})[who] = stamp
-    return kinds
+    def _clean(self, shard: Store, now: float) -> None:
+        for _ in range(CLEAN_ROUNDS):
+            if not self.driver.run(shard.clean_up(self._clock.moment(now))):
+                return
+        self._clean_at = now  # there is more: go on after the next write

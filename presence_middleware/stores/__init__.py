@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from .hyperloglog import HyperLogLog
+from .layout import Layout
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan
 from .record import Refused
+from .shards import Shards
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
 
@@ -15,4 +17,15 @@ STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
     "hyperloglog": HyperLogLog,
 }
 
-__all__ = ["STORES", "Batch", "Command", "Plan", "Refused", "Sighting", "Store", "moment_of"]
+__all__ = [
+    "STORES",
+    "Batch",
+    "Command",
+    "Layout",
+    "Plan",
+    "Refused",
+    "Shards",
+    "Sighting",
+    "Store",
+    "moment_of",
+]

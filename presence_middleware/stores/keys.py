@@ -1,11 +1,52 @@
 """Every key this package writes, and how long each lives. Pure: no I/O, times in seconds."""
 
 import math
+from binascii import crc_hqx
+from functools import cache
+from itertools import count
 
 MINUTE = 60
+SLOTS = 16384  # of a Cluster; the node that has a slot has all its keys
 VISITOR_KEY_TTL = 30 * 24 * 3600
 # A key outlives what it holds by this much, so that clocks and flushes that are late lose nothing.
 SLACK = 2 * MINUTE
+
+
+def spread(prefix: str, shards: int, *, is_cluster: bool) -> list[str]:
+    """What the keys of each shard begin with.
+
+    On a Cluster, those of one shard share a slot by the tag in braces, and so does whatever else
+    is named with that tag: a site's `user:42:friends:{presence}`, where there is one shard.
+    """
+    if shards > 1:
+        return [f"{prefix}:{{{tag}}}" for tag in tags(shards)]
+    return [f"{prefix}:{{{prefix}}}"] if is_cluster else [prefix]
+
+
+@cache
+def tags(shards: int) -> tuple[str, ...]:
+    """A tag for each shard, one in each of as many equal ranges of slots.
+
+    The nodes of a Cluster have ranges of slots: so each has its share of the shards.
+    """
+    found: dict[int, str] = {}
+    numbers = map(str, count())
+    while len(found) < shards:
+        tag = next(numbers)
+        found.setdefault(slot_of(tag) * shards // SLOTS, tag)
+    return tuple(found[shard] for shard in range(shards))
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key: of what is between its first braces, if anything is (Cluster spec)."""
+    tag = key.partition("{")[2].partition("}")
+    hashed = tag[0] if tag[0] and tag[1] else key
+    return crc_hqx(hashed.encode(), 0) % SLOTS
+
+
+def layout(prefix: str) -> str:
+    """How many shards the keys of a site are spread over."""
+    return f"{prefix}:meta"
 
 
 def visitor_key(prefix: str) -> str:

@@ -19,7 +19,7 @@ class MinuteSets:
     """Cheap to write, no times; a union takes longer the more there are (a million: 700 ms)."""
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        self.keep = keep
+        self.name, self.keep = f"{prefix}:{kind}", keep
         self._prefix, self._kind = prefix, kind
         # Nobody new comes while the minutes together have `most` members, though an id may be in
         # several: so there are never more different ones, and no union is needed to count them.
@@ -59,17 +59,18 @@ class MinuteSets:
         ids = sorted(id for id in (yield from self._union(now, window)) if id > after)
         return [Sighting(id, None) for id in ids[:limit]]
 
-    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[str]]:
+    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         minutes = self._keys(now, window)
         replies = yield Batch(tuple(("SMISMEMBER", key, *ids) for key in minutes), atomic=True)
         seen = zip(*replies, strict=True)
-        return [id for id, minutes in zip(ids, seen, strict=True) if any(minutes)]
+        return [Sighting(id, None) for id, is_in in zip(ids, seen, strict=True) if any(is_in)]
 
-    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[str]]:
+    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         # ZINTER takes a set or a sorted set of friends; the server intersects, nothing is copied.
         minutes = self._keys(now, window)
         replies = yield Batch(tuple(("ZINTER", 2, friends, key) for key in minutes), atomic=True)
-        return sorted({friend for reply in replies for friend in texts(reply)})
+        online = {friend for reply in replies for friend in texts(reply)}
+        return [Sighting(id, None) for id in sorted(online)]
 
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
         minutes = keys.minutes_of(now, self.keep)

@@ -13,7 +13,7 @@ class SortedSet:
     """Exact, newest first, and remembers `keep` seconds; about 100 bytes a member."""
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        self.keep = keep
+        self.name, self.keep = f"{prefix}:{kind}", keep
         self._seen = keys.seen(prefix, kind)
         self._recording = Recording(SCORED, prefix, kind, keep, most)
         self._departures = Departures(prefix, kind, window, keep)
@@ -81,19 +81,17 @@ class SortedSet:
                 break
         return [Sighting(id, moment_of(at)) for id, at in fresh[:wanted]]
 
-    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[str]]:
+    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         (scores,) = yield Batch((("ZMSCORE", self._seen, *ids),))
-        cut = now - window
-        return [
-            id for id, at in zip(ids, scores, strict=True) if at is not None and float(at) > cut
-        ]
+        seen = [(id, float(at)) for id, at in zip(ids, scores, strict=True) if at is not None]
+        return [Sighting(id, moment_of(at)) for id, at in seen if at > now - window]
 
-    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[str]]:
+    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         # A friend's own score weighs nothing, and MAX, unlike SUM, bears an infinite one.
         weights = ("WEIGHTS", 1, 0, "AGGREGATE", "MAX", "WITHSCORES")
         (reply,) = yield Batch((("ZINTER", 2, self._seen, friends, *weights),))
         online = [(at, id) for id, at in scored(reply) if at > now - window]
-        return [id for _, id in sorted(online, reverse=True)]
+        return [Sighting(id, moment_of(at)) for at, id in sorted(online, reverse=True)]
 
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
         replies = yield Batch((("ZSCORE", self._seen, id), self._departures.moment(id)))

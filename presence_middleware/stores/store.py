@@ -20,11 +20,13 @@ def moment_of(stamp: float) -> datetime:
 
 
 class Store(Protocol):
-    """One kind of identity, kept in Redis in one way.
+    """One kind of identity, or a shard of it, kept in Redis in one way.
 
     Methods return plans. Those that a store cannot answer raise `UnsupportedQuery`.
     """
 
+    name: str
+    """What its keys begin with."""
     keep: float
     """For how many seconds after its last sighting an id can be asked for."""
 
@@ -42,10 +44,10 @@ class Store(Protocol):
     ) -> Plan[list[Sighting]]:
         """Who was seen in the window, newest first, from the one after `before`."""
 
-    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[str]]:
-        """Those of `ids` that were seen in the window."""
+    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
+        """Those of `ids` that were seen in the window, in the order given."""
 
-    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[str]]:
+    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Those seen in the window that the set or sorted set `friends` holds too."""
 
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
