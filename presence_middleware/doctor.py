@@ -5,7 +5,8 @@ It connects as the site would, writes nothing, and asks nothing that takes the s
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from . import values
 from .connections import Driver, eviction_policy, facts
 from .errors import PresenceError
 from .settings import Settings, variable
-from .stores import Batch, Plan
+from .stores import Batch, Plan, Shards
 from .stores.plan import text
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that do all that is needed
@@ -52,14 +53,17 @@ def _written(setting: Field[Any], value: object) -> str:
 def examine(settings: Settings, driver: Driver) -> Iterator[Finding]:
     """All findings, one after the other. A question that fails is a finding as well."""
     reached = _ask(driver, _version())
-    yield reached
     if not reached.is_right:
+        yield reached
         return
-    for question in (_clock(), _eviction(), _memory()):
-        yield _ask(driver, question)
+    for name, node in driver.nodes():
+        for question in (_version(), _clock(), _eviction(), _memory()):
+            finding = _ask(node, question)
+            yield finding._replace(what=f"{name} {finding.what}".lstrip())
+    yield _ask(driver, _shards(settings, driver))
     now = driver.run(driver.clock.now())
     for kind, store in settings.stores().items():
-        yield _ask(driver, _kind(kind, settings.store_of(kind), store.keys(now)))
+        yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
 
 
 def _ask(driver: Driver, question: Plan[Finding]) -> Finding:
@@ -104,25 +108,53 @@ def _memory() -> Plan[Finding]:
     return Finding(is_low, f"memory: {_bytes(used)}{limit}{'' if is_low else ': nearly full'}")
 
 
-def _kind(kind: str, store: str, keys: list[str]) -> Plan[Finding]:
+def _shards(settings: Settings, driver: Driver) -> Plan[Finding]:
+    """Whether all agree on how many shards there are, and how they lie on the nodes."""
+    yield from settings.layout().check(0)
+    shards = next(iter(settings.stores().values())).all
+    each = Counter(driver.place(shard.name) for shard in shards).values()
+    spread = f", {_range(each)} on each of {len(each)} nodes" if driver.nodes()[0][0] else ""
+    return Finding(True, f"shards: {settings.shards}{spread}")
+
+
+def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     """Members, bytes and times to live of a kind's keys."""
+    keys = store.keys(now)
     types = yield Batch(tuple(("TYPE", key) for key in keys))
     there = [(key, text(type)) for key, type in zip(keys, types, strict=True)]
     there = [(key, type) for key, type in there if type in _SIZES]
     if not there:
-        return Finding(True, f"kind {kind}: {store}, no keys: nobody was seen lately")
+        return Finding(True, f"kind {kind}: {how}, no keys: nobody was seen lately")
     sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there))
     lives = yield Batch(tuple(("TTL", key) for key, _ in there))
     usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
+    members = {key: int(size) for (key, _), size in zip(there, sizes, strict=True)}
     lasting = [key for (key, _), life in zip(there, lives, strict=True) if int(life) == -1]
     found = (
-        f"kind {kind}: {store}, {sum(map(int, sizes))} members in {len(there)} keys, "
+        f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys"
+        f"{_balance(store, members)}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
         f"{values.spoken(max(map(int, lives)))}"
     )
     if lasting:
         return Finding(False, f"{found}; these have no time to live: {', '.join(lasting)}")
     return Finding(True, found)
+
+
+def _balance(store: Shards, sizes: dict[str, int]) -> str:
+    """How the members of all keys are shared out among the shards."""
+    if len(store.all) == 1:
+        return ""
+    each = [
+        sum(size for key, size in sizes.items() if key.startswith(f"{shard.name}:"))
+        for shard in store.all
+    ]
+    return f" ({_range(each)} a shard)"
+
+
+def _range(numbers: Collection[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _bytes(count: float) -> str:

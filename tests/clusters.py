@@ -47,13 +47,11 @@ class Node:
 
     def ask(self, *command: str | int) -> Any:
         """What it answers, as the library reads it."""
-        return self.client.execute_command(*command)
+        return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
 
-    def knows(self, other: "Node") -> bool:
+    def knows(self, id: str) -> bool:
         """Whether it has heard of another."""
-        return any(
-            address.startswith(f"127.0.0.1:{other.port}") for address in self.ask("CLUSTER NODES")
-        )
+        return any(state["node_id"] == id for state in self.ask("CLUSTER NODES").values())
 
     def _is_up(self) -> bool:
         with suppress(redis.ConnectionError, redis.BusyLoadingError):
@@ -75,8 +73,9 @@ class Cluster:
             node.ask("CLUSTER MEET", "127.0.0.1", first.port, first.bus)
         for number, replica in enumerate(self.replicas):
             primary = self.primaries[number % primaries]
-            wait_until(partial(replica.knows, primary), 30)
-            replica.ask("CLUSTER REPLICATE", primary.ask("CLUSTER MYID"))
+            id = primary.ask("CLUSTER MYID").decode()
+            wait_until(partial(replica.knows, id), 30)
+            replica.ask("CLUSTER REPLICATE", id)
         wait_until(lambda: all(map(self._is_ready, self.nodes)), 30)
 
     @property

@@ -25,7 +25,7 @@ def spread(prefix: str, shards: int, *, is_cluster: bool) -> list[str]:
 
 @cache
 def tags(shards: int) -> tuple[str, ...]:
-    """A tag for each shard, one in each of as many equal ranges of slots.
+    """A tag for each shard, one near the middle of each of as many equal ranges of slots.
 
     The nodes of a Cluster have ranges of slots: so each has its share of the shards.
     """
@@ -33,7 +33,9 @@ def tags(shards: int) -> tuple[str, ...]:
     numbers = map(str, count())
     while len(found) < shards:
         tag = next(numbers)
-        found.setdefault(slot_of(tag) * shards // SLOTS, tag)
+        within, shard = math.modf(slot_of(tag) * shards / SLOTS)
+        if 0.25 <= within < 0.75:
+            found.setdefault(int(shard), tag)
     return tuple(found[shard] for shard in range(shards))
 
 
