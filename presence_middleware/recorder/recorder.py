@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
@@ -23,6 +24,7 @@ from .visit import Visit
 from .writer import Writer
 
 STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
+ASKED_IN_A_ROW = 200  # open visits, before requests have their turn
 WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
@@ -90,9 +92,9 @@ class Recorder:
         """Notes a visit that nobody will end; the thread does."""
         self._abandoned.append(visit)
 
-    def record(self, who: Who, stamp: float) -> None:
-        """Takes a sighting: a dictionary write."""
-        self._buffer.put(who, stamp)
+    def record(self, who: Who, stamp: float, arrival: float | None = None) -> None:
+        """Takes a sighting: a dictionary write. `arrival` is earlier where a connection is long."""
+        self._buffer.put(who, (stamp, stamp if arrival is None else arrival))
         if stamp >= self._wake_at:
             self._wake()
 
@@ -209,17 +211,32 @@ class Recorder:
         """Asks the visits that are open for longer than a moment who they are by now."""
         self._end_abandoned()
         now = self.now()
-        for visit in list(self.open_visits):
-            if now - visit.stamp >= self.settings.flush_interval:
+        for visit in self._each_open():
+            if now - visit.arrival >= self.settings.flush_interval:
                 visit.still_open(now, self._stamp_every)
+
+    def _each_open(self) -> Iterator[Visit]:
+        """The open visits; among many, requests have their turn now and then."""
+        for number, visit in enumerate(list(self.open_visits), 1):
+            yield visit
+            if not number % ASKED_IN_A_ROW:
+                time.sleep(0)
 
     def _end_abandoned(self) -> None:
         while self._abandoned:
             self._abandoned.popleft().end()
 
+    def _tell_who_left(self) -> None:
+        """Ends the sightings of connections that stay open: Redis forgets in time who left."""
+        left, self._writer.left = self._writer.left, {}
+        if left:
+            for visit in self._each_open():
+                visit.has_left(left)
+
     def _write(self, deadline: float) -> bool:
         waiting = self._buffer.pending
         failure = self._writer.write(self._buffer, deadline)
+        self._tell_who_left()
         if failure:
             self._outage.failed(failure, self._buffer.pending)
             self._buffer.drop_before(self.now() - self.settings.window)

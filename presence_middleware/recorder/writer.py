@@ -30,6 +30,8 @@ class Writer:
         self._shared = shared
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
+        self.left: Pending = {}
+        """Who was refused since they had left, for the recorder to take."""
 
     def write(self, buffer: Buffer, deadline: float) -> Exception | None:
         """Writes what waits in `buffer`; what failed goes back, with the reason returned.
@@ -56,8 +58,15 @@ class Writer:
     def _write_kind(self, kind: str, sightings: Pending, deadline: float) -> Refused:
         self._prepare()
         moment = self._clock.moment
-        kept = [(self.finished(id) or "", moment(at)) for (_, id), at in sightings.items()]
-        return self.driver.run(self._stores[kind].record(kept), deadline)
+        kept = [
+            (self.finished(id) or "", moment(stamp), moment(arrival))
+            for (_, id), (stamp, arrival) in sightings.items()
+        ]
+        refused = self.driver.run(self._stores[kind].record(kept), deadline)
+        if refused.left:
+            sent = zip(sightings.items(), kept, strict=True)
+            self.left |= {who: times for (who, times), (id, *_) in sent if id in refused.left}
+        return refused
 
     def _prepare(self) -> None:
         """Learns the server's time and, where guests are hashed with it, the shared key."""
@@ -90,6 +99,6 @@ class Writer:
 
 def _by_kind(pending: Pending) -> dict[str, Pending]:
     kinds: dict[str, Pending] = {}
-    for who, stamp in pending.items():
-        kinds.setdefault(who[0], {})[who] = stamp
+    for who, times in pending.items():
+        kinds.setdefault(who[0], {})[who] = times
     return kinds
