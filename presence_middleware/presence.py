@@ -85,14 +85,14 @@ class Presence:
         self._driver.run(self._ask.touch(id, kind))
 
     def leave(self, id: Id, kind: str | None = None) -> None:
-        """Takes one offline at once: requests that came before no longer count anywhere.
+        """Takes one offline at once: nothing that came before counts any more, on any worker.
 
-        A connection that stays open counts again within a minute: close it, too.
+        Nor do connections that stay open, until their handler calls `identify` again.
         """
         self._driver.run(self._ask.leave(id, kind))
 
     def forget(self, id: Id, kind: str | None = None) -> None:
-        """Erases one, last-seen time included."""
+        """Erases one, last-seen time included; what came before, or is open, brings nobody back."""
         self._driver.run(self._ask.forget(id, kind))
 
     def _read(self, plan: Plan[T]) -> T:
@@ -165,14 +165,14 @@ class AsyncPresence:
         await self._driver.run(self._ask.touch(id, kind))
 
     async def leave(self, id: Id, kind: str | None = None) -> None:
-        """Takes one offline at once: requests that came before no longer count anywhere.
+        """Takes one offline at once: nothing that came before counts any more, on any worker.
 
-        A connection that stays open counts again within a minute: close it, too.
+        Nor do connections that stay open, until their handler calls `identify` again.
         """
         await self._driver.run(self._ask.leave(id, kind))
 
     async def forget(self, id: Id, kind: str | None = None) -> None:
-        """Erases one, last-seen time included."""
+        """Erases one, last-seen time included; what came before, or is open, brings nobody back."""
         await self._driver.run(self._ask.forget(id, kind))
 
     async def aclose(self) -> None:

@@ -236,7 +236,8 @@ class Traced:
         self.store = store("traced", "user", SPAN, SPAN, cap)
 
     def saw(self, *seen: tuple[str, float]) -> Refused:
-        sightings = [(id, self.clock.now - ago) for id, ago in dict(seen).items()]
+        moments = {id: self.clock.now - ago for id, ago in dict(seen).items()}
+        sightings = [(id, moment, moment) for id, moment in moments.items()]
         return self._driver.run(self.store.record(sightings))
 
     def online(self) -> set[str]:

@@ -238,8 +238,11 @@ def test_an_address_where_no_cluster_is_costs_no_more_than_another(prefix: str) 
 
 @pytest.mark.parametrize(
     "url",
-    ["redis+cluster://", "redis+cluster://h/1", "redis+cluster://h?db=1", "redis+cluster://h:x"]
-    + ["redis+cluster://h/service/0", "redis+cluster://h?timeouts=1", "rediss+cluster://a@b@c"],
+    [
+        *("redis+cluster://", "redis+cluster://h/1", "redis+cluster://h?db=1"),
+        *("redis+cluster://h:x", "redis+cluster://h/service/0", "redis+cluster://h?timeouts=1"),
+        "rediss+cluster://a@b@c",
+    ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match=r"redis\+cluster://"):

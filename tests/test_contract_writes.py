@@ -88,6 +88,31 @@ def test_touch_in_the_instant_of_leaving_is_online_again(site: Site) -> None:
 
 
 @WITH_IDS
+@pytest.mark.parametrize("method", ["leave", "forget"])
+def test_a_connection_from_before_brings_nobody_back(site: Site, method: str) -> None:
+    site.saw("ann", "bob")
+    site.clock.now += 10
+    getattr(site.presence, method)("ann")
+    site.clock.now += 60
+    site.saw("ann", "bob", open_for=60)  # ann's arrived in the very moment
+    assert [who.id for who in site.presence.online()] == ["bob"]
+    assert site.refused() == 1
+    site.saw("ann", "bob", open_for=59.999999)
+    assert site.presence.count() == 2
+    assert site.presence.online_among(["ann", "bob"], window=60) == ["ann", "bob"]
+
+
+@WITH_IDS
+def test_after_touch_a_connection_from_before_leaving_counts_again(site: Site) -> None:
+    site.presence.leave("ann")
+    site.presence.touch("ann")
+    site.clock.now += WINDOW + 60
+    site.saw("ann", open_for=WINDOW + 70)
+    assert site.presence.is_online("ann")
+    assert site.refused() == 0
+
+
+@WITH_IDS
 def test_leave_is_forgotten_when_the_kind_is(site: Site, store: str) -> None:
     keep = WINDOW + (30 * 86400 if store == "sorted-set" else 0)
     site.presence.leave("ann")

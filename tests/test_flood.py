@@ -243,15 +243,15 @@ def test_a_flood_while_redis_is_away_is_bounded_and_loses_nobody_who_waits(
 def test_whoever_is_just_being_written_is_refreshed_when_the_rest_is_full() -> None:
     """The write may fail: then it is the newest sighting of him that must wait."""
     buffer, who = Buffer(limit=3), ("user", "ann")
-    buffer.put(who, 1.0)
+    buffer.put(who, (1.0, 1.0))
     taken = buffer.take()
     for n in range(10):
-        buffer.put(("guest", f"forged{n}"), 1.0)
+        buffer.put(("guest", f"forged{n}"), (1.0, 1.0))
     assert buffer.pending == 3
-    buffer.put(who, 2.0)
+    buffer.put(who, (2.0, 2.0))
     buffer.put_back(taken)
     assert buffer.pending <= 3
-    assert buffer.take()[who] == 2.0
+    assert buffer.take()[who] == (2.0, 2.0)
 
 
 # Crawlers: how often the list is looked through, never how long it takes.

@@ -129,24 +129,25 @@ def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
 def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() -> None:
     buffer = Buffer(limit=2)
     for name in ("a", "b", "c"):
-        buffer.put(("user", name), 1.0)
-    buffer.put(("user", "a"), 2.0)
-    assert buffer.take() == {("user", "a"): 2.0, ("user", "b"): 1.0}
+        buffer.put(("user", name), (1.0, 1.0))
+    buffer.put(("user", "a"), (2.0, 2.0))
+    assert buffer.take() == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
     assert buffer.dropped["full"] == 1
     assert buffer.coalesced == 1
 
 
 def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None:
     buffer = Buffer(limit=4)  # of which two are in flight, and one of these waits again
-    buffer.put(("user", "old"), 1.0)
-    buffer.put(BOB, 1.0)
+    old, new = (1.0, 1.0), (2.0, 2.0)
+    buffer.put(("user", "old"), old)
+    buffer.put(BOB, old)
     taken = buffer.take()
     assert buffer.pending == 2
-    buffer.put(BOB, 2.0)
-    buffer.put(("user", "new"), 2.0)
-    buffer.put(("user", "newer"), 2.0)
+    buffer.put(BOB, new)
+    buffer.put(("user", "new"), new)
+    buffer.put(("user", "newer"), new)
     buffer.put_back(taken)
-    assert buffer.take() == {("user", "old"): 1.0, BOB: 2.0, ("user", "new"): 2.0}
+    assert buffer.take() == {("user", "old"): old, BOB: new, ("user", "new"): new}
     assert buffer.recorded == 5
     assert buffer.coalesced + buffer.dropped["full"] + buffer.pending == 5
 

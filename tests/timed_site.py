@@ -62,10 +62,14 @@ class Site:
         )
         self._recorder = Recorder(settings, client=writer, clock=self.clock)
 
-    def saw(self, *ids: str, ago: float = 0.0, kind: str = "user") -> None:
-        """Ids were seen `ago` seconds before the clock's now; written when this returns."""
+    def saw(self, *ids: str, ago: float = 0.0, kind: str = "user", open_for: float = 0.0) -> None:
+        """Ids were seen `ago` seconds before the clock's now; written when this returns.
+
+        On a connection that is `open_for` a while, they had arrived before that.
+        """
+        seen = self.clock.now - ago
         for id in ids:
-            self._recorder.record((kind, id), self.clock.now - ago)
+            self._recorder.record((kind, id), seen, seen - open_for)
         assert self._recorder.flush(), self._recorder.stats()
 
     def refused(self) -> int:

@@ -9,8 +9,9 @@ from collections import Counter
 from ..identity import Who
 from ..stores import Refused
 
-Pending = dict[Who, float]
-"""The stamp of each identity."""
+Times = tuple[float, float]
+"""When an identity was last seen, and when the newest of its visits arrived."""
+Pending = dict[Who, Times]
 
 
 class Buffer:
@@ -36,11 +37,11 @@ class Buffer:
         """What waits, without the lock: in a forked child, nobody may be left to let go of it."""
         return dict(self._pending)
 
-    def put(self, who: Who, stamp: float) -> None:
+    def put(self, who: Who, times: Times) -> None:
         """Takes a sighting; past the limit only of identities that are waiting already."""
         with self._lock:
             self.recorded += 1
-            self._merge(who, stamp)
+            self._merge(who, times)
 
     def take(self) -> Pending:
         """Takes out all that waits; `wrote` and `put_back` must follow for all of it."""
@@ -57,12 +58,13 @@ class Buffer:
 
     def wrote(self, count: int, refused: Refused) -> None:
         """Notes that `count` sightings were sent, of which Redis refused some."""
+        left = len(refused.left)
         with self._lock:
             self._in_flight -= count
             if not self._in_flight:
                 self._taken = {}
-            self.flushed += count - sum(refused)
-            self.dropped["left"] += refused.left
+            self.flushed += count - left - refused.full
+            self.dropped["left"] += left
             self.dropped["members"] += refused.full
 
     def put_back(self, unwritten: Pending) -> None:
@@ -70,26 +72,28 @@ class Buffer:
         with self._lock:
             since, self._pending, self._in_flight = self._pending, unwritten, 0
             self._taken = {}
-            for who, stamp in since.items():
-                self._merge(who, stamp)
+            for who, times in since.items():
+                self._merge(who, times)
 
     def drop_before(self, stamp: float) -> None:
         """Drops sightings from before `stamp`: their window is over."""
         with self._lock:
-            kept = {who: at for who, at in self._pending.items() if at > stamp}
+            kept = {who: times for who, times in self._pending.items() if times[0] > stamp}
             self.dropped["expired"] += len(self._pending) - len(kept)
             self._pending = kept
 
-    def _merge(self, who: Who, stamp: float) -> None:
+    def _merge(self, who: Who, times: Times) -> None:
         pending = self._pending
         known = pending.get(who)
         if known is not None:
             self.coalesced += 1
-            if stamp > known:
-                pending[who] = stamp
+            if times[0] < known[0] or times[1] < known[1]:
+                # The newest of each: who left between two arrivals is refused one, not the other.
+                times = max(known[0], times[0]), max(known[1], times[1])
+            pending[who] = times
         elif len(pending) + self._in_flight < self._limit or (
             self._in_flight and who in self._taken
         ):
-            pending[who] = stamp
+            pending[who] = times
         else:
             self.dropped["full"] += 1

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
@@ -24,6 +25,7 @@ from .visit import Visit
 from .writer import MayTry, Writer
 
 STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
+ASKED_IN_A_ROW = 200  # open visits, before requests have their turn
 WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
@@ -91,9 +93,9 @@ class Recorder:
         """Notes a visit that nobody will end; the thread does."""
         self._abandoned.append(visit)
 
-    def record(self, who: Who, stamp: float) -> None:
-        """Takes a sighting: a dictionary write."""
-        self._buffer.put(who, stamp)
+    def record(self, who: Who, stamp: float, arrival: float | None = None) -> None:
+        """Takes a sighting: a dictionary write. `arrival` is earlier where a connection is long."""
+        self._buffer.put(who, (stamp, stamp if arrival is None else arrival))
         if stamp >= self._wake_at:
             self._wake()
 
@@ -210,22 +212,37 @@ class Recorder:
         """Asks the visits that are open for longer than a moment who they are by now."""
         self._end_abandoned()
         now = self.now()
-        for visit in list(self.open_visits):
-            if now - visit.stamp >= self.settings.flush_interval:
+        for visit in self._each_open():
+            if now - visit.arrival >= self.settings.flush_interval:
                 visit.still_open(now, self._stamp_every)
+
+    def _each_open(self) -> Iterator[Visit]:
+        """The open visits; among many, requests have their turn now and then."""
+        for number, visit in enumerate(list(self.open_visits), 1):
+            yield visit
+            if not number % ASKED_IN_A_ROW:
+                time.sleep(0)
 
     def _end_abandoned(self) -> None:
         while self._abandoned:
             self._abandoned.popleft().end()
 
+    def _tell_who_left(self) -> None:
+        """Ends the sightings of connections that stay open: Redis forgets in time who left."""
+        left, self._writer.left = self._writer.left, {}
+        if left:
+            for visit in self._each_open():
+                visit.has_left(left)
+
     def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
         waiting = self._buffer.pending
         outcome = self._writer.write(self._buffer, deadline, may_try)
-        if outcome.left < waiting:
+        self._tell_who_left()
+        if outcome.unwritten < waiting:
             self._last_flush = datetime.now(UTC)
         if outcome.failure:
             self._outage.failed(outcome.failure, self._buffer.pending)
-        if outcome.left:
+        if outcome.unwritten:
             self._buffer.drop_before(self.now() - self.settings.window)
             return False
         self._outage.ended(waiting)

@@ -1,11 +1,11 @@
 """One open request or connection: when it arrived, what it said, who it is once known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ..identity import Chain, Found, Identity, Reader, View, Who, as_kept, known_kind
 
-PATIENCE = 5.0  # seconds in which a slow request may log somebody in
+PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 
 
 class Sink(Protocol):
@@ -15,7 +15,7 @@ class Sink(Protocol):
     now: Callable[[], float]
     open_visits: dict["Visit", None]
 
-    def record(self, who: Who, stamp: float) -> None: ...
+    def record(self, who: Who, stamp: float, arrival: float) -> None: ...
     def admit(self, view: View, guest: Found, stamp: float) -> bool: ...
     def finished(self, id: Found) -> str | None: ...
     def write_for_reader(self) -> None: ...
@@ -30,9 +30,11 @@ class Visit:
         "_is_long",
         "_is_minted",
         "_late",
+        "_left",
         "_recorded",
         "_said",
         "_view",
+        "arrival",
         "counts",
         "recorder",
         "stamp",
@@ -42,10 +44,11 @@ class Visit:
         """`stamp` is when it arrived, by the recorder's clock."""
         self.recorder = recorder
         self.counts = view.counts
-        self.stamp = stamp
+        self.stamp = self.arrival = stamp
         self._view: View | None = view
         self._said: Who | None = None
         self._recorded: Who | None = None
+        self._left: tuple[Who, float] | None = None
         self._arrived_as: Who | None = None
         self._is_long = False
         self._late: tuple[Reader, ...]
@@ -63,11 +66,16 @@ class Visit:
 
         `kind` is by default that of the `auth` source, else the first of the chain. Nothing
         (None or empty) takes back what was said. Raises `QueryError` for an unknown kind.
+        Where a connection has been open for some seconds, it is a login: who left before it counts
+        again.
         """
         chain = self.recorder.chain
         kind = known_kind(chain.named if kind is None else kind, chain.kinds)
         kept = as_kept(str(id)) if id is not None else ""
         self._said = (kind, kept) if kept else None
+        if kept and self._is_long and not self.is_over:
+            self.stamp = self.arrival = self.recorder.now()
+            self._record((kind, kept))
 
     @property
     def identity(self) -> Identity | None:
@@ -88,23 +96,39 @@ class Visit:
 
     def settle(self) -> None:
         """Records whom this visit turned out to be, once each."""
-        who = self._who()
-        if who is not None and who != self._recorded:
-            self._recorded = who
-            if self.counts and self._is_admitted(who):
-                self.recorder.record(who, self.stamp)
+        self._settle_as(self._who())
 
     def still_open(self, now: float, every: float) -> None:
         """Records a long visit while it lasts: what it said so far, then again every so often."""
-        if self._recorded is not None and now - self.stamp >= every:
-            self.stamp, self._recorded, self._is_long = now, None, True
-        if not self._may_become_known(now):
-            self.settle()
+        who = self._who()
+        is_long = self._is_long or now - self.arrival >= min(PATIENCE, every)
+        if not is_long and self._late and who is self._arrived_as:
+            return  # a layer may still say who this is: until then, nobody is taken for a guest
+        if who is not None and who == self._recorded and now - self.stamp >= every:
+            self.stamp = now
+            self._record(who)
+        else:
+            self._settle_as(who)
+        self._is_long = is_long
 
-    def _may_become_known(self, now: float) -> bool:
-        """Whether a layer may still say who this is: until then, nobody is taken for a guest."""
-        is_young = not self._is_long and now - self.stamp < PATIENCE
-        return is_young and bool(self._late) and self._who() is self._arrived_as
+    def has_left(self, left: Mapping[Who, tuple[float, float]]) -> None:
+        """Hears who was refused: a visit of theirs that arrived no later keeps nobody online."""
+        who, arrival = self._recorded, self.arrival
+        if who is not None and who in left and arrival <= left[who][1]:
+            self._left = who, arrival
+
+    def _settle_as(self, who: Who | None) -> None:
+        if who is None or who == self._recorded:
+            return
+        if self._is_long and who != self._arrived_as:
+            self.stamp = self.arrival = self.recorder.now()  # of the login: until then, not theirs
+        self._record(who)
+
+    def _record(self, who: Who) -> None:
+        self._recorded = who
+        has_left = self._left is not None and self._left == (who, self.arrival)
+        if self.counts and not has_left and self._is_admitted(who):
+            self.recorder.record(who, self.stamp, self.arrival)
 
     def end(self) -> None:
         """The request is over, however it ended."""

@@ -27,7 +27,7 @@ MayTry = Callable[[str], bool]
 class Outcome(NamedTuple):
     """What became of a flush."""
 
-    left: int
+    unwritten: int
     """How many sightings are still to be written."""
     failure: Exception | None = None
     """Why, unless what failed before was not tried again."""
@@ -49,6 +49,8 @@ class Writer:
         self._shared = shared
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
+        self.left: Pending = {}
+        """Who was refused since they had left, for the recorder to take."""
 
     def write(self, buffer: Buffer, deadline: float, may_try: MayTry) -> Outcome:
         """Writes what waits in `buffer`; what failed, or may not be tried, goes back.
@@ -97,15 +99,22 @@ class Writer:
 
     def _write(self, shard: Store, sightings: Pending, deadline: float) -> Refused:
         moment = self._clock.moment
-        kept = [(self.finished(id) or "", moment(at)) for (_, id), at in sightings.items()]
-        return self.driver.run(shard.record(kept), deadline)
+        kept = [
+            (self.finished(id) or "", moment(stamp), moment(arrival))
+            for (_, id), (stamp, arrival) in sightings.items()
+        ]
+        refused = self.driver.run(shard.record(kept), deadline)
+        if refused.left:
+            sent = zip(sightings.items(), kept, strict=True)
+            self.left |= {who: times for (who, times), (id, *_) in sent if id in refused.left}
+        return refused
 
     def _by_shard(self, pending: Pending) -> list[tuple[str, str, Store, Pending]]:
         """The place, kind, shard and sightings of each shard; the places that are well first."""
         shards: dict[tuple[str, Store], Pending] = {}
-        for (kind, id), stamp in pending.items():
+        for (kind, id), times in pending.items():
             shard = self._stores[kind].of(self.finished(id) or "")
-            shards.setdefault((kind, shard), {})[kind, id] = stamp
+            shards.setdefault((kind, shard), {})[kind, id] = times
         placed = [
             (self.driver.place(shard.name), kind, shard, sightings)
             for (kind, shard), sightings in shards.items()

@@ -26,7 +26,7 @@ class HyperLogLog:
                 command
                 for minute, seen in by_minute(sightings)
                 for chunk in chunks(seen)
-                for command in self._add(minute, [id for id, _ in chunk])
+                for command in self._add(minute, [id for id, *_ in chunk])
             ]
         )
         return Refused()

@@ -46,7 +46,7 @@ class MinuteSets:
         return self._recording.at(self._key(minute), seen, others)
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        record = self._record_in(keys.minute_of(now), [(id, now)])
+        record = self._record_in(keys.minute_of(now), [(id, now, now)])
         yield Batch((self._departures.undo(id), *record), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:

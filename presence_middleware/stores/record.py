@@ -12,24 +12,30 @@ from typing import Any, NamedTuple
 
 from . import keys
 from .departures import digest
-from .plan import Argument, Batch, Command, Plan
+from .plan import Argument, Batch, Command, Plan, texts
 
 CHUNK = 500  # members a command: about a millisecond of server time
 COMMANDS = 8  # commands a round trip: far below a client's timeout, also after an outage
 
-Stamped = tuple[str, float]  # an id and the moment it was seen, in seconds since the epoch
+Stamped = tuple[str, float, float]
+"""An id, the moment it was seen, and the one it arrived, in seconds since the epoch.
+
+They differ for a connection that stays open: it is seen again and again, but arrived only once.
+"""
 
 # KEYS: where to record, left, forgotten, then where else the known are. ARGV: time to live, the
-# most members, then moment, id and digest, in turn. Returns how many had left, and had no room.
+# most members, then moment, id and mark, in turn: the digest of the id, and behind it the moment
+# of arrival if that is another. Returns who had left, and how many had no room.
 _SCRIPT = """
 local refusals = {}
 for _, key in ipairs({KEYS[2], KEYS[3]}) do
   if redis.call('EXISTS', key) == 1 then refusals[#refusals + 1] = key end
 end
-local function refused(moment, id, digest)
+local function refused(moment, id, mark)
   for _, key in ipairs(refusals) do
-    local since = redis.call('ZSCORE', key, key == KEYS[3] and digest or id)
-    if since and tonumber(since) >= tonumber(moment) then return true end
+    local since = redis.call('ZSCORE', key, key == KEYS[3] and mark:sub(1, 20) or id)
+    local arrived = since and (tonumber(mark:sub(21)) or tonumber(moment))
+    if since and tonumber(since) >= arrived then return true end
   end
 end
 local function size()
@@ -45,10 +51,10 @@ local function fits(id)
   room = room - 1
   return room >= 0
 end
-local fresh, left, full = {}, 0, 0
+local fresh, left, full = {}, {}, 0
 for i = 3, #ARGV, 3 do
   if refused(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
-    left = left + 1
+    left[#left + 1] = ARGV[i + 1]
   elseif fits(ARGV[i + 1]) then
     %(take)s
   else
@@ -83,12 +89,12 @@ UNSCORED = _SCRIPT % {
 
 
 class Refused(NamedTuple):
-    """How many sightings were not recorded, and why."""
+    """What was not recorded, and why."""
 
-    left: int = 0
-    """They had left, or were forgotten, since."""
+    left: frozenset[str] = frozenset()
+    """The ids that had left, or were forgotten, since they arrived."""
     full: int = 0
-    """They were new, and the kind has all the members it may have."""
+    """How many were new, and the kind has all the members it may have."""
 
 
 class Recording:
@@ -130,12 +136,14 @@ def send(commands: list[Command]) -> Plan[list[Any]]:
 
 def total(replies: list[Any]) -> Refused:
     """What the commands of a `Recording` refused, all in all."""
-    return Refused(sum(int(left) for left, _ in replies), sum(int(full) for _, full in replies))
+    left = frozenset(id for ids, _ in replies for id in texts(ids))
+    return Refused(left, sum(int(full) for _, full in replies))
 
 
 def _arguments(chunk: list[Stamped]) -> Iterator[Argument]:
-    for id, moment in chunk:
-        yield from (repr(moment), id, digest(id))
+    for id, moment, arrived in chunk:
+        mark = digest(id) if arrived == moment else digest(id) + repr(arrived).encode()
+        yield from (repr(moment), id, mark)
 
 
 def _minute(sighting: Stamped) -> int:

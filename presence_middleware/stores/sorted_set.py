@@ -22,7 +22,7 @@ class SortedSet:
         return total((yield from send(self._recording.at(self._seen, sightings))))
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        record = self._recording.at(self._seen, [(id, now)])
+        record = self._recording.at(self._seen, [(id, now, now)])
         yield Batch((self._departures.undo(id), *record), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:

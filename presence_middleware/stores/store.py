@@ -31,7 +31,7 @@ class Store(Protocol):
     """For how many seconds after its last sighting an id can be asked for."""
 
     def record(self, sightings: list[Stamped]) -> Plan[Refused]:
-        """Records (id, moment); returns how many were refused."""
+        """Records (id, moment, moment of arrival); returns what was refused."""
 
     def touch(self, id: str, now: float) -> Plan[None]:
         """Records one id as seen now, also if it left a moment ago, where there is room."""
@@ -54,10 +54,10 @@ class Store(Protocol):
         """When an id was last seen, as far back as it is kept."""
 
     def leave(self, id: str, now: float) -> Plan[None]:
-        """Takes an id offline: sightings up to `now` no longer count, nor are they recorded."""
+        """Takes an id offline: what arrived up to `now` no longer counts, nor is it recorded."""
 
     def forget(self, id: str, now: float) -> Plan[None]:
-        """Erases an id; sightings up to `now` that are still to come are refused."""
+        """Erases an id; sightings of what arrived up to `now` are refused."""
 
     def keys(self, now: float) -> list[str]:
         """The keys in which those of the window are."""
