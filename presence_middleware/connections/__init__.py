@@ -8,6 +8,7 @@ from ..errors import SettingsError
 from .clients import async_client, close_async_clients, doubt, sync_client
 from .clock import ServerClock
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
+from .loops import in_thread, is_in_loop
 from .server import eviction_policy, facts
 from .url import RedisURL
 
@@ -23,6 +24,8 @@ __all__ = [
     "driver",
     "eviction_policy",
     "facts",
+    "in_thread",
+    "is_in_loop",
 ]
 
 Clock = Callable[[], float]
@@ -45,8 +48,8 @@ def driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> Dri
 def async_driver(url: RedisURL, client: Any = None, clock: Clock | None = None) -> AsyncRunner:
     """The same for coroutines; of the caller's own, a `redis.asyncio.Redis` or a `redis.Redis`."""
     if client is None:
-        server_clock = ServerClock(clock) if clock else _clock(url)
-        return AsyncDriver(partial(async_client, url), server_clock, partial(doubt, url))
+        threads = ThreadDriver(driver(url, clock=clock))
+        return AsyncDriver(partial(async_client, url), threads.clock, partial(doubt, url), threads)
     if _is_async(client):
         return AsyncDriver(partial(_given, client), ServerClock(clock))
     return ThreadDriver(driver(url, client, clock))
