@@ -1,10 +1,9 @@
 """The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .connections import Clock
+from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .presence import AsyncPresence
 from .recorder import Visit, recorder_for
@@ -46,7 +45,7 @@ class PresenceMiddleware:
         try:
             self.recorder = recorder_for(settings, client, clock)
         except SettingsError as error:
-            if not _is_in_loop():
+            if not is_in_loop():
                 raise
             self._problem = error
         else:
@@ -97,16 +96,8 @@ class AsyncRequestPresence(AsyncPresence):
         self._visit = visit
 
     async def _read(self, plan: Plan[T]) -> T:
-        await asyncio.to_thread(self._visit.flush)
+        await in_thread(self._visit.flush)
         return await self._driver.run(plan)
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:

@@ -43,7 +43,7 @@ def wsgi_site(environ: WSGIEnvironment, start_response: StartResponse) -> Iterab
 
 async def asgi_site(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
-        await _live(receive, send)
+        await live(receive, send)
         return
     presence, headers = scope["presence_middleware"], dict(scope["headers"])
     user = headers.get(b"x-user", b"").decode()
@@ -54,10 +54,10 @@ async def asgi_site(scope: Scope, receive: Receive, send: Send) -> None:
         await presence.leave(user)
     elif scope["path"] == "/who":
         answer = [await presence.counts(), sorted(seen.id for seen in await presence.online())]
-    await _respond(send, json.dumps(answer).encode())
+    await respond(send, json.dumps(answer).encode())
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def live(receive: Receive, send: Send) -> None:
     while True:
         kind = (await receive())["type"]
         await send({"type": f"{kind}.complete"})
@@ -65,7 +65,7 @@ async def _live(receive: Receive, send: Send) -> None:
             return
 
 
-async def _respond(send: Send, body: bytes) -> None:
+async def respond(send: Send, body: bytes) -> None:
     headers = [(b"content-type", JSON.encode())]
     start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
     await send(start)
@@ -81,9 +81,9 @@ def wsgi_plain(environ: WSGIEnvironment, start_response: StartResponse) -> Itera
 async def asgi_plain(scope: Scope, receive: Receive, send: Send) -> None:
     """Knows nothing of presence."""
     if scope["type"] == "lifespan":
-        await _live(receive, send)
+        await live(receive, send)
     else:
-        await _respond(send, b"hello " + scope["path"].encode())
+        await respond(send, b"hello " + scope["path"].encode())
 
 
 wsgi_wrapped = wsgi.PresenceMiddleware(wsgi_site)

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -20,16 +21,35 @@ STOP_SECONDS = 15.0
 ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
 
 Command = Callable[[int], Sequence[str]]
-"""The arguments after `python -m`, for a port."""
+"""A module that Python runs, or `uwsgi`, and its arguments, for a port."""
 
 
-def gunicorn(app: str, workers: int = 1) -> Command:
-    """Its workers are of the class `sync`."""
-    return lambda port: ["gunicorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}"]
+def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
+    """Its workers are of the class `sync`, unless an option says another."""
+    return lambda port: [
+        *("gunicorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
+    ]
 
 
-def uvicorn(app: str, workers: int = 1) -> Command:
-    return lambda port: ["uvicorn", app, f"--port={port}", f"--workers={workers}"]
+def uvicorn(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: ["uvicorn", app, f"--port={port}", f"--workers={workers}", *options]
+
+
+def hypercorn(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: [
+        *("hypercorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
+    ]
+
+
+def granian(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: ["granian", app, f"--port={port}", f"--workers={workers}", *options]
+
+
+def uwsgi(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: [
+        *("uwsgi", f"--http-socket=127.0.0.1:{port}", f"--module={app}", f"--home={sys.prefix}"),
+        *("--master", "--die-on-term", f"--processes={workers}", *options),
+    ]
 
 
 def waitress(app: str) -> Command:
@@ -50,7 +70,8 @@ class WebServer:
         """`folder` is where the app is; `log` gets what the server prints."""
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self._command = [sys.executable, "-m", *command(self.port)]
+        program, *arguments = command(self.port)
+        self._command = [*_started_by(program), *arguments]
         self._folder, self._log = folder, log
         # There gunicorn puts its control socket, else into this user's home.
         self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
@@ -116,7 +137,46 @@ class WebServer:
         self.process.wait(STOP_SECONDS)
 
 
+def _started_by(program: str) -> list[str]:
+    if program == "uwsgi":
+        return [str(Path(sys.executable).parent / program)]
+    return [sys.executable, "-m", program]
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
+
+
+class Site:
+    """A server whose workers can be asked one by one."""
+
+    def __init__(self, server: WebServer, workers: int, folder: Path) -> None:
+        self.server, self.workers, self._folder = server, workers, folder
+        self._meetings = 0
+
+    def get(self, path: str, **headers: str) -> Any:
+        response = httpx.get(
+            f"http://{self.server.address}{path}",
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+            timeout=TIMEOUT,
+            trust_env=False,
+        )
+        assert response.status_code == 200, self.server.output
+        return response.json()
+
+    def everywhere(self, path: str, **headers: str) -> list[Any]:
+        """Each worker's answer; `*` in a header is the number of the request."""
+        self._meetings += 1
+        meeting = self._folder / f"{self.server.port}-{self._meetings}"
+        meeting.mkdir()
+        headers |= {"x_meeting": str(meeting), "x_workers": str(self.workers)}
+        with ThreadPoolExecutor(self.workers) as pool:
+            answers = []
+            for n in range(self.workers):
+                given = {name: value.replace("*", str(n)) for name, value in headers.items()}
+                answers.append(pool.submit(self.get, path, **given))
+                # The next one goes out when this one holds its worker.
+                wait_until(lambda: len(list(meeting.iterdir())) > n)  # noqa: B023
+            return [answer.result() for answer in answers]

@@ -120,7 +120,7 @@ def test_who_logs_in_anew_on_an_open_connection_counts_at_once(worker: Worker, a
     worker.wait(100)
     assert worker.online() == []
     visit.identify(again)
-    worker.recorder.write()
+    worker.recorder.flush()
     assert worker.online() == [again]
     worker.wait(200)
     assert worker.online() == [again]

@@ -293,8 +293,8 @@ def moment(clock: Clock) -> object:
     return moment_of(clock.now)
 
 
-def test_a_thread_that_cannot_start_breaks_nothing(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+def test_where_no_thread_can_start_a_request_writes_until_one_can(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_thread(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -302,9 +302,13 @@ def test_a_thread_that_cannot_start_breaks_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         visit(recorder, "bob")
-    assert recorder.stats().pending == 1
-    visit(recorder, "bob")
-    wait_until(lambda: recorder.stats().flushed == 1)
+        visit(recorder, "alice")
+    assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
+    recorder._wake_at = -math.inf  # as after an interval
+    visit(recorder, "eve")
+    wait_until(lambda: recorder.stats().flushed == 3)
+    assert recorder._thread is not None
+    assert [m for m in caplog.messages if "no thread runs here" in m] == caplog.messages
 
 
 def test_after_close_a_visit_starts_the_thread_again(recorder: Recorder) -> None:

@@ -5,11 +5,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from presence_middleware import Presence
@@ -19,14 +17,13 @@ from .conftest import wait_until
 from .servers import (
     ENDED,
     ROOT,
-    TIMEOUT,
     Command,
+    Site,
     WebServer,
     environment,
     free_port,
     gunicorn,
     uvicorn,
-    waitress,
 )
 
 NEVER = "100s"  # until the next regular write: longer than any of these tests
@@ -38,39 +35,6 @@ print(json.dumps([presence.counts(), sorted(seen.id for seen in presence.online(
 """
 WSGI, ASGI = "tests.live_site:wsgi_wrapped", "tests.live_site:asgi_wrapped"
 LOCKS = (supervisor.SUPERVISOR_LOCK, supervisor.SERVER_LOCK)
-
-
-class Site:
-    """A server whose workers can be asked one by one."""
-
-    def __init__(self, server: WebServer, workers: int, folder: Path) -> None:
-        self.server, self.workers, self._folder = server, workers, folder
-        self._meetings = 0
-
-    def get(self, path: str, **headers: str) -> Any:
-        response = httpx.get(
-            f"http://{self.server.address}{path}",
-            headers={name.replace("_", "-"): value for name, value in headers.items()},
-            timeout=TIMEOUT,
-            trust_env=False,
-        )
-        assert response.status_code == 200, self.server.output
-        return response.json()
-
-    def everywhere(self, path: str, **headers: str) -> list[Any]:
-        """Each worker's answer; `*` in a header is the number of the request."""
-        self._meetings += 1
-        meeting = self._folder / f"{self.server.port}-{self._meetings}"
-        meeting.mkdir()
-        headers |= {"x_meeting": str(meeting), "x_workers": str(self.workers)}
-        with ThreadPoolExecutor(self.workers) as pool:
-            answers = []
-            for n in range(self.workers):
-                given = {name: value.replace("*", str(n)) for name, value in headers.items()}
-                answers.append(pool.submit(self.get, path, **given))
-                # The next one goes out when this one holds its worker.
-                wait_until(lambda: len(list(meeting.iterdir())) > n)  # noqa: B023
-            return [answer.result() for answer in answers]
 
 
 def other_program(url: str) -> Any:
@@ -114,31 +78,6 @@ def test_two_servers_and_another_program_agree_on_one_number(tmp_path: Path) -> 
         assert all(is_alive(directory, lock) for lock in LOCKS)
         assert second.stop() in ENDED
         wait_until(lambda: not any(is_alive(directory, lock) for lock in LOCKS))
-
-
-@pytest.mark.parametrize(
-    ("command", "is_kept"),
-    [
-        (gunicorn(WSGI), True),
-        (uvicorn(ASGI), True),
-        (waitress(WSGI), False),
-        (lambda port: [*uvicorn(ASGI)(port), "--lifespan=off"], False),
-    ],
-    ids=["gunicorn", "uvicorn", "waitress", "uvicorn without lifespan"],
-)
-def test_the_first_sighting_is_written_at_once_and_the_last_where_the_server_lets_it(
-    variables: dict[str, str], presence: Presence, tmp_path: Path, command: Command, is_kept: bool
-) -> None:
-    """The README says which servers do not: they end at SIGTERM without a word to the app."""
-    variables |= {"PRESENCE_FLUSH_INTERVAL": NEVER}
-    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
-        site = Site(server, 1, tmp_path)
-        site.get("/", x_user="first")
-        wait_until(lambda: presence.is_online("first"))
-        site.get("/", x_user="last")
-        assert not presence.is_online("last")
-        assert server.stop() in ENDED
-    assert presence.is_online("last") == is_kept
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from .clients import async_client, close_async_clients, doubt, sync_client
 from .clock import ServerClock
 from .cluster import ClusterDriver
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
+from .loops import in_thread, is_in_loop
 from .server import eviction_policy, facts
 from .url import RedisURL
 
@@ -25,6 +26,8 @@ __all__ = [
     "driver",
     "eviction_policy",
     "facts",
+    "in_thread",
+    "is_in_loop",
 ]
 
 Clock = Callable[[], float]
@@ -59,10 +62,10 @@ def async_driver(url: RedisURL, client: Any = None, clock: Clock | None = None) 
             raise SettingsError("client= wants a redis.RedisCluster here: it is asked in threads")
         _check(client, url)
         return AsyncDriver(partial(_given, client), ServerClock(clock))
+    threads = ThreadDriver(driver(url, client, clock))
     if client is not None or url.is_cluster:
-        return ThreadDriver(driver(url, client, clock))
-    server_clock = ServerClock(clock) if clock else _clock(url)
-    return AsyncDriver(partial(async_client, url), server_clock, partial(doubt, url))
+        return threads
+    return AsyncDriver(partial(async_client, url), threads.clock, partial(doubt, url), threads)
 
 
 async def _given(client: Any) -> Any:

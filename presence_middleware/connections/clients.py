@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from . import cluster, sentinel
+from .loops import is_trio
 from .url import RedisURL
 
 TIMEOUT = 0.5  # seconds, for a connection and for a reply
@@ -62,6 +63,8 @@ def _clients_of(loop: asyncio.AbstractEventLoop) -> dict[Key, Any]:
 
 async def close_async_clients() -> None:
     """Closes what the running loop's tasks opened; the next read opens anew."""
+    if is_trio():
+        return  # its reads use the client of the process
     for client in _async.pop(asyncio.get_running_loop(), {}).values():
         for each in (client, *sentinel.of(client)):
             await each.aclose()

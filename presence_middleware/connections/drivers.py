@@ -1,6 +1,5 @@
 """Run plans: a driver for a sync client, one for an async one. Its errors become ours."""
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ..errors import PresenceError, PresenceUnavailable, QueryError
 from ..stores.plan import Batch, Plan
 from .clock import ServerClock
+from .loops import in_thread, is_trio
 
 T = TypeVar("T")
 Connect = Callable[[], Any]
@@ -91,12 +91,20 @@ class AsyncDriver:
     """Runs plans over an async client."""
 
     def __init__(
-        self, connect: AsyncConnect, clock: ServerClock, doubt: Doubt = lambda: None
+        self,
+        connect: AsyncConnect,
+        clock: ServerClock,
+        doubt: Doubt = lambda: None,
+        under_trio: AsyncRunner | None = None,
     ) -> None:
+        """`under_trio` is what runs them there, where no async client works."""
         self._connect, self._doubt, self.clock = connect, doubt, clock
+        self._under_trio = under_trio
 
     async def run(self, plan: Plan[T]) -> T:
         """What the plan returns. Raises what `Driver.run` does."""
+        if self._under_trio is not None and is_trio():
+            return await self._under_trio.run(plan)
         replies: list[Any] | None = None
         while True:
             try:
@@ -127,7 +135,7 @@ class ThreadDriver:
 
     async def run(self, plan: Plan[T]) -> T:
         """What the plan returns. Raises what `Driver.run` does."""
-        return await asyncio.to_thread(self._driver.run, plan)
+        return await in_thread(self._driver.run, plan)
 
 
 def exchange(client: Any, batch: Batch) -> list[Any]:

@@ -20,8 +20,9 @@ from .buffer import Buffer, Pending
 from .notices import Notices
 from .outage import Outage
 from .reception import Reception
-from .thread import FlushThread
+from .thread import FlushThread, is_uwsgi
 from .visit import Visit
+from .watch import Watch
 from .writer import MayTry, Writer
 
 STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
@@ -48,7 +49,10 @@ class Stats:
 
 
 class Recorder:
-    """Records visits. Nothing here raises towards a request, and nothing on its path does I/O."""
+    """Records visits. Nothing here raises towards a request, and nothing on its path does I/O.
+
+    Only where no thread runs, one request an interval does what the thread would.
+    """
 
     def __init__(
         self, settings: Settings, *, client: Any = None, clock: Clock | None = None
@@ -62,6 +66,7 @@ class Recorder:
         self._reception = Reception(settings, self._notices)
         self.chain = self._reception.chain
         self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
+        self._is_threadless = False
         self.begin()
         live.add(self)
 
@@ -72,7 +77,10 @@ class Recorder:
         self.open_visits: dict[Visit, None] = {}
         self._abandoned: deque[Visit] = deque()
         self._flushing, self._starting = threading.Lock(), threading.Lock()
+        self._ticking = threading.Lock()
         self._thread: FlushThread | None = None
+        self._is_started = False
+        self._watch = Watch(self.settings.flush_interval)
         self._wake_at = -math.inf
         self._writer = Writer(self.settings, self._driver, self._reception.shared, self._notices)
         self._outage = Outage()
@@ -84,9 +92,9 @@ class Recorder:
         self._reception.receive(view, now)
         visit = Visit(self, view, now)
         if visit.counts:
-            self.open_visits[visit] = None
-            if self._thread is None:
+            if not self._is_started:
                 self._start()
+            self.open_visits[visit] = None
         return visit
 
     def abandoned(self, visit: Visit) -> None:
@@ -154,6 +162,7 @@ class Recorder:
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
+        self._is_started = False
 
     def stats(self) -> Stats:
         """The counters of this process."""
@@ -170,28 +179,46 @@ class Recorder:
 
     def _wake(self) -> None:
         """Has the thread write; what is recorded until it does goes with it."""
-        self._check_process()
-        self._start()
-        if self._thread is not None:
-            self._wake_at = self.now() + WAKE_AGAIN
-            self._thread.wake()
+        thread = self._start()
+        self._wake_at = self.now() + WAKE_AGAIN
+        if thread is None:
+            self._tick_here()
+        else:
+            thread.wake()
+            self._watch.waits(self._buffer.pending)
 
     def _check_process(self) -> None:
         """Begins anew in a child that no hook told: at each write, and at a wake once a second."""
         if getpid() != self._pid:
             self.begin(self._buffer.copy())
 
-    def _start(self) -> None:
+    def _start(self) -> FlushThread | None:
+        """The thread, started if there is none or a dead one; None where none can be had."""
+        self._check_process()
+        self._is_started = not is_uwsgi()  # there, each visit looks for itself before any lock
         with self._starting:
-            if self._thread is not None:
-                return
-            self._writer.driver = self._driver
-            thread = FlushThread(self._tick, self.settings.flush_interval)
-            try:
-                thread.start()
-            except RuntimeError:
-                return  # none can be had now, as when the interpreter ends; the next visit tries
-            self._thread = thread
+            if self._thread is None or not self._thread.is_alive():
+                self._writer.driver = self._driver
+                self._thread = FlushThread.started(self._tick, self.settings.flush_interval)
+            return self._thread
+
+    def _tick_here(self) -> None:
+        """A round in the thread of a request, of one at a time; the next is due after its pause."""
+        if not self._ticking.acquire(blocking=False):
+            return
+        try:
+            self._say_threadless()
+            self._wake_at = self.now() + self._tick()
+        finally:
+            self._ticking.release()
+
+    def _say_threadless(self) -> None:
+        if not self._is_threadless:
+            self._is_threadless = True
+            log.warning(
+                "presence: no thread runs here, so that now and then a request waits for Redis; "
+                "uWSGI wants enable-threads"
+            )
 
     def _tick(self) -> float:
         """One round of the thread; returns the seconds to pause before the next."""
@@ -237,6 +264,7 @@ class Recorder:
     def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
         waiting = self._buffer.pending
         outcome = self._writer.write(self._buffer, deadline, may_try)
+        self._watch.came_back()
         self._tell_who_left()
         if outcome.unwritten < waiting:
             self._last_flush = datetime.now(UTC)

@@ -1,8 +1,21 @@
 """The daemon thread that writes: one a process, started by its first visit."""
 
+import sys
 import threading
 from collections.abc import Callable
+from typing import Self
 from weakref import WeakMethod
+
+
+def is_uwsgi() -> bool:
+    """Whether uWSGI serves this process. It forks without calling Python's hooks."""
+    return "uwsgi" in sys.modules  # its module is there only inside
+
+
+def threads_run() -> bool:
+    """Whether a thread goes on between requests: in older uWSGIs, only if they are told to."""
+    uwsgi = sys.modules.get("uwsgi")
+    return bool(getattr(uwsgi, "has_threads", True) or getattr(uwsgi, "loop", None))
 
 
 class FlushThread(threading.Thread):
@@ -14,6 +27,18 @@ class FlushThread(threading.Thread):
         self._tick, self._idle = WeakMethod(tick), idle
         self._woken = threading.Event()
         self._stopping = threading.Event()
+
+    @classmethod
+    def started(cls, tick: Callable[[], float], idle: float) -> Self | None:
+        """One that runs; None where threads do not, or if no more can be had."""
+        if not threads_run():
+            return None
+        thread = cls(tick, idle)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
 
     def wake(self) -> None:
         """Says that something waits."""

@@ -1,0 +1,38 @@
+"""Which event loop runs: asyncio's, or trio's, which redis-py knows nothing of."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def is_trio() -> bool:
+    """Whether trio runs the caller. Whoever uses it has imported it."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        return False
+    return True
+
+
+def is_in_loop() -> bool:
+    """Whether an event loop runs the caller."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return is_trio()
+    return True
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """What a function that blocks returns, run in a thread of the running event loop."""
+    if not is_trio():
+        return await asyncio.to_thread(function, *arguments)
+    import trio
+
+    return await trio.to_thread.run_sync(function, *arguments)
