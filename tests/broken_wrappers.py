@@ -1,6 +1,7 @@
 """Wrappers broken on purpose, each in one way: the checks of the good ones must notice it."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -200,3 +201,106 @@ class CountingTwiceAsgi(asgi.PresenceMiddleware):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.pop(VISIT, None)
         await super().__call__(scope, receive, send)
+
+
+class BufferingAsgi(asgi.PresenceMiddleware):
+    """Sends only when the app is done."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def keep(message: Message) -> None:
+            kept.append(message)
+
+        kept: list[Message] = []
+        await super().__call__(scope, receive, keep)
+        for message in kept:
+            await send(message)
+
+
+class ReorderingAsgi(asgi.PresenceMiddleware):
+    """Holds each message back until the next one is sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_late(message: Message) -> None:
+            held.append(message)
+            if len(held) == 2:
+                await send(held.pop())
+                await send(held.pop())
+
+        held: list[Message] = []
+        await super().__call__(scope, receive, send_late)
+
+
+class ExtensionlessAsgi(asgi.PresenceMiddleware):
+    """Loses what the server can do besides."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.pop("extensions", None)
+        await super().__call__(scope, receive, send)
+
+
+class FilteringAsgi(asgi.PresenceMiddleware):
+    """Passes on only the messages that it knows."""
+
+    KNOWN = ("http.response.start", "http.response.body", "websocket.accept", "websocket.close")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_known(message: Message) -> None:
+            if message["type"] in self.KNOWN:
+                await send(message)
+
+        await super().__call__(scope, receive, send_known)
+
+
+class GroupingAsgi(asgi.PresenceMiddleware):
+    """Runs the app in a task group: what it raises arrives in an exception group."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().__call__(scope, receive, send))
+
+
+class SwallowingAsgi(asgi.PresenceMiddleware):
+    """Keeps the app's errors from the server."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(Exception):
+            await super().__call__(scope, receive, send)
+
+
+class ListeningAsgi(asgi.PresenceMiddleware):
+    """Reads what the app should receive first."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await super().__call__(scope, receive, send)
+
+
+class ShieldingAsgi(asgi.PresenceMiddleware):
+    """Does not tell the app that it is cancelled."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.shield(super().__call__(scope, receive, send))
+
+
+class HastyAsgi(asgi.PresenceMiddleware):
+    """Ends the app with the response: background tasks do not run."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_and_end(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                raise GeneratorExit
+
+        with contextlib.suppress(GeneratorExit):
+            await super().__call__(scope, receive, send_and_end)
+
+
+class DeafAsgi(asgi.PresenceMiddleware):
+    """Keeps from the app that a message could not be sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_anyway(message: Message) -> None:
+            with contextlib.suppress(OSError):
+                await send(message)
+
+        await super().__call__(scope, receive, send_anyway)
