@@ -32,6 +32,11 @@ class Buffer:
         """How many identities wait, those just being written included."""
         return len(self._pending) + self._in_flight
 
+    @property
+    def given_up(self) -> int:
+        """How many sightings could not wait for Redis any longer."""
+        return self.dropped["expired"] + self.dropped["full"]
+
     def copy(self) -> Pending:
         """What waits, without the lock: in a forked child, nobody may be left to let go of it."""
         return dict(self._pending)

@@ -2,6 +2,9 @@
 
 import logging
 import random
+import time
+
+from ..values import spoken
 
 log = logging.getLogger("presence_middleware")
 
@@ -14,6 +17,8 @@ class Outage:
     def __init__(self, pause: float) -> None:
         self._first_pause = pause
         self._failures = 0
+        self._began = 0.0
+        self._dropped_before = 0
         self.last_error: str | None = None
 
     @property
@@ -25,16 +30,21 @@ class Outage:
         """Notes an attempt that failed."""
         self.last_error = str(error)
         if not self._failures:
+            self._began = time.monotonic()
             log.warning(
                 "presence: cannot record who is online, keeping %d for later: %s", pending, error
             )
         self._failures += 1
 
-    def ended(self, written: int) -> None:
-        """Notes an attempt that succeeded."""
+    def ended(self, written: int, dropped: int) -> None:
+        """Notes an attempt that succeeded, and how many sightings could not wait for it so far."""
         if self._failures:
-            log.warning("presence: recording again, wrote %d that had waited", written)
-        self._failures = 0
+            lasted = spoken(round(time.monotonic() - self._began))
+            log.warning(
+                "presence: recording again after %s: wrote %d that had waited, dropped %d",
+                *(lasted, written, dropped - self._dropped_before),
+            )
+        self._failures, self._dropped_before = 0, dropped
 
     def pause(self) -> float:
         """Seconds until the next attempt: longer while Redis is away, never in step with others."""

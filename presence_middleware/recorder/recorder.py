@@ -218,12 +218,13 @@ class Recorder:
             self._abandoned.popleft().end()
 
     def _write(self, deadline: float) -> bool:
-        waiting = self._buffer.pending
-        failure = self._writer.write(self._buffer, deadline)
+        buffer = self._buffer
+        flushed_before = buffer.flushed
+        failure = self._writer.write(buffer, deadline)
         if failure:
-            self._outage.failed(failure, self._buffer.pending)
-            self._buffer.drop_before(self.now() - self.settings.window)
+            self._outage.failed(failure, buffer.pending)
+            buffer.drop_before(self.now() - self.settings.window)
             return False
         self._last_flush = datetime.now(UTC)
-        self._outage.ended(waiting)
+        self._outage.ended(buffer.flushed - flushed_before, buffer.given_up)
         return True
