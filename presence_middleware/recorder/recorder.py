@@ -155,13 +155,8 @@ class Recorder:
 
     def stats(self) -> Stats:
         """The counters of this process."""
-        buffer = self._buffer
         return Stats(
-            recorded=buffer.recorded,
-            coalesced=buffer.coalesced,
-            flushed=buffer.flushed,
-            pending=buffer.pending,
-            dropped=dict(+buffer.dropped),
+            **self._buffer.counters(),
             last_error=self._outage.last_error,
             last_flush=self._last_flush,
         )
