@@ -1,6 +1,7 @@
 """Writes what the buffer holds to Redis: by kind, with the server's time, and cleans up behind."""
 
 import secrets
+from itertools import chain
 
 from ..connections import Driver
 from ..errors import PresenceUnavailable
@@ -37,20 +38,21 @@ class Writer:
         No round trip starts after `deadline`, by `time.monotonic()`.
         """
         failure: Exception | None = None
-        unwritten: Pending = {}
-        for kind, sightings in _by_kind(buffer.take()).items():
-            if isinstance(failure, PresenceUnavailable):
-                unwritten |= sightings  # it would fail as well; a wrong key is one kind's own
-                continue
-            try:
-                refused = self._write_kind(kind, sightings, deadline)
-                buffer.wrote(len(sightings), refused)
-                self._notices.wrote(kind, refused)
-            except Exception as error:  # a fault of ours, too, must lose nobody
-                failure = error
-                unwritten |= sightings
-        if failure:
-            buffer.put_back(unwritten)
+        unwritten = _by_kind(buffer.take())
+        try:
+            for kind, sightings in list(unwritten.items()):
+                try:
+                    refused = self._write_kind(kind, sightings, deadline)
+                    del unwritten[kind]
+                    buffer.wrote(len(sightings), refused)
+                    self._notices.wrote(kind, refused)
+                except PresenceUnavailable as error:
+                    return error  # the others would fail as well; a wrong key is one kind's own
+                except Exception as error:  # a fault of ours, too, must lose nobody
+                    failure = error
+        finally:  # nor may whatever interrupts a handler that writes
+            if unwritten:
+                buffer.put_back(dict(chain.from_iterable(map(dict.items, unwritten.values()))))
         return failure
 
     def _write_kind(self, kind: str, sightings: Pending, deadline: float) -> Refused:
