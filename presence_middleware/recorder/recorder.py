@@ -123,7 +123,7 @@ class Recorder:
         """Whether the last attempt to write failed."""
         return self._outage.is_on
 
-    def write(self, seconds: float = math.inf) -> bool:
+    def write(self, seconds: float = math.inf, *, unless_cut_off: bool = False) -> bool:
         """Writes what waits, in the caller's thread; returns whether nothing is left to write.
 
         Never raises, and starts no round trip later than half of `seconds` from now.
@@ -135,6 +135,8 @@ class Recorder:
         if not self._flushing.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return False
         try:
+            if unless_cut_off and self.is_cut_off:
+                return False  # whoever wrote meanwhile has waited for Redis in vain
             return self._write(deadline)
         finally:
             self._flushing.release()

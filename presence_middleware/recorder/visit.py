@@ -20,7 +20,7 @@ class Sink(Protocol):
     def finished(self, id: Found) -> str | None: ...
     @property
     def is_cut_off(self) -> bool: ...
-    def write(self) -> bool: ...
+    def write(self, *, unless_cut_off: bool = False) -> bool: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
 
@@ -87,7 +87,7 @@ class Visit:
         """Records this visit as it is now and writes what the process holds."""
         self.settle()
         if not self.recorder.is_cut_off:  # in an outage, no reader waits for what the thread tries
-            self.recorder.write()
+            self.recorder.write(unless_cut_off=True)
 
     def settle(self) -> None:
         """Records whom this visit turned out to be, once each."""
