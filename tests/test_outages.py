@@ -1,0 +1,456 @@
+"""Every way in which Redis can fail: the site's answers stay as they are, and nobody is lost."""
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+import redis
+
+from presence_middleware import AsyncPresence, PresenceUnavailable, Settings
+from presence_middleware.recorder import Recorder
+from presence_middleware.recorder.outage import LONGEST_PAUSE, Outage
+from presence_middleware.stores import moment_of
+from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import PresenceMiddleware
+
+from .conftest import Server, wait_until
+from .proxy import Proxy
+from .servers import free_port
+from .timed_site import NOON, Clock
+
+PASSWORD = "hunter2"
+SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
+NOTICEABLE = 0.4  # seconds; less than a single timeout
+NAMES = [f"user{number}" for number in range(50)]
+ROOM = "20mb"
+TOO_MUCH = 30 << 20  # bytes
+
+
+@dataclass
+class Place:
+    """A server of the test's own; the site reaches it by a proxy and with a password."""
+
+    server: Server
+    proxy: Proxy
+    admin: Any  # a client of the server itself
+
+    @property
+    def url(self) -> str:
+        return f"redis://site:{PASSWORD}@127.0.0.1:{self.proxy.port}"
+
+    def let_in(self) -> None:
+        self.admin.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
+
+
+@pytest.fixture
+def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
+    server = Server(valkey.binary, tmp_path, "--maxmemory", ROOM)
+    with redis.Redis.from_url(server.url) as admin:
+        place = Place(server, Proxy(server.socket), admin)
+        place.let_in()
+        yield place
+    place.proxy.refuse()
+    os.kill(server.process.pid, signal.SIGCONT)
+    server.stop()
+
+
+@contextmanager
+def refused(place: Place) -> Iterator[None]:
+    place.proxy.refuse()
+    yield
+    place.proxy.listen()
+
+
+@contextmanager
+def unreachable(place: Place) -> Iterator[None]:
+    place.proxy.vanish()
+    yield
+    place.proxy.listen()
+
+
+@contextmanager
+def hung(place: Place) -> Iterator[None]:
+    os.kill(place.server.process.pid, signal.SIGSTOP)
+    yield
+    os.kill(place.server.process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def slow(place: Place) -> Iterator[None]:
+    place.proxy.delay = 2
+    yield
+    place.proxy.delay = 0
+
+
+@contextmanager
+def restarted_empty(place: Place) -> Iterator[None]:
+    place.server.stop()
+    yield
+    place.server.start()
+    place.let_in()
+
+
+@contextmanager
+def full(place: Place) -> Iterator[None]:
+    place.admin.setrange("filler", TOO_MUCH, "x")
+    yield
+    place.admin.delete("filler")
+
+
+@contextmanager
+def read_only(place: Place) -> Iterator[None]:
+    place.admin.replicaof("127.0.0.1", str(free_port()))
+    yield
+    place.admin.replicaof("NO", "ONE")
+
+
+@contextmanager
+def without_replicas(place: Place) -> Iterator[None]:
+    place.admin.config_set("min-replicas-to-write", 1)
+    yield
+    place.admin.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def with_another_password(place: Place) -> Iterator[None]:
+    place.admin.execute_command("ACL", "SETUSER", "site", "resetpass", ">another")
+    place.proxy.cut()
+    yield
+    place.let_in()
+
+
+@contextmanager
+def without_permission(place: Place) -> Iterator[None]:
+    place.admin.execute_command("ACL", "SETUSER", "site", "-@all")
+    yield
+    place.let_in()
+
+
+@contextmanager
+def answered(place: Place, answer: bytes, hangs_up: bool = False) -> Iterator[None]:
+    place.proxy.answer, place.proxy.hangs_up = answer, hangs_up
+    yield
+    place.proxy.answer = None
+    place.proxy.cut()
+
+
+ERRORS = {
+    "loading": b"-LOADING Redis is loading the dataset in memory",
+    "primary away": b"-MASTERDOWN Link with MASTER is down",
+    "busy": b"-BUSY Redis is busy running a script",
+    "cluster down": b"-CLUSTERDOWN The cluster is down",
+    "no login": b"-NOAUTH Authentication required.",
+    "wrong password": b"-WRONGPASS invalid username-password pair or user is disabled.",
+    "an error of its own": b"-ERR something else",
+    "not Redis": b"HTTP/1.1 400 Bad Request",
+    "garbage": b"\x00\xff\x00",
+}
+OUTAGES: dict[str, Callable[[Place], AbstractContextManager[None]]] = {
+    "refused": refused,
+    "hung": hung,
+    "restarted empty": restarted_empty,
+    "full": full,
+    "read-only": read_only,
+    "without replicas": without_replicas,
+    "another password": with_another_password,
+    "no permission": without_permission,
+    "hangs up": partial(answered, answer=b"", hangs_up=True),
+    "half an answer": partial(answered, answer=b"$100\r\nhal", hangs_up=True),
+    **{name: partial(answered, answer=error + b"\r\n") for name, error in ERRORS.items()},
+}
+READABLE = {"full", "read-only", "without replicas"}
+SLOW_OUTAGES: dict[str, Callable[[Place], AbstractContextManager[None]]] = {
+    "unreachable": unreachable,
+    "slow": slow,
+    "silent": partial(answered, answer=b""),
+    "silent half way": partial(answered, answer=b"$100\r\nhal"),
+}
+
+
+def settings(place: Place, prefix: str, **others: object) -> Settings:
+    given = {"identity": "user=header:X-User", "window": "1m", "flush_interval": "0.05s", **others}
+    return Settings.from_env({}, redis_url=place.url, prefix=prefix, **given)
+
+
+def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    start_response("200 OK", [("X-Own", "1")])
+    return [b"hello ", environ["HTTP_X_USER"].encode()]
+
+
+def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
+    """What a server hears from the app."""
+    environ: WSGIEnvironment = {"HTTP_X_USER": name}
+    setup_testing_defaults(environ)
+    said: list[Any] = []
+    body = app(environ, lambda *start: said.append(start) or said.append)  # type: ignore[func-returns-value]
+    return said, body
+
+
+def timed(app: WSGIApplication) -> tuple[list[tuple[Any, ...]], list[float]]:
+    """The answers to everybody, and the seconds of each."""
+    answers, seconds = [], []
+    for name in NAMES:
+        began = time.perf_counter()
+        answers.append(ask(app, name))
+        seconds.append(time.perf_counter() - began)
+    return answers, seconds
+
+
+def answers_or_raises(read: Callable[[], object]) -> str:
+    """What a reader says of an outage, in time and with no secret; nothing if it can answer."""
+    began, said = time.monotonic(), ""
+    try:
+        read()
+    except PresenceUnavailable as error:
+        said = str(error)
+        assert said
+    assert time.monotonic() - began < SOON
+    assert PASSWORD not in said
+    return said
+
+
+def count_async(settings: Settings) -> None:
+    async def count() -> None:
+        presence = AsyncPresence(settings)
+        try:
+            await presence.count()
+        finally:
+            await presence.aclose()
+
+    asyncio.run(count())
+
+
+def adds_up(recorder: Recorder) -> bool:
+    found = recorder.stats()
+    accounted = found.coalesced + found.flushed + found.pending + sum(found.dropped.values())
+    return found.recorded == accounted
+
+
+@contextmanager
+def adding_up(recorder: Recorder, every: float = 0.001) -> Iterator[None]:
+    """Looks at the counters all along."""
+    over, wrong = threading.Event(), list[object]()
+
+    def look() -> None:
+        while not over.wait(every):
+            if not adds_up(recorder):
+                wrong.append(recorder.stats())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not wrong
+    assert adds_up(recorder)
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [*OUTAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OUTAGES)],
+)
+def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
+    outage: str, place: Place, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "presence_middleware")
+    clock, given = Clock(), settings(place, prefix)
+    wrapped = PresenceMiddleware(site, settings=given, clock=clock)
+    recorder, presence = wrapped.recorder, wrapped.presence
+    with adding_up(recorder):
+        ask(wrapped, "before")
+        wait_until(lambda: recorder.stats().flushed)
+        with (OUTAGES | SLOW_OUTAGES)[outage](place):
+            ask(wrapped, "gone")
+            wait_until(lambda: recorder.is_cut_off)
+            clock.now += 30
+            answers, seconds = timed(wrapped)
+            expected, bare_seconds = timed(site)
+            assert answers == expected
+            assert sum(seconds) < sum(bare_seconds) + NOTICEABLE
+            assert statistics.median(seconds) < statistics.median(bare_seconds) + 0.002
+            for read in (presence.count, lambda: count_async(given)):
+                assert bool(answers_or_raises(read)) is (outage not in READABLE)
+            clock.now += 31  # "gone" was seen more than a window ago
+            wait_until(lambda: not recorder.flush() and recorder.stats().dropped)
+            assert recorder.stats().dropped == {"expired": 1}
+        clock.now += 5
+        wait_until(recorder.flush)
+    assert presence.online_among(["gone", *NAMES]) == NAMES
+    assert {presence.last_seen(name) for name in NAMES} == {moment_of(NOON + 30)}  # they arrived
+    recorder.close()
+    first, last = [record.message for record in caplog.records if "presence: " in record.message]
+    assert first.startswith("presence: cannot record who is online, keeping 1 for later: Redis ")
+    assert last.startswith("presence: recording again after ")
+    assert last.endswith(f"s: wrote {len(NAMES)} that had waited, dropped 1")
+    assert PASSWORD not in caplog.text
+
+
+def asking(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    return [str(environ["presence_middleware"].count()).encode()]
+
+
+def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
+    place: Place, prefix: str
+) -> None:
+    given = settings(place, prefix)
+    wrapped, asked = (PresenceMiddleware(app, settings=given) for app in (site, asking))
+    recorder = wrapped.recorder
+    ask(wrapped, "before")
+    wait_until(lambda: recorder.stats().flushed)
+    wait_until(lambda: recorder._notices._said)  # the thread has no more to do
+    with hung(place):
+        ask(wrapped, "bob")
+        wait_until(recorder._flushing.locked)
+        with ThreadPoolExecutor(4) as pool:
+            said = list(
+                pool.map(lambda name: answers_or_raises(lambda: ask(asked, name)), NAMES[:4])
+            )
+    assert all(said)
+    wait_until(recorder.flush)
+    assert set(recorder_ids(wrapped)) == {"before", "bob", *NAMES[:4]}
+    recorder.close()
+
+
+def recorder_ids(app: PresenceMiddleware) -> list[str]:
+    return [seen.id for seen in app.presence.online()]
+
+
+def test_somebody_who_came_in_an_outage_was_last_seen_as_he_came(place: Place, prefix: str) -> None:
+    """By the clock of a server that was asked for it only before and afterwards."""
+    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    with hung(place):
+        before = time.time()
+        ask(wrapped, "bob")
+        after = time.time()
+        wait_until(lambda: wrapped.recorder.is_cut_off)
+    wait_until(wrapped.recorder.flush)
+    seen = wrapped.presence.last_seen("bob")
+    assert seen is not None
+    assert before - 0.3 < seen.timestamp() < after + 0.01 < time.time() - 0.3
+    wrapped.recorder.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_only_slow_is_no_outage(
+    place: Place, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.proxy.delay = 0.3
+    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    with adding_up(wrapped.recorder):
+        answers, seconds = timed(wrapped)
+        assert answers == timed(site)[0]
+        assert sum(seconds) < NOTICEABLE
+        wait_until(lambda: wrapped.recorder.stats().flushed == len(NAMES))
+    assert sorted(recorder_ids(wrapped)) == sorted(NAMES)
+    wrapped.recorder.close()
+    assert not caplog.messages
+
+
+class Interrupt(BaseException):
+    """As a server or gevent raises it in a handler whose time is up."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
+    place: Place, prefix: str
+) -> None:
+    recorder = Recorder(settings(place, prefix, flush_interval="20s"))
+    recorder._wake_at = math.inf
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with hung(place):
+            visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(Interrupt):
+                visit.flush()
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    assert recorder.stats().pending == 1
+    assert recorder.flush()
+    assert recorder.stats().flushed == 1
+    recorder.close()
+
+
+def test_the_counters_add_up_while_threads_record_and_write(valkey: Server, prefix: str) -> None:
+    given = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, max_pending=100)
+    recorder, deadline = Recorder(given), time.monotonic() + 1
+
+    def record() -> None:
+        number = 0
+        while time.monotonic() < deadline:
+            recorder.record(("user", str(number % 200)), recorder.now())
+            number += 1
+
+    def write() -> None:
+        while time.monotonic() < deadline:
+            recorder.flush()
+
+    with adding_up(recorder, 0.0001), ThreadPoolExecutor(2) as pool:
+        for work in (record, write):
+            pool.submit(work)
+    stats = recorder.stats()
+    assert min(stats.flushed, stats.coalesced, stats.dropped["full"]) > 0
+    recorder.close()
+
+
+def test_attempts_come_apart_but_never_far_and_never_in_step() -> None:
+    outage = Outage(0.05)
+    assert 0.04 <= outage.pause() <= 0.05
+    pauses = []
+    for _ in range(30):
+        outage.failed(PresenceUnavailable("away"), 1)
+        pauses.append(outage.pause())
+    assert pauses[2] < 0.5
+    assert 0.8 * LONGEST_PAUSE <= min(pauses[10:]) < max(pauses[10:]) <= LONGEST_PAUSE
+    assert len(set(pauses[10:])) == 20
+    outage.ended(1, 0)
+    assert outage.pause() <= 0.05
+    assert Outage(60).pause() >= 48  # a site that writes seldom does not write oftener
+
+
+def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None:
+    recorder = Recorder(settings(place, prefix))
+    deadline = time.monotonic() + 1.5
+    with answered(place, b"", hangs_up=True):
+        while time.monotonic() < deadline:
+            recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+            time.sleep(0.001)
+        # Attempts after 0, 0.1, 0.3, 0.7 and 1.5 s; a connection found dead is tried once more.
+        assert 4 <= place.proxy.connections <= 14
+    recorder.close()
+
+
+def test_what_could_not_wait_is_said_at_the_end(
+    place: Place, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(settings(place, prefix, max_pending=2))
+    for _ in range(2):
+        place.proxy.refuse()
+        for name in NAMES[:5]:
+            recorder.record(("user", name), recorder.now())
+        assert not recorder.flush()
+        place.proxy.listen()
+        wait_until(recorder.flush)
+    ended = "presence: recording again after 0s: wrote 2 that had waited, dropped 3"
+    assert caplog.messages.count(ended) == 2
+    recorder.close()
