@@ -15,8 +15,8 @@ class Proxy:
     """Hands on what comes to `port`, unless it is told otherwise; counts the connections."""
 
     def __init__(self, server: Path) -> None:
-        """`server` is the unix socket of the one behind."""
-        self._server = server
+        """`server` is the unix socket of the one behind; changed, it is that of new connections."""
+        self.server = server
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
@@ -72,7 +72,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
-            server.connect(str(self._server))
+            server.connect(str(self.server))
             threading.Thread(target=self._reply, args=(server, client), daemon=True).start()
             while asked := client.recv(1 << 16):
                 if self.answer is None:

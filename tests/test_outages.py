@@ -306,6 +306,10 @@ def asking(environ: WSGIEnvironment, start_response: StartResponse) -> list[byte
     return [str(environ["presence_middleware"].count()).encode()]
 
 
+def online(app: PresenceMiddleware) -> list[str]:
+    return [seen.id for seen in app.presence.online()]
+
+
 def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
     place: Place, prefix: str
 ) -> None:
@@ -324,12 +328,8 @@ def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
             )
     assert all(said)
     wait_until(recorder.flush)
-    assert set(recorder_ids(wrapped)) == {"before", "bob", *NAMES[:4]}
+    assert set(online(wrapped)) == {"before", "bob", *NAMES[:4]}
     recorder.close()
-
-
-def recorder_ids(app: PresenceMiddleware) -> list[str]:
-    return [seen.id for seen in app.presence.online()]
 
 
 def test_somebody_who_came_in_an_outage_was_last_seen_as_he_came(place: Place, prefix: str) -> None:
@@ -358,9 +358,29 @@ def test_a_server_that_is_only_slow_is_no_outage(
         assert answers == timed(site)[0]
         assert sum(seconds) < NOTICEABLE
         wait_until(lambda: wrapped.recorder.stats().flushed == len(NAMES))
-    assert sorted(recorder_ids(wrapped)) == sorted(NAMES)
+    assert sorted(online(wrapped)) == sorted(NAMES)
     wrapped.recorder.close()
     assert not caplog.messages
+
+
+def test_a_failover_behind_one_address_is_followed(
+    place: Place, prefix: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """New connections lead to the new primary; the open ones still to the old, read-only now."""
+    new = Server(place.server.binary, tmp_path_factory.mktemp("new"))
+    with redis.Redis.from_url(new.url, decode_responses=True) as admin:
+        Place(new, place.proxy, admin).let_in()
+        wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+        ask(wrapped, "before")
+        wait_until(lambda: wrapped.recorder.stats().flushed)
+        place.proxy.server = new.socket
+        with read_only(place):
+            ask(wrapped, "bob")
+            wait_until(lambda: wrapped.recorder.stats().flushed == 2)
+        assert online(wrapped) == ["bob"]
+        assert admin.info("commandstats")["cmdstat_time"]["calls"] > 0  # its clock may be another
+    wrapped.recorder.close()
+    new.stop()
 
 
 class Interrupt(BaseException):
