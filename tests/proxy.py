@@ -5,9 +5,13 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HOST = "127.0.0.1"
+THREADS = "proxy"
+"""What its threads are called."""
+
 _COMMAND = re.compile(rb"(?:^|\r\n)\*\d+\r\n")  # where one begins (RESP)
 
 
@@ -27,7 +31,7 @@ class Proxy:
         """What each command is answered with, instead of by the server; empty: nothing ever is."""
         self.hangs_up = False
         """Whether the connection ends after that answer."""
-        self._accept_in_thread()
+        _in_thread(self._accept, self._listener)
 
     def refuse(self) -> None:
         """Nobody listens any more; what was open is cut."""
@@ -40,7 +44,7 @@ class Proxy:
         """At the same port, after `refuse` or `vanish`."""
         self.refuse()
         self._listener = socket.create_server((HOST, self.port))
-        self._accept_in_thread()
+        _in_thread(self._accept, self._listener)
 
     def vanish(self) -> None:
         """A queue that is full and never served: who connects waits for ever."""
@@ -59,21 +63,18 @@ class Proxy:
                 self._open[-1].shutdown(socket.SHUT_RDWR)
             self._open.pop().close()
 
-    def _accept_in_thread(self) -> None:
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
                 self.connections += 1
                 self._open.append(client)
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                _in_thread(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
             server.connect(str(self.server))
-            threading.Thread(target=self._reply, args=(server, client), daemon=True).start()
+            _in_thread(self._reply, server, client)
             while asked := client.recv(1 << 16):
                 if self.answer is None:
                     server.sendall(asked)
@@ -90,3 +91,7 @@ class Proxy:
                 time.sleep(self.delay)
                 client.sendall(reply)
             client.shutdown(socket.SHUT_RDWR)
+
+
+def _in_thread(work: Callable[..., None], *given: socket.socket) -> None:
+    threading.Thread(target=work, args=given, name=THREADS, daemon=True).start()
