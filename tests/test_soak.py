@@ -29,6 +29,7 @@ WINDOW = 30.0
 SLACK = 2.0  # seconds by which a slow server's clock may be misread
 PEOPLE = 200  # of each thread at a time
 GUESTS = 150
+STREAMS = 20  # of each thread at a time
 BOTS = ["Googlebot/2.1", "bingbot/2.0", "AhrefsBot/7.0"]
 MOST_GROWTH = 1_000_000  # bytes; ten minutes are some 150,000 requests
 
@@ -75,6 +76,8 @@ class Traffic:
             self.ask(self.someone(), "/count")
 
     def stays(self) -> None:
+        if len(self.streams) == STREAMS:
+            self.goes()
         name = self.someone()
         body = self.request("/stream", HTTP_X_USER=name)
         assert next(iter(body)) == b"first"

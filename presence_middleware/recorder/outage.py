@@ -31,8 +31,9 @@ class Outage:
         self.last_error = str(error)
         if not self._failures:
             self._began = time.monotonic()
-            log.warning(
-                "presence: cannot record who is online, keeping %d for later: %s", pending, error
+            log.warning(  # not the error itself: it holds all that was to be written
+                "presence: cannot record who is online, keeping %d for later: %s",
+                *(pending, self.last_error),
             )
         self._failures += 1
 
