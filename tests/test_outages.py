@@ -16,7 +16,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 import redis
 
-from presence_middleware import AsyncPresence, PresenceUnavailable, Settings
+from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.outage import LONGEST_PAUSE, Outage
 from presence_middleware.stores import moment_of
@@ -35,6 +35,7 @@ from .faults import (
     at_a_place,
     hung,
     read_only,
+    restarted,
 )
 from .timed_site import NOON, Clock
 
@@ -221,6 +222,26 @@ def test_a_failover_behind_one_address_is_followed(
         assert admin.info("commandstats")["cmdstat_time"]["calls"] > 0  # its clock may be another
     wrapped.recorder.close()
     new.stop()
+
+
+def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
+    place: Place, prefix: str
+) -> None:
+    given = settings(place, prefix, identity="user=header:X-User, guest=visitor")
+    old, new = Recorder(given), Recorder(given)
+    guest = WsgiView({"REMOTE_ADDR": "192.0.2.7"})
+    old.open(guest).end()
+    wait_until(old.flush)
+    with restarted(place):
+        old.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+        wait_until(lambda: old.is_cut_off)
+    wait_until(lambda: old.flush() and not old.is_cut_off)
+    for recorder in (new, old):
+        recorder.open(guest).end()
+        wait_until(recorder.flush)
+    assert Presence(given).count("guest") == 1
+    for recorder in (new, old):
+        recorder.close()
 
 
 class Interrupt(BaseException):

@@ -31,6 +31,7 @@ class Writer:
         self._shared = shared
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
+        self._doubts = 0
 
     def write(self, buffer: Buffer, deadline: float) -> Exception | None:
         """Writes what waits in `buffer`; what failed goes back, with the reason returned.
@@ -65,10 +66,11 @@ class Writer:
         """Learns the server's time and, where guests are hashed with it, the shared key."""
         self.driver.run(self._clock.synchronise())
         now = self._clock.stamp()
-        if self._shared is not None and now >= self._agree_at:
+        doubts = self._clock.doubts
+        if self._shared is not None and (now >= self._agree_at or doubts > self._doubts):
             self._proposal = self.driver.run(agree(self._prefix, self._proposal))
             self._shared.learn(self._proposal.encode())
-            self._agree_at = now + KEY_AGREED_EVERY
+            self._agree_at, self._doubts = now + KEY_AGREED_EVERY, doubts
 
     def finished(self, id: Found) -> str | None:
         """An id as it is kept; None if it waits for a key that is not known yet."""
