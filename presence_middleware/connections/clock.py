@@ -26,6 +26,8 @@ class ServerClock:
         self._given = clock is not None
         self._low = self._high = 0.0
         self._asked = -TRUSTED - 1 if clock is None else 0.0
+        self.doubts = 0
+        """How often another server may have answered since."""
 
     def synchronise(self) -> Plan[None]:
         """Asks the server for the time, unless its last answer still serves."""
@@ -45,6 +47,7 @@ class ServerClock:
     def distrust(self) -> None:
         """Forgets the server's answer: after an error another server may answer."""
         self._asked = -TRUSTED - 1
+        self.doubts += 1
 
     def now(self) -> Plan[float]:
         """The time, never later than it really is."""

@@ -16,9 +16,12 @@ class Backoff:
     def failed(self, name: str) -> None:
         """Notes an attempt that failed."""
         failures = self._failing.get(name, (0, 0.0))[0] + 1
+        self._failing[name] = failures, time.monotonic() + self.pause(failures)
+
+    def pause(self, failures: int) -> float:
+        """Seconds until the next attempt, after so many failures in a row."""
         growing = min(self._first_pause * 2.0 ** min(failures, 16), LONGEST_PAUSE)
-        pause = max(self._first_pause, growing) * random.uniform(0.8, 1.0)
-        self._failing[name] = failures, time.monotonic() + pause
+        return max(self._first_pause, growing) * random.uniform(0.8, 1.0)
 
     def succeeded(self, name: str) -> None:
         """Notes an attempt that did not fail."""

@@ -5,6 +5,7 @@ Every sighting ends as one of the counters: recorded = coalesced + flushed + pen
 
 import threading
 from collections import Counter
+from typing import Any
 
 from ..identity import Who
 from ..stores import Refused
@@ -32,6 +33,22 @@ class Buffer:
     def pending(self) -> int:
         """How many identities wait, those just being written included."""
         return len(self._pending) + self._in_flight
+
+    @property
+    def given_up(self) -> int:
+        """How many sightings could not wait for Redis any longer."""
+        return self.dropped["expired"] + self.dropped["full"]
+
+    def counters(self) -> dict[str, Any]:
+        """All of one moment, so that they add up."""
+        with self._lock:
+            return {
+                "recorded": self.recorded,
+                "coalesced": self.coalesced,
+                "flushed": self.flushed,
+                "pending": self.pending,
+                "dropped": dict(+self.dropped),
+            }
 
     def copy(self) -> Pending:
         """What waits, without the lock: in a forked child, nobody may be left to let go of it."""

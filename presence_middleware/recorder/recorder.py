@@ -129,6 +129,11 @@ class Recorder:
             visit.settle()
         return self._write(lambda _: True, seconds)
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there is something that could not be written."""
+        return self._outage.is_on
+
     def write_for_reader(self) -> None:
         """Writes what can be written without waiting for a server that failed: the thread does."""
         self._write(self._writer.backoff.is_well)
@@ -166,13 +171,8 @@ class Recorder:
 
     def stats(self) -> Stats:
         """The counters of this process."""
-        buffer = self._buffer
         return Stats(
-            recorded=buffer.recorded,
-            coalesced=buffer.coalesced,
-            flushed=buffer.flushed,
-            pending=buffer.pending,
-            dropped=dict(+buffer.dropped),
+            **self._buffer.counters(),
             last_error=self._outage.last_error,
             last_flush=self._last_flush,
         )
@@ -262,16 +262,18 @@ class Recorder:
                 visit.has_left(left)
 
     def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
-        waiting = self._buffer.pending
-        outcome = self._writer.write(self._buffer, deadline, may_try)
+        buffer = self._buffer
+        flushed_before = buffer.flushed
+        outcome = self._writer.write(buffer, deadline, may_try)
         self._watch.came_back()
         self._tell_who_left()
-        if outcome.unwritten < waiting:
+        flushed = buffer.flushed - flushed_before
+        if flushed:
             self._last_flush = datetime.now(UTC)
         if outcome.failure:
-            self._outage.failed(outcome.failure, self._buffer.pending)
+            self._outage.failed(outcome.failure, buffer.pending)
         if outcome.unwritten:
-            self._buffer.drop_before(self.now() - self.settings.window)
+            buffer.drop_before(self.now() - self.settings.window)
             return False
-        self._outage.ended(waiting)
+        self._outage.ended(flushed, buffer.given_up)
         return True

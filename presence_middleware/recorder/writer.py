@@ -49,6 +49,7 @@ class Writer:
         self._shared = shared
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
+        self._doubts = 0
         self.left: Pending = {}
         """Who was refused since they had left, for the recorder to take."""
 
@@ -59,43 +60,44 @@ class Writer:
         """
         if not may_try(ALL):
             return Outcome(buffer.pending)
-        taken = buffer.take()
+        unwritten = buffer.take()
         try:
             self._prepare()
-            unwritten, failure = self._write_shards(taken, buffer, deadline, may_try)
+            failure = self._write_shards(unwritten, buffer, deadline, may_try)
         except Exception as error:  # a fault of ours, too, must lose nobody
             self.backoff.failed(ALL)
-            unwritten, failure = taken, error
-        if unwritten:
-            buffer.put_back(unwritten)
-        else:
+            failure = error
+        finally:  # nor may whatever interrupts a handler that writes
+            if unwritten:
+                buffer.put_back(unwritten)
+        if not unwritten:
             self.backoff.clear()
         return Outcome(len(unwritten), failure)
 
     def _write_shards(
-        self, taken: Pending, buffer: Buffer, deadline: float, may_try: MayTry
-    ) -> tuple[Pending, Exception | None]:
-        """Writes each shard by itself; returns what could not be written, and why."""
+        self, unwritten: Pending, buffer: Buffer, deadline: float, may_try: MayTry
+    ) -> Exception | None:
+        """Writes each shard by itself, and takes out what is written; returns why it is not all."""
         failure: Exception | None = None
-        unwritten: Pending = {}
         failed: set[str] = set()
-        for place, kind, shard, sightings in self._by_shard(taken):
+        for place, kind, shard, sightings in self._by_shard(unwritten):
             if place in failed or not (may_try(place) and may_try(shard.name)):
-                unwritten |= sightings
                 continue
             try:
                 refused = self._write(shard, sightings, deadline)
             except Exception as error:
                 # The server would fail all else as well; a wrong key is one shard's own.
-                failure, unwritten = error, unwritten | sightings
+                failure = error
                 is_down = isinstance(error, PresenceUnavailable)
                 self.backoff.failed(place if is_down else shard.name)
                 failed.update({place} if is_down else ())
             else:
+                for who in sightings:
+                    del unwritten[who]
                 self.backoff.succeeded(place)
                 buffer.wrote(len(sightings), refused)
                 self._notices.wrote(kind, refused)
-        return unwritten, failure
+        return failure
 
     def _write(self, shard: Store, sightings: Pending, deadline: float) -> Refused:
         moment = self._clock.moment
@@ -124,14 +126,14 @@ class Writer:
     def _prepare(self) -> None:
         """Learns the server's time, and what all processes agree upon."""
         self.driver.run(self._clock.synchronise())
-        now = self._clock.stamp()
-        if now >= self._agree_at:
+        now, doubts = self._clock.stamp(), self._clock.doubts
+        if now >= self._agree_at or doubts > self._doubts:
             try:
                 self._agree(now)
             except PresenceUnavailable:
                 if not self._is_agreed:
                     raise  # else it stands while the node that keeps it is away
-            self._agree_at = now + AGREED_EVERY
+            self._agree_at, self._doubts = now + AGREED_EVERY, doubts
 
     def _agree(self, now: float) -> None:
         self.driver.run(self._layout.claim(now))

@@ -1,0 +1,97 @@
+"""A TCP port in front of a server, which a test makes slow, silent, false or unreachable."""
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HOST = "127.0.0.1"
+THREADS = "proxy"
+"""What its threads are called."""
+
+_COMMAND = re.compile(rb"(?:^|\r\n)\*\d+\r\n")  # where one begins (RESP)
+
+
+class Proxy:
+    """Hands on what comes to `port`, unless it is told otherwise; counts the connections."""
+
+    def __init__(self, server: Path) -> None:
+        """`server` is the unix socket of the one behind; changed, it is that of new connections."""
+        self.server = server
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self.connections = 0
+        self.delay = 0.0
+        """Seconds that each reply takes longer."""
+        self.answer: bytes | None = None
+        """What each command is answered with, instead of by the server; empty: nothing ever is."""
+        self.hangs_up = False
+        """Whether the connection ends after that answer."""
+        _in_thread(self._accept, self._listener)
+
+    def refuse(self) -> None:
+        """Nobody listens any more; what was open is cut."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # else `accept` would go on
+        self._listener.close()
+        self.cut()
+
+    def listen(self) -> None:
+        """At the same port, after `refuse` or `vanish`."""
+        self.refuse()
+        self._listener = socket.create_server((HOST, self.port))
+        _in_thread(self._accept, self._listener)
+
+    def vanish(self) -> None:
+        """A queue that is full and never served: who connects waits for ever."""
+        self.refuse()
+        self._listener = socket.create_server((HOST, self.port), backlog=0)
+        for _ in range(3):
+            waiting = socket.socket()
+            waiting.setblocking(False)
+            waiting.connect_ex((HOST, self.port))
+            self._open.append(waiting)
+
+    def cut(self) -> None:
+        """Ends what is open."""
+        while self._open:
+            with contextlib.suppress(OSError):
+                self._open[-1].shutdown(socket.SHUT_RDWR)
+            self._open.pop().close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                self.connections += 1
+                self._open.append(client)
+                _in_thread(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
+            server.connect(str(self.server))
+            _in_thread(self._reply, server, client)
+            while asked := client.recv(1 << 16):
+                if self.answer is None:
+                    server.sendall(asked)
+                    continue
+                client.sendall(self.answer * len(_COMMAND.findall(asked)))
+                if self.hangs_up:
+                    break
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+
+    def _reply(self, server: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while reply := server.recv(1 << 16):
+                time.sleep(self.delay)
+                client.sendall(reply)
+            client.shutdown(socket.SHUT_RDWR)
+
+
+def _in_thread(work: Callable[..., None], *given: socket.socket) -> None:
+    threading.Thread(target=work, args=given, name=THREADS, daemon=True).start()
