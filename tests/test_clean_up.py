@@ -5,9 +5,11 @@ from itertools import permutations
 
 import pytest
 
+from presence_middleware.connections import driver
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan, sorted_set
+from presence_middleware.stores.future import pull_back
 from presence_middleware.stores.sorted_set import PAGE, SortedSet
 
 from .conftest import Server, wait_until
@@ -29,6 +31,7 @@ class ByRank(SortedSet):
     """The tempting way: counts the stale, and removes as many from the low end. It is wrong."""
 
     def clean_up(self, now: float) -> Plan[bool]:
+        yield from pull_back((self._seen,), now)
         (stale,) = yield Batch((("ZCOUNT", self._seen, "-inf", now - self.keep),))
         if stale:
             last = min(stale, sorted_set.PAGE) - 1
@@ -49,6 +52,8 @@ class Table:
         store_of_site = store(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
         self._plans = {"A": store_of_site.clean_up(NOON), "B": store_of_site.clean_up(NOON + 0.5)}
         self._replies: dict[str, list[object] | None] = {"A": None, "B": None}
+        for worker in self._plans:
+            self._batch(worker)  # nothing lies ahead: what follows is about the stale
 
     def step(self, step: str) -> None:
         """The next batch of a worker; or the oldest (`s`) or newest (`r`) of the stale is seen."""
@@ -153,3 +158,21 @@ def test_two_recorders_clean_up_while_the_stale_come_back(valkey: Server, prefix
     assert sorted(id.decode() for id in redis.zrange(key, 0, -1)) == sorted(coming)
     for recorder in recorders:
         recorder.close()
+
+
+def test_what_lies_ahead_is_of_now_a_thousand_at_a_time(site: Site) -> None:
+    """As when the server's clock was set back: nobody drops out, nobody stays for an hour more."""
+    names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "left")]
+    crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
+    site.redis.zadd(names[0], crowd | {"soon": NOON + 100, "now": NOON})
+    site.redis.zadd(names[1], {"gone": NOON + 3600})
+    store, rounds = site.settings.stores()["user"].all[0], 0
+    while driver(site.settings.redis_url).run(store.clean_up(NOON)):
+        rounds += 1
+    assert rounds == 2
+    assert {at for _, at in site.redis.zrange(names[0], 0, -1, withscores=True)} == {
+        NOON,
+        NOON + 100,
+    }
+    assert site.redis.zcard(names[0]) == 2502
+    assert site.redis.zscore(names[1], "gone") == NOON

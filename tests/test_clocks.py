@@ -100,11 +100,6 @@ def server(tmp_path: Path, valkey: Server) -> Iterator[JumpingServer]:
     server.stop()
 
 
-SET_BACK = pytest.mark.xfail(
-    reason="what was recorded before a server's clock is set back stays in the time to come"
-)
-
-
 @pytest.fixture(params=["sorted-set", "minute-sets"])
 def kept_in(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -172,9 +167,6 @@ def test_a_server_set_forward_soon_has_those_who_keep_coming(
     wait_until(lambda: jumping_site.has_back("ann"), WINDOW - 1)
 
 
-@pytest.mark.parametrize(
-    "kept_in", [pytest.param("sorted-set", marks=SET_BACK), "minute-sets"], indirect=True
-)
 @pytest.mark.usefixtures("is_quick")
 def test_a_server_set_back_has_nobody_for_longer_than_those_who_keep_coming(
     server: JumpingServer, jumping_site: Site
@@ -184,7 +176,6 @@ def test_a_server_set_back_has_nobody_for_longer_than_those_who_keep_coming(
     wait_until(lambda: jumping_site.has_back("ann"), WINDOW + 3)
 
 
-@SET_BACK
 @pytest.mark.usefixtures("is_quick")
 def test_who_left_before_the_server_was_set_back_may_come_again(
     server: JumpingServer, jumping_site: Site

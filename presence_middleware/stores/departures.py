@@ -12,6 +12,7 @@ class Departures:
     def __init__(self, prefix: str, kind: str, window: float, keep: float) -> None:
         self._left = keys.left(prefix, kind)
         self._forgotten = keys.forgotten(prefix, kind)
+        self.keys = (self._left, self._forgotten)
         self._window, self._keep = window, keep
 
     def leave(self, id: str, now: float) -> tuple[Command, ...]:

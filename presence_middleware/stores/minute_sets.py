@@ -8,6 +8,7 @@ import math
 
 from . import keys
 from .departures import Departures
+from .future import pull_back
 from .plan import Batch, Command, Plan, score, texts
 from .record import UNSCORED, Recording, Refused, Stamped, by_minute, send, total
 from .store import Sighting
@@ -94,9 +95,8 @@ class MinuteSets:
         return self._keys(now, self.keep)
 
     def clean_up(self, now: float) -> Plan[bool]:
-        """Nothing to do: every minute expires by itself."""
-        return False
-        yield
+        """Every minute expires by itself."""
+        return (yield from pull_back(self._departures.keys, now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:
         (members,) = yield Batch((("SUNION", *self._keys(now, window)),))

@@ -2,6 +2,7 @@
 
 from . import keys
 from .departures import Departures
+from .future import pull_back
 from .plan import Batch, Plan, score, scored
 from .record import SCORED, Recording, Refused, Stamped, send, total
 from .store import Sighting, moment_of
@@ -109,13 +110,14 @@ class SortedSet:
         return [self._seen]
 
     def clean_up(self, now: float) -> Plan[bool]:
+        are_ahead = yield from pull_back((self._seen, *self._departures.keys), now)
         # By score, never by rank: when two workers do this at once, ranks have moved for the
         # second, and it would remove people who are online.
         stale = ("ZRANGE", self._seen, "-inf", now - self.keep, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         limit = scored(last)[0][1] if last else now - self.keep
         yield Batch((("ZREMRANGEBYSCORE", self._seen, "-inf", limit),))
-        return bool(last)
+        return bool(last) or are_ahead
 
 
 def _after(moment: float) -> str:
