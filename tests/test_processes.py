@@ -1,14 +1,12 @@
 """Servers that start, replace and end processes; forks, event loops, and where no thread runs."""
 
-import contextlib
-import ctypes
 import math
-import os
 import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +27,7 @@ from .servers import (
     TIMEOUT,
     Command,
     WebServer,
+    environment,
     granian,
     gunicorn,
     hypercorn,
@@ -224,6 +223,27 @@ def test_nobody_is_missing_where_workers_are_replaced_under_requests(
     assert online(presence) == names
 
 
+def test_where_gevent_comes_after_us_no_reader_stops_the_others(
+    variables: dict[str, str], own_server: Server, tmp_path: Path
+) -> None:
+    """With `--preload`, gunicorn patches the locks of threads after the app was made."""
+    url = f"{own_server.url}?socket_timeout=9"
+    variables |= {"PRESENCE_REDIS_URL": url, "PRESENCE_FLUSH_INTERVAL": "0.05s"}
+    presence = Presence(Settings.from_env(variables))
+    command = gunicorn(WSGI, 1, "-kgevent", PRELOAD)
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        ask(server, "first")
+        wait_until(presence.count)
+        own_server.process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(2) as pool:
+            readers = [pool.submit(ask, server, f"r{n}", "/count") for n in range(2)]
+            for number in range(100):
+                ask(server, f"u{number}")
+            assert not any(reader.done() for reader in readers)
+            own_server.process.send_signal(signal.SIGCONT)
+        assert all(reader.result() for reader in readers)
+
+
 # Where no thread runs
 
 
@@ -336,7 +356,8 @@ def test_a_long_interval_is_nothing_stuck(
 ) -> None:
     monkeypatch.setattr(watch, "STUCK_SECONDS", 0.0)
     recorder = Recorder(settings)
-    visit_and_wait(recorder, "first")
+    visit(recorder, "first")
+    wait_until(lambda: recorder.stats().flushed == 1)
     for name in ("bob", "alice"):
         recorder._wake_at = -math.inf
         visit(recorder, name)
@@ -346,64 +367,18 @@ def test_a_long_interval_is_nothing_stuck(
 
 # Forks
 
-BARE_FORK = ctypes.PyDLL(None).fork  # of C, as under uWSGI: no hook of Python's is called
 
-
-@contextlib.contextmanager
-def in_the_middle_of_a_write(recorder: Recorder) -> Iterator[None]:
-    """Its thread, wherever the process forks, holds both locks."""
-    with recorder._flushing, recorder._buffer._lock:
-        yield
-
-
-def child(fork: Callable[[], int], run: Callable[[], object]) -> None:
-    """Has a child run something; it must end by itself, and well."""
-    pid = fork()
-    if pid:
-        assert os.waitpid(pid, 0)[1] == 0
-        return
-    signal.alarm(10)
-    try:
-        run()
-        os._exit(0)
-    except BaseException:
-        os._exit(1)
-
-
-def visit_and_wait(recorder: Recorder, name: str) -> None:
-    """Its own thread writes it."""
-    visit(recorder, name)
-    wait_until(lambda: Presence(recorder.settings).is_online(name))
-
-
-@pytest.mark.parametrize("is_uwsgi", [False, True], ids=["os.fork", "uwsgi"])
+@pytest.mark.parametrize("how", ["hooked", "bare"])
 def test_children_and_grandchildren_write_what_they_see_also_if_forked_in_a_write(
-    settings: Settings, is_uwsgi: bool, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], presence: Presence, tmp_path: Path, how: str
 ) -> None:
-    if is_uwsgi:
-        monkeypatch.setitem(sys.modules, "uwsgi", object())
-    fork = BARE_FORK if is_uwsgi else os.fork
-    recorder, presence = Recorder(settings), Presence(settings)
-    visit_and_wait(recorder, "parent")
-    visit(recorder, "parent, later")
-
-    def grandchild() -> None:
-        visit_and_wait(recorder, "grandchild")
-        recorder.close()
-
-    def first_child() -> None:
-        visit_and_wait(recorder, "child")
-        visit(recorder, "child, later")
-        with in_the_middle_of_a_write(recorder):
-            child(fork, grandchild)
-        recorder.close()
-
-    with in_the_middle_of_a_write(recorder):
-        child(fork, first_child)
-    recorder.close()
-    everybody = {"parent", "parent, later", "child", "child, later", "grandchild"}
+    command, env = [sys.executable, "-m", "tests.forks", how], environment(**variables)
+    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=30)
+    everybody = {
+        *("parent", "child", "grandchild"),
+        *("parent, later", "child, later", "grandchild, later"),
+    }
     assert online(presence) == everybody
-    assert recorder.stats().recorded == 2
 
 
 # Trio

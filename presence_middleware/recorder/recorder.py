@@ -188,8 +188,11 @@ class Recorder:
             self._watch.waits(self._buffer.pending)
 
     def _check_process(self) -> None:
-        """Begins anew in a child that no hook told: at each write, and at a wake once a second."""
-        if getpid() != self._pid:
+        """Begins anew in a child that no hook told: at each write, and at a wake once a second.
+
+        Also where gevent came after us: a lock from before would stop all greenlets at once.
+        """
+        if getpid() != self._pid or type(self._flushing) is not type(threading.Lock()):
             self.begin(self._buffer.copy())
 
     def _start(self) -> FlushThread | None:
