@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+BYTES = 1 << 14
 HOST = "127.0.0.1"
 THREADS = "proxy"
 """What its threads are called."""
@@ -75,19 +76,23 @@ class Proxy:
         with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
             server.connect(str(self.server))
             _in_thread(self._reply, server, client)
-            while asked := client.recv(1 << 16):
-                if self.answer is None:
-                    server.sendall(asked)
-                    continue
-                client.sendall(self.answer * len(_COMMAND.findall(asked)))
-                if self.hangs_up:
-                    break
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)
+            try:
+                self._hand_on(client, server)
+            finally:
+                server.shutdown(socket.SHUT_RDWR)  # else the thread would wait for ever
+
+    def _hand_on(self, client: socket.socket, server: socket.socket) -> None:
+        while asked := client.recv(BYTES):
+            if self.answer is None:
+                server.sendall(asked)
+                continue
+            client.sendall(self.answer * len(_COMMAND.findall(asked)))
+            if self.hangs_up:
+                break
 
     def _reply(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while reply := server.recv(1 << 16):
+            while reply := server.recv(BYTES):
                 time.sleep(self.delay)
                 client.sendall(reply)
             client.shutdown(socket.SHUT_RDWR)
