@@ -146,8 +146,11 @@ def test_raw_answers_are_those_of_the_bare_app(
     serve: Serve, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
     application = f"presence_middleware.{kind(serve)}:application"
+    requests = dict(REQUESTS[kind(serve)])
+    if serve is hypercorn:
+        del requests["an upload broken off"]  # the bare one, too, says 400 or 500 as it comes
     with serving(serve, application, tmp_path, variables) as servers:
-        assert differences(*servers, REQUESTS[kind(serve)]) == []
+        assert differences(*servers, requests) == []
         wait_until(lambda: presence.count("guest") == 1)
 
 
