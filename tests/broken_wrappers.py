@@ -211,7 +211,7 @@ class BufferingAsgi(asgi.PresenceMiddleware):
             kept.append(message)
 
         kept: list[Message] = []
-        await super().__call__(scope, receive, keep)
+        await super().__call__(scope, receive, send if scope["type"] == "lifespan" else keep)
         for message in kept:
             await send(message)
 
@@ -241,11 +241,11 @@ class ExtensionlessAsgi(asgi.PresenceMiddleware):
 class FilteringAsgi(asgi.PresenceMiddleware):
     """Passes on only the messages that it knows."""
 
-    KNOWN = ("http.response.start", "http.response.body", "websocket.accept", "websocket.close")
+    KNOWN = ("lifespan.", "http.response.start", "http.response.body", "websocket.accept")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_known(message: Message) -> None:
-            if message["type"] in self.KNOWN:
+            if message["type"].startswith(self.KNOWN):
                 await send(message)
 
         await super().__call__(scope, receive, send_known)
