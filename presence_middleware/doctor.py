@@ -52,16 +52,16 @@ def _written(setting: Field[Any], value: object) -> str:
 
 def examine(settings: Settings, driver: Driver) -> Iterator[Finding]:
     """All findings, one after the other. A question that fails is a finding as well."""
-    reached = _ask(driver, _version())
-    if not reached.is_right:
-        yield reached
+    try:
+        now = driver.run(driver.clock.now())
+    except PresenceError as error:
+        yield Finding(False, str(error))
         return
     for name, node in driver.nodes():
         for question in (_version(), _clock(), _eviction(), _memory()):
             finding = _ask(node, question)
             yield finding._replace(what=f"{name} {finding.what}".lstrip())
     yield _ask(driver, _shards(settings, driver))
-    now = driver.run(driver.clock.now())
     for kind, store in settings.stores().items():
         yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
 
