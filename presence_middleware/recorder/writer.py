@@ -153,9 +153,10 @@ class Writer:
 
     def clean_up(self) -> None:
         """Removes the stale, a bounded number at a time, now and then."""
-        now = self._clock.stamp()
-        if now < self._clean_at:
+        if self._clock.stamp() < self._clean_at or not self.backoff.is_well(ALL):
             return
+        self.driver.run(self._clock.synchronise(0))  # what is removed or moved is so by this time
+        now = self._clock.stamp()
         self._clean_at = now + CLEAN_EVERY
         for store in self._stores.values():
             for shard in store.all:
