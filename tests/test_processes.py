@@ -214,12 +214,21 @@ def test_nobody_is_missing_where_workers_are_replaced_under_requests(
 ) -> None:
     command = gunicorn(WSGI, 2, "--max-requests=10", *options)
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
-        workers = set()
-        names = {f"u{n}" for n in range(60)}
-        for name in names:
-            workers.add(ask(server, name))
+        names: set[str] = set()
+        answered: set[str] = set()
+
+        def several_were_replaced() -> bool:
+            name = f"u{len(names)}"
+            names.add(name)
+            answered.add(ask(server, name))
+            booted = set(re.findall(r"Booting worker with pid: (\d+)", server.output))
+            # gunicorn forgets to stop a worker that is just booting.
+            return 4 < len(booted) == 2 + server.output.count("Autorestarting") and (
+                booted <= answered
+            )
+
+        wait_until(several_were_replaced, 30)
         assert server.stop() in ENDED
-    assert len(workers) > 2
     assert online(presence) == names
 
 
@@ -237,7 +246,7 @@ def test_where_gevent_comes_after_us_no_reader_stops_the_others(
         own_server.process.send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(2) as pool:
             readers = [pool.submit(ask, server, f"r{n}", "/count") for n in range(2)]
-            for number in range(100):
+            for number in range(10):
                 ask(server, f"u{number}")
             assert not any(reader.done() for reader in readers)
             own_server.process.send_signal(signal.SIGCONT)
