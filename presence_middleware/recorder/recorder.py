@@ -230,6 +230,7 @@ class Recorder:
             self._visit_open()
             busy = self._buffer.pending > 0
             is_written = self._write(self._writer.backoff.is_due)
+            self._writer.write_again(self._buffer)
             self._writer.clean_up()
             if is_written:
                 self._notices.tick(self._buffer.recorded, self._driver)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .agreement import agree
 from .hyperloglog import HyperLogLog
 from .layout import Layout
 from .minute_sets import MinuteSets
@@ -27,5 +28,6 @@ __all__ = [
     "Shards",
     "Sighting",
     "Store",
+    "agree",
     "moment_of",
 ]

@@ -56,6 +56,11 @@ def visitor_key(prefix: str) -> str:
     return f"{prefix}:visitor-key"
 
 
+def birth(name: str) -> str:
+    """A name for what a shard has held since its first member."""
+    return f"{name}:birth"
+
+
 def seen(prefix: str, kind: str) -> str:
     """Sorted set: id by last-seen time."""
     return f"{prefix}:{kind}:seen"
