@@ -230,7 +230,7 @@ class Recorder:
             self._visit_open()
             busy = self._buffer.pending > 0
             is_written = self._write(self._writer.backoff.is_due)
-            self._writer.write_again(self._buffer)
+            self._write_again()
             self._writer.clean_up()
             if is_written:
                 self._notices.tick(self._buffer.recorded, self._driver)
@@ -264,6 +264,12 @@ class Recorder:
         if left:
             for visit in self._each_open():
                 visit.has_left(left)
+
+    def _write_again(self) -> None:
+        """Has written again what a server has lost."""
+        with self._flushing:
+            lost = self._writer.lost()
+        self._buffer.put_again(lost)
 
     def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
         buffer = self._buffer
