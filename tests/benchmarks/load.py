@@ -20,10 +20,11 @@ BODY = b"hello"
 
 
 def request(person: int) -> bytes:
-    """What a browser of that person sends, or near it."""
+    """What a browser of that person sends, or near it; every other one is a member."""
+    member = f"X-Member: user{person}\r\n" if person % 2 else ""
     return (
         "GET / HTTP/1.1\r\nHost: www.example.com\r\n"
-        f"User-Agent: {AGENT}/{person % BROWSERS}\r\nX-User: user{person}\r\n"
+        f"User-Agent: {AGENT}/{person % BROWSERS}\r\nX-User: user{person}\r\n{member}"
         "Accept: text/html,application/xhtml+xml\r\nAccept-Language: en\r\n"
         "Accept-Encoding: gzip, deflate, br\r\nCookie: theme=dark; csrf=fedcba9876543210\r\n\r\n"
     ).encode()
