@@ -70,8 +70,6 @@ CASES = {
     "granian asgi": Case(GRANIAN[0], granian(ASGI, 2, "--interface=asgi")),
     "granian wsgi": Case(GRANIAN[1], granian(WSGI, 2, "--interface=wsgi")),
     "waitress": Case("waitress", waitress(WSGI), 1),
-    "uwsgi without threads": Case(UWSGI[0], uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
-    "uwsgi gevent": Case(UWSGI[1], uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),
 }
 SLOW_CASES = {
     "gunicorn preload": Case(GUNICORN, gunicorn(WSGI, 2, PRELOAD)),
@@ -88,6 +86,8 @@ SLOW_CASES = {
     "hypercorn workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2)),
     "hypercorn uvloop workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-kuvloop")),
     "hypercorn trio workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-ktrio")),
+    "uwsgi without threads": Case(UWSGI[0], uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
+    "uwsgi gevent": Case(UWSGI[1], uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),
     "uwsgi": Case(UWSGI[0], uwsgi(WSGI, 2)),
     "uwsgi threads": Case(UWSGI[0], uwsgi(WSGI, 2, "--threads=2")),
 }
