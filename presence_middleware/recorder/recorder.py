@@ -20,6 +20,7 @@ from .buffer import Buffer, Pending
 from .notices import Notices
 from .outage import Outage
 from .reception import Reception
+from .sampler import Sampler
 from .thread import FlushThread, is_uwsgi
 from .visit import Visit
 from .watch import Watch
@@ -83,6 +84,7 @@ class Recorder:
         self._watch = Watch(self.settings.flush_interval)
         self._wake_at = -math.inf
         self._writer = Writer(self.settings, self._driver, self._reception.shared, self._notices)
+        self._sampler = Sampler(self.settings, self._driver)
         self._outage = Outage()
         self._last_flush: datetime | None = None
 
@@ -234,6 +236,7 @@ class Recorder:
             self._writer.clean_up()
             if is_written:
                 self._notices.tick(self._buffer.recorded, self._driver)
+                self._sampler.tick()
         except Exception as error:
             self._outage.failed(error, self._buffer.pending)
             busy = True
