@@ -14,7 +14,6 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from wsgiref.util import setup_testing_defaults
 
 import pytest
-import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.recorder import Recorder
@@ -208,20 +207,17 @@ def test_a_failover_behind_one_address_is_followed(
     place: Place, prefix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """New connections lead to the new primary; the open ones still to the old, read-only now."""
-    new = Server(place.server.binary, tmp_path_factory.mktemp("new"))
-    with redis.Redis.from_url(new.url, decode_responses=True) as admin:
-        Place(new, place.proxy, admin).let_in()
-        wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    with at_a_place(place.server.binary, tmp_path_factory.mktemp("new")) as new:
         ask(wrapped, "before")
         wait_until(lambda: wrapped.recorder.stats().flushed)
-        place.proxy.server = new.socket
+        place.proxy.server = new.server.socket
         with read_only(place):
             ask(wrapped, "bob")
             wait_until(lambda: wrapped.recorder.stats().flushed == 2)
         assert online(wrapped) == ["bob"]
-        assert admin.info("commandstats")["cmdstat_time"]["calls"] > 0  # its clock may be another
-    wrapped.recorder.close()
-    new.stop()
+        assert new.admin.info("commandstats")["cmdstat_time"]["calls"] > 0  # another clock, maybe
+        wrapped.recorder.close()
 
 
 def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(

@@ -31,9 +31,9 @@ PROGRAM = shutil.which("redis-server")
 # What a user of the server must be allowed to do, by what wants it.
 RIGHTS = {
     "everything": "eval time expire exists zscore set get multi exec ping client|setname zadd zrem "
-    "zremrangebyscore",
-    "sorted-set": "zcard zcount zrange zmscore zinter",
-    "minute-sets": "sadd scard sismember smismember srem sunion zinter zrange",
+    "zremrangebyscore zrange",
+    "sorted-set": "zcard zcount zmscore zinter",
+    "minute-sets": "sadd scard sismember smismember srem sunion zinter",
     "hyperloglog": "pfadd pfcount",
 }
 SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +time +client|setname"
