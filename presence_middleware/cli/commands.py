@@ -3,7 +3,9 @@
 import click
 
 from .health import config, doctor
+from .past import history, peak
 from .site import Wrong, errors
+from .watch import watch
 from .who import count, forget, friends, leave, online, seen
 
 STATUS = """\b
@@ -34,5 +36,6 @@ def demo(host: str, port: int) -> None:
         serve(host, port)
 
 
-for command in (count, online, seen, friends, leave, forget, config, doctor):
+_PEOPLE = (count, online, seen, friends, leave, forget)
+for command in (*_PEOPLE, history, peak, watch, config, doctor):
     presence.add_command(command)

@@ -4,8 +4,16 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
+
+from ..stores import Sample
+from .chart import Span, chart, in_ascii
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
 
 _UNITS = {"day": 86400, "hour": 3600, "minute": 60}
 
@@ -13,6 +21,13 @@ _UNITS = {"day": 86400, "hour": 3600, "minute": 60}
 def is_terminal() -> bool:
     """Whether somebody looks at what is printed."""
     return sys.stdout.isatty()
+
+
+def console() -> "Console":
+    """The terminal; only where there is one, whatever the environment says of it."""
+    from rich.console import Console
+
+    return Console(force_terminal=True)
 
 
 def document(answer: object) -> None:
@@ -27,7 +42,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
             click.echo("\t".join(map(printable, row)))
         return
     from rich import box, table
-    from rich.console import Console
     from rich.text import Text
 
     drawn = table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
@@ -35,7 +49,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         column.overflow = "fold"
     for row in rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(drawn)
+    console().print(drawn)
 
 
 def line(text: str, style: str = "") -> None:
@@ -43,10 +57,29 @@ def line(text: str, style: str = "") -> None:
     if not is_terminal():
         click.echo(text)
         return
-    from rich.console import Console
     from rich.text import Text
 
-    Console().print(Text(text, style), soft_wrap=True)
+    console().print(Text(text, style), soft_wrap=True)
+
+
+def words(*parts: str) -> None:
+    """One answer of several parts."""
+    click.echo((", " if is_terminal() else "\t").join(parts))
+
+
+def drawn(samples: Sequence[Sample], span: Span, height: int) -> None:
+    """A chart, as wide as the terminal."""
+    device = console()
+    for line in styled(chart(samples, span, device.width - 1, height), device.options):
+        device.print(line, no_wrap=True, overflow="crop")
+
+
+def styled(lines: Iterable[str], options: "ConsoleOptions") -> "list[Text]":
+    """A chart in colours, and in characters that the terminal has."""
+    from rich.text import Text
+
+    mark, *bars = in_ascii(lines) if options.ascii_only else lines
+    return [Text(mark, "yellow"), *(Text(bar, "cyan") for bar in bars)]
 
 
 def remark(text: str) -> None:

@@ -61,7 +61,7 @@ def seen(id: str, kind: str | None, window: str | None, as_json: bool) -> None:
     else:
         words = ["online" if is_online else "offline" if moment else "never seen"]
         words += [show.ago(moment), str(show.iso(moment))] if moment else []
-        click.echo((", " if show.is_terminal() else "\t").join(words))
+        show.words(*words)
     if not is_online:
         say_no()
 
