@@ -24,8 +24,10 @@ def presence() -> None:
 
 
 @presence.command()
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="And on which."
+)
 def demo(host: str, port: int) -> None:
     """Serve a small site with two workers, to see the middleware at work."""
     try:

@@ -25,7 +25,9 @@ def count(kind: str | None, window: str | None, as_json: bool) -> None:
 @click.command()
 @options.kind_argument
 @options.window
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most."
+)
 @options.as_json
 def online(kind: str | None, window: str | None, limit: int, as_json: bool) -> None:
     """Print who is online, newest first, with the seconds since they were seen."""
