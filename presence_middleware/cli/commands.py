@@ -15,6 +15,7 @@ from ..doctor import examine, settings_in_force
 from ..errors import PresenceError
 from ..presence import Presence
 from ..settings import Settings
+from .replay import replay
 
 
 @click.group()
@@ -73,6 +74,9 @@ def demo(host: str, port: int) -> None:
         raise click.ClickException("needs pip install 'presence_middleware[demo]'") from error
     with _errors():
         serve(host, port)
+
+
+presence.add_command(replay)
 
 
 @contextmanager
