@@ -1,20 +1,9 @@
 """`presence watch`: live at a terminal, line by line in pipes, through outages, until Ctrl-C."""
 
-import json
-import signal
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 
-from presence_middleware import Presence, Settings
-from presence_middleware.connections.embedded import find_server
 
-from .conftest import Server
-from .servers import environment
-from .terminal import COMMAND, Terminal
-from .test_command_answers import record
+from .terminal import Terminal
 
 FAST = ("--interval", "0.1s")
 ENTERED, LEFT = "\x1b[?1049h", "\x1b[?1049l"

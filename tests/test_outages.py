@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-import re
 import math
+import re
 import signal
 import statistics
 import time
