@@ -131,7 +131,7 @@ def _warn(summary: Summary, logs: Logs) -> None:
 
 
 def _write(path: str, summary: Summary) -> None:
-    text = drawn(summary.kinds, summary.series.points, summary.series.step, "Who was online")
+    text = drawn(summary.peaks, summary.series.points, summary.series.step)
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ..replay import Moment, Peak, Summary, blocks
+from ..replay import Moment, Summary, blocks
 from ..settings import Settings
 
 ROWS = 4  # of a kind
@@ -47,7 +47,7 @@ class Document(Shown):
             "window": self.window,
             "peak": {
                 kind: peak and {"at": _iso(peak.at), "count": peak.online}
-                for kind, peak in zip(self.kinds, summary.peaks, strict=True)
+                for kind, peak in summary.peaks.items()
             },
             "requests": summary.requests,
             "unreadable": summary.unreadable,
@@ -71,23 +71,18 @@ class Screen(Shown):
     def _lines(self, summary: Summary, width: int) -> Iterator[tuple[str, str]]:
         yield f"{summary.requests:,} requests", "bold"
         series = summary.series
-        present = [(place, peak) for place, peak in enumerate(summary.peaks) if peak]
-        for number, (place, peak) in enumerate(present):
+        present = {kind: peak for kind, peak in summary.peaks.items() if peak}
+        for number, (kind, peak) in enumerate(present.items()):
             yield "", ""
-            yield f"{self.kinds[place]}: {_told(peak)}", "bold"
+            yield f"{kind}: {peak.online:,} online at most, {_when(peak.at)}", "bold"
+            place = self.kinds.index(kind)
             counts = blocks.columns(series.points, series.step, place, width)
             for row in blocks.rows(counts, ROWS):
                 yield row, COLOURS[number % len(COLOURS)]
         if present and summary.first is not None and summary.last is not None:
             yield _ends(summary.first, summary.last, width), ""
-        if absent := [
-            kind for kind, peak in zip(self.kinds, summary.peaks, strict=True) if not peak
-        ]:
+        if absent := [kind for kind in self.kinds if kind not in present]:
             yield f"nobody: {', '.join(absent)}", ""
-
-
-def _told(peak: Peak) -> str:
-    return f"{peak.online:,} online at most, {_when(peak.at)}"
 
 
 def _ends(first: int, last: int, width: int) -> str:

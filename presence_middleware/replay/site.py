@@ -1,36 +1,29 @@
-"""A site that a log is read into: the chain, the visits and the quotas of the middleware itself."""
+"""A site that a log is read into: the reception, the chain and the quotas of the middleware."""
 
 import itertools
 import math
 from collections.abc import Callable
 
-from ..identity import Found, View, Who
+from ..identity import Who
 from ..recorder.notices import Notices
 from ..recorder.reception import Reception
-from ..recorder.visit import Visit
 from ..settings import Settings
 from .combined import Request
 from .timeline import Moment, Timeline
 
 
 class Replay:
-    """Where the visits of a log report, as those of a site do to its recorder (`visit.Sink`)."""
+    """Takes the requests of a log, and tells how many are online at each full minute."""
 
     def __init__(self, settings: Settings, tell: Callable[[Moment], object]) -> None:
-        """`tell` hears how many are online at each full minute.
-
-        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there.
-        """
+        """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
         notices = Notices(settings)
         notices.look_at = math.inf  # they are about headers that no log has
         # In a log, days go by in a second: each User-Agent is looked up as if it had one to itself.
-        self._reception = Reception(settings, notices, itertools.count().__next__)
-        self.chain = self._reception.chain
-        self.open_visits: dict[Visit, None] = {}
+        reception = Reception(settings, notices, itertools.count().__next__)
+        self._receive, self._admit = reception.receive, reception.guests.admit
+        self._early, self._late = reception.chain.early, reception.chain.late
         self._timeline = Timeline(settings.kinds, settings.window, tell)
-        self._now = 0
-        self.now: Callable[[], float] = lambda: self._now
-        self._who: Who | None = None
         self.refused = 0
         """How many visits were of one guest too many of an address."""
 
@@ -41,30 +34,27 @@ class Replay:
 
     def saw(self, request: Request) -> None:
         """Takes a request of the log."""
-        self._now, self._who = request.at, None
-        self._reception.receive(request, request.at)
-        if request.counts:
-            Visit(self, request, request.at).end()
-        self._timeline.saw(request.at, self._who)
+        self._receive(request, request.at)
+        self._timeline.saw(request.at, self._who(request) if request.counts else None)
 
     def end(self) -> None:
         """The log is over."""
         self._timeline.end()
 
-    def record(self, who: Who, stamp: float, arrival: float) -> None:
-        self._who = who
-
-    def admit(self, view: View, guest: Found, stamp: float) -> bool:
-        if self._reception.guests.admit(view, guest, stamp):
-            return True
-        self.refused += 1
-        return False
-
-    def finished(self, id: Found) -> str | None:
-        return id if isinstance(id, str) else id.hex()
-
-    def write_for_reader(self) -> None:
-        """Nobody reads meanwhile."""
-
-    def abandoned(self, visit: Visit) -> None:
-        """None is: each ends at once."""
+    def _who(self, request: Request) -> Who | None:
+        """Whom a visit finds (`recorder.Visit`) that ends as soon as it has arrived."""
+        for read, kind, late, is_minted in self._early:
+            if found := read(request):
+                break
+        else:
+            found, kind, late, is_minted = None, None, self._late, False
+        for reader in late:
+            id = reader.read(request)
+            if id is not None:
+                return reader.kind, id
+        if found is None or kind is None:
+            return None
+        if is_minted and not self._admit(request, found, request.at):
+            self.refused += 1
+            return None
+        return kind, found

@@ -43,9 +43,8 @@ class Summary:
     """Hears every moment of a replay."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
-        self.kinds = kinds
         self.series = Series()
-        self.peaks: list[Peak | None] = [None] * len(kinds)
+        self.peaks: dict[str, Peak | None] = dict.fromkeys(kinds)
         """Of each kind, if anybody of it was there."""
         self.first: int | None = None
         self.last: int | None = None
@@ -55,10 +54,9 @@ class Summary:
         """Takes the next moment."""
         self.first, self.last = moment.at if self.first is None else self.first, moment.at
         self.series.add(moment)
-        for place, count in enumerate(moment.counts):
-            peak = self.peaks[place]
+        for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.online if peak else 0):
-                self.peaks[place] = Peak(count, moment.at)
+                self.peaks[kind] = Peak(count, moment.at)
 
 
 def highest(one: Moment, other: Moment) -> Moment:

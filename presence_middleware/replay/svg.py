@@ -1,10 +1,12 @@
 """A chart of who was online: an SVG that needs nothing else, in light and in dark."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import NamedTuple
 
+from .summary import Peak
 from .timeline import Moment
 
 WIDTH, HEIGHT = 960, 360
@@ -26,50 +28,61 @@ svg { --paper: #ffffff; --ink: #1f2328; --faint: #59636e; --grid: #d8dee4;
 .peak { fill: var(--line); stroke: var(--paper); stroke-width: 1.5 }
 """
 COLOURS = 4
+KEYS = 3  # above the plot, in a row
 
 
-def drawn(kinds: Sequence[str], points: Sequence[Moment], step: int, title: str) -> str:
-    """The SVG of moments in order, `step` seconds apart; where some are missing is a gap."""
-    return "\n".join(_Chart(kinds, points, step).lines(title)) + "\n"
+def drawn(peaks: Mapping[str, Peak | None], points: Sequence[Moment], step: int) -> str:
+    """The SVG of moments in order, `step` seconds apart; where some are missing is a gap.
+
+    `peaks` are of the kinds in the order of the counts; one that has none is left out.
+    """
+    return "\n".join(_Chart(peaks, points, step).lines()) + "\n"
+
+
+class _Line(NamedTuple):
+    place: int
+    """Of the counts, which are its."""
+    kind: str
+    peak: Peak
+
+    @property
+    def told(self) -> str:
+        at = f"{datetime.fromtimestamp(self.peak.at, UTC):%d %b %Y %H:%M}"
+        return f"{self.kind}: {self.peak.online:,} at most, {at}"
 
 
 class _Chart:
-    def __init__(self, kinds: Sequence[str], points: Sequence[Moment], step: int) -> None:
+    def __init__(
+        self, peaks: Mapping[str, Peak | None], points: Sequence[Moment], step: int
+    ) -> None:
         self._points, self._step = points, step
         self._first = points[0].at if points else 0
         self._span = max(step, points[-1].at - self._first) if points else step
-        self._peaks = {
-            place: max(points, key=lambda point: point.counts[place])
-            for place in range(len(kinds))
-            if any(point.counts[place] for point in points)
-        }
-        self._kinds = kinds
-        most = max((peak.counts[place] for place, peak in self._peaks.items()), default=1)
+        self._lines = [
+            _Line(place, kind, peak) for place, (kind, peak) in enumerate(peaks.items()) if peak
+        ]
+        most = max((line.peak.online for line in self._lines), default=1)
         self._unit = _unit(most)
         self._top = math.ceil(most / self._unit) * self._unit
 
-    def lines(self, title: str) -> Iterator[str]:
-        told = "; ".join(map(self._told, self._peaks)) or "nobody was online"
+    def lines(self) -> Iterator[str]:
+        told = "; ".join(line.told for line in self._lines) or "nobody"
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
             'role="img" aria-labelledby="title told">'
         )
-        yield f'<title id="title">{escape(title)}</title><desc id="told">{escape(told)}</desc>'
+        yield f'<title id="title">Who was online</title><desc id="told">{escape(told)}</desc>'
         yield f"<style>{STYLE}</style>"
         yield f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>'
         yield from self._counts()
         yield from self._times()
-        for number, place in enumerate(self._peaks):
+        for number, line in enumerate(self._lines):
             yield f'<g class="c{number % COLOURS}">'
-            yield from self._key(number, place)
-            yield f'<path class="line" d="{self._path(place)}"/>'
-            yield from self._peak(place)
-            yield "</g>"
+            yield from _key(number, line.told)
+            yield f'<path class="line" d="{self._path(line.place)}"/>'
+            x, y = self._x(line.peak.at), self._y(line.peak.online)
+            yield f'<circle class="peak" cx="{x}" cy="{y}" r="4"/></g>'
         yield "</svg>"
-
-    def _told(self, place: int) -> str:
-        peak = self._peaks[place]
-        return f"{self._kinds[place]}: {peak.counts[place]:,} at most, {_moment(peak.at)}"
 
     def _counts(self) -> Iterator[str]:
         for count in range(0, self._top + 1, self._unit):
@@ -88,11 +101,6 @@ class _Chart:
             yield _label(self._x(at), BOTTOM + 20, "middle", text)
         yield _label(RIGHT, HEIGHT - 4, "end", "UTC")
 
-    def _key(self, number: int, place: int) -> Iterator[str]:
-        x = LEFT + number * 290
-        yield f'<path class="key" d="M{x} 24h18"/>'
-        yield f'<text x="{x + 26}" y="28">{escape(self._told(place))}</text>'
-
     def _path(self, place: int) -> str:
         parts, before = [], None
         for point in self._points:
@@ -100,11 +108,6 @@ class _Chart:
             parts.append(f"{pen}{self._x(point.at)} {self._y(point.counts[place])}")
             before = point.at
         return "".join(parts)
-
-    def _peak(self, place: int) -> Iterator[str]:
-        peak = self._peaks[place]
-        x, y = self._x(peak.at), self._y(peak.counts[place])
-        yield f'<circle class="peak" cx="{x}" cy="{y}" r="4"/>'
 
     def _x(self, at: int) -> float:
         return round(LEFT + (at - self._first) / self._span * (RIGHT - LEFT), 1)
@@ -123,5 +126,7 @@ def _label(x: float, y: float, anchor: str, text: str) -> str:
     return f'<text class="axis" x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
 
 
-def _moment(at: int) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%d %b %Y %H:%M}"
+def _key(number: int, told: str) -> Iterator[str]:
+    x, y = LEFT + number % KEYS * 290, 18 + number // KEYS * 20
+    yield f'<path class="key" d="M{x} {y}h18"/>'
+    yield f'<text x="{x + 26}" y="{y + 4}">{escape(told)}</text>'

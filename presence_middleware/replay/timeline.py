@@ -7,6 +7,7 @@ once the clock is a window past it. What is held is those of two windows, howeve
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..identity import Found, Who
@@ -50,6 +51,7 @@ class Timeline:
         self, kinds: tuple[str, ...], window: float, tell: Callable[[Moment], object]
     ) -> None:
         self._online = {kind: Online(window) for kind in kinds}
+        self._nobody = (0,) * len(kinds)
         self._tell = tell
         self._patience = math.ceil(window / MINUTE)
         self._waiting: dict[int, dict[Who, float]] = {}
@@ -92,10 +94,13 @@ class Timeline:
                 self._next = min([*self._waiting, last + 1])
 
     def _moment(self, minute: int) -> Moment:
-        sightings = self._waiting.pop(minute, {})
-        for (kind, id), at in sorted(sightings.items(), key=lambda sighting: sighting[1]):
-            self._online[kind].saw(id, at)
         now = minute * MINUTE
+        sightings = self._waiting.pop(minute, None)
+        if self._quiet and not sightings:
+            self._quiet += 1
+            return Moment(now, self._nobody)
+        for (kind, id), at in sorted((sightings or {}).items(), key=itemgetter(1)):
+            self._online[kind].saw(id, at)
         counts = tuple(online.count(now) for online in self._online.values())
-        self._quiet = 0 if any(counts) else self._quiet + 1
+        self._quiet = 0 if any(counts) else 1
         return Moment(now, counts)
