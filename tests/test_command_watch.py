@@ -1,8 +1,5 @@
 """`presence watch`: live at a terminal, line by line in pipes, through outages, until Ctrl-C."""
 
-
-
-
 from .terminal import Terminal
 
 FAST = ("--interval", "0.1s")

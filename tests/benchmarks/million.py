@@ -28,7 +28,7 @@ FRIENDS = 500
 MANY = 10**9
 LIMIT = 5.0  # milliseconds, for any command of ours
 SERVERS = {"valkey": None, "redis": shutil.which("redis-server")}
-Stamped = tuple[str, float]
+Stamped = tuple[str, float, float]
 
 
 class Meter:
@@ -84,7 +84,12 @@ def crowd(
     people: int, name: str = "user", at: Callable[[int], float] = lambda _: NOON
 ) -> list[Stamped]:
     """People with ids of 22 bytes, and when each was seen."""
-    return [(f"{name}-{person:017d}", at(person)) for person in range(people)]
+    return [seen(f"{name}-{person:017d}", at(person)) for person in range(people)]
+
+
+def seen(id: str, moment: float) -> Stamped:
+    """A sighting by a request, which is seen as it arrives."""
+    return id, moment, moment
 
 
 def in_turn(person: int) -> float:
@@ -116,23 +121,23 @@ def record(meter: Meter, people: int) -> None:
     users, everybody = sorted_set("user"), crowd(people, at=in_turn)
     meter.step(f"record {CHUNK}, all new", [users.record(everybody)])
     sample = random.sample(everybody, min(people, 25_000))
-    known = [(id, NOON - n / len(sample)) for n, (id, _) in enumerate(sample)]
+    known = [seen(id, NOON - n / len(sample)) for n, (id, *_) in enumerate(sample)]
     meter.step(f"record {CHUNK}, all known", [users.record(known)])
     meter.step(f"record {CHUNK}, the script new", uncompiled(meter, users, known))
     full = sorted_set("user", most=people)
     mixed = known[:5000] + crowd(5000, "new")
     random.shuffle(mixed)
     meter.step(f"record {CHUNK}, at the cap, half known", [full.record(mixed)])
-    meter.step("touch", (users.touch(id, NOON) for id, _ in known[:1000]))
-    meter.step("leave", (users.leave(id, NOON) for id, _ in known[-1000:]))
-    meter.step("forget", (users.forget(id, NOON) for id, _ in known[-1000:]))
+    meter.step("touch", (users.touch(id, NOON) for id, *_ in known[:1000]))
+    meter.step("leave", (users.leave(id, NOON) for id, *_ in known[-1000:]))
+    meter.step("forget", (users.forget(id, NOON) for id, *_ in known[-1000:]))
     meter.step(f"record {CHUNK}, at the cap, some have left", [full.record(mixed)])
 
 
 def read(meter: Meter, people: int) -> tuple[float, float]:
     """The milliseconds of a `count` and of an `online_friends`."""
     users, everybody = sorted_set("user"), crowd(people)
-    some = [id for id, _ in random.sample(everybody, FRIENDS)]
+    some = [id for id, *_ in random.sample(everybody, FRIENDS)]
     meter.client.sadd("friends", *some)
     count = meter.step("count", (users.count(NOON, WINDOW) for _ in range(200))) / 200
     meter.step("online(limit=100)", (users.online(NOON, WINDOW, 100, None) for _ in range(100)))
@@ -166,7 +171,7 @@ def union(meter: Meter, people: int) -> float:
     """The milliseconds of a SUNION of ten minute sets, each person being in one of them."""
     guests, everybody = minute_sets("guest"), crowd(people, at=in_turn)
     meter.step(f"minute sets: record {CHUNK}", [guests.record(everybody)])
-    some = [id for id, _ in random.sample(everybody, FRIENDS)]
+    some = [id for id, *_ in random.sample(everybody, FRIENDS)]
     meter.step(
         "minute sets: online_friends of 500", [guests.online_friends("friends", NOON - 1, WINDOW)]
     )
@@ -184,7 +189,7 @@ def cap_of_an_hour(meter: Meter, people: int) -> None:
     hour = minute_sets("hour", window=3600)
     meter.run(hour.record(crowd(people // 5, at=lambda person: NOON - 3600 * random.random())))
     full, late = minute_sets("hour", most=1, window=3600), crowd(5000, "new")
-    middle = [(id, NOON - 1800) for id, _ in late]
+    middle = [seen(id, NOON - 1800) for id, *_ in late]
     meter.step("minute sets: the same, window of 1h", [full.record(middle)])
 
 

@@ -17,7 +17,7 @@ from presence_middleware.stores import STORES, Store
 from presence_middleware.stores.record import CHUNK
 
 from .machine import server
-from .million import NOON, WINDOW, Meter, Stamped, crowd, in_turn, minute_sets, sorted_set
+from .million import NOON, WINDOW, Meter, Stamped, crowd, in_turn, minute_sets, seen, sorted_set
 
 PER_WORKER = 500  # requests a second
 FLUSHES = (1, 2, 5, 10, 30, 60)  # seconds between two of a worker: PRESENCE_FLUSH_INTERVAL
@@ -74,7 +74,7 @@ def measure(people: int) -> Costs:
         held = size_of(meter, users, everybody)
         minute, logged = (size_of(meter, store, crowd(people)) for store in (guests, log))
         random.shuffle(everybody)
-        again = [(id, NOON + n / people) for n, (id, _) in enumerate(everybody)]
+        again = [seen(id, NOON + n / people) for n, (id, *_) in enumerate(everybody)]
         single = [taken for one in again[:500] for taken in meter.run(users.record([one]))]
         many = meter.run(users.record(again))
     command = statistics.median(single) / 1e3
