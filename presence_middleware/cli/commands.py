@@ -4,6 +4,7 @@ import click
 
 from .health import config, doctor
 from .past import history, peak
+from .replay import replay
 from .site import Wrong, errors
 from .watch import watch
 from .who import count, forget, friends, leave, online, seen
@@ -39,5 +40,5 @@ def demo(host: str, port: int) -> None:
 
 
 _PEOPLE = (count, online, seen, friends, leave, forget)
-for command in (*_PEOPLE, history, peak, watch, config, doctor):
+for command in (*_PEOPLE, history, peak, watch, replay, config, doctor):
     presence.add_command(command)
