@@ -50,7 +50,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+        if not self.has_ended():
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         os.close(self._slave)
@@ -89,15 +89,19 @@ class Terminal:
         def is_there() -> bool:
             nonlocal screen
             screen = self.screen
-            return self.process.poll() is not None or all(text in screen for text in texts)
+            return self.has_ended() or all(text in screen for text in texts)
 
         wait_until(is_there)
         assert all(text in screen for text in texts), self.raw
         return screen
 
+    def has_ended(self) -> bool:
+        """Whether the command has ended."""
+        return self.process.poll() is not None
+
     def end(self) -> int:
         """The status of the command, once it has ended."""
-        wait_until(lambda: self.raw is not None and self.process.poll() is not None)
+        wait_until(lambda: self.raw is not None and self.has_ended())
         return self.process.wait()
 
     def modes(self) -> list[Any]:

@@ -3,13 +3,16 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from presence_middleware import Presence, Settings
+from presence_middleware.cli import recent
+from presence_middleware.cli.recent import Question
 from presence_middleware.connections.embedded import find_server
 
 from .conftest import Server, wait_until
@@ -50,17 +53,25 @@ def test_the_chart_begins_with_what_the_site_recorded(variables: dict[str, str])
         assert "▼" not in terminal.wait_for("user  0  ", "peak 9, ", "└──")
 
 
-@pytest.mark.parametrize(("key", "status"), [("\x03", 0), (signal.SIGTERM, 143)])
+def press_ctrl_c(terminal: Terminal) -> None:
+    """As somebody impatient does."""
+    while not terminal.has_ended():
+        terminal.press("\x03")
+        assert terminal.raw  # or the echo fills what leads here
+
+
+def terminate(terminal: Terminal) -> None:
+    terminal.process.terminate()
+
+
+@pytest.mark.parametrize(("ask_to_end", "status"), [(press_ctrl_c, 0), (terminate, 143)])
 def test_however_it_ends_the_terminal_is_put_back(
-    variables: dict[str, str], key: str | signal.Signals, status: int
+    variables: dict[str, str], ask_to_end: Callable[[Terminal], None], status: int
 ) -> None:
     with Terminal(variables, "watch", "--interval", "1h") as terminal:
         terminal.wait_for("user  0  ", "Ctrl-C ends")
         assert not is_put_back(terminal)
-        if isinstance(key, str):
-            terminal.press(key * 3)
-        else:
-            terminal.process.send_signal(key)
+        ask_to_end(terminal)
         assert terminal.end() == status
         assert is_put_back(terminal)
         assert "Traceback" not in terminal.text
@@ -187,3 +198,19 @@ def test_what_cannot_be_watched_is_said(variables: dict[str, str], wrong: list[s
     with Terminal(variables, "watch", *wrong) as terminal:
         assert terminal.end() == 2
         assert "Error: " in terminal.text
+
+
+def test_what_the_site_recorded_is_asked_for_once_a_minute(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question(Settings.from_env(variables), None, "user")
+    record(variables, 3)
+    first, second = question().past, question().past
+    assert first is not None
+    assert [sample.count for sample in first.samples] == [3]
+    assert first.peaks["user"].count == 3
+    assert second is None
+    monkeypatch.setattr(recent, "MINUTE", timedelta())
+    monkeypatch.setattr(question, "_due", datetime.now(UTC))
+    assert question().past == question().past == first
+    assert Question(Settings.from_env(variables), None)().past is None, "lines need none"
