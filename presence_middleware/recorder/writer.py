@@ -161,10 +161,9 @@ class Writer:
             return id
         return self._shared.finish(id) if self._shared and self._shared.key else None
 
-    def write_again(self, buffer: Buffer) -> None:
-        """Has what a server has lost written again."""
-        if self.backoff.is_well(ALL) and (lost := self._written.lost(self.driver)):
-            buffer.put_again(lost)
+    def lost(self) -> Pending:
+        """What this process wrote in the window, and a server does not have any more."""
+        return self._written.lost(self.driver, self.backoff.is_well)
 
     def clean_up(self) -> None:
         """Removes the stale, a bounded number at a time, now and then."""

@@ -6,6 +6,7 @@ over to one that had none.
 """
 
 import secrets
+from collections.abc import Callable
 
 from ..connections import Driver
 from ..errors import PresenceUnavailable
@@ -35,18 +36,22 @@ class Written:
         for who in sightings:
             self._shards.get(shard, {}).pop(who, None)
 
-    def lost(self, driver: Driver) -> Pending:
-        """Looks now and then, and after errors; returns what a server does not have any more."""
+    def lost(self, driver: Driver, is_well: Callable[[str], bool]) -> Pending:
+        """Looks now and then, and after errors; returns what a server does not have any more.
+
+        Servers that are not well are asked when they are again.
+        """
         now, doubts = driver.clock.stamp(), driver.clock.doubts
         if now < self._look_at and doubts == self._doubts:
             return {}
-        self._look_at, self._doubts = now + LOOK_EVERY, doubts
+        self._doubts = doubts
         lost: Pending = {}
         for shard, sightings in self._shards.items():
             recent = {who: at for who, at in sightings.items() if at[0] > now - self._window}
             self._shards[shard] = recent
-            if recent and self._is_another(shard, driver):
+            if recent and is_well(driver.place(shard.name)) and self._is_another(shard, driver):
                 lost |= recent
+        self._look_at = now + LOOK_EVERY
         return lost
 
     def _is_another(self, shard: Store, driver: Driver) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .agreement import agree
+from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .layout import Layout
 from .minute_sets import MinuteSets
@@ -22,9 +23,11 @@ __all__ = [
     "STORES",
     "Batch",
     "Command",
+    "History",
     "Layout",
     "Plan",
     "Refused",
+    "Sample",
     "Shards",
     "Sighting",
     "Store",
