@@ -60,7 +60,7 @@ class Board:
         """The response to a request for the board."""
         try:
             response = yield from self._answer(request)
-        except PresenceUnavailable:  # why is in the log, and no reader's business
+        except PresenceUnavailable:  # why is no reader's business
             response = problem(503, "Redis cannot tell who is online", ("Retry-After", "2"))
         except QueryError as error:
             response = problem(400, str(error))

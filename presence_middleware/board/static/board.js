@@ -204,13 +204,18 @@ async function unlock(event) {
   try {
     await showNames();
     at("token").value = "";
-    at("unlock").hidden = true;
-    at("names").hidden = false;
+    lock(false);
     at("id").focus();
   } catch (error) {
     setText(at("refused"), error instanceof Refused ? "That is not the token." : error.message);
     token = "";
   }
+}
+
+function lock(on) {
+  at("unlock").hidden = !on;
+  at("names").hidden = on;
+  at("listed").hidden = on || listed.length < 2;
 }
 
 async function find(event) {
@@ -243,12 +248,18 @@ function choices(group, names, changed) {
     label.append(radio, element("span", `${name}s`));
     at(group).append(label);
   }
-  at(group).hidden = names.length < 2;
 }
 
 function state(name, text) {
   at("state").className = name;
   setText(at("state"), text);
+}
+
+// The token was changed meanwhile.
+function refused(error) {
+  if (!(error instanceof Refused)) throw error;
+  token = "";
+  lock(true);
 }
 
 let sampled = 0, waiting = 0;
@@ -258,7 +269,7 @@ async function refresh() {
   if (document.hidden) return;
   try {
     showCounts(await ask("counts"));
-    await showNames();
+    await showNames().catch(refused);
     if (Date.now() - sampled > SAMPLED) {
       await showChart();
       sampled = Date.now();
@@ -280,9 +291,7 @@ choices("charted", kinds, again);
 choices("listed", listed, () => { at("found").replaceChildren(); refresh(); });
 at("unlock").addEventListener("submit", unlock);
 at("search").addEventListener("submit", find);
-const named = document.querySelector("[data-names]").dataset.names === "on";
-at(named ? "unlock" : "off").hidden = false;
-at("listed").hidden ||= !named;
+at(document.querySelector("[data-names=on]") ? "unlock" : "off").hidden = false;
 document.addEventListener("visibilitychange", refresh);
 new ResizeObserver(() => draw(charted)).observe(at("chart"));
 refresh();
