@@ -1,9 +1,8 @@
 """The board under WSGI."""
 
+import warnings
 from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIEnvironment
-
-import webob
 
 from ..presence import Presence
 from ..settings import Settings
@@ -11,6 +10,10 @@ from ..views import WsgiView
 from .answers import Answer, Board
 from .messages import Request, Response
 from .shared import Shared
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of `cgi`, which it imports
+    import webob
 
 
 class WsgiBoard:
