@@ -105,6 +105,15 @@ class Settings:
     history: float = _setting(
         "7d", values.duration, "how long the number online is kept for each minute"
     )
+    board_path: str = _setting(
+        "", forms.board_path, "where the board is, such as `/presence`; empty is nowhere"
+    )
+    board_token: str = _setting(
+        "",
+        forms.board_token,
+        "what the board asks for before it names anybody, 16 characters or more",
+        secret=True,
+    )
     app: str = _setting(
         "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
     )
