@@ -20,6 +20,7 @@ COMMAND = (sys.executable, "-c", "from presence_middleware.cli import main; main
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _HOME = "\x1b[H"  # with which each picture begins
 _VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "NO_COLOR": ""}
+_VARIABLES |= {"FORCE_COLOR": ""}  # with which rich would take no terminal for one
 _UNSET = ("COLUMNS", "LINES")  # or a window would be of this size for ever
 
 
