@@ -10,7 +10,7 @@ from .errors import (
 from .identity import Identity
 from .presence import AsyncPresence, Presence
 from .settings import Settings
-from .stores import Sighting
+from .stores import Sample, Sighting
 
 __all__ = [
     "AsyncPresence",
@@ -19,6 +19,7 @@ __all__ = [
     "PresenceError",
     "PresenceUnavailable",
     "QueryError",
+    "Sample",
     "Settings",
     "SettingsError",
     "Sighting",

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from .connections import AsyncRunner, Driver, async_driver, close_async_clients, driver
 from .queries import Id, Queries, Window
 from .settings import Settings
-from .stores import Plan, Sighting
+from .stores import Plan, Sample, Sighting
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -79,6 +79,18 @@ class Presence:
     ) -> list[str]:
         """Which members of the set or sorted set at `key` are online, newest first, in one read."""
         return self._read(self._ask.online_friends(key, kind, window))
+
+    def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
+        """How many were online, for each minute that was sampled, oldest first."""
+        return self._read(self._ask.history(hours, kind))
+
+    def peak(self, kind: str | None = None) -> Sample | None:
+        """The most that were ever online in a minute, and when; None before the first sample."""
+        return self._read(self._ask.peak(kind))
+
+    def reset_peak(self, kind: str | None = None) -> None:
+        """Forgets the peak: it is counted from now on."""
+        self._driver.run(self._ask.reset_peak(kind))
 
     def touch(self, id: Id, kind: str | None = None) -> None:
         """Says that one is here now, where no request does."""
@@ -159,6 +171,18 @@ class AsyncPresence:
     ) -> list[str]:
         """Which members of the set or sorted set at `key` are online, newest first, in one read."""
         return await self._read(self._ask.online_friends(key, kind, window))
+
+    async def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
+        """How many were online, for each minute that was sampled, oldest first."""
+        return await self._read(self._ask.history(hours, kind))
+
+    async def peak(self, kind: str | None = None) -> Sample | None:
+        """The most that were ever online in a minute, and when; None before the first sample."""
+        return await self._read(self._ask.peak(kind))
+
+    async def reset_peak(self, kind: str | None = None) -> None:
+        """Forgets the peak: it is counted from now on."""
+        await self._driver.run(self._ask.reset_peak(kind))
 
     async def touch(self, id: Id, kind: str | None = None) -> None:
         """Says that one is here now, where no request does."""

@@ -3,6 +3,7 @@
 `Presence` and `AsyncPresence` run the same plans; all that they share is here.
 """
 
+import math
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -11,7 +12,7 @@ from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
 from .identity import as_kept, known_kind
 from .settings import Settings
-from .stores import Plan, Shards, Sighting, moment_of
+from .stores import Plan, Sample, Shards, Sighting, moment_of
 
 Id = str | int
 Window = float | str | object
@@ -26,6 +27,7 @@ class Queries:
         self._kinds = settings.kinds
         self._stores = settings.stores()
         self._layout = settings.layout()
+        self._history = settings.samples()
 
     def count(self, kind: str | None, window: Window) -> Plan[int]:
         store, seconds = self._within(kind, window)
@@ -66,6 +68,19 @@ class Queries:
         stamp = yield from store.of(kept).last_seen(kept, (yield from self._now()))
         return None if stamp is None else moment_of(stamp)
 
+    def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
+        name = self._known(kind)
+        if not 0 < hours < math.inf:
+            raise QueryError(f"hours is {hours!r}: a number above zero")
+        now = yield from self._now()
+        return (yield from self._history.samples(name, now - hours * 3600, now))
+
+    def peak(self, kind: str | None) -> Plan[Sample | None]:
+        return (yield from self._history.peak(self._known(kind)))
+
+    def reset_peak(self, kind: str | None) -> Plan[None]:
+        yield from self._history.reset_peak(self._known(kind))
+
     def touch(self, id: Id, kind: str | None) -> Plan[None]:
         store, kept = self._store(kind), _kept(id)
         yield from store.of(kept).touch(kept, (yield from self._latest()))
@@ -105,7 +120,10 @@ class Queries:
         return store, seconds
 
     def _store(self, kind: str | None) -> Shards:
-        return self._stores[known_kind(self._kinds[0] if kind is None else kind, self._kinds)]
+        return self._stores[self._known(kind)]
+
+    def _known(self, kind: str | None) -> str:
+        return known_kind(self._kinds[0] if kind is None else kind, self._kinds)
 
 
 def _kept(id: Id) -> str:

@@ -22,7 +22,7 @@ from .identity import (
     parse_prefix,
     parse_proxies,
 )
-from .stores import STORES, Layout, Shards
+from .stores import STORES, History, Layout, Shards
 from .stores.keys import spread
 
 log = logging.getLogger("presence_middleware")
@@ -102,6 +102,9 @@ class Settings:
     shards: int = _setting(
         "1", forms.shards, "over how many keys a kind is spread, on a Cluster or for many millions"
     )
+    history: float = _setting(
+        "7d", values.duration, "how long the number online is kept for each minute"
+    )
     app: str = _setting(
         "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
     )
@@ -162,6 +165,10 @@ class Settings:
     def layout(self) -> Layout:
         """How the keys are spread, to be agreed upon with other processes."""
         return Layout(self.prefix, self.shards, max(map(self.keep, self.kinds)))
+
+    def samples(self) -> History:
+        """The history of all kinds, as plans."""
+        return History(self.prefix, self.history)
 
     def _spread(self, kind: str) -> Shards:
         is_cluster = self.redis_url.is_cluster

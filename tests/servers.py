@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import pytest
 
 from .conftest import wait_until
 
@@ -139,7 +140,10 @@ class WebServer:
 
 def _started_by(program: str) -> list[str]:
     if program == "uwsgi":
-        return [str(Path(sys.executable).parent / program)]
+        binary = Path(sys.executable).parent / program
+        if not binary.exists():
+            pytest.skip("uWSGI is not installed: pip install -e '.[uwsgi]'")
+        return [str(binary)]
     return [sys.executable, "-m", program]
 
 

@@ -79,8 +79,14 @@ Open = Callable[..., Site]
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Open]:
-    """Opens a process of a site."""
+def site(
+    valkey: Server,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Open]:
+    """Opens a process of a site, in which nobody has imported Django's layer."""
+    monkeypatch.delitem(sys.modules, "presence_middleware.django", raising=False)
 
     def make(identity: str = DEFAULT, /, *, clock: Clock | None = None, **others: object) -> Site:
         given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}

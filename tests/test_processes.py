@@ -45,7 +45,8 @@ README = dict(ROW.findall((ROOT / "README.md").read_text()))
 
 GUNICORN = "gunicorn: sync, gthread, gevent, asgi, uvicorn workers; with and without `--preload`"
 UVICORN, NO_LIFESPAN = "uvicorn, asyncio and uvloop", "uvicorn without a lifespan"
-HYPERCORN = "hypercorn: asyncio, uvloop, trio"
+HYPERCORN = "hypercorn with one worker: asyncio, uvloop, trio"
+HYPERCORN_WORKERS = "hypercorn with several workers: the first to end has the others killed"
 GRANIAN = ("granian, ASGI", "granian, WSGI")
 UWSGI = ("uWSGI with `--master`, with and without threads", "uWSGI with gevent")
 PRELOAD = "--preload"
@@ -69,8 +70,6 @@ CASES = {
     "granian asgi": Case(GRANIAN[0], granian(ASGI, 2, "--interface=asgi")),
     "granian wsgi": Case(GRANIAN[1], granian(WSGI, 2, "--interface=wsgi")),
     "waitress": Case("waitress", waitress(WSGI), 1),
-    "uwsgi without threads": Case(UWSGI[0], uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
-    "uwsgi gevent": Case(UWSGI[1], uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),
 }
 SLOW_CASES = {
     "gunicorn preload": Case(GUNICORN, gunicorn(WSGI, 2, PRELOAD)),
@@ -82,9 +81,13 @@ SLOW_CASES = {
     "uvicorn asyncio": Case(UVICORN, uvicorn(ASGI, 2, "--loop=asyncio")),
     "uvicorn uvloop": Case(UVICORN, uvicorn(ASGI, 2, "--loop=uvloop")),
     "uvicorn workers off": Case(NO_LIFESPAN, uvicorn(ASGI, 2, "--lifespan=off")),
-    "hypercorn asyncio": Case(HYPERCORN, hypercorn(ASGI, 2)),
-    "hypercorn uvloop": Case(HYPERCORN, hypercorn(ASGI, 2, "-kuvloop")),
-    "hypercorn trio workers": Case(HYPERCORN, hypercorn(ASGI, 2, "-ktrio")),
+    "hypercorn asyncio": Case(HYPERCORN, hypercorn(ASGI), 1),
+    "hypercorn uvloop": Case(HYPERCORN, hypercorn(ASGI, 1, "-kuvloop"), 1),
+    "hypercorn workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2)),
+    "hypercorn uvloop workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-kuvloop")),
+    "hypercorn trio workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-ktrio")),
+    "uwsgi without threads": Case(UWSGI[0], uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
+    "uwsgi gevent": Case(UWSGI[1], uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),
     "uwsgi": Case(UWSGI[0], uwsgi(WSGI, 2)),
     "uwsgi threads": Case(UWSGI[0], uwsgi(WSGI, 2, "--threads=2")),
 }
@@ -156,13 +159,16 @@ def test_all_workers_count_and_the_last_sighting_is_stored_where_the_readme_says
         assert server.stop() in ENDED
         said = "no thread runs here" in server.output
     assert said == (case.variables == WITHOUT_THREADS)
+    if case.row == HYPERCORN_WORKERS:
+        assert README[case.row] == "may be lost"  # which worker wins the race, nobody knows
+        return
     assert presence.is_online("last") == (README[case.row] == "stored")
     if README[case.row] == "stored":
         assert online(presence) == asked | {"last"}
 
 
 def test_the_readme_tells_of_the_servers_that_are_tested() -> None:
-    assert set(README) == {case.row for case in CASES.values()}
+    assert set(README) == {case.row for case in [*CASES.values(), *SLOW_CASES.values()]}
 
 
 @pytest.mark.parametrize(
@@ -214,12 +220,21 @@ def test_nobody_is_missing_where_workers_are_replaced_under_requests(
 ) -> None:
     command = gunicorn(WSGI, 2, "--max-requests=10", *options)
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
-        workers = set()
-        names = {f"u{n}" for n in range(60)}
-        for name in names:
-            workers.add(ask(server, name))
+        names: set[str] = set()
+        answered: set[str] = set()
+
+        def several_were_replaced() -> bool:
+            name = f"u{len(names)}"
+            names.add(name)
+            answered.add(ask(server, name))
+            booted = set(re.findall(r"Booting worker with pid: (\d+)", server.output))
+            # gunicorn forgets to stop a worker that is just booting.
+            return 4 < len(booted) == 2 + server.output.count("Autorestarting") and (
+                booted <= answered
+            )
+
+        wait_until(several_were_replaced, 30)
         assert server.stop() in ENDED
-    assert len(workers) > 2
     assert online(presence) == names
 
 
@@ -237,7 +252,7 @@ def test_where_gevent_comes_after_us_no_reader_stops_the_others(
         own_server.process.send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(2) as pool:
             readers = [pool.submit(ask, server, f"r{n}", "/count") for n in range(2)]
-            for number in range(100):
+            for number in range(10):
                 ask(server, f"u{number}")
             assert not any(reader.done() for reader in readers)
             own_server.process.send_signal(signal.SIGCONT)

@@ -29,9 +29,12 @@ class ServerClock:
         self.doubts = 0
         """How often another server may have answered since."""
 
-    def synchronise(self) -> Plan[None]:
-        """Asks the server for the time, unless its last answer still serves."""
-        if self._given or self.stamp() - self._asked <= TRUSTED:
+    def synchronise(self, trusted: float = TRUSTED) -> Plan[None]:
+        """Asks the server for the time, unless its last answer is younger than `trusted` seconds.
+
+        The monotonic clock stands still while a machine sleeps: after that, an answer is wrong.
+        """
+        if self._given or self.stamp() - self._asked <= trusted:
             return
         yield from self._ask()
         if self._high - self._low > WIDE:  # a connection was made on the way: now there is one

@@ -92,6 +92,11 @@ class Buffer:
             for who, times in since.items():
                 self._merge(who, times)
 
+    def put_again(self, sightings: Pending) -> None:
+        """Takes sightings that were written and lost; what has come since is newer."""
+        for who, times in sightings.items():
+            self.put(who, times)
+
     def drop_before(self, stamp: float) -> None:
         """Drops sightings from before `stamp`: their window is over."""
         with self._lock:

@@ -20,6 +20,7 @@ from .buffer import Buffer, Pending
 from .notices import Notices
 from .outage import Outage
 from .reception import Reception
+from .sampler import Sampler
 from .thread import FlushThread, is_uwsgi
 from .visit import Visit
 from .watch import Watch
@@ -83,6 +84,7 @@ class Recorder:
         self._watch = Watch(self.settings.flush_interval)
         self._wake_at = -math.inf
         self._writer = Writer(self.settings, self._driver, self._reception.shared, self._notices)
+        self._sampler = Sampler(self.settings, self._driver)
         self._outage = Outage()
         self._last_flush: datetime | None = None
 
@@ -230,9 +232,11 @@ class Recorder:
             self._visit_open()
             busy = self._buffer.pending > 0
             is_written = self._write(self._writer.backoff.is_due)
+            self._write_again()
             self._writer.clean_up()
             if is_written:
                 self._notices.tick(self._buffer.recorded, self._driver)
+                self._sampler.tick()
         except Exception as error:
             self._outage.failed(error, self._buffer.pending)
             busy = True
@@ -263,6 +267,12 @@ class Recorder:
         if left:
             for visit in self._each_open():
                 visit.has_left(left)
+
+    def _write_again(self) -> None:
+        """Has written again what a server has lost."""
+        with self._flushing:
+            lost = self._writer.lost()
+        self._buffer.put_again(lost)
 
     def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
         buffer = self._buffer

@@ -8,11 +8,11 @@ from ..connections import Driver
 from ..errors import PresenceUnavailable
 from ..identity import Found, SharedHasher
 from ..settings import Settings
-from ..stores import Refused, Store
-from ..stores.visitor_key import agree
+from ..stores import Refused, Store, agree, keys
 from .backoff import Backoff
 from .buffer import Buffer, Pending
 from .notices import Notices
+from .written import Written
 
 AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost what was agreed
 CLEAN_EVERY = 30.0  # seconds
@@ -50,6 +50,7 @@ class Writer:
         self._proposal = secrets.token_hex(32)
         self._agree_at = self._clean_at = float("-inf")
         self._doubts = 0
+        self._written = Written(settings.window, settings.max_pending)
         self.left: Pending = {}
         """Who was refused since they had left, for the recorder to take."""
 
@@ -106,9 +107,12 @@ class Writer:
             for (_, id), (stamp, arrival) in sightings.items()
         ]
         refused = self.driver.run(shard.record(kept), deadline)
+        self._written.note(shard, sightings)
         if refused.left:
             sent = zip(sightings.items(), kept, strict=True)
-            self.left |= {who: times for (who, times), (id, *_) in sent if id in refused.left}
+            left = {who: times for (who, times), (id, *_) in sent if id in refused.left}
+            self._written.drop(shard, left)
+            self.left |= left
         return refused
 
     def _by_shard(self, pending: Pending) -> list[tuple[str, str, Store, Pending]]:
@@ -138,7 +142,8 @@ class Writer:
     def _agree(self, now: float) -> None:
         self.driver.run(self._layout.claim(now))
         if self._shared is not None:  # the key with which guests are hashed
-            self._proposal = self.driver.run(agree(self._prefix, self._proposal))
+            name, ttl = keys.visitor_key(self._prefix), keys.VISITOR_KEY_TTL
+            self._proposal = self.driver.run(agree(name, self._proposal, ttl))
             self._shared.learn(self._proposal.encode())
 
     @property
@@ -151,11 +156,16 @@ class Writer:
             return id
         return self._shared.finish(id) if self._shared and self._shared.key else None
 
+    def lost(self) -> Pending:
+        """What this process wrote in the window, and a server does not have any more."""
+        return self._written.lost(self.driver, self.backoff.is_well)
+
     def clean_up(self) -> None:
         """Removes the stale, a bounded number at a time, now and then."""
-        now = self._clock.stamp()
-        if now < self._clean_at:
+        if self._clock.stamp() < self._clean_at or not self.backoff.is_well(ALL):
             return
+        self.driver.run(self._clock.synchronise(0))  # what is removed or moved is so by this time
+        now = self._clock.stamp()
         self._clean_at = now + CLEAN_EVERY
         for store in self._stores.values():
             for shard in store.all:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from .agreement import agree
+from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .layout import Layout
 from .minute_sets import MinuteSets
@@ -21,11 +23,14 @@ __all__ = [
     "STORES",
     "Batch",
     "Command",
+    "History",
     "Layout",
     "Plan",
     "Refused",
+    "Sample",
     "Shards",
     "Sighting",
     "Store",
+    "agree",
     "moment_of",
 ]

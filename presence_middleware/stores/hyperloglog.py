@@ -17,7 +17,7 @@ class HyperLogLog:
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
         """`most` is no matter: any number takes the same room."""
-        self.name, self.keep = f"{prefix}:{kind}", keep
+        self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
         self._prefix, self._kind = prefix, kind
 
     def record(self, sightings: list[Stamped]) -> Plan[Refused]:

@@ -51,9 +51,29 @@ def layout(prefix: str) -> str:
     return f"{prefix}:meta"
 
 
+def sampled(prefix: str, minute: int) -> str:
+    """Says that a process samples that minute since the epoch."""
+    return f"{prefix}:sampled:{minute}"
+
+
+def history(prefix: str, kind: str, day: int) -> str:
+    """Hash: how many were online by minute, of a day since the epoch."""
+    return f"{prefix}:{kind}:history:{day}"
+
+
+def peak(prefix: str, kind: str) -> str:
+    """Hash: the most that were ever online, and the minute since the epoch."""
+    return f"{prefix}:{kind}:peak"
+
+
 def visitor_key(prefix: str) -> str:
     """The random key with which the processes of a site hash visitors, when it sets no secret."""
     return f"{prefix}:visitor-key"
+
+
+def birth(name: str) -> str:
+    """A name for what a shard has held since its first member."""
+    return f"{name}:birth"
 
 
 def seen(prefix: str, kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from ..errors import PresenceUnavailable
 from . import keys
+from .agreement import agree
 from .plan import Batch, Plan
 
 TRUSTED = 10.0  # seconds for which one answer is used
@@ -29,10 +30,7 @@ class Layout:
     def claim(self, stamp: float) -> Plan[None]:
         """Notes the number where none is, for whoever writes; else as `check`."""
         if not self._is_known(stamp):
-            note = ("SET", self._key, self._shards, "NX", "EX", self._ttl)
-            renew = ("EXPIRE", self._key, self._ttl)
-            *_, found = yield Batch((note, renew, ("GET", self._key)), atomic=True)
-            self._compare(found, stamp)
+            self._compare((yield from agree(self._key, self._shards, self._ttl)), stamp)
 
     def _is_known(self, stamp: float) -> bool:
         return stamp - self._asked <= TRUSTED

@@ -20,7 +20,7 @@ class MinuteSets:
     """Cheap to write, no times; a union takes longer the more there are (a million: 700 ms)."""
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        self.name, self.keep = f"{prefix}:{kind}", keep
+        self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
         self._prefix, self._kind = prefix, kind
         # Nobody new comes while the minutes together have `most` members, though an id may be in
         # several: so there are never more different ones, and no union is needed to count them.

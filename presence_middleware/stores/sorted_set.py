@@ -14,7 +14,7 @@ class SortedSet:
     """Exact, newest first, and remembers `keep` seconds; about 100 bytes a member."""
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        self.name, self.keep = f"{prefix}:{kind}", keep
+        self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
         self._seen = keys.seen(prefix, kind)
         self._recording = Recording(SCORED, prefix, kind, keep, most)
         self._departures = Departures(prefix, kind, window, keep)

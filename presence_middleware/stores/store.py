@@ -27,6 +27,8 @@ class Store(Protocol):
 
     name: str
     """What its keys begin with."""
+    ttl: int
+    """For how many seconds a key of it lives after it was written."""
     keep: float
     """For how many seconds after its last sighting an id can be asked for."""
 

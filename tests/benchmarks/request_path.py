@@ -9,19 +9,17 @@ the rounds is printed. The flush thread of the middleware runs and writes meanwh
 
 import asyncio
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import redis
 import redis.asyncio
 
 from presence_middleware import Settings, asgi, wsgi
-from presence_middleware.connections.embedded import find_server
-from tests.servers import free_port
+
+from .machine import server
 
 PEOPLE = 500
 BROWSERS = 50  # different User-Agents
@@ -183,30 +181,6 @@ def ratios(rounds: list[tuple[float, float, float]]) -> tuple[float, float]:
     one = statistics.median(command / added for added, command, _ in rounds)
     three = statistics.median(recipe / added for added, _, recipe in rounds)
     return one, three
-
-
-@contextmanager
-def server() -> Iterator[str]:
-    """A Valkey server on a loopback port of its own."""
-    port = free_port()
-    command = [str(find_server()), "--port", str(port), "--save", "", "--loglevel", "warning"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        url = f"redis://127.0.0.1:{port}/0"
-        with redis.Redis.from_url(url) as client:
-            while not _answers(client):
-                time.sleep(0.01)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(client: "redis.Redis") -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 def report(protocol: str, rows: list[Row]) -> None:

@@ -1,0 +1,66 @@
+"""What was written in the window: a server that loses its data is given it again.
+
+Each shard has a key with a name that its first writer made up. Where that has become another,
+the server, or the node of a Cluster, has begun anew: restarted without its data, say, or failed
+over to one that had none.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from ..connections import Driver
+from ..errors import PresenceUnavailable
+from ..stores import Store, agree, keys
+from .buffer import Pending
+
+LOOK_EVERY = 10.0  # seconds
+
+
+class Written:
+    """The newest sightings of this process, by shard. Bounded."""
+
+    def __init__(self, window: float, most: int) -> None:
+        """`most` is how many sightings are held at most; others are not given again."""
+        self._window, self._most = window, most
+        self._shards: dict[Store, Pending] = {}
+        self._births: dict[Store, str] = {}
+        self._look_at, self._doubts = float("-inf"), 0
+
+    def note(self, shard: Store, sightings: Pending) -> None:
+        """Remembers what was written just now."""
+        if sum(map(len, self._shards.values())) + len(sightings) <= self._most:
+            self._shards.setdefault(shard, {}).update(sightings)
+
+    def drop(self, shard: Store, sightings: Pending) -> None:
+        """Forgets those who have left."""
+        for who in sightings:
+            self._shards.get(shard, {}).pop(who, None)
+
+    def lost(self, driver: Driver, is_well: Callable[[str], bool]) -> Pending:
+        """Looks now and then, and after errors; returns what a server does not have any more.
+
+        Servers that are not well are asked when they are again.
+        """
+        now, doubts = driver.clock.stamp(), driver.clock.doubts
+        is_named = self._births.keys() >= self._shards.keys()
+        if now < self._look_at and doubts == self._doubts and is_named:
+            return {}
+        lost: Pending = {}
+        self._look_at, self._doubts = now + LOOK_EVERY, doubts
+        for shard, sightings in self._shards.items():
+            recent = {who: at for who, at in sightings.items() if at[0] > now - self._window}
+            self._shards[shard] = recent
+            if not is_well(driver.place(shard.name)):
+                self._look_at = now  # soon
+            elif recent and self._is_another(shard, driver):
+                lost |= recent
+        return lost
+
+    def _is_another(self, shard: Store, driver: Driver) -> bool:
+        known = self._births.get(shard)
+        try:
+            birth = driver.run(agree(keys.birth(shard.name), secrets.token_hex(8), shard.ttl))
+        except PresenceUnavailable:
+            return False  # the clock has noted that, too
+        self._births[shard] = birth
+        return known not in (None, birth)
