@@ -37,13 +37,13 @@ class Replay:
     def saw(self, request: Request) -> None:
         """Takes a request of the log."""
         self._receive(request, request.at)
-        self._timeline.saw(request.at, self._who(request) if request.counts else None)
+        self._timeline.saw(request.at, self.who(request) if request.counts else None)
 
     def end(self) -> None:
         """The log is over."""
         self._timeline.end()
 
-    def _who(self, request: Request) -> Who | None:
+    def who(self, request: Request) -> Who | None:
         """Whom a visit finds (`recorder.Visit`) that ends as soon as it has arrived."""
         for read, kind, late, is_minted in self._links:
             if found := read(request):
