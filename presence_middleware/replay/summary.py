@@ -1,7 +1,8 @@
 """What is kept of a replay: the peak of each kind, and a chart of bounded size."""
 
-from typing import NamedTuple
+from datetime import UTC, datetime
 
+from ..stores import Sample
 from .timeline import MINUTE, Moment
 
 POINTS = 1440  # a day has one a minute; above it, each is of two minutes, then of four …
@@ -32,31 +33,21 @@ class Series:
         self.points.append(Moment(at, moment.counts))
 
 
-class Peak(NamedTuple):
-    """The most of a kind that were online, and the first minute at which they were."""
-
-    online: int
-    at: int
-
-
 class Summary:
     """Hears every moment of a replay."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.series = Series()
-        self.peaks: dict[str, Peak | None] = dict.fromkeys(kinds)
+        self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """Of each kind, if anybody of it was there."""
-        self.first: int | None = None
-        self.last: int | None = None
         self.requests = self.unreadable = self.late = self.refused = 0
 
     def add(self, moment: Moment) -> None:
         """Takes the next moment."""
-        self.first, self.last = moment.at if self.first is None else self.first, moment.at
         self.series.add(moment)
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
-            if count > (peak.online if peak else 0):
-                self.peaks[kind] = Peak(count, moment.at)
+            if count > (peak.count if peak else 0):
+                self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)
 
 
 def highest(one: Moment, other: Moment) -> Moment:
