@@ -16,6 +16,7 @@ from presence_middleware import Presence
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.stores import moment_of
+from presence_middleware.stores.record import CHUNK
 from presence_middleware.views import AsgiView, WsgiView
 from presence_middleware.wsgi import Body, PresenceMiddleware
 
@@ -249,7 +250,7 @@ def test_ten_thousand_open_connections_are_a_batch_every_third_of_the_window(
             return int(stats["cmdstat_eval"]["calls"]) if "cmdstat_eval" in stats else 0
 
         open_many(worker)
-        batch = MANY / 500
+        batch = MANY / CHUNK
         assert [scripts_in(5), scripts_in(50)] == [batch, 0]
         assert [scripts_in(60) for _ in range(3)] == [batch] * 3
     assert worker.presence.count() == MANY

@@ -92,7 +92,7 @@ def _common(name: str) -> x509.Name:
 class TlsServer(Server):
     """A redis-server that wants TLS of whoever comes over the network, and a certificate too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.authority, self.port = Authority(folder, "authority"), free_port()
         certificate, key = self.authority.issue("server")
         self.client_certificate, self.client_key = self.authority.issue("client")
@@ -101,8 +101,10 @@ class TlsServer(Server):
             folder,
             *("--tls-port", str(self.port), "--tls-auth-clients", "yes"),
             *("--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
-            *("--tls-ca-cert-file", str(self.authority.certificate)),
+            *("--tls-ca-cert-file", str(self.authority.certificate), *options),
         )
+        with redis.Redis.from_url(self.url) as client:
+            client.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
 
     def tls_url(self, scheme: str = "rediss", ca: Path | None = None, *, own: bool = True) -> str:
         """As a site writes it; `own`: with the client's certificate."""
@@ -117,10 +119,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
     if PROGRAM is None:
         pytest.skip("redis-server is not installed")
     server = TlsServer(tmp_path_factory.mktemp("tls"))
-    with redis.Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
     yield server
     server.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, server: TlsServer) -> Iterator[TlsServer]:
+    """One that is a Cluster by itself."""
+    cluster = TlsServer(tmp_path, "--cluster-enabled", "yes", "--tls-cluster", "yes")
+    with redis.Redis.from_url(cluster.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+    yield cluster
+    cluster.stop()
 
 
 def settings(url: str, prefix: str, store: str = "sorted-set") -> Settings:
@@ -153,6 +164,14 @@ def test_what_the_url_says_is_enough_for_tls(server: TlsServer, prefix: str, sch
     assert records(site)
     assert Presence(site).is_online("ann")
     assert asyncio.run(ask()) == {"user": 1, "guest": 1, "bot": 0}
+
+
+@pytest.mark.parametrize("scheme", ["rediss+cluster", "valkeys+cluster"])
+def test_a_cluster_may_want_tls_too(cluster: TlsServer, prefix: str, scheme: str) -> None:
+    site = settings(cluster.tls_url(scheme), prefix)
+    assert records(site)
+    assert Presence(site).counts() == {"user": 1, "guest": 1, "bot": 0}
+    assert PASSWORD not in repr(site)
 
 
 def test_the_doctor_goes_where_the_site_goes(server: TlsServer, prefix: str) -> None:

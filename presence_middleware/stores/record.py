@@ -14,8 +14,9 @@ from . import keys
 from .departures import digest
 from .plan import Argument, Batch, Command, Plan, texts
 
-CHUNK = 500  # members a command: about a millisecond of server time
-COMMANDS = 8  # commands a round trip: far below a client's timeout, also after an outage
+CHUNK = 250  # members a command: one to two milliseconds of server time where there are a million
+LOOKS = 6000  # at most, in the keys that a command looks into for those who are known
+COMMANDS = 16  # a round trip: far below a client's timeout, also after an outage
 
 Stamped = tuple[str, float, float]
 """An id, the moment it was seen, and the one it arrived, in seconds since the epoch.
@@ -27,35 +28,50 @@ They differ for a connection that stays open: it is seen again and again, but ar
 # most members, then moment, id and mark, in turn: the digest of the id, and behind it the moment
 # of arrival if that is another. Returns who had left, and how many had no room.
 _SCRIPT = """
-local refusals = {}
-for _, key in ipairs({KEYS[2], KEYS[3]}) do
-  if redis.call('EXISTS', key) == 1 then refusals[#refusals + 1] = key end
+local function each(first)
+  local found = {}
+  for i = first, #ARGV, 3 do found[#found + 1] = ARGV[i] end
+  return found
 end
-local function refused(moment, id, mark)
-  for _, key in ipairs(refusals) do
-    local since = redis.call('ZSCORE', key, key == KEYS[3] and mark:sub(1, 20) or id)
-    local arrived = since and (tonumber(mark:sub(21)) or tonumber(moment))
-    if since and tonumber(since) >= arrived then return true end
+local moments, ids, marks = each(3), each(4), each(5)
+local departures = {}
+if redis.call('EXISTS', KEYS[2], KEYS[3]) > 0 then
+  local digests = {}
+  for n, mark in ipairs(marks) do digests[n] = mark:sub(1, 20) end
+  departures[1] = redis.call('ZMSCORE', KEYS[2], unpack(ids))
+  departures[2] = redis.call('ZMSCORE', KEYS[3], unpack(digests))
+end
+local function refused(n)
+  for _, since in ipairs(departures) do
+    local arrived = since[n] and (tonumber(marks[n]:sub(21)) or tonumber(moments[n]))
+    if arrived and tonumber(since[n]) >= arrived then return true end
   end
 end
 local function size()
   %(size)s
 end
-local function known(id)
-  %(known)s
-end
 local room = tonumber(ARGV[2]) - size()
-local is_tight = room < (#ARGV - 2) / 3
-local function fits(id)
-  if not is_tight or known(id) then return true end
+local is_tight = room < #ids
+local known = {}
+local function find_known(key)
+  for n, found in ipairs(redis.call(%(look)s, key, unpack(ids))) do
+    if found and found ~= 0 then known[n] = true end
+  end
+end
+if is_tight then
+  find_known(KEYS[1])
+  for i = 4, #KEYS do find_known(KEYS[i]) end
+end
+local function fits(n)
+  if not is_tight or known[n] then return true end
   room = room - 1
   return room >= 0
 end
 local fresh, left, full = {}, {}, 0
-for i = 3, #ARGV, 3 do
-  if refused(ARGV[i], ARGV[i + 1], ARGV[i + 2]) then
-    left[#left + 1] = ARGV[i + 1]
-  elseif fits(ARGV[i + 1]) then
+for n, id in ipairs(ids) do
+  if refused(n) then
+    left[#left + 1] = id
+  elseif fits(n) then
     %(take)s
   else
     full = full + 1
@@ -69,8 +85,8 @@ return {left, full}
 """
 SCORED = _SCRIPT % {
     "size": "return redis.call('ZCARD', KEYS[1])",
-    "known": "return redis.call('ZSCORE', KEYS[1], id)",
-    "take": "fresh[#fresh + 1] = ARGV[i]; fresh[#fresh + 1] = ARGV[i + 1]",
+    "look": "'ZMSCORE'",
+    "take": "fresh[#fresh + 1] = moments[n]; fresh[#fresh + 1] = id",
     "write": "'ZADD', KEYS[1], 'GT'",
 }
 UNSCORED = _SCRIPT % {
@@ -78,12 +94,8 @@ UNSCORED = _SCRIPT % {
   local all = redis.call('SCARD', KEYS[1])
   for i = 4, #KEYS do all = all + redis.call('SCARD', KEYS[i]) end
   return all""",
-    "known": """
-  if redis.call('SISMEMBER', KEYS[1], id) == 1 then return true end
-  for i = 4, #KEYS do
-    if redis.call('SISMEMBER', KEYS[i], id) == 1 then return true end
-  end""",
-    "take": "fresh[#fresh + 1] = ARGV[i + 1]",
+    "look": "'SMISMEMBER'",
+    "take": "fresh[#fresh + 1] = id",
     "write": "'SADD', KEYS[1]",
 }
 
@@ -110,13 +122,14 @@ class Recording:
         """The commands that record `sightings` at `key`; `others` hold members that are known."""
         named = (key, *self._refusals, *others)
         head: Command = ("EVAL", self._script, len(named), *named, self._ttl, self._most)
-        return [(*head, *_arguments(chunk)) for chunk in chunks(sightings)]
+        size = min(CHUNK, LOOKS // (1 + len(others)))
+        return [(*head, *_arguments(chunk)) for chunk in chunks(sightings, size)]
 
 
-def chunks(sightings: list[Stamped]) -> Iterator[list[Stamped]]:
+def chunks(sightings: list[Stamped], size: int = CHUNK) -> Iterator[list[Stamped]]:
     """Sightings in runs that one command takes."""
     rest = iter(sightings)
-    while chunk := list(islice(rest, CHUNK)):
+    while chunk := list(islice(rest, size)):
         yield chunk
 
 
