@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
@@ -264,8 +265,9 @@ class Recorder:
                 time.sleep(0)
 
     def _end_abandoned(self) -> None:
-        while self._abandoned:
-            self._abandoned.popleft().end()
+        with suppress(IndexError):  # another thread may take the last
+            while True:
+                self._abandoned.popleft().end()
 
     def _tell_who_left(self) -> None:
         """Ends the sightings of connections that stay open: Redis forgets in time who left."""

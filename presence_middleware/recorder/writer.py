@@ -18,8 +18,8 @@ from .written import Written
 AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost what was agreed
 CLEAN_EVERY = 30.0  # seconds
 CLEAN_ROUNDS = 20  # of a thousand each, at a time
-ALL = ""
-"""The name of a failure of everything: of the one server, where there are no nodes."""
+ALL = "*"
+"""The name of a failure that is no single server's, as of what comes before all writes."""
 
 MayTry = Callable[[str], bool]
 """Whether to try a server, or a shard of its own, by name."""
@@ -67,6 +67,7 @@ class Writer:
         began, unwritten = time.monotonic(), buffer.take()
         try:
             self._prepare()
+            self.backoff.succeeded(ALL)
             failure = self._write_shards(unwritten, buffer, deadline, may_try)
         except Exception as error:  # a fault of ours, too, must lose nobody
             self.backoff.failed(ALL)
@@ -163,6 +164,8 @@ class Writer:
 
     def lost(self) -> Pending:
         """What this process wrote in the window, and a server does not have any more."""
+        if not self.backoff.is_well(ALL):
+            return {}
         return self._written.lost(self.driver, self.backoff.is_well)
 
     def clean_up(self) -> None:
@@ -178,7 +181,13 @@ class Writer:
                     self._clean(shard, now)
 
     def _clean(self, shard: Store, now: float) -> None:
-        for _ in range(CLEAN_ROUNDS):
-            if not self.driver.run(shard.clean_up(self._clock.moment(now))):
-                return
+        try:
+            for _ in range(CLEAN_ROUNDS):
+                if not self.driver.run(shard.clean_up(self._clock.moment(now))):
+                    return
+        except PresenceUnavailable as error:
+            if "permission" not in str(error):
+                raise
+            self._notices.not_cleaned(error)  # a right that is missing is no outage
+            return
         self._clean_at = now  # there is more: go on after the next write
