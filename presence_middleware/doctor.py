@@ -30,12 +30,28 @@ class Finding(NamedTuple):
     what: str
 
 
+class InForce(NamedTuple):
+    """A setting as a site writes it, and where it comes from; a secret is not told."""
+
+    name: str
+    value: str
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value} ({self.origin})"
+
+
 def settings_in_force(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
-    """Each setting as a site writes it, and where it comes from; secrets are not told."""
+    """Each setting on a line."""
+    return map(str, in_force(settings, environ))
+
+
+def in_force(settings: Settings, environ: Mapping[str, str]) -> Iterator[InForce]:
+    """Each setting."""
     for setting in fields(settings):
         name = variable(setting.name)
         origin = "environment" if environ.get(name) else "default"
-        yield f"{name}={_written(setting, getattr(settings, setting.name))} ({origin})"
+        yield InForce(name, _written(setting, getattr(settings, setting.name)), origin)
 
 
 def _written(setting: Field[Any], value: object) -> str:

@@ -75,7 +75,7 @@ class Settings:
         "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests",
     )
     exclude: tuple[str, ...] = _setting(
-        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping",
+        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping, /metrics",
         values.paths,
         "paths whose requests are no visit; `*` is anything, `none` is no path",
     )

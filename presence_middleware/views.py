@@ -46,7 +46,7 @@ class WsgiView(_View):
 
     @property
     def path(self) -> str:
-        return _text(self._environ.get("SCRIPT_NAME", "") + self._environ.get("PATH_INFO", ""))
+        return text(self._environ.get("SCRIPT_NAME", "") + self._environ.get("PATH_INFO", ""))
 
     @property
     def peer(self) -> str | None:
@@ -64,14 +64,14 @@ class WsgiView(_View):
 
     def header(self, name: str) -> str | None:
         value = self._environ.get(_environ_key(name))
-        return value if value is None or value.isascii() else _text(value)
+        return value if value is None or value.isascii() else text(value)
 
     @property
     def user(self) -> object:
         if USER in self._environ:
             return self._environ[USER]()
         user = self._environ.get("REMOTE_USER")
-        return _text(user) if isinstance(user, str) else user
+        return text(user) if isinstance(user, str) else user
 
     @property
     def session(self) -> Mapping[str, Any] | None:
@@ -166,7 +166,7 @@ def _mapping(value: object) -> Mapping[str, Any] | None:
     return value if value is not None and isinstance(value, Mapping) else None
 
 
-def _text(latin: str) -> str:
+def text(latin: str) -> str:
     if latin.isascii():
         return latin
     try:

@@ -177,6 +177,8 @@ def dumped(url: str, prefix: str) -> list[bytes]:
                 texts += client.zrange(key, 0, -1)
             elif kind == b"set":
                 texts += client.smembers(key)
+            elif kind == b"hash":
+                texts += [text for pair in client.hgetall(key).items() for text in pair]
             else:
                 assert kind == b"string", kind
                 texts.append(client.get(key))

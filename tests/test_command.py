@@ -58,20 +58,20 @@ def test_an_id_cannot_command_the_terminal(site: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings", "says"),
+    ("arguments", "settings", "status", "says"),
     [
-        (["count", "member"], {}, "no kind 'member' here"),
-        (["count", "--window", "soon"], {}, "window is 'soon'"),
-        (["count"], {"PRESENCE_WINDOW": "soon"}, "PRESENCE_WINDOW='soon'"),
-        (["online"], {"PRESENCE_STORE": "hyperloglog"}, "sorted-set and minute-sets can"),
-        (["count"], {"PRESENCE_REDIS_URL": "redis://localhost:1"}, "Redis did not answer"),
+        (["count", "member"], {}, 2, "no kind 'member' here"),
+        (["count", "--window", "soon"], {}, 2, "window is 'soon'"),
+        (["count"], {"PRESENCE_WINDOW": "soon"}, 2, "PRESENCE_WINDOW='soon'"),
+        (["online"], {"PRESENCE_STORE": "hyperloglog"}, 2, "sorted-set and minute-sets can"),
+        (["count"], {"PRESENCE_REDIS_URL": "redis://localhost:1"}, 3, "Redis did not answer"),
     ],
 )
 def test_what_cannot_be_answered_is_said_with_a_status(
-    site: dict[str, str], arguments: list[str], settings: dict[str, str], says: str
+    site: dict[str, str], arguments: list[str], settings: dict[str, str], status: int, says: str
 ) -> None:
     ended = presence(*arguments, **{**site, **settings})
-    assert ended.returncode == 1
+    assert ended.returncode == status
     assert ended.stdout == ""
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -79,13 +79,13 @@ def test_what_cannot_be_answered_is_said_with_a_status(
 
 def test_what_is_in_another_process_is_not_counted_as_nobody() -> None:
     ended = presence("count", PRESENCE_REDIS_URL="memory://")
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "inside the process of the site" in ended.stderr
 
 
 def test_it_never_starts_a_server(tmp_path: Path) -> None:
     ended = presence("count", PRESENCE_REDIS_URL=f"embedded://{tmp_path}/site")
-    assert ended.returncode == 1
+    assert ended.returncode == 3
     assert "no embedded server is running" in ended.stderr
     assert not (tmp_path / "site").exists()
 
@@ -97,7 +97,7 @@ def test_without_click_it_says_what_to_install() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", program], env=environment(), capture_output=True, text=True
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "pip install 'presence_middleware[cli]'" in ended.stderr
 
 
@@ -188,7 +188,7 @@ def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_p
 
 def test_the_demo_says_when_its_port_is_taken(demo: Demo) -> None:
     second = presence("demo", f"--port={demo.port}", XDG_STATE_HOME="/nowhere")
-    assert second.returncode == 1
+    assert second.returncode == 2
     assert "--port takes another" in second.stderr
 
 

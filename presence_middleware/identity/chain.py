@@ -1,6 +1,7 @@
 """The chain at work: from a view to who is asking. A few microseconds, no I/O, never raises."""
 
 import logging
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ class Chain:
         secrets: tuple[str, ...],
         bots: str,
         guests: Guests,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         readers = [
             reader(link, hasher, Signing(secrets, not link.hashed), guests) for link in links
@@ -111,7 +114,7 @@ class Chain:
             claims = [link.type.claimed for link in links if not link.type.late]
             first = claims.index(True) if True in claims else len(claims)
             logins = [one.read for one, claimed in zip(early, claims, strict=True) if not claimed]
-            read = _crawler(Crawlers(), logins[first:])
+            read = _crawler(Crawlers(monotonic), logins[first:])
             early.insert(first, Early(read, KIND if bots == COUNT else None, self.late))
         self.early = tuple(early)
         """Those that are asked at arrival."""

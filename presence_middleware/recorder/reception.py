@@ -1,5 +1,8 @@
 """What is found out about a request as it arrives: from where, who, and whether it counts."""
 
+import time
+from collections.abc import Callable
+
 from ..identity import Chain, Guests, SecretHasher, SharedHasher, View, locator
 from ..settings import Settings
 from .notices import Notices
@@ -9,8 +12,16 @@ from .unseen import Unseen
 class Reception:
     """What the settings of a site say about arriving requests. No I/O."""
 
-    def __init__(self, settings: Settings, notices: Notices) -> None:
-        """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
+    def __init__(
+        self,
+        settings: Settings,
+        notices: Notices,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`monotonic` is the clock of the budget that new User-Agents have.
+
+        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there.
+        """
         self.guests = Guests(settings.window, settings.trusted_proxies)
         hasher = (
             SecretHasher(settings.secret)
@@ -21,7 +32,12 @@ class Reception:
         self.shared = hasher if hashes and isinstance(hasher, SharedHasher) else None
         """The hasher, where it needs the key that all processes share."""
         self.chain = Chain(
-            settings.identity, hasher, settings.session_secret, settings.bots, self.guests
+            settings.identity,
+            hasher,
+            settings.session_secret,
+            settings.bots,
+            self.guests,
+            monotonic=monotonic,
         )
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         self._is_unseen = Unseen(*settings.exclude, *settings.passive)

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from ..connections import Clock, driver
 from ..identity import Found, View, Who
 from ..settings import Settings
-from .buffer import Buffer, Pending
+from .buffer import Buffer, Pending, Reason
 from .notices import Notices
 from .outage import Outage
 from .reception import Reception
@@ -44,7 +44,11 @@ class Stats:
     coalesced: int
     flushed: int
     pending: int
-    dropped: dict[str, int]
+    dropped: dict[Reason, int]
+    flushes: int
+    """Attempts to write, also those that failed."""
+    flush_seconds: float
+    """How long they took in all."""
     last_error: str | None
     last_flush: datetime | None
 
@@ -175,6 +179,8 @@ class Recorder:
         """The counters of this process."""
         return Stats(
             **self._buffer.counters(),
+            flushes=self._writer.flushes,
+            flush_seconds=self._writer.flush_seconds,
             last_error=self._outage.last_error,
             last_flush=self._last_flush,
         )

@@ -1,6 +1,7 @@
 """Writes what the buffer holds to Redis: by shard, with the server's time, and cleans up behind."""
 
 import secrets
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ class Writer:
         self._agree_at = self._clean_at = float("-inf")
         self._doubts = 0
         self._written = Written(settings.window, settings.max_pending)
+        self.flushes, self.flush_seconds = 0, 0.0
+        """How often this has tried to write, and for how long in all."""
         self.left: Pending = {}
         """Who was refused since they had left, for the recorder to take."""
 
@@ -61,7 +64,7 @@ class Writer:
         """
         if not may_try(ALL):
             return Outcome(buffer.pending)
-        unwritten = buffer.take()
+        began, unwritten = time.monotonic(), buffer.take()
         try:
             self._prepare()
             failure = self._write_shards(unwritten, buffer, deadline, may_try)
@@ -71,6 +74,8 @@ class Writer:
         finally:  # nor may whatever interrupts a handler that writes
             if unwritten:
                 buffer.put_back(unwritten)
+            self.flushes += 1
+            self.flush_seconds += time.monotonic() - began
         if not unwritten:
             self.backoff.clear()
         return Outcome(len(unwritten), failure)

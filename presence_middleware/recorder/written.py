@@ -42,16 +42,18 @@ class Written:
         Servers that are not well are asked when they are again.
         """
         now, doubts = driver.clock.stamp(), driver.clock.doubts
-        if now < self._look_at and doubts == self._doubts:
+        is_named = self._births.keys() >= self._shards.keys()
+        if now < self._look_at and doubts == self._doubts and is_named:
             return {}
-        self._doubts = doubts
         lost: Pending = {}
+        self._look_at, self._doubts = now + LOOK_EVERY, doubts
         for shard, sightings in self._shards.items():
             recent = {who: at for who, at in sightings.items() if at[0] > now - self._window}
             self._shards[shard] = recent
-            if recent and is_well(driver.place(shard.name)) and self._is_another(shard, driver):
+            if not is_well(driver.place(shard.name)):
+                self._look_at = now  # soon
+            elif recent and self._is_another(shard, driver):
                 lost |= recent
-        self._look_at = now + LOOK_EVERY
         return lost
 
     def _is_another(self, shard: Store, driver: Driver) -> bool:
@@ -59,7 +61,6 @@ class Written:
         try:
             birth = driver.run(agree(keys.birth(shard.name), secrets.token_hex(8), shard.ttl))
         except PresenceUnavailable:
-            self._doubts = -1  # to be asked again
-            return False
+            return False  # the clock has noted that, too
         self._births[shard] = birth
         return known not in (None, birth)

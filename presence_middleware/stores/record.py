@@ -15,7 +15,8 @@ from .departures import digest
 from .plan import Argument, Batch, Command, Plan, texts
 
 CHUNK = 250  # members a command: one to two milliseconds of server time where there are a million
-COMMANDS = 16  # commands a round trip: far below a client's timeout, also after an outage
+LOOKS = 6000  # at most, in the keys that a command looks into for those who are known
+COMMANDS = 16  # a round trip: far below a client's timeout, also after an outage
 
 Stamped = tuple[str, float, float]
 """An id, the moment it was seen, and the one it arrived, in seconds since the epoch.
@@ -121,13 +122,14 @@ class Recording:
         """The commands that record `sightings` at `key`; `others` hold members that are known."""
         named = (key, *self._refusals, *others)
         head: Command = ("EVAL", self._script, len(named), *named, self._ttl, self._most)
-        return [(*head, *_arguments(chunk)) for chunk in chunks(sightings)]
+        size = min(CHUNK, LOOKS // (1 + len(others)))
+        return [(*head, *_arguments(chunk)) for chunk in chunks(sightings, size)]
 
 
-def chunks(sightings: list[Stamped]) -> Iterator[list[Stamped]]:
+def chunks(sightings: list[Stamped], size: int = CHUNK) -> Iterator[list[Stamped]]:
     """Sightings in runs that one command takes."""
     rest = iter(sightings)
-    while chunk := list(islice(rest, CHUNK)):
+    while chunk := list(islice(rest, size)):
         yield chunk
 
 

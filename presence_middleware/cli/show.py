@@ -1,0 +1,113 @@
+"""What a command prints: tables and colours on a terminal, lines with tabs in pipes, or JSON."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from ..stores import Sample
+from .chart import Span, chart, in_ascii
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
+
+_UNITS = {"day": 86400, "hour": 3600, "minute": 60}
+
+
+def is_terminal() -> bool:
+    """Whether somebody looks at what is printed."""
+    return sys.stdout.isatty()
+
+
+def console() -> "Console":
+    """The terminal; only where there is one, whatever the environment says of it."""
+    from rich.console import Console
+
+    return Console(force_terminal=True)
+
+
+def document(answer: object) -> None:
+    """One JSON document, in ASCII."""
+    click.echo(json.dumps(answer, indent=2 if is_terminal() else None))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows; the names of the columns are for terminals only."""
+    if not is_terminal():
+        for row in rows:
+            click.echo("\t".join(map(printable, row)))
+        return
+    from rich import box, table
+    from rich.text import Text
+
+    drawn = table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in drawn.columns:
+        column.overflow = "fold"
+    for row in rows:
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
+    console().print(drawn)
+
+
+def line(text: str, style: str = "") -> None:
+    """A line, coloured on a terminal."""
+    if not is_terminal():
+        click.echo(text)
+        return
+    from rich.text import Text
+
+    console().print(Text(text, style), soft_wrap=True)
+
+
+def words(*parts: str) -> None:
+    """One answer of several parts."""
+    click.echo((", " if is_terminal() else "\t").join(parts))
+
+
+def drawn(samples: Sequence[Sample], span: Span, height: int) -> None:
+    """A chart, as wide as the terminal."""
+    device = console()
+    for line in styled(chart(samples, span, device.width - 1, height), device.options):
+        device.print(line, no_wrap=True, overflow="crop")
+
+
+def styled(lines: Iterable[str], options: "ConsoleOptions") -> "list[Text]":
+    """A chart in colours, and in characters that the terminal has."""
+    from rich.text import Text
+
+    mark, *bars = in_ascii(lines) if options.ascii_only else lines
+    return [Text(mark, "yellow"), *(Text(bar, "cyan") for bar in bars)]
+
+
+def remark(text: str) -> None:
+    """A line for whoever looks on; a script is not told."""
+    if is_terminal():
+        line(text)
+
+
+def printable(text: str) -> str:
+    """Text on one line, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def iso(moment: datetime | None) -> str | None:
+    """A moment in UTC, to the second, by ISO 8601."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def age(moment: datetime) -> int:
+    """The seconds since then, by this host's clock."""
+    return max(0, round((datetime.now(UTC) - moment).total_seconds()))
+
+
+def ago(moment: datetime) -> str:
+    """How long ago that was: `3 minutes ago`."""
+    seconds = age(moment)
+    unit, size = next(((u, s) for u, s in _UNITS.items() if seconds >= s), ("second", 1))
+    count = seconds // size
+    return f"{count} {unit}{'' if count == 1 else 's'} ago"
