@@ -138,7 +138,7 @@ def test_without_the_token_no_name_is_even_read(
     path: str, authorization: str | None, challenge: str
 ) -> None:
     reads: list[Read] = []
-    given = {} if authorization is None else {"authorization": authorization}
+    given: Any = {} if authorization is None else {"authorization": authorization}
     refused = ask(path, "id=42", reads=reads, **given)
     assert refused.status == 401
     assert (header(refused, "WWW-Authenticate") or "").startswith(f"{challenge} ")

@@ -186,6 +186,8 @@ function row({ id, last_seen: seen }) {
   return made;
 }
 
+const captioned = (rows) => rows ? rows < 100 ? "Newest first" : "The newest 100" : "Nobody is online";
+
 let shown = null;
 
 async function showNames() {
@@ -193,7 +195,7 @@ async function showNames() {
   const kind = chosen("listed"), found = await askNamed(query("online", { kind }));
   if (found !== shown) at("online").replaceChildren(...found.online.map(row));
   shown = found;
-  setText(at("caption"), found.online.length < 100 ? "Newest first" : "The newest 100");
+  setText(at("caption"), captioned(found.online.length));
   for (const cell of document.querySelectorAll("[data-seen]")) setText(cell, ago(cell.dataset.seen));
 }
 
