@@ -116,7 +116,9 @@ def test_the_log_is_what_a_brute_force_count_of_it_is(
         assert moment.counts == expected, moment
     assert not coming
     assert len(moments) == 41 * 60 + 2
-    assert all(min(column) < max(column) for column in zip(*(m.counts for m in moments)))
+    assert all(
+        min(column) < max(column) for column in zip(*(m.counts for m in moments), strict=True)
+    )
 
 
 def replayed(path: Path, lines: list[bytes], window: str) -> list[Moment]:
