@@ -28,9 +28,10 @@ class Series:
 
     def _put(self, moment: Moment) -> None:
         at = moment.at // self.step * self.step
-        if self.points and self.points[-1].at == at:
-            moment = highest(self.points.pop(), moment)
-        self.points.append(Moment(at, moment.counts))
+        if not self.points or self.points[-1].at != at:
+            self.points.append(Moment(at, moment.counts))
+        elif moment.counts != self.points[-1].counts:
+            self.points[-1] = highest(self.points[-1], moment)
 
 
 class Summary:
@@ -38,6 +39,7 @@ class Summary:
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.series = Series()
+        self._counts: tuple[int, ...] = ()
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """Of each kind, if anybody of it was there."""
         self.requests = self.unreadable = self.late = self.refused = 0
@@ -45,6 +47,11 @@ class Summary:
     def add(self, moment: Moment) -> None:
         """Takes the next moment."""
         self.series.add(moment)
+        if moment.counts != self._counts:
+            self._counts = moment.counts
+            self._raise(moment)
+
+    def _raise(self, moment: Moment) -> None:
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.count if peak else 0):
                 self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)
