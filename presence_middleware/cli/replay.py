@@ -4,15 +4,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ..errors import SettingsError
 from ..identity import Link
-from ..replay import Logs, Replay, Summary, drawn, size_of
+from ..replay import Logs, Moment, Replay, Summary, drawn, size_of
 from ..settings import Settings
+from . import options, show
 from .replay_shown import Document, Lines, Screen, Shown
+from .site import errors
 
 IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 HEADERS_IN_A_LOG = {"referer", "user-agent"}
@@ -26,9 +26,9 @@ HEADERS_IN_A_LOG = {"referer", "user-agent"}
     metavar="LOG...",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
-@click.option("--window", metavar="DURATION", help="Such as 15m; by default PRESENCE_WINDOW.")
+@options.window
 @click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@options.as_json
 def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:
     """Show what the site would have shown, from its access logs; no Redis is needed.
 
@@ -57,11 +57,11 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
 
 
 def _read(logs: Logs, settings: Settings, summary: Summary, shown: Shown) -> None:
-    def tell(moment: Any) -> None:
+    def tell(moment: Moment) -> None:
         summary.add(moment)
         shown.tell(moment)
 
-    with _refused():
+    with errors():
         site = Replay(settings, tell)
     for request in logs:
         site.saw(request)
@@ -73,27 +73,18 @@ def _read(logs: Logs, settings: Settings, summary: Summary, shown: Shown) -> Non
 def _shown(settings: Settings, as_json: bool) -> Shown:
     if as_json:
         return Document(settings)
-    return (Screen if sys.stdout.isatty() else Lines)(settings)
+    return (Screen if show.is_terminal() else Lines)(settings)
 
 
 def _settings(window: str | None) -> Settings:
-    with _refused():
+    with errors():
         return Settings.from_env(enabled=True, **({"window": window} if window else {}))
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Tells what is wrong with the settings."""
-    try:
-        yield
-    except SettingsError as error:
-        raise click.UsageError(str(error)) from error
 
 
 @contextmanager
 def _progress(size: int | None, as_json: bool) -> Iterator[Callable[[int], object]]:
     """A bar of the bytes that are read, where it is in nobody's way."""
-    if not sys.stderr.isatty() or (as_json and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or (as_json and show.is_terminal()):
         yield lambda _: None
         return
     from rich.console import Console
@@ -127,7 +118,7 @@ def _warn(summary: Summary, logs: Logs) -> None:
         if lines:
             click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {what}", err=True)
     for path, reason in logs.broken.items():
-        click.echo(f"{click.format_filename(path)} ends early: {reason}", err=True)
+        click.echo(f"{show.printable(path)} ends early: {reason}", err=True)
 
 
 def _write(path: str, summary: Summary) -> None:

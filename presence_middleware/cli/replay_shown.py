@@ -1,14 +1,15 @@
 """A replay as it is printed: on a terminal, in a pipe, or as JSON."""
 
 import json
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from ..replay import Moment, Summary, blocks
+from ..replay import Moment, Summary
 from ..settings import Settings
+from ..stores import Sample
+from . import show
+from .chart import Span
 
-ROWS = 4  # of a kind
-COLOURS = ("cyan", "yellow", "bright_black", "green")
+LINES = 8  # of a chart
 
 
 class Shown:
@@ -28,25 +29,25 @@ class Lines(Shown):
     """A line with tabs for each minute, as soon as it is known."""
 
     def tell(self, moment: Moment) -> None:
-        print(_iso(moment.at), *moment.counts, sep="\t")
+        print(_iso(moment), *moment.counts, sep="\t")
 
 
 class Document(Shown):
-    """One JSON document; its minutes are printed as soon as they are known, and nothing is kept."""
+    """One JSON document; its minutes are printed as soon as they are known, and not kept."""
 
     _before = '{"minutes": [\n'
 
     def tell(self, moment: Moment) -> None:
         counts = dict(zip(self.kinds, moment.counts, strict=True))
-        print(self._before + json.dumps({"at": _iso(moment.at), "counts": counts}), end="")
+        print(self._before + json.dumps({"at": _iso(moment), "counts": counts}), end="")
         self._before = ",\n"
 
     def end(self, summary: Summary) -> None:
-        begun = "" if summary.first is not None else self._before
+        begun = "" if summary.series.points else self._before
         rest = {
             "window": self.window,
             "peak": {
-                kind: peak and {"at": _iso(peak.at), "count": peak.online}
+                kind: peak and {"at": show.iso(peak.at), "count": peak.count}
                 for kind, peak in summary.peaks.items()
             },
             "requests": summary.requests,
@@ -58,42 +59,24 @@ class Document(Shown):
 
 
 class Screen(Shown):
-    """The peaks and a chart of each kind."""
+    """The peak and a chart of each kind."""
 
     def end(self, summary: Summary) -> None:
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(highlight=False)
-        for text, style in self._lines(summary, console.width):
-            console.print(Text(text, style), soft_wrap=True)
-
-    def _lines(self, summary: Summary, width: int) -> Iterator[tuple[str, str]]:
-        yield f"{summary.requests:,} requests", "bold"
-        series = summary.series
-        present = {kind: peak for kind, peak in summary.peaks.items() if peak}
-        for number, (kind, peak) in enumerate(present.items()):
-            yield "", ""
-            yield f"{kind}: {peak.online:,} online at most, {_when(peak.at)}", "bold"
-            place = self.kinds.index(kind)
-            counts = blocks.columns(series.points, series.step, place, width)
-            for row in blocks.rows(counts, ROWS):
-                yield row, COLOURS[number % len(COLOURS)]
-        if present and summary.first is not None and summary.last is not None:
-            yield _ends(summary.first, summary.last, width), ""
-        if absent := [kind for kind in self.kinds if kind not in present]:
-            yield f"nobody: {', '.join(absent)}", ""
+        show.line(f"{summary.requests:,} requests", "bold")
+        points = summary.series.points
+        for place, (kind, peak) in enumerate(summary.peaks.items()):
+            if peak is None:
+                show.line(f"{kind}: nobody", "bold")
+                continue
+            show.line(f"{kind}: {peak.count:,} at most, {show.iso(peak.at)}", "bold")
+            samples = [Sample(_time(point), point.counts[place]) for point in points]
+            span = Span(samples[0].at, samples[-1].at + timedelta(seconds=summary.series.step))
+            show.drawn(samples, span, LINES)
 
 
-def _ends(first: int, last: int, width: int) -> str:
-    """The two ends of the time, below a chart."""
-    left, right = _when(first), _when(last)
-    return f"{left}{right:>{max(len(right) + 1, width - len(left))}}"
+def _time(moment: Moment) -> datetime:
+    return datetime.fromtimestamp(moment.at, UTC)
 
 
-def _iso(at: int) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _when(at: int) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%d %b %Y %H:%M} UTC"
+def _iso(moment: Moment) -> str:
+    return f"{_time(moment):%Y-%m-%dT%H:%M:%SZ}"

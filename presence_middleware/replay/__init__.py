@@ -2,8 +2,8 @@
 
 from .files import Logs, size_of
 from .site import Replay
-from .summary import Peak, Series, Summary
+from .summary import Series, Summary
 from .svg import drawn
 from .timeline import Moment
 
-__all__ = ["Logs", "Moment", "Peak", "Replay", "Series", "Summary", "drawn", "size_of"]
+__all__ = ["Logs", "Moment", "Replay", "Series", "Summary", "drawn", "size_of"]

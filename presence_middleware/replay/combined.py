@@ -17,8 +17,8 @@ from ..views import text
 
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _LINE = re.compile(
-    r"(\S++) \S++ (.+?) "  # address, and user: a name may have blanks in it
-    r"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d):(\d\d) ([+-]\d{4})\] "
+    r"(\S++) \S++ (?!- [^[])(.+?) "  # address, and user: a name may have blanks in it
+    r"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d):([0-6]\d) ([+-]\d{4})\] "
     r'"([^\s"\\]++) ([^\s"\\]++(?:\\.[^\s"\\]*+)*+)[^"\\]*+(?:\\.[^"\\]*+)*+" '
     r"(\d{3}) (?:\d++|-)"
     rf"(?: {_QUOTED} {_QUOTED}(?: .*)?)?\s*",

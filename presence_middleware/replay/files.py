@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from .combined import Request, parse
 
@@ -77,16 +77,16 @@ def size_of(paths: Sequence[str]) -> int | None:
 
 
 @contextmanager
-def _opened(path: str, tell: Callable[[int], object]) -> Iterator[BinaryIO]:
+def _opened(path: str, tell: Callable[[int], object]) -> Iterator[io.BufferedIOBase]:
     with io.BufferedReader(Counted(path, tell), BUFFER) as file:
         if not file.peek(len(GZIP)).startswith(GZIP):
             yield file
             return
-        with io.BufferedReader(gzip.GzipFile(fileobj=file), BUFFER) as inflated:
-            yield inflated
+        with gzip.GzipFile(fileobj=file) as inflated:
+            yield inflated  # what is before the end of a file that is cut off, too
 
 
-def _bounded(file: BinaryIO) -> Iterator[bytes]:
+def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
     """The lines of a file; an empty one for each that is too long."""
     while line := file.readline(LONGEST):
         if len(line) < LONGEST or line.endswith(b"\n"):

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from ..identity import Who
+from ..identity.chain import Early
 from ..recorder.notices import Notices
 from ..recorder.reception import Reception
 from ..settings import Settings
@@ -22,7 +23,8 @@ class Replay:
         # In a log, days go by in a second: each User-Agent is looked up as if it had one to itself.
         reception = Reception(settings, notices, itertools.count().__next__)
         self._receive, self._admit = reception.receive, reception.guests.admit
-        self._early, self._late = reception.chain.early, reception.chain.late
+        chain = reception.chain
+        self._links = (*chain.early, Early(lambda _: "anybody", None, chain.late))
         self._timeline = Timeline(settings.kinds, settings.window, tell)
         self.refused = 0
         """How many visits were of one guest too many of an address."""
@@ -35,26 +37,24 @@ class Replay:
     def saw(self, request: Request) -> None:
         """Takes a request of the log."""
         self._receive(request, request.at)
-        self._timeline.saw(request.at, self._who(request) if request.counts else None)
+        self._timeline.saw(request.at, self.who(request) if request.counts else None)
 
     def end(self) -> None:
         """The log is over."""
         self._timeline.end()
 
-    def _who(self, request: Request) -> Who | None:
+    def who(self, request: Request) -> Who | None:
         """Whom a visit finds (`recorder.Visit`) that ends as soon as it has arrived."""
-        for read, kind, late, is_minted in self._early:
+        for read, kind, late, is_minted in self._links:
             if found := read(request):
-                break
-        else:
-            found, kind, late, is_minted = None, None, self._late, False
-        for reader in late:
-            id = reader.read(request)
-            if id is not None:
-                return reader.kind, id
-        if found is None or kind is None:
-            return None
-        if is_minted and not self._admit(request, found, request.at):
-            self.refused += 1
-            return None
-        return kind, found
+                for reader in late:
+                    id = reader.read(request)
+                    if id is not None:
+                        return reader.kind, id
+                if kind is None:
+                    return None
+                if is_minted and not self._admit(request, found, request.at):
+                    self.refused += 1
+                    return None
+                return kind, found
+        return None

@@ -1,7 +1,8 @@
 """What is kept of a replay: the peak of each kind, and a chart of bounded size."""
 
-from typing import NamedTuple
+from datetime import UTC, datetime
 
+from ..stores import Sample
 from .timeline import MINUTE, Moment
 
 POINTS = 1440  # a day has one a minute; above it, each is of two minutes, then of four …
@@ -27,16 +28,10 @@ class Series:
 
     def _put(self, moment: Moment) -> None:
         at = moment.at // self.step * self.step
-        if self.points and self.points[-1].at == at:
-            moment = highest(self.points.pop(), moment)
-        self.points.append(Moment(at, moment.counts))
-
-
-class Peak(NamedTuple):
-    """The most of a kind that were online, and the first minute at which they were."""
-
-    online: int
-    at: int
+        if not self.points or self.points[-1].at != at:
+            self.points.append(Moment(at, moment.counts))
+        elif moment.counts != self.points[-1].counts:
+            self.points[-1] = highest(self.points[-1], moment)
 
 
 class Summary:
@@ -44,19 +39,22 @@ class Summary:
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.series = Series()
-        self.peaks: dict[str, Peak | None] = dict.fromkeys(kinds)
+        self._counts: tuple[int, ...] = ()
+        self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """Of each kind, if anybody of it was there."""
-        self.first: int | None = None
-        self.last: int | None = None
         self.requests = self.unreadable = self.late = self.refused = 0
 
     def add(self, moment: Moment) -> None:
         """Takes the next moment."""
-        self.first, self.last = moment.at if self.first is None else self.first, moment.at
         self.series.add(moment)
+        if moment.counts != self._counts:
+            self._counts = moment.counts
+            self._raise(moment)
+
+    def _raise(self, moment: Moment) -> None:
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
-            if count > (peak.online if peak else 0):
-                self.peaks[kind] = Peak(count, moment.at)
+            if count > (peak.count if peak else 0):
+                self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)
 
 
 def highest(one: Moment, other: Moment) -> Moment:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
-from .summary import Peak
+from ..stores import Sample
 from .timeline import Moment
 
 WIDTH, HEIGHT = 960, 360
@@ -31,7 +31,7 @@ COLOURS = 4
 KEYS = 3  # above the plot, in a row
 
 
-def drawn(peaks: Mapping[str, Peak | None], points: Sequence[Moment], step: int) -> str:
+def drawn(peaks: Mapping[str, Sample | None], points: Sequence[Moment], step: int) -> str:
     """The SVG of moments in order, `step` seconds apart; where some are missing is a gap.
 
     `peaks` are of the kinds in the order of the counts; one that has none is left out.
@@ -43,17 +43,16 @@ class _Line(NamedTuple):
     place: int
     """Of the counts, which are its."""
     kind: str
-    peak: Peak
+    peak: Sample
 
     @property
     def told(self) -> str:
-        at = f"{datetime.fromtimestamp(self.peak.at, UTC):%d %b %Y %H:%M}"
-        return f"{self.kind}: {self.peak.online:,} at most, {at}"
+        return f"{self.kind}: {self.peak.count:,} at most, {self.peak.at:%d %b %Y %H:%M}"
 
 
 class _Chart:
     def __init__(
-        self, peaks: Mapping[str, Peak | None], points: Sequence[Moment], step: int
+        self, peaks: Mapping[str, Sample | None], points: Sequence[Moment], step: int
     ) -> None:
         self._points, self._step = points, step
         self._first = points[0].at if points else 0
@@ -61,7 +60,7 @@ class _Chart:
         self._lines = [
             _Line(place, kind, peak) for place, (kind, peak) in enumerate(peaks.items()) if peak
         ]
-        most = max((line.peak.online for line in self._lines), default=1)
+        most = max((line.peak.count for line in self._lines), default=1)
         self._unit = _unit(most)
         self._top = math.ceil(most / self._unit) * self._unit
 
@@ -80,7 +79,7 @@ class _Chart:
             yield f'<g class="c{number % COLOURS}">'
             yield from _key(number, line.told)
             yield f'<path class="line" d="{self._path(line.place)}"/>'
-            x, y = self._x(line.peak.at), self._y(line.peak.online)
+            x, y = self._x(line.peak.at.timestamp()), self._y(line.peak.count)
             yield f'<circle class="peak" cx="{x}" cy="{y}" r="4"/></g>'
         yield "</svg>"
 
@@ -109,7 +108,7 @@ class _Chart:
             before = point.at
         return "".join(parts)
 
-    def _x(self, at: int) -> float:
+    def _x(self, at: float) -> float:
         return round(LEFT + (at - self._first) / self._span * (RIGHT - LEFT), 1)
 
     def _y(self, count: int) -> float:

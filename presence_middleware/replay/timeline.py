@@ -88,10 +88,11 @@ class Timeline:
 
     def _tell_until(self, last: int) -> None:
         while self._next <= last:
-            self._tell(self._moment(self._next))
-            self._next += 1
-            if self._quiet >= QUIET:
-                self._next = min([*self._waiting, last + 1])
+            if self._quiet >= QUIET and self._next not in self._waiting:
+                self._next = min(self._waiting, default=last + 1)
+            else:
+                self._tell(self._moment(self._next))
+                self._next += 1
 
     def _moment(self, minute: int) -> Moment:
         now = minute * MINUTE
