@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .board import asgi_board
 from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .presence import AsyncPresence
@@ -44,12 +45,12 @@ class PresenceMiddleware:
         self._problem: SettingsError | None = None
         try:
             self.recorder = recorder_for(settings, client, clock)
+            self.presence = AsyncPresence(self.recorder.settings, client=client, clock=clock)
+            self._board = asgi_board(self.recorder.settings, self.presence)
         except SettingsError as error:
             if not is_in_loop():
                 raise
             self._problem = error
-        else:
-            self.presence = AsyncPresence(self.recorder.settings, client=client, clock=clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._problem:
@@ -64,6 +65,9 @@ class PresenceMiddleware:
             return
         if type(scope.get("headers")) is not list or _is_one_shot(scope.get("client")):
             scope = _readable(scope)
+        if self._board is not None and self._board.serves(scope):
+            await self._board(scope, receive, send)
+            return
         visit = scope[VISIT] = self.recorder.open(AsgiView(scope))
         scope[READER] = AsyncRequestPresence(self.presence, visit)
         try:

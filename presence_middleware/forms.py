@@ -13,6 +13,8 @@ from .stores import STORES
 SHORTEST_SECRET = 16  # characters
 MOST_SHARDS = 1024
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private"
+_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
+_TOKEN = re.compile(f"[!-~]{{{SHORTEST_SECRET},}}")
 _KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
 
 
@@ -84,6 +86,25 @@ def shards(value: object) -> int:
     return number
 
 
+def board_path(value: object) -> str:
+    """Where the board is, below where the app is mounted; or nowhere."""
+    text = str(value).strip().rstrip("/")
+    if not _PATH.fullmatch(text) or (str(value).strip() and not text):
+        raise ValueError("a path such as /presence")
+    return text
+
+
+def board_token(value: object) -> str:
+    """What browsers and `curl` send unchanged; or none."""
+    text = str(value).strip()
+    if text and not _TOKEN.fullmatch(text):
+        raise ValueError(
+            f"at least {SHORTEST_SECRET} letters, digits or marks, such as "
+            f"{fresh_secret('PRESENCE_BOARD_TOKEN')}"
+        )
+    return text
+
+
 def application(value: object) -> str:
     """Where an app, or a function that makes it, is; or nothing."""
     text = str(value).strip()
@@ -92,6 +113,6 @@ def application(value: object) -> str:
     return text
 
 
-def fresh_secret() -> str:
+def fresh_secret(variable: str = "PRESENCE_SECRET") -> str:
     """A line with a secret that a site may take as its own."""
-    return f"PRESENCE_SECRET={secrets.token_urlsafe(32)}"
+    return f"{variable}={secrets.token_urlsafe(32)}"

@@ -75,7 +75,7 @@ class Settings:
         "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests",
     )
     exclude: tuple[str, ...] = _setting(
-        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping",
+        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping, /metrics",
         values.paths,
         "paths whose requests are no visit; `*` is anything, `none` is no path",
     )
@@ -104,6 +104,15 @@ class Settings:
     )
     history: float = _setting(
         "7d", values.duration, "how long the number online is kept for each minute"
+    )
+    board_path: str = _setting(
+        "", forms.board_path, "where the board is, such as `/presence`; empty is nowhere"
+    )
+    board_token: str = _setting(
+        "",
+        forms.board_token,
+        "what the board asks for before it names anybody, 16 characters or more",
+        secret=True,
     )
     app: str = _setting(
         "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from .board import wsgi_board
 from .connections import Clock
 from .presence import Presence
 from .recorder import Visit, recorder_for
@@ -35,8 +36,11 @@ class PresenceMiddleware:
         self.app = app
         self.recorder = recorder_for(settings, client, clock)
         self.presence = Presence(self.recorder.settings, client=client, clock=clock)
+        self._board = wsgi_board(self.recorder.settings, self.presence)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        if self._board is not None and self._board.serves(environ):
+            return self._board(environ, start_response)
         outer: Visit | None = environ.get(VISIT)
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             return self.app(environ, start_response)

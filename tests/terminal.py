@@ -20,6 +20,7 @@ COMMAND = (sys.executable, "-c", "from presence_middleware.cli import main; main
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _HOME = "\x1b[H"  # with which each picture begins
 _VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "NO_COLOR": ""}
+_VARIABLES |= {"FORCE_COLOR": ""}  # with which rich would take no terminal for one
 _UNSET = ("COLUMNS", "LINES")  # or a window would be of this size for ever
 
 
@@ -49,7 +50,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+        if not self.has_ended():
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         os.close(self._slave)
@@ -88,15 +89,19 @@ class Terminal:
         def is_there() -> bool:
             nonlocal screen
             screen = self.screen
-            return self.process.poll() is not None or all(text in screen for text in texts)
+            return self.has_ended() or all(text in screen for text in texts)
 
         wait_until(is_there)
         assert all(text in screen for text in texts), self.raw
         return screen
 
+    def has_ended(self) -> bool:
+        """Whether the command has ended."""
+        return self.process.poll() is not None
+
     def end(self) -> int:
         """The status of the command, once it has ended."""
-        wait_until(lambda: self.raw is not None and self.process.poll() is not None)
+        wait_until(lambda: self.raw is not None and self.has_ended())
         return self.process.wait()
 
     def modes(self) -> list[Any]:

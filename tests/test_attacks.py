@@ -149,7 +149,7 @@ def test_in_an_outage_no_reader_waits_for_the_write(
 ) -> None:
     recorder = Recorder(site(valkey.url, prefix))
     visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
-    recorder._writer.backoff.failed("")
+    recorder._writer.backoff.failed("*")
     senders: list[threading.Thread] = []  # the recorder's own thread may well be among them
     monkeypatch.setattr(
         recorder._driver, "run", lambda *_: senders.append(threading.current_thread())

@@ -1,13 +1,15 @@
 """Cleaning up removes all that is stale, a bounded number at a time, and nobody else, ever."""
 
+import logging
 from collections.abc import Callable, Iterator
 from itertools import permutations
 
 import pytest
+from redis import Redis
 
 from presence_middleware.connections import driver
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, writer
 from presence_middleware.stores import Batch, Plan, sorted_set
 from presence_middleware.stores.future import pull_back
 from presence_middleware.stores.sorted_set import PAGE, SortedSet
@@ -176,3 +178,21 @@ def test_what_lies_ahead_is_of_now_a_thousand_at_a_time(site: Site) -> None:
     }
     assert site.redis.zcard(names[0]) == 2502
     assert site.redis.zscore(names[1], "gone") == NOON
+
+
+def test_a_clean_up_that_is_not_allowed_is_no_outage_and_is_said_once(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CLEAN_EVERY", 0)
+    with Redis.from_url(valkey.url) as admin:
+        rules = ("on", "nopass", "~*", "+@all", "-zremrangebyscore")
+        admin.execute_command("ACL", "SETUSER", prefix, *rules)
+    url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
+    with opened(settings(url, prefix)) as site, caplog.at_level(logging.WARNING):
+        for number in range(5):
+            site.saw(f"ann{number}")
+            site._recorder._tick()
+        assert not site._recorder.is_cut_off
+    said = [record.message for record in caplog.records if "presence: " in record.message]
+    assert len(said) == 1
+    assert "cannot remove those who are long gone: Redis refused: " in said[0]

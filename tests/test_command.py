@@ -168,6 +168,10 @@ def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_p
     state = demo.client.get("/online.json").json()
     assert state["you"] == {"kind": "user", "id": "Ada <script>"}
     assert state["counts"]["user"] == 1
+    board, token = re.findall(r"the board: (\S+), its token: (\S+)", demo.output())[0]
+    assert "Who is online" in demo.client.get(board).text
+    named = demo.client.get(f"{board}/online", headers={"Authorization": f"Bearer {token}"})
+    assert [one["id"] for one in named.json()["online"]] == ["Ada <script>"]
     told = next(line for line in demo.output().splitlines() if "in another shell" in line)
     count = told.split(": ", 1)[1]
     # The worker that answered without asking writes the second guest within its interval.

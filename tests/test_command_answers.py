@@ -221,7 +221,8 @@ def test_wrong_usage_has_a_status_of_its_own(script: Script, name: str) -> None:
 def test_help_is_one_sentence_and_what_may_be_given(script: Script, name: str) -> None:
     known = command.commands[name]
     assert known.help is not None
-    assert known.help.find(".") == len(known.help) - 1
+    sentence = known.help.partition("\n\n")[0]
+    assert sentence.find(".") == len(sentence) - 1
     for parameter in known.params:
         if isinstance(parameter, click.Option):
             assert parameter.help

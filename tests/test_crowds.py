@@ -23,7 +23,7 @@ from .conftest import Server
 from .timed_site import Clock, get
 
 LOG = Path(__file__).parents[2] / "shared" / "data" / "apache_access.log"
-MACHINES = ["favicon.ico", "robots.txt", "health", "healthz", "livez", "readyz", "ping"]
+MACHINES = ["favicon.ico", "robots.txt", "health", "healthz", "livez", "readyz", "ping", "metrics"]
 PATTERNS = [re.compile(entry["pattern"]) for entry in CRAWLER_USER_AGENTS_DATA]
 WINDOWS = (600.0, 60.0, 333.3)
 PREFETCHED = 11  # every so many requests, one that a browser made ahead

@@ -109,7 +109,7 @@ def test_no_more_is_held_than_the_site_says(own: Server, prefix: str) -> None:
     with redis.Redis.from_url(own.url) as client:
         client.flushall()
     worker.look()
-    wait_until(lambda: worker.presence.count() == 8)
+    wait_until(lambda: worker.presence.count() == 10)
     worker.recorder.close()
 
 

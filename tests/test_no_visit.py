@@ -178,7 +178,10 @@ def test_a_preflight_is_asked_by_the_browser_and_anything_else_by_somebody(
     assert is_seen(site(), send, *headers, method=method) == seen
 
 
-DEFAULT = ["/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"]
+DEFAULT = [
+    *("/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"),
+    "/metrics",
+]
 
 
 @EVERYWHERE

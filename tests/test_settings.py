@@ -68,6 +68,14 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "max_members": (["0", "-5", "1.5", "many"], "a whole number of at least 1"),
     "shards": (["0", "-5", "1.5", "many", "1025"], "a whole number "),
     "history": (["0", "soon"], "90s, 10m, 24h or 30d"),
+    "board_path": (
+        ["presence", "/", "/a b", "/a//b", "/../a", "/a/..", '/"x', "/ä", "http://h/p"],
+        "a path such as /presence",
+    ),
+    "board_token": (
+        ["short", "fifteen-letters", "sixteen with blanks", "sechzehn-Zeichen-ä"],
+        "at least 16 letters, digits or marks, such as PRESENCE_BOARD_TOKEN=",
+    ),
     "app": (["module", "module:", ":app", "a.b:c()()", "a b:c", "a:b(1)"], "package.module:app"),
 }
 
@@ -97,9 +105,10 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
     name: str, value: str, form: str
 ) -> None:
     (problem,) = problems_of({variable(name): value})
-    shown = {"secret": "***", "session_secret": "***", "redis_url": hide_credentials(value)}.get(
-        name, repr(value)
-    )
+    shown = {
+        **dict.fromkeys(("secret", "session_secret", "board_token"), "***"),
+        "redis_url": hide_credentials(value),
+    }.get(name, repr(value))
     assert problem.startswith(f"{variable(name)}={shown}: wants ")
     assert form in problem
 

@@ -88,7 +88,7 @@ def _mark(columns: Sequence[int | None], peak: Sample, span: Span) -> str:
 
 def _times(span: Span, width: int) -> str:
     step = (span.until - span.since) / width
-    starts = range(0, max(1, width - _TICK // 2), _TICK)
+    starts = range(0, width - len(_time(span.since, span)) + 1, _TICK)
     return "".join(f"{_time(span.since + step * start, span):{_TICK}}" for start in starts)[:width]
 
 

@@ -43,11 +43,11 @@ class Screen:
                 self._peaks[kind] = sample
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """As many lines as the terminal has."""
+        """The lines, with a chart as high as there is room."""
         width, height = options.max_width, options.height or console.height
         numbers, state = list(self._numbers()), self._state()
         lines = [state, *numbers, *self._chart(width, height - len(numbers) - 1, options)]
-        for line in lines[:height]:
+        for line in lines:
             line.no_wrap, line.overflow = True, "crop"
             yield line
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -19,6 +19,9 @@ from .site import errors
 
 if TYPE_CHECKING:
     from .screen import Screen
+
+
+ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command()
@@ -98,17 +101,24 @@ def _draw(question: Question, screen: "Screen", interval: float) -> None:
 
     resized: SimpleQueue[None] = SimpleQueue()  # its put() may come from a signal
     signal.signal(signal.SIGWINCH, lambda *_: resized.put(None))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with Live(screen, console=show.console(), screen=True, auto_refresh=False) as live:
-        try:
-            while True:
-                due = time.monotonic() + interval
-                screen.update(question())
-                live.refresh()
-                _wait(due, resized, live.refresh)
-        except KeyboardInterrupt:
-            # Another one must not keep the terminal from being put back.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in ENDS:
+        signal.signal(signum, _end)
+    live = Live(screen, console=show.console(), screen=True, auto_refresh=False)
+    try:
+        live.start(refresh=True)
+        while True:
+            due = time.monotonic() + interval
+            screen.update(question())
+            live.refresh()
+            _wait(due, resized, live.refresh)
+    finally:
+        live.stop()
+
+
+def _end(signum: int, _: object) -> NoReturn:
+    # A second one must not keep the terminal from being put back.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    sys.exit(0 if signum == signal.SIGINT else 128 + signum)
 
 
 def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) -> None:

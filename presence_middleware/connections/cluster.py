@@ -41,7 +41,8 @@ def client(nodes: hosts.Hosts, common: dict[str, Any], *, is_encrypted: bool) ->
     from redis.cluster import ClusterNode
     from redis.retry import Retry
 
-    options = {**common, **hosts.typed(nodes.options), "retry": Retry(NoBackoff(), 0)}
+    again = Retry(NoBackoff(), 1)  # the node that it asks first may be away
+    options = {**common, **hosts.typed(nodes.options), "retry": again}
     return RedisCluster(
         startup_nodes=[ClusterNode(*address) for address in nodes.addresses],  # type: ignore[no-untyped-call]
         require_full_coverage=False,  # where a node is away, the others go on
@@ -108,6 +109,7 @@ class ClusterDriver(Driver):
             exceptions.ConnectionError,
             exceptions.TimeoutError,
             exceptions.ClusterError,
+            exceptions.RedisClusterException,  # nobody had the slot
             exceptions.AskError,  # the key has moved
         ) as error:
             self._look_again(client, node)

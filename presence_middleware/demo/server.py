@@ -1,6 +1,7 @@
 """Runs the demo site under gunicorn with two workers, and leaves no process behind."""
 
 import os
+import secrets
 import socket
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from ..settings import Settings
 from ..wsgi import PresenceMiddleware
 from .site import site
 
-DEFAULTS = {"PRESENCE_REDIS_URL": "embedded://demo", "PRESENCE_WINDOW": "1m"}
+SHARED = {"PRESENCE_REDIS_URL": "embedded://demo", "PRESENCE_WINDOW": "1m"}
+BOARD = {"PRESENCE_BOARD_PATH": "/presence"}
 
 
 class Demo(BaseApplication):  # type: ignore[misc]
@@ -35,7 +37,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
 
 def serve(host: str, port: int) -> None:
     """Serves until Ctrl-C. Raises `PresenceError` when it cannot begin."""
-    os.environ.update({**DEFAULTS, **os.environ})
+    token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
+    os.environ.update({**SHARED, **BOARD, **token, **os.environ})
     url = Settings.from_env().redis_url
     _check_free(host, port)
     try:
@@ -56,10 +59,12 @@ def _options(host: str, port: int) -> dict[str, Any]:
 
 
 def _welcome(host: str, port: int) -> str:
-    shell = " ".join(f"{name}={os.environ[name]}" for name in DEFAULTS)
+    shell = " ".join(f"{name}={os.environ[name]}" for name in SHARED)
+    board, token = (os.environ[f"PRESENCE_BOARD_{name}"] for name in ("PATH", "TOKEN"))
     return (
         f"Who is online: http://{host}:{port}/\n"
         f"  open it in a browser or two, and call it with curl\n"
+        f"  the board: http://{host}:{port}{board}, its token: {token}\n"
         f"  in another shell: {shell} {sys.argv[0]} count guest\n"
         f"Ctrl-C ends it."
     )

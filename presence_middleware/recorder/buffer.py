@@ -5,7 +5,7 @@ Every sighting ends as one of the counters: recorded = coalesced + flushed + pen
 
 import threading
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 from ..identity import Who
 from ..stores import Refused
@@ -13,6 +13,8 @@ from ..stores import Refused
 Times = tuple[float, float]
 """When an identity was last seen, and when the newest of its visits arrived."""
 Pending = dict[Who, Times]
+Reason = Literal["expired", "full", "left", "members", "quota"]
+"""Why a sighting was dropped."""
 
 
 class Buffer:
@@ -27,7 +29,7 @@ class Buffer:
         self.recorded = len(self._pending)
         self.coalesced = 0
         self.flushed = 0
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[Reason] = Counter()
 
     @property
     def pending(self) -> int:
@@ -67,7 +69,7 @@ class Buffer:
             self._in_flight, self._taken = len(taken), taken
             return taken
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: Reason) -> None:
         """Counts a sighting that is not even taken."""
         with self._lock:
             self.recorded += 1

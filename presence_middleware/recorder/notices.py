@@ -84,6 +84,10 @@ class Notices:
                 f"is {self._most}"
             )
 
+    def not_cleaned(self, error: PresenceError) -> None:
+        """Hears that the stale could not be removed."""
+        self._say(f"cannot remove those who are long gone: {error}")
+
     def quota_reached(self) -> None:
         """Hears that an address brings more guests than one may."""
         self._say(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
@@ -16,7 +17,7 @@ from weakref import WeakSet
 from ..connections import Clock, driver
 from ..identity import Found, View, Who
 from ..settings import Settings
-from .buffer import Buffer, Pending
+from .buffer import Buffer, Pending, Reason
 from .notices import Notices
 from .outage import Outage
 from .reception import Reception
@@ -44,7 +45,11 @@ class Stats:
     coalesced: int
     flushed: int
     pending: int
-    dropped: dict[str, int]
+    dropped: dict[Reason, int]
+    flushes: int
+    """Attempts to write, also those that failed."""
+    flush_seconds: float
+    """How long they took in all."""
     last_error: str | None
     last_flush: datetime | None
 
@@ -175,6 +180,8 @@ class Recorder:
         """The counters of this process."""
         return Stats(
             **self._buffer.counters(),
+            flushes=self._writer.flushes,
+            flush_seconds=self._writer.flush_seconds,
             last_error=self._outage.last_error,
             last_flush=self._last_flush,
         )
@@ -258,8 +265,9 @@ class Recorder:
                 time.sleep(0)
 
     def _end_abandoned(self) -> None:
-        while self._abandoned:
-            self._abandoned.popleft().end()
+        with suppress(IndexError):  # another thread may take the last
+            while True:
+                self._abandoned.popleft().end()
 
     def _tell_who_left(self) -> None:
         """Ends the sightings of connections that stay open: Redis forgets in time who left."""

@@ -1,6 +1,7 @@
 """Writes what the buffer holds to Redis: by shard, with the server's time, and cleans up behind."""
 
 import secrets
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from .written import Written
 AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost what was agreed
 CLEAN_EVERY = 30.0  # seconds
 CLEAN_ROUNDS = 20  # of a thousand each, at a time
-ALL = ""
-"""The name of a failure of everything: of the one server, where there are no nodes."""
+ALL = "*"
+"""The name of a failure that is no single server's, as of what comes before all writes."""
 
 MayTry = Callable[[str], bool]
 """Whether to try a server, or a shard of its own, by name."""
@@ -51,6 +52,8 @@ class Writer:
         self._agree_at = self._clean_at = float("-inf")
         self._doubts = 0
         self._written = Written(settings.window, settings.max_pending)
+        self.flushes, self.flush_seconds = 0, 0.0
+        """How often this has tried to write, and for how long in all."""
         self.left: Pending = {}
         """Who was refused since they had left, for the recorder to take."""
 
@@ -61,9 +64,10 @@ class Writer:
         """
         if not may_try(ALL):
             return Outcome(buffer.pending)
-        unwritten = buffer.take()
+        began, unwritten = time.monotonic(), buffer.take()
         try:
             self._prepare()
+            self.backoff.succeeded(ALL)
             failure = self._write_shards(unwritten, buffer, deadline, may_try)
         except Exception as error:  # a fault of ours, too, must lose nobody
             self.backoff.failed(ALL)
@@ -71,6 +75,8 @@ class Writer:
         finally:  # nor may whatever interrupts a handler that writes
             if unwritten:
                 buffer.put_back(unwritten)
+            self.flushes += 1
+            self.flush_seconds += time.monotonic() - began
         if not unwritten:
             self.backoff.clear()
         return Outcome(len(unwritten), failure)
@@ -158,6 +164,8 @@ class Writer:
 
     def lost(self) -> Pending:
         """What this process wrote in the window, and a server does not have any more."""
+        if not self.backoff.is_well(ALL):
+            return {}
         return self._written.lost(self.driver, self.backoff.is_well)
 
     def clean_up(self) -> None:
@@ -173,7 +181,13 @@ class Writer:
                     self._clean(shard, now)
 
     def _clean(self, shard: Store, now: float) -> None:
-        for _ in range(CLEAN_ROUNDS):
-            if not self.driver.run(shard.clean_up(self._clock.moment(now))):
-                return
+        try:
+            for _ in range(CLEAN_ROUNDS):
+                if not self.driver.run(shard.clean_up(self._clock.moment(now))):
+                    return
+        except PresenceUnavailable as error:
+            if "permission" not in str(error):
+                raise
+            self._notices.not_cleaned(error)  # a right that is missing is no outage
+            return
         self._clean_at = now  # there is more: go on after the next write

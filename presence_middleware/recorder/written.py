@@ -28,8 +28,12 @@ class Written:
 
     def note(self, shard: Store, sightings: Pending) -> None:
         """Remembers what was written just now."""
-        if sum(map(len, self._shards.values())) + len(sightings) <= self._most:
-            self._shards.setdefault(shard, {}).update(sightings)
+        room = self._most - sum(map(len, self._shards.values()))
+        held = self._shards.setdefault(shard, {})
+        for who, times in sightings.items():
+            if who in held or room > 0:
+                room -= who not in held
+                held[who] = times
 
     def drop(self, shard: Store, sightings: Pending) -> None:
         """Forgets those who have left."""
@@ -47,20 +51,23 @@ class Written:
             return {}
         lost: Pending = {}
         self._look_at, self._doubts = now + LOOK_EVERY, doubts
+        places = {shard: driver.place(shard.name) for shard in self._shards}  # while it is known
+        away: set[str] = set()
         for shard, sightings in self._shards.items():
             recent = {who: at for who, at in sightings.items() if at[0] > now - self._window}
             self._shards[shard] = recent
-            if not is_well(driver.place(shard.name)):
+            if places[shard] in away or not is_well(places[shard]):
                 self._look_at = now  # soon
-            elif recent and self._is_another(shard, driver):
-                lost |= recent
+                continue
+            try:
+                if recent and self._is_another(shard, driver):
+                    lost |= recent
+            except PresenceUnavailable:  # the clock has noted that, too
+                away.add(places[shard])
         return lost
 
     def _is_another(self, shard: Store, driver: Driver) -> bool:
         known = self._births.get(shard)
-        try:
-            birth = driver.run(agree(keys.birth(shard.name), secrets.token_hex(8), shard.ttl))
-        except PresenceUnavailable:
-            return False  # the clock has noted that, too
+        birth = driver.run(agree(keys.birth(shard.name), secrets.token_hex(8), shard.ttl))
         self._births[shard] = birth
         return known not in (None, birth)

@@ -85,6 +85,8 @@ def report(stack: str, rounds: list[Round]) -> None:
         requests = statistics.median(ours.requests / theirs.requests for ours, theirs in pairs)
         work = statistics.median(theirs.processor / ours.processor for ours, theirs in pairs)
         print(f"  wrapped / {beside}: {requests:.3f} (aim {aim}); by processor time {work:.3f}")
+    most = statistics.median(each["bare"].requests / each["zadd"].requests for each in rounds)
+    print(f"  bare / zadd: {most:.3f}, which no wrapper can exceed")
     added = statistics.median(each["wrapped"].processor - each["bare"].processor for each in rounds)
     print(f"  added to a request: {added * 1e6:.1f} µs of the processor", flush=True)
 

@@ -1,0 +1,22 @@
+// <span data-presence></span> becomes "128 online"; data-presence="guest" counts that kind.
+(() => {
+  const counts = new URL("counts", document.currentScript.src);
+  const EVERY = 60000;
+
+  async function refresh() {
+    if (document.hidden) return;
+    const answer = await fetch(counts, { headers: { Presence: "passive" } });
+    if (!answer.ok) return;
+    const found = (await answer.json()).counts;
+    for (const place of document.querySelectorAll("[data-presence]")) {
+      const count = found[place.dataset.presence || Object.keys(found)[0]];
+      if (count !== undefined) place.textContent = `${count.toLocaleString()} online`;
+    }
+  }
+
+  const quietly = () => refresh().catch(() => {});
+  document.addEventListener("visibilitychange", quietly);
+  setInterval(quietly, EVERY + 5000 * Math.random());
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", quietly);
+  else quietly();
+})();

@@ -1,0 +1,93 @@
+"""The chart of the `presence` command: a picture of any size that says what was."""
+
+from datetime import UTC, datetime, timedelta
+
+from presence_middleware import Sample
+from presence_middleware.cli.chart import Span, chart, in_ascii, resample
+from presence_middleware.cli.recent import Recent
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def minutes(*counts: int | None) -> list[Sample]:
+    """One a minute until now; none where there is no count."""
+    first = NOW - timedelta(minutes=len(counts))
+    timed = enumerate(counts)
+    return [Sample(first + timedelta(minutes=n), c) for n, c in timed if c is not None]
+
+
+def span(minutes: float) -> Span:
+    return Span(NOW - timedelta(minutes=minutes), NOW)
+
+
+def bars(lines: list[str]) -> list[str]:
+    return [line.partition("│")[2] for line in lines if "│" in line]
+
+
+def test_bars_are_as_high_as_the_counts_and_gaps_are_told() -> None:
+    assert bars(chart(minutes(8, 4, 1, 0), span(4), 7, 5)) == ["█   ", "██▂ "]
+    assert bars(chart(minutes(8, None, None, 2), span(4), 7, 4)) == ["█··▂"]
+    assert bars(chart(minutes(10**6, 1), span(2), 11, 4)) == ["█▁"], "one is not nobody"
+    assert bars(chart([], span(4), 7, 5)) == ["    ", "····"]
+
+
+def test_a_column_has_the_highest_count_of_its_time() -> None:
+    assert resample(minutes(1, 9, 2, 3), span(4), 2) == [9, 3]
+    assert resample(minutes(1, 2), span(2), 6) == [1, 1, 1, 2, 2, 2]
+    assert resample(minutes(5, None, None, None), span(4), 8) == [5, 5, 5, *[None] * 5]
+
+
+def test_the_peak_is_marked_with_its_count_and_time() -> None:
+    early = chart(minutes(*range(10, 0, -1)), span(10), 60, 6)[0]
+    assert early.split() == ["▼", "10", "at", f"{local(span(10).since):%H:%M}"]
+    late = chart(minutes(*range(1, 10)), span(9), 60, 6)[0]
+    assert late.split() == ["9", "at", f"{local(NOW - timedelta(minutes=1)):%H:%M:%S}", "▼"]
+    assert chart(minutes(0, 0), span(2), 60, 6)[0].strip() == ""
+
+
+def local(moment: datetime) -> datetime:
+    return moment.astimezone()
+
+
+def test_times_are_as_exact_as_the_span_makes_sense_of() -> None:
+    for long, form in ((5, "%H:%M:%S"), (60, "%H:%M"), (2880, "%m-%d %H:%M")):
+        times = chart([], span(long), 60, 6)[-1]
+        assert times.strip().startswith(f"{local(span(long).since):{form}} ")
+
+
+def test_it_fits_wherever_there_is_room() -> None:
+    samples = minutes(*range(120))
+    for width in (1, 2, 5, 8, 30, 200):
+        for height in (1, 4, 50):
+            drawn = chart(samples, span(120), width, height)
+            assert len(drawn) == max(4, height)
+            assert {len(line) for line in drawn[1:-1]} == {max(6, width)}
+            assert max(map(len, drawn)) == max(6, width)
+
+
+def test_a_terminal_without_blocks_gets_letters() -> None:
+    drawn = in_ascii(chart(minutes(1, 5, None, None, 9, 0), span(6), 40, 8))
+    assert all(line.isascii() for line in drawn)
+    assert "#" in "".join(drawn)
+
+
+def test_what_is_watched_for_long_stays_small_and_keeps_its_peaks() -> None:
+    recent = Recent(hours=1)
+    for second in range(3 * 3600):
+        count = 99 if second == 10000 else 1
+        recent.saw(Sample(NOW + timedelta(seconds=second), count))
+    samples = recent.samples()
+    assert len(samples) == 1000
+    assert max(sample.count for sample in samples) == 99
+    assert samples[-1].at - samples[0].at > timedelta(minutes=59)
+
+
+def test_the_span_begins_with_what_there_is() -> None:
+    recent = Recent(hours=1)
+    assert recent.span(NOW) == span(1)
+    recent.recorded(minutes(*range(20)))
+    assert recent.span(NOW) == span(20)
+    recent.saw(Sample(NOW, 5))
+    assert [sample.count for sample in recent.samples()] == [*range(20), 5]
+    recent.recorded(minutes(*range(90)))
+    assert recent.span(NOW) == span(60)
