@@ -167,6 +167,7 @@ def _mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def text(latin: str) -> str:
+    """Text that a server gives as latin-1, and that is UTF-8 as far as it is text."""
     if latin.isascii():
         return latin
     try:
