@@ -167,6 +167,7 @@ def _mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def text(latin: str) -> str:
+    """What was sent as UTF-8, of a header or path as WSGI hands it on (PEP 3333: in Latin-1)."""
     if latin.isascii():
         return latin
     try:

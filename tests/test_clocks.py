@@ -186,7 +186,7 @@ def test_who_left_before_the_server_was_set_back_may_come_again(
     server.clock.set(-HOUR)
     clock = jumping_site.recorder._driver.clock
     wait_until(lambda: clock.stamp() - clock._asked > server_clock.TRUSTED)
-    wait_until(lambda: jumping_site.has_back("ann"), 3)
+    wait_until(lambda: jumping_site.has_back("ann"))
 
 
 @pytest.mark.slow

@@ -307,11 +307,11 @@ def test_a_place_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
 def test_a_server_that_hangs_is_unavailable(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
     embedded.serve(directory)
     server = processes(directory)["server"]
     os.kill(server, signal.SIGSTOP)
     try:
+        monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
         for start in (True, False):
             began = time.monotonic()
             with pytest.raises(PresenceUnavailable, match="no answer"):
@@ -319,6 +319,7 @@ def test_a_server_that_hangs_is_unavailable(
             assert time.monotonic() - began < 2
     finally:
         os.kill(server, signal.SIGCONT)
+        monkeypatch.undo()
     embedded.serve(directory)
     assert processes(directory)["server"] == server
 

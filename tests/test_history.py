@@ -79,6 +79,11 @@ def test_hours_are_above_zero(site: Site, hours: float) -> None:
         site.presence.history(hours=hours)
 
 
+@pytest.mark.parametrize("backend", ["memory"], indirect=True)
+def test_more_hours_than_are_kept_are_no_more_work(site: Site) -> None:
+    assert site.presence.history(hours=1e12) == []
+
+
 def test_one_of_many_processes_samples_a_minute(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,9 @@ def _progress(size: int | None, as_json: bool) -> Iterator[Callable[[int], objec
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
     columns = (BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True, force_terminal=True), transient=True
+    ) as bar:
         task = bar.add_task("", total=size)
         yield lambda count: bar.advance(task, count)
 

@@ -58,7 +58,8 @@ class History:
 
     def samples(self, kind: str, since: float, now: float) -> Plan[list[Sample]]:
         """The samples of a kind from `since` until `now`, in seconds since the epoch."""
-        first, last = keys.minute_of(since), keys.minute_of(now)
+        kept = max(since, now - self._keep - DAY * keys.MINUTE)
+        first, last = keys.minute_of(kept), keys.minute_of(now)
         days = range(first // DAY, last // DAY + 1)
         names = [keys.history(self._prefix, kind, day) for day in days]
         found = yield Batch(tuple(("HGETALL", name) for name in names))
