@@ -1,6 +1,5 @@
 """A command at a terminal: what it draws, keys pressed, windows resized."""
 
-import contextlib
 import fcntl
 import os
 import pty
@@ -17,11 +16,11 @@ from .conftest import wait_until
 from .servers import environment
 
 COMMAND = (sys.executable, "-c", "from presence_middleware.cli import main; main()")
+SECONDS = 30  # in which whatever is waited for has come, on a busy machine too
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _HOME = "\x1b[H"  # with which each picture begins
 _VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "NO_COLOR": ""}
-_VARIABLES |= {"FORCE_COLOR": ""}  # with which rich would take no terminal for one
-_UNSET = ("COLUMNS", "LINES")  # or a window would be of this size for ever
+_UNSET = ("COLUMNS", "LINES", "FORCE_COLOR")  # they say what a terminal is, whatever it is
 
 
 class Terminal:
@@ -30,21 +29,22 @@ class Terminal:
     def __init__(
         self, variables: Mapping[str, str], *arguments: str, columns: int = 80, lines: int = 24
     ) -> None:
-        self._master, self._slave = pty.openpty()
+        self._master, slave = pty.openpty()
         os.set_blocking(self._master, False)
-        self._written = b""
+        self._written, self._is_read = b"", False
         self.modes_before = self.modes()
         self.resize(columns, lines)
-        environ = environment(**{**_VARIABLES, **variables})
+        usual = {name: value for name, value in environment().items() if name not in _UNSET}
         self.process = subprocess.Popen(
             (*COMMAND, *arguments),
-            env={name: value for name, value in environ.items() if name not in _UNSET},
-            stdin=self._slave,
-            stdout=self._slave,
-            stderr=self._slave,
+            env={**usual, **_VARIABLES, **variables},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
             start_new_session=True,
             preexec_fn=_take_terminal,  # noqa: PLW1509
         )
+        os.close(slave)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,6 @@ class Terminal:
         if not self.has_ended():
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        os.close(self._slave)
         os.close(self._master)
 
     def resize(self, columns: int, lines: int) -> None:
@@ -64,12 +63,21 @@ class Terminal:
         """Types; Ctrl-C is `\\x03`."""
         os.write(self._master, keys.encode())
 
+    def interrupt(self) -> None:
+        """Interrupts until the command ends; the key itself throws away what is not read yet."""
+        while not self.has_ended():
+            self.process.send_signal(signal.SIGINT)
+
     @property
     def raw(self) -> str:
         """All that was written so far, commands to the terminal included."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             while chunk := os.read(self._master, 65536):
                 self._written += chunk
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody has it open any more, and all is read
+            self._is_read = True
         return self._written.decode(errors="replace")
 
     @property
@@ -91,7 +99,7 @@ class Terminal:
             screen = self.screen
             return self.has_ended() or all(text in screen for text in texts)
 
-        wait_until(is_there)
+        wait_until(is_there, SECONDS)
         assert all(text in screen for text in texts), self.raw
         return screen
 
@@ -101,12 +109,12 @@ class Terminal:
 
     def end(self) -> int:
         """The status of the command, once it has ended."""
-        wait_until(lambda: self.raw is not None and self.has_ended())
+        wait_until(lambda: self.raw is not None and self._is_read, SECONDS)
         return self.process.wait()
 
     def modes(self) -> list[Any]:
         """How the terminal is set: echo, lines, signals."""
-        return termios.tcgetattr(self._slave)
+        return termios.tcgetattr(self._master)
 
 
 def _text(raw: str) -> str:

@@ -53,18 +53,11 @@ def test_the_chart_begins_with_what_the_site_recorded(variables: dict[str, str])
         assert "▼" not in terminal.wait_for("user  0  ", "peak 9, ", "└──")
 
 
-def press_ctrl_c(terminal: Terminal) -> None:
-    """As somebody impatient does."""
-    while not terminal.has_ended():
-        terminal.press("\x03")
-        assert terminal.raw  # or the echo fills what leads here
-
-
 def terminate(terminal: Terminal) -> None:
     terminal.process.terminate()
 
 
-@pytest.mark.parametrize(("ask_to_end", "status"), [(press_ctrl_c, 0), (terminate, 143)])
+@pytest.mark.parametrize(("ask_to_end", "status"), [(Terminal.interrupt, 0), (terminate, 143)])
 def test_however_it_ends_the_terminal_is_put_back(
     variables: dict[str, str], ask_to_end: Callable[[Terminal], None], status: int
 ) -> None:

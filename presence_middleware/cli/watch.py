@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
@@ -123,8 +124,7 @@ def _end(signum: int, _: object) -> NoReturn:
 
 def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) -> None:
     while (left := due - time.monotonic()) > 0:
-        try:
-            resized.get(timeout=left)
-        except Empty:
-            return
-        redraw()
+        with suppress(Empty):
+            # A signal that comes just before does not cut this short.
+            resized.get(timeout=min(left, 1.0))
+            redraw()
