@@ -37,9 +37,10 @@ def sync_client(url: RedisURL, *, start: bool = True) -> Any:
     """The sync client of this process. `start=False` joins an embedded server but starts none."""
     key = (os.getpid(), url)
     address = _address(key, start)
-    if key not in _sync:
-        _sync[key] = _open_sync(url, address)
-    return _sync[key]
+    client = _sync.get(key)  # another thread may take it out
+    if client is None:
+        client = _sync[key] = _open_sync(url, address)
+    return client
 
 
 async def async_client(url: RedisURL) -> Any:
