@@ -41,7 +41,9 @@ class Worker:
     def look(self) -> None:
         """As the thread does now and then."""
         self.clock.now += module.LOOK_EVERY + 1
-        wait_until(lambda: self.recorder._writer._written._look_at > self.clock.now)
+        written = self.recorder._writer._written
+        wait_until(lambda: written._look_at > self.clock.now)
+        wait_until(lambda: written._births.keys() >= written._shards.keys())
 
     def has(self, *names: str) -> bool:
         return self.presence.count() == len(names)
@@ -113,8 +115,14 @@ def test_no_more_is_held_than_the_site_says(own: Server, prefix: str) -> None:
     worker.recorder.close()
 
 
-def test_a_node_of_a_cluster_is_given_its_shards_again(tmp_path: Path, prefix: str) -> None:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def test_a_node_of_a_cluster_is_given_its_shards_again(cluster: Cluster, prefix: str) -> None:
     worker = Worker(cluster.url, prefix, shards=6)
     names = [f"user{n}" for n in range(60)]
     worker.saw(*names)
@@ -125,4 +133,3 @@ def test_a_node_of_a_cluster_is_given_its_shards_again(tmp_path: Path, prefix: s
     wait_until(lambda: worker.has(*names))
     assert worker.recorder.stats().recorded < 100, "no more than was lost"
     worker.recorder.close()
-    cluster.close()

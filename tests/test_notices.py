@@ -78,15 +78,15 @@ class Site:
 Open = Callable[..., Site]
 
 
-@pytest.fixture
-def site(
-    valkey: Server,
-    prefix: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Open]:
-    """Opens a process of a site, in which nobody has imported Django's layer."""
+@pytest.fixture(autouse=True)
+def no_django(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has imported Django's layer, as another test may have."""
     monkeypatch.delitem(sys.modules, "presence_middleware.django", raising=False)
+
+
+@pytest.fixture
+def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Open]:
+    """Opens a process of a site."""
 
     def make(identity: str = DEFAULT, /, *, clock: Clock | None = None, **others: object) -> Site:
         given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}

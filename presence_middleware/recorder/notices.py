@@ -62,6 +62,7 @@ class Notices:
         self._unread: dict[str, int] = {}
         self._is_behind_proxy = False
         self._said: set[str] = set()
+        self._goes_on = False
 
     def look(self, view: View, now: float) -> None:
         """Looks in an arriving request for what nothing reads."""
@@ -76,6 +77,7 @@ class Notices:
 
     def wrote(self, kind: str, refused: Refused) -> None:
         """Hears which kinds were recorded, and what had no room."""
+        self._goes_on = True
         self._has_users = self._has_users or kind in self._users
         self._wrote_people = self._wrote_people or kind != BOT
         if refused.full:
@@ -84,9 +86,11 @@ class Notices:
                 f"is {self._most}"
             )
 
-    def not_cleaned(self, error: PresenceError) -> None:
-        """Hears that the stale could not be removed."""
-        self._say(f"cannot remove those who are long gone: {error}")
+    def cleaned(self, error: PresenceError | None) -> None:
+        """Hears whether the stale could be removed; if not, though recording goes on, says so."""
+        if error and self._goes_on:
+            self._say(f"cannot remove those who are long gone: {error}")
+        self._goes_on = False
 
     def quota_reached(self) -> None:
         """Hears that an address brings more guests than one may."""

@@ -184,10 +184,11 @@ class Writer:
         try:
             for _ in range(CLEAN_ROUNDS):
                 if not self.driver.run(shard.clean_up(self._clock.moment(now))):
+                    self._notices.cleaned(None)
                     return
         except PresenceUnavailable as error:
             if "permission" not in str(error):
                 raise
-            self._notices.not_cleaned(error)  # a right that is missing is no outage
+            self._notices.cleaned(error)  # a right that is missing is no outage
             return
         self._clean_at = now  # there is more: go on after the next write

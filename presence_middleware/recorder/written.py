@@ -50,21 +50,24 @@ class Written:
         if now < self._look_at and doubts == self._doubts and is_named:
             return {}
         lost: Pending = {}
-        self._look_at, self._doubts = now + LOOK_EVERY, doubts
+        look_at = now + LOOK_EVERY
         places = {shard: driver.place(shard.name) for shard in self._shards}  # while it is known
         away: set[str] = set()
-        for shard, sightings in self._shards.items():
-            recent = {who: at for who, at in sightings.items() if at[0] > now - self._window}
-            self._shards[shard] = recent
+        self._shards = {shard: self._recent(shard, now) for shard in places}
+        for shard, recent in self._shards.items():
             if places[shard] in away or not is_well(places[shard]):
-                self._look_at = now  # soon
+                look_at = now  # soon
                 continue
             try:
-                if recent and self._is_another(shard, driver):
+                if self._is_another(shard, driver) and recent:
                     lost |= recent
             except PresenceUnavailable:  # the clock has noted that, too
                 away.add(places[shard])
+        self._look_at, self._doubts = look_at, doubts
         return lost
+
+    def _recent(self, shard: Store, now: float) -> Pending:
+        return {who: at for who, at in self._shards[shard].items() if at[0] > now - self._window}
 
     def _is_another(self, shard: Store, driver: Driver) -> bool:
         known = self._births.get(shard)
