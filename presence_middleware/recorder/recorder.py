@@ -245,7 +245,8 @@ class Recorder:
                 self._notices.tick(self._buffer.recorded, self._driver)
                 self._sampler.tick()
         except Exception as error:
-            self._outage.failed(error, self._buffer.pending)
+            with self._flushing:  # a handler that flushes may meet with the same outage
+                self._outage.failed(error, self._buffer.pending)
             busy = True
         return self.settings.flush_interval * random.uniform(0.8, 1.0) if busy else 0.0
 
