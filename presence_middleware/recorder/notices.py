@@ -62,7 +62,7 @@ class Notices:
         self._unread: dict[str, int] = {}
         self._is_behind_proxy = False
         self._said: set[str] = set()
-        self._goes_on = False
+        self._is_unclean = self._goes_on = False
 
     def look(self, view: View, now: float) -> None:
         """Looks in an arriving request for what nothing reads."""
@@ -87,10 +87,10 @@ class Notices:
             )
 
     def cleaned(self, error: PresenceError | None) -> None:
-        """Hears whether the stale could be removed; if not, though recording goes on, says so."""
-        if error and self._goes_on:
+        """Hears whether the stale could be removed; says if not twice, though recording goes on."""
+        if error and self._goes_on and self._is_unclean:
             self._say(f"cannot remove those who are long gone: {error}")
-        self._goes_on = False
+        self._is_unclean, self._goes_on = error is not None, False
 
     def quota_reached(self) -> None:
         """Hears that an address brings more guests than one may."""

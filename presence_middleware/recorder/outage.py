@@ -1,6 +1,7 @@
 """An outage of Redis, said once when it starts and once when it ends."""
 
 import logging
+import threading
 import time
 
 from ..values import spoken
@@ -12,6 +13,7 @@ class Outage:
     """Whether Redis takes our writes."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.is_on = False
         self._began = 0.0
         self._dropped_before = 0
@@ -20,13 +22,14 @@ class Outage:
     def failed(self, error: Exception, pending: int) -> None:
         """Notes an attempt that failed."""
         self.last_error = str(error)
-        if not self.is_on:
+        with self._lock:  # a handler that flushes may meet with the same outage
+            is_first, self.is_on = not self.is_on, True
+        if is_first:
             self._began = time.monotonic()
             log.warning(  # not the error itself: it holds all that was to be written
                 "presence: cannot record who is online, keeping %d for later: %s",
                 *(pending, self.last_error),
             )
-        self.is_on = True
 
     def ended(self, written: int, dropped: int) -> None:
         """Notes that all is written, and how many sightings could not wait for it so far."""

@@ -245,8 +245,7 @@ class Recorder:
                 self._notices.tick(self._buffer.recorded, self._driver)
                 self._sampler.tick()
         except Exception as error:
-            with self._flushing:  # a handler that flushes may meet with the same outage
-                self._outage.failed(error, self._buffer.pending)
+            self._outage.failed(error, self._buffer.pending)
             busy = True
         return self.settings.flush_interval * random.uniform(0.8, 1.0) if busy else 0.0
 
@@ -279,9 +278,7 @@ class Recorder:
 
     def _write_again(self) -> None:
         """Has written again what a server has lost."""
-        with self._flushing:
-            lost = self._writer.lost()
-        self._buffer.put_again(lost)
+        self._buffer.put_again(self._writer.lost())
 
     def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
         buffer = self._buffer

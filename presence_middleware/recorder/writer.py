@@ -21,6 +21,9 @@ CLEAN_ROUNDS = 20  # of a thousand each, at a time
 ALL = "*"
 """The name of a failure that is no single server's, as of what comes before all writes."""
 
+ONLY = ""
+"""The name of the server, where there are no nodes (`Driver.place`)."""
+
 MayTry = Callable[[str], bool]
 """Whether to try a server, or a shard of its own, by name."""
 
@@ -62,7 +65,7 @@ class Writer:
 
         No round trip starts after `deadline`, by `time.monotonic()`.
         """
-        if not may_try(ALL):
+        if not (may_try(ALL) and may_try(ONLY)):
             return Outcome(buffer.pending)
         began, unwritten = time.monotonic(), buffer.take()
         try:

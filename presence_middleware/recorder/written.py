@@ -51,23 +51,30 @@ class Written:
             return {}
         lost: Pending = {}
         look_at = now + LOOK_EVERY
-        places = {shard: driver.place(shard.name) for shard in self._shards}  # while it is known
+        # While it is known; copied, for a handler may write meanwhile.
+        places = {shard: driver.place(shard.name) for shard in list(self._shards)}
         away: set[str] = set()
-        self._shards = {shard: self._recent(shard, now) for shard in places}
-        for shard, recent in self._shards.items():
-            if places[shard] in away or not is_well(places[shard]):
+        for shard, place in places.items():
+            recent = self._recent(shard, now)
+            if place in away or not is_well(place):
                 look_at = now  # soon
                 continue
             try:
                 if self._is_another(shard, driver) and recent:
                     lost |= recent
             except PresenceUnavailable:  # the clock has noted that, too
-                away.add(places[shard])
+                away.add(place)
         self._look_at, self._doubts = look_at, doubts
         return lost
 
     def _recent(self, shard: Store, now: float) -> Pending:
-        return {who: at for who, at in self._shards[shard].items() if at[0] > now - self._window}
+        """Those of the window; the others are forgotten."""
+        held = self._shards[shard]
+        seen = list(held.items())
+        for who, (stamp, _) in seen:
+            if stamp <= now - self._window:
+                held.pop(who, None)
+        return {who: times for who, times in seen if times[0] > now - self._window}
 
     def _is_another(self, shard: Store, driver: Driver) -> bool:
         known = self._births.get(shard)
