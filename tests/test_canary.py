@@ -39,6 +39,7 @@ from presence_middleware import (
 )
 from presence_middleware.identity import View
 from presence_middleware.recorder import Recorder, Visit, recorder_for
+from presence_middleware.recorder.recorder import live
 from presence_middleware.recorder.registry import _shared
 from presence_middleware.stores import STORES
 from presence_middleware.views import WsgiView
@@ -314,6 +315,8 @@ class Left:
         self._shown: list[str] = []
         self.recorder = recorder_for(settings)
         self.recorder._wake_at = math.inf  # its thread sleeps: all waits until we have looked
+        for other in set(live) - {self.recorder}:
+            other.begin()  # what it wrote for another test is no matter
         self.identities = [ask(settings, request, self._inside) for request in requests]
         self.waiting = found(texts_of(*buffers_of_this_process(self.recorder)))
         """In memory, before anything is written."""
