@@ -41,11 +41,6 @@ class InForce(NamedTuple):
         return f"{self.name}={self.value} ({self.origin})"
 
 
-def settings_in_force(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
-    """Each setting on a line."""
-    return map(str, in_force(settings, environ))
-
-
 def in_force(settings: Settings, environ: Mapping[str, str]) -> Iterator[InForce]:
     """Each setting."""
     for setting in fields(settings):

@@ -75,7 +75,7 @@ def test_what_is_told_of_the_settings_can_be_set_again_and_holds_no_secret() -> 
         "PRESENCE_WINDOW": "90",
     }
     settings = Settings.from_env(given)
-    lines = list(doctor.settings_in_force(settings, given))
+    lines = list(map(str, doctor.in_force(settings, given)))
     assert SECRET not in "".join(lines)
     assert len(lines) == len({line.partition("=")[0] for line in lines})
     told = {line.partition("=")[0]: line.partition("=")[2].rpartition(" (")[0] for line in lines}
