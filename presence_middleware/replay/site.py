@@ -1,13 +1,13 @@
-"""A site that a log is read into: the reception, the chain and the quotas of the middleware."""
+"""A site that a log is read into: the filter, the rules and the quotas of the middleware."""
 
 import itertools
 import math
 from collections.abc import Callable
 
 from ..identity import Who
-from ..identity.chain import Early
-from ..recorder.notices import Notices
-from ..recorder.reception import Reception
+from ..recorder.recorder import resolver_for
+from ..recorder.request_filter import RequestFilter
+from ..recorder.setup_hints import SetupHints
 from ..settings import Settings
 from .combined import Request
 from .timeline import Moment, Timeline
@@ -18,13 +18,11 @@ class Replay:
 
     def __init__(self, settings: Settings, tell: Callable[[Moment], object]) -> None:
         """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
-        notices = Notices(settings)
-        notices.look_at = math.inf  # they are about headers that no log has
+        hints = SetupHints(settings)
+        hints.look_at = math.inf  # they are about headers that no log has
+        self._filter = RequestFilter(settings, hints)
         # In a log, days go by in a second: each User-Agent is looked up as if it had one to itself.
-        reception = Reception(settings, notices, itertools.count().__next__)
-        self._receive, self._admit = reception.receive, reception.guests.admit
-        chain = reception.chain
-        self._links = (*chain.early, Early(lambda _: "anybody", None, chain.late))
+        self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
         self._timeline = Timeline(settings.kinds, settings.window, tell)
         self.refused = 0
         """How many visits were of one guest too many of an address."""
@@ -36,8 +34,8 @@ class Replay:
 
     def saw(self, request: Request) -> None:
         """Takes a request of the log."""
-        self._receive(request, request.at)
-        self._timeline.saw(request.at, self.who(request) if request.counts else None)
+        is_visit = self._filter.admit(request, request.at)
+        self._timeline.saw(request.at, self.who(request) if is_visit else None)
 
     def end(self) -> None:
         """The log is over."""
@@ -45,16 +43,13 @@ class Replay:
 
     def who(self, request: Request) -> Who | None:
         """Whom a visit finds (`recorder.Visit`) that ends as soon as it has arrived."""
-        for read, kind, late, is_minted in self._links:
-            if found := read(request):
-                for reader in late:
-                    id = reader.read(request)
-                    if id is not None:
-                        return reader.kind, id
-                if kind is None:
-                    return None
-                if is_minted and not self._admit(request, found, request.at):
-                    self.refused += 1
-                    return None
-                return kind, found
-        return None
+        match = self._resolver.resolve(request)
+        if match is None:
+            return None
+        matcher, id = match
+        if matcher.kind is None:
+            return None
+        if matcher.has_quota and not self._resolver.guests.admit(request, id, request.at):
+            self.refused += 1
+            return None
+        return matcher.kind, id
