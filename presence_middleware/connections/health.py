@@ -54,11 +54,15 @@ class RedisHealth:
         now = time.monotonic()
         return all(now >= self._failing.get(name, (0, now))[1] for name in ("", place))
 
+    def failures(self, place: str) -> int:
+        """Return how many attempts in a row have failed there."""
+        return self._failing.get(place, (0, 0.0))[0]
+
     # Told by the writer.
 
     def failed(self, place: str) -> None:
         """Note that an attempt to write there failed."""
-        failures = self._failing.get(place, (0, 0.0))[0] + 1
+        failures = self.failures(place) + 1
         self._failing[place] = failures, time.monotonic() + self.pause(failures)
 
     def pause(self, failures: int) -> float:

@@ -32,17 +32,17 @@ class Replay:
         """How many requests are out of order by more than the window, and do not count."""
         return self._timeline.late
 
-    def saw(self, request: Request) -> None:
-        """Takes a request of the log."""
-        is_visit = self._filter.admit(request, request.at)
-        self._timeline.saw(request.at, self.who(request) if is_visit else None)
+    def saw(self, request: Request) -> Who | None:
+        """Take a request of the log; return who it counts for."""
+        who = self._who(request) if self._filter.admit(request, request.at) else None
+        self._timeline.saw(request.at, who)
+        return who
 
     def end(self) -> None:
         """The log is over."""
         self._timeline.end()
 
-    def who(self, request: Request) -> Who | None:
-        """Whom a visit finds (`recorder.Visit`) that ends as soon as it has arrived."""
+    def _who(self, request: Request) -> Who | None:
         match = self._resolver.resolve(request)
         if match is None:
             return None
