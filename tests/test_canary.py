@@ -41,6 +41,7 @@ from presence_middleware.recorder.recorder import live
 from presence_middleware.recorder.registry import _shared
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import STORES
+from presence_middleware.wsgi import WsgiVisit
 
 from .asking import Inner, Request, State, ask_asgi, ask_wsgi
 from .conftest import Server

@@ -274,7 +274,7 @@ class Recorder:
             return self._thread
 
     def _run_once_here(self) -> None:
-        """Do a round in the thread of a request, of one at a time; the next is due after its pause."""
+        """Do a round in the thread of a request, of one at a time, and pause before the next."""
         if not self._ticking.acquire(blocking=False):
             return
         try:

@@ -1,18 +1,14 @@
 """One open request or connection: when it arrived, and who it comes from."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from ..backend import Backend
 from ..identity import Id, Identity, IdentityResolver, Matcher, Who, known_kind, normalize_id
-from ..request import Request
+from ..request import OVER, Request
 from ..stores import Plan
 
 T = TypeVar("T")
-OVER: Mapping[str, Any] = MappingProxyType({})
-"""What a visit has in place of its environ or scope once it is over."""
-
 PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 
 
@@ -44,6 +40,8 @@ class Visit(Request):
     """Who has left since this visit arrived, and that arrival."""
     _is_long = False
 
+    state: Mapping[str, Any]
+    """The WSGI environ or the ASGI scope."""
     recorder: Sink
     backend: Backend
     arrival: float
@@ -124,7 +122,11 @@ class Visit(Request):
         else:
             self._record(*self._resolve())
         # The environ holds the visit: once it does not hold that, both go with the last reference.
-        self.state = OVER
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the environ or scope, and of all that was read from it."""
+        raise NotImplementedError
 
     def abandon(self) -> None:
         """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
