@@ -587,7 +587,7 @@ def test_an_outage_tells_no_password_and_nobody(
     objects = [settings, recorder, recorder.stats(), caught.value, Presence(settings)]
     told += [f"{thing!r} {thing!s}" for thing in objects]
     assert "cannot record who is online" in caplog.text
-    assert "ends with" in caplog.text
+    assert "shutting down with" in caplog.text
     assert found([*told, *shown(*objects)]) == set()
 
 

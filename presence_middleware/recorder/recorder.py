@@ -111,16 +111,14 @@ class Recorder:
         self._sampler = Sampler(self.backend, self._driver)
         self._last_flush: datetime | None = None
 
-    def open(self, visit: Visit) -> None:
-        """Begin a visit, as its request arrives; its `end` must follow."""
-        visit.recorder, visit.backend = self, self.backend
-        visit.arrival = visit.stamp = now = self.stamp()
-        if not self._filter.admit(visit, now):
-            visit.is_counted = False
-            return
+    def admit(self, visit: Visit) -> bool:
+        """Take a visit that has just arrived among the open ones; return whether it counts."""
+        if not self._filter.admit(visit, visit.arrival):
+            return False
         if not self._is_started:
             self._start()
         self.open_visits[visit] = None
+        return True
 
     def abandoned(self, visit: Visit) -> None:
         """Note a visit that nobody will end; the thread does."""

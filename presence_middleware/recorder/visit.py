@@ -22,6 +22,7 @@ class Sink(Protocol):
 
     @property
     def has_pending(self) -> bool: ...
+    def admit(self, visit: "Visit") -> bool: ...
     def record(self, who: Who, stamp: float, arrival: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
@@ -32,22 +33,22 @@ class Sink(Protocol):
 class Visit(Request):
     """In the environ or scope as `presence_middleware.visit`, for handlers and inner layers."""
 
-    is_counted = True
-    """Whether it is recorded: health checks, prefetches and the like are not."""
-    _identified: Who | None = None
-    _recorded: Who | None = None
-    _dismissed: tuple[Who, float] | None = None
-    """Who has left since this visit arrived, and that arrival."""
-    _is_long = False
-
     state: Mapping[str, Any]
     """The WSGI environ or the ASGI scope."""
-    recorder: Sink
-    backend: Backend
-    arrival: float
-    """When it arrived, by the recorder's clock."""
-    stamp: float
-    """When whoever made the visit was last seen, by the recorder's clock."""
+
+    def __init__(self, recorder: Sink) -> None:
+        """Begin the visit as its request arrives; `end` must follow."""
+        self.recorder = recorder
+        self.backend = recorder.backend
+        # By the recorder's clock: when it arrived, and when its user was last seen.
+        self.arrival = self.stamp = recorder.stamp()
+        self._identified: Who | None = None
+        self._recorded: Who | None = None
+        self._dismissed: tuple[Who, float] | None = None
+        """Who has left since this visit arrived, and that arrival."""
+        self._is_long = False
+        self.is_counted = recorder.admit(self)
+        """Whether it is recorded: health checks, prefetches and the like are not."""
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
         """Set who this is, from any inner layer; it wins over what the request itself shows.
