@@ -113,7 +113,12 @@ class Recorder:
 
     def admit(self, visit: Visit) -> bool:
         """Take a visit that has just arrived among the open ones; return whether it counts."""
-        if not self._filter.admit(visit, visit.arrival):
+        try:
+            is_plain = visit.is_plain(self._filter.paths)
+        except Exception:  # an environ or scope that is none: the filter says so
+            is_plain = False
+        is_due = self._filter.looks_at_all or visit.arrival >= self._hints.look_at
+        if (is_due or not is_plain) and not self._filter.admit(visit, visit.arrival):
             return False
         if not self._is_started:
             self._start()

@@ -138,11 +138,11 @@ class Visit(Request):
         """Return who this is, and the matcher that found it; None if an inner layer set it."""
         if self._identified is not None:
             return self._identified, None
-        match = self.recorder.resolver.resolve(self)
-        if self.state is OVER:  # it had ended, or another thread has ended it meanwhile
+        if self.state is OVER:
             return self._recorded, None
-        if match is None:
-            return None, None
+        match = self.recorder.resolver.resolve(self)
+        if match is None or self.state is OVER:  # another thread may have ended it meanwhile
+            return self._recorded if self.state is OVER else None, None
         matcher, id = match
         return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
