@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting, UnsupportedQuery
-from presence_middleware.board.answers import Board
+from presence_middleware.board.routes import Board
 from presence_middleware.board.messages import Request, Response
 from presence_middleware.board.reads import Found, Read
-from presence_middleware.board.shared import Slot
+from presence_middleware.board.cache import Slot
 
 TOKEN = "the-token-of-the-board"
 BEARER = f"Bearer {TOKEN}"

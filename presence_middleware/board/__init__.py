@@ -8,8 +8,8 @@ from ..presence import AsyncPresence, Presence
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from .over_asgi import AsgiBoard
-    from .over_wsgi import WsgiBoard
+    from .asgi import AsgiBoard
+    from .wsgi import WsgiBoard
 
 
 def wsgi_board(settings: Settings, presence: Presence) -> "WsgiBoard | None":
@@ -17,7 +17,7 @@ def wsgi_board(settings: Settings, presence: Presence) -> "WsgiBoard | None":
     if not settings.board_path:
         return None
     _need("webob", "wsgi")
-    from .over_wsgi import WsgiBoard
+    from .wsgi import WsgiBoard
 
     return WsgiBoard(settings, presence)
 
@@ -27,7 +27,7 @@ def asgi_board(settings: Settings, presence: AsyncPresence) -> "AsgiBoard | None
     if not settings.board_path:
         return None
     _need("starlette", "asgi")
-    from .over_asgi import AsgiBoard
+    from .asgi import AsgiBoard
 
     return AsgiBoard(settings, presence)
 

@@ -7,9 +7,9 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from ..presence import Presence
 from ..settings import Settings
 from ..views import WsgiView
-from .answers import Answer, Board
+from .routes import Answer, Board
 from .messages import Request, Response
-from .shared import Shared
+from .cache import Shared
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of `cgi`, which it imports

@@ -19,7 +19,7 @@ from . import reads
 from .access import refusal
 from .messages import Request, Response, facts, problem, text
 from .reads import Found, Read
-from .shared import Slot
+from .cache import Slot
 
 Answer = Generator[Read, Slot, Response]
 

@@ -12,10 +12,10 @@ from starlette.responses import Response as Answered
 from ..presence import AsyncPresence
 from ..settings import Settings
 from ..views import AsgiView
-from .answers import Answer, Board
+from .routes import Answer, Board
 from .messages import Request, Response
 from .reads import Read
-from .shared import Clock, Slot, Slots
+from .cache import Clock, Slot, Slots
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

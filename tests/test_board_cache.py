@@ -13,9 +13,9 @@ import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.board import reads
-from presence_middleware.board.over_asgi import AsyncShared
+from presence_middleware.board.asgi import AsyncShared
 from presence_middleware.board.reads import Read
-from presence_middleware.board.shared import MOST, Shared, Slot
+from presence_middleware.board.cache import MOST, Shared, Slot
 from presence_middleware.connections import close_async_clients
 
 from .conftest import Server
