@@ -1,21 +1,21 @@
 """The board under ASGI."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import anyio
-from anyio.lowlevel import RunVar
-from starlette.requests import Request as Asked
-from starlette.responses import Response as Answered
+from starlette.responses import Response as StarletteResponse
 
+from ..connections.loops import is_trio
 from ..presence import AsyncPresence
 from ..settings import Settings
-from ..views import AsgiView
-from .routes import Answer, Board
+from ..views import AsgiView, text
+from .cache import Clock, Slot, Slots
 from .messages import Request, Response
 from .reads import Read
-from .cache import Clock, Slot, Slots
+from .routes import Answer, Board
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -23,23 +23,28 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiBoard:
-    """Answers what is below the board's path; no task blocks the loop."""
+    """An ASGI app that answers requests below the board's path without blocking the loop."""
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
-        self._board, self._read = Board(settings), AsyncShared(presence)
+        async def run(read: Read) -> Any:
+            return await presence._read(read.plan(presence._ask))
+
+        self._board, self._read = Board(settings), AsyncSharedReads(run)
 
     def serves(self, scope: Scope) -> bool:
-        """Whether a request is for the board."""
+        """Return whether a request is for the board."""
         return scope["type"] == "http" and self._board.below(_path(scope)) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Request.url of Starlette is not used: it is built from the Host header, which may be
+        # anything.
         path = self._board.below(_path(scope)) or ""
-        asked = Asked(scope, receive)
-        request = Request(asked.method, path, asked.url.query, AsgiView(scope).header)
-        found = await self._run(self._board.answer(request))
-        response = Answered(found.body, found.status)
+        query = text(scope.get("query_string", b"").decode("latin-1"))
+        request = Request(scope["method"], path, query, AsgiView(scope).header)
+        answer = await self._run(self._board.answer(request))
+        response = StarletteResponse(answer.body, answer.status)
         response.raw_headers = [
-            (name.lower().encode(), value.encode()) for name, value in found.headers
+            (name.lower().encode(), value.encode()) for name, value in answer.headers
         ]
         await response(scope, receive, send)
 
@@ -53,30 +58,45 @@ class AsgiBoard:
 
 
 def _path(scope: Scope) -> str:
-    """The path below where the app is mounted, as PATH_INFO is: not every layer takes that off."""
+    """Return the path below where the app is mounted, like PATH_INFO under WSGI.
+
+    Some layers leave the root path in front of it, others take it off.
+    """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
-class AsyncShared:
-    """Reads for the tasks of an event loop; each loop has answers of its own."""
+class AsyncSharedReads:
+    """Reads that the tasks of one event loop share; each loop has slots of its own."""
 
-    def __init__(self, presence: AsyncPresence, clock: Clock = time.monotonic) -> None:
-        self._presence, self._clock = presence, clock
-        self._of_loop: RunVar[Slots] = RunVar("presence_board")
+    def __init__(
+        self, run: Callable[[Read], Awaitable[Any]], clock: Clock = time.monotonic
+    ) -> None:
+        """`run` asks Redis and returns the result."""
+        self._run, self._clock = run, clock
+        self._slots: WeakKeyDictionary[Any, Slots] = WeakKeyDictionary()
 
     async def __call__(self, read: Read) -> Slot:
-        """The answer to a question, a second old at most."""
-        slot, is_mine = self._slots().claim(read, anyio.Event)
-        if is_mine:
-            with slot.filled(self._clock):
-                slot.answer = await self._presence._read(read.plan(self._presence._ask))
-        else:
-            await slot.ready.wait()
-        return slot
-
-    def _slots(self) -> Slots:
-        slots = self._of_loop.get(None)
+        """Return the slot of a read, once it has a result or an error."""
+        loop, event = _running()
+        slots = self._slots.get(loop)
         if slots is None:
-            self._of_loop.set(slots := Slots(self._clock))
-        return slots
+            slots = self._slots[loop] = Slots(self._clock)
+        while True:
+            slot, is_mine = slots.claim(read, event)
+            if is_mine:
+                with slot.reading(self._clock):
+                    slot.fill(await self._run(read))
+            elif (ready := slot.ready) is not None:
+                await ready.wait()
+            if not slot.is_abandoned:
+                return slot
+
+
+def _running() -> tuple[Any, Callable[[], Any]]:
+    """Return the event loop that runs the caller, and its class of events."""
+    if not is_trio():
+        return asyncio.get_running_loop(), asyncio.Event
+    import trio
+
+    return trio.lowlevel.current_trio_token(), trio.Event

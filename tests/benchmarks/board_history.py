@@ -24,7 +24,7 @@ from presence_middleware.stores import keys
 from .machine import server
 
 DAYS = (7, 366)
-LATER = 5  # readers a round who share what the first one read
+LATER = 50  # readers a round who share what the first one read
 MINUTES = 1440
 
 
