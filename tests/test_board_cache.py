@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -167,37 +168,38 @@ def test_in_an_outage_the_loop_goes_on(silent: Settings) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_if_a_reader_is_cancelled_another_one_reads(backend: str) -> None:
-    asked, answered = 0, []
+    mine: ContextVar[anyio.CancelScope] = ContextVar("mine")
+    reading: list[anyio.CancelScope] = []
+    answered: list[str] = []
 
     async def main() -> None:
-        nonlocal asked
         release = anyio.Event()
 
         async def run(read: Read) -> str:
-            nonlocal asked
-            asked += 1
+            reading.append(mine.get())
             await release.wait()
             return "the answer"
 
         share = AsyncSharedReads(run)
 
-        async def reader(scope: anyio.CancelScope) -> None:
-            with scope:
+        async def reader() -> None:
+            with anyio.CancelScope() as scope:
+                mine.set(scope)
                 answered.append((await share(COUNTS)).result())
 
-        scopes = [anyio.CancelScope() for _ in range(6)]
         async with anyio.create_task_group() as group:
-            for scope in scopes:
-                group.start_soon(reader, scope)
-            await anyio.wait_all_tasks_blocked()
-            for scope in scopes[:2]:  # the first one, then whoever reads instead
-                scope.cancel()
+            for _ in range(6):
+                group.start_soon(reader)
+            for cancelled in range(2):  # the first one, then the one who reads instead
                 await anyio.wait_all_tasks_blocked()
+                assert len(reading) == cancelled + 1
+                reading[-1].cancel()
+            await anyio.wait_all_tasks_blocked()
             release.set()
 
     anyio.run(main, backend=backend)
     assert answered == ["the answer"] * 4
-    assert asked == 3
+    assert len(reading) == 3
 
 
 class Killed(BaseException):

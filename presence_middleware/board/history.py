@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
+from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -84,16 +85,17 @@ class Part(NamedTuple):
 def trips(step: int, first: int, last: int) -> Iterator[list[Part]]:
     """Split the minutes from `first` to `last` into the commands of each round trip."""
     size = min(DAY, POINTS_A_TRIP * step)
-    parts = []
+    commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // size))
+    parts = _parts(size, first, last)
+    while trip := list(islice(parts, commands)):
+        yield trip
+
+
+def _parts(size: int, first: int, last: int) -> Iterator[Part]:
     for start in range(first // size * size, last + 1, size):
         day, within = divmod(start, DAY)
         midnight = day * DAY
-        parts.append(
-            Part(day, max(within, first - midnight), min(within + size - 1, last - midnight))
-        )
-    commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // size))
-    for number in range(0, len(parts), commands):
-        yield parts[number : number + commands]
+        yield Part(day, max(within, first - midnight), min(within + size - 1, last - midnight))
 
 
 class EncodedHistory:
