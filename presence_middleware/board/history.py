@@ -2,8 +2,8 @@
 
 A chart shows no more than some 1,500 points, and a day has 1,440 minutes. A longer history is read
 in steps of several minutes. The point of a step is its highest minute, so no peak disappears. The
-server picks these minutes, so what is not shown is neither sent nor parsed. No step of the read
-takes an event loop more than a millisecond.
+server picks these minutes, so what is not shown is neither sent nor parsed. The round trips are so
+small that none of them holds an event loop for more than a millisecond.
 """
 
 from bisect import bisect_right
