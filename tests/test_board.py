@@ -344,9 +344,12 @@ def test_nobody_is_no_peak() -> None:
     assert json.loads(ask("/peak", found=Sample(NOON, 0)).body) == {"kind": "user", "peak": None}
 
 
-def test_a_query_has_few_parameters() -> None:
+def test_a_query_is_short_and_has_few_parameters() -> None:
     assert ask("/history", "&".join(["hours=1"] * MAX_PARAMETERS)).status == 200
     refused = ask("/history", "&".join(["hours=1"] * 30000))
+    assert refused.status == 400
+    assert b"longer than 8192 characters" in refused.body
+    refused = ask("/history", "&".join(["hours=1"] * (MAX_PARAMETERS + 1)))
     assert refused.status == 400
     assert b"more than 20 parameters" in refused.body
 

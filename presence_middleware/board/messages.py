@@ -11,6 +11,8 @@ from ..errors import QueryError
 
 Headers = tuple[tuple[str, str], ...]
 
+# Parsing a longer query could hold an event loop for several milliseconds.
+MAX_QUERY = 8192  # characters
 MAX_PARAMETERS = 20
 EVERYWHERE: Headers = (
     ("X-Content-Type-Options", "nosniff"),
@@ -34,8 +36,10 @@ class Request(NamedTuple):
     def parameter(self, name: str) -> str | None:
         """Return the first value of a query parameter; None if it is missing.
 
-        Raises `QueryError` if there are too many parameters.
+        Raises `QueryError` if the query is too long or has too many parameters.
         """
+        if len(self.query) > MAX_QUERY:
+            raise QueryError(f"the query is longer than {MAX_QUERY} characters")
         try:
             values = parse_qs(
                 self.query,
@@ -111,6 +115,5 @@ def _etag(body: bytes) -> str:
 
 
 def _matches(if_none_match: str | None, etag: str) -> bool:
-    # A layer that compresses the body turns the ETag into a weak one.
-    names = [name.strip().removeprefix("W/") for name in (if_none_match or "").split(",")]
-    return etag in names or "*" in names
+    # The header is a list of quoted strings. A layer that compresses the body puts W/ before ours.
+    return if_none_match is not None and (etag in if_none_match or if_none_match.strip() == "*")
