@@ -133,11 +133,17 @@ def test_a_day_stays_whole(valkey: Server, prefix: str) -> None:
 
 
 def test_what_is_no_longer_kept_or_still_to_come_is_not_shown(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, 1 / 24)
-    samples = {MINUTE - 60: 9, MINUTE - 59: 1, MINUTE: 2, MINUTE + 1: 8}
+    site = settings(valkey.url, prefix, 1.5 / 24)
+    samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
     write(site, samples)
-    assert points(ask(site, 24)) == [(MINUTE - 59, 1), (MINUTE, 2)]
-    assert points(ask(site, 24, Clock(NOON + 60 * 60))) == [(MINUTE + 1, 8)]
+    assert points(ask(site, 24)) == [(MINUTE - 89, 1), (MINUTE, 2)]
+    assert points(ask(site, 24, Clock(NOON + 90 * 60))) == [(MINUTE + 1, 8)]
+
+
+def test_no_number_of_hours_has_more_points() -> None:
+    for hours in range(1, 3660 * 24 + 1):
+        # The first and the last step may be cut, so there may be one more.
+        assert hours * 60 / step_for(hours) + 1 <= MAX_POINTS
 
 
 def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:

@@ -165,6 +165,16 @@ def test_a_query_that_is_not_percent_encoded_is_read_as_utf8(site: Settings) -> 
     assert raw_wsgi(site, b"id=a#b")["id"] == "a#b"
 
 
+def test_no_url_is_built_of_a_request(site: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of Starlette raise for a Host header that is no host."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr("starlette.datastructures.URL.__init__", refuse)
+    assert raw_asgi(site, b"id=bob")["id"] == "bob"
+
+
 def raw_wsgi(settings: Settings, query: bytes) -> Any:
     """Return what /last-seen answers to a query of any bytes (PEP 3333: in Latin-1)."""
     wrapped = wsgi.PresenceMiddleware(lambda *_: [], settings=settings)
@@ -354,3 +364,4 @@ def test_the_wheel_has_the_boards_files(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("board.html", "board.css", "board.js", "widget.js"):
         assert f"presence_middleware/board/static/{name}" in names
+    assert "presence_middleware/board/history.lua" in names
