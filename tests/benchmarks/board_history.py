@@ -5,7 +5,8 @@
 A real Valkey holds one sample a minute for the whole time. In each round a new board answers its
 first reader, who causes the read, then later readers, who share it. Every callback of the loop is
 timed. The table shows the longest callback, by the clock and by the processor time of its thread,
-and the sum of all callbacks of one request. The figures are medians of the rounds.
+and the sum of all callbacks of one request. The figures are medians of the rounds. On a machine
+that has other work, the clock also counts the wait for a processor.
 """
 
 import asyncio
