@@ -61,14 +61,14 @@ def silent() -> Iterator[Settings]:
 
 def shared_reads(settings: Settings, clock: Callable[[], float] = time.monotonic) -> SharedReads:
     presence = Presence(settings)
-    return SharedReads(lambda read: presence._read(read.plan(presence._ask)), clock)
+    return SharedReads(lambda read: presence.run(read.plan(presence.backend.queries)), clock)
 
 
 def async_reads(
     settings: Settings, clock: Callable[[], float] = time.monotonic
 ) -> AsyncSharedReads:
     presence = AsyncPresence(settings)
-    return AsyncSharedReads(lambda read: presence._read(read.plan(presence._ask)), clock)
+    return AsyncSharedReads(lambda read: presence.run(read.plan(presence.backend.queries)), clock)
 
 
 def at_once(share: SharedReads, read: Read) -> list[Slot]:

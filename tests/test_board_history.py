@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware.backend import Backend
 from presence_middleware.board.history import (
     DAY,
     MAX_POINTS,
@@ -23,7 +24,7 @@ from presence_middleware.board.history import (
     step_for,
     trips,
 )
-from presence_middleware.connections import close_async_clients, driver
+from presence_middleware.connections import close_async_clients
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.stores import Batch, Plan, keys
 
@@ -148,9 +149,9 @@ def test_no_number_of_hours_has_more_points() -> None:
 
 def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     site = settings(backend_url, prefix, 7)
-    redis = driver(site.redis_url)
+    backend = Backend(site)
     for minute, count in {MINUTE - 1500: 4, MINUTE - 721: 3, MINUTE - 1: 0, MINUTE: 5}.items():
-        redis.run(site.samples().record(minute, {"user": count, "guest": 1}))
+        backend.driver.run(backend.history.record(minute, {"user": count, "guest": 1}))
     day = [(MINUTE - 721, 3), (MINUTE - 1, 0), (MINUTE, 5)]
     assert points(ask(site, 24)) == day
     # In steps of 10 minutes, the last two minutes are one point.
@@ -170,7 +171,7 @@ def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     presence = Presence(site, clock=Clock(NOON))
     read = read_for(site.prefix, "user", site.history, hours)
     batches: list[tuple[int, int]] = []
-    presence._read(observed(read.plan(presence._ask), batches))
+    presence.run(observed(read.plan(presence.backend.queries), batches))
     assert max(commands for commands, _ in batches) <= 16
     assert max(numbers for _, numbers in batches) <= 2 * POINTS_A_TRIP
     assert 0 < sum(numbers for _, numbers in batches) <= 2 * MAX_POINTS

@@ -10,8 +10,8 @@ from starlette.responses import Response as StarletteResponse
 
 from ..connections.loops import is_trio
 from ..presence import AsyncPresence
+from ..request import AsgiRequest, text
 from ..settings import Settings
-from ..views import AsgiView, text
 from .cache import Clock, Slot, Slots
 from .messages import Request, Response
 from .reads import Read
@@ -27,7 +27,7 @@ class AsgiBoard:
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         async def run(read: Read) -> Any:
-            return await presence._read(read.plan(presence._ask))
+            return await presence.run(read.plan(presence.backend.queries))
 
         self._board, self._read = Board(settings), AsyncSharedReads(run)
 
@@ -40,7 +40,7 @@ class AsgiBoard:
         # anything.
         path = self._board.below(_path(scope)) or ""
         query = text(scope.get("query_string", b"").decode("latin-1"))
-        request = Request(scope["method"], path, query, AsgiView(scope).header)
+        request = Request(scope["method"], path, query, AsgiRequest(scope).header)
         answer = await self._run(self._board.answer(request))
         response = StarletteResponse(answer.body, answer.status)
         response.raw_headers = [

@@ -56,7 +56,7 @@ def span_of(step: int) -> int:
 
 def history(ask: Queries, prefix: str, kind: str, keep: float, step: int) -> "Plan[EncodedHistory]":
     """Read the points of a kind, as far back as the step is used and samples are kept."""
-    now = yield from ask._now()
+    now = yield from ask.now()
     last = keys.minute_of(now)
     oldest = 1 + max(last - span_of(step), keys.minute_of(now - keep))
     first = -(-oldest // step) * step  # where a step begins

@@ -38,13 +38,13 @@ def counts(ask: Queries) -> Plan[dict[str, int]]:
 
 def online(ask: Queries, kind: str) -> Plan[Dated]:
     """List the newest sightings of a kind."""
-    now = moment_of((yield from ask._now()))
+    now = moment_of((yield from ask.now()))
     return Dated(now, (yield from ask.online(kind, None, LISTED, None)))
 
 
 def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Dated]:
     """Return whether an id is online, and when it was last seen if its store has times."""
-    now = moment_of((yield from ask._now()))
+    now = moment_of((yield from ask.now()))
     is_online = yield from ask.is_online(id, kind, None)
     last_seen = (yield from ask.last_seen(id, kind)) if has_times else None
     return Dated(now, (is_online, last_seen))

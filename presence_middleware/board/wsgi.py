@@ -6,8 +6,8 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..presence import Presence
+from ..request import WsgiRequest, text
 from ..settings import Settings
-from ..views import WsgiView, text
 from .cache import SharedReads
 from .messages import Request, Response
 from .reads import Read
@@ -24,7 +24,7 @@ class WsgiBoard:
 
     def __init__(self, settings: Settings, presence: Presence) -> None:
         def run(read: Read) -> Any:
-            return presence._read(read.plan(presence._ask))
+            return presence.run(read.plan(presence.backend.queries))
 
         self._board, self._read = Board(settings), SharedReads(run)
 
@@ -35,7 +35,7 @@ class WsgiBoard:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = self._board.below(environ.get("PATH_INFO", "")) or ""
         query = text(environ.get("QUERY_STRING", ""))
-        request = Request(environ["REQUEST_METHOD"], path, query, WsgiView(environ).header)
+        request = Request(environ["REQUEST_METHOD"], path, query, WsgiRequest(environ).header)
         answer = self._run(self._board.answer(request))
         response = webob.Response(
             status=answer.status, headerlist=list(answer.headers), app_iter=[answer.body]
