@@ -107,13 +107,12 @@ def round_trips(url: str) -> None:
             ("counts() over 64 shards and three kinds", presence.counts),
             ("online()", presence.online),
         ):
-            for number in range(500):
-                recorder.record(("user", f"user{number}"), time.monotonic())
-                recorder.record(("guest", f"guest{number}"), time.monotonic())
-            work()  # the first also asks the time, and what all agree on
-            recorder.record(("user", "again"), time.monotonic())
-            executed.clear()
-            work()
+            for _ in range(2):  # the first also asks the time, and what all agree on
+                for number in range(500):
+                    recorder.record(("user", f"user{number}"), time.monotonic())
+                    recorder.record(("guest", f"guest{number}"), time.monotonic())
+                executed.clear()
+                work()
             print(f"  {name}: {len(executed)} round trip(s), {sum(executed)} commands")
             recorder.flush()
     finally:
