@@ -45,7 +45,6 @@ class Backend:
             settings.prefix,
             settings.shards,
             max(store.keep for store in self.stores.values()),
-            lambda: self.health.generation,
         )
         self.history = History(settings.prefix, settings.history)
         self.queries = Queries(settings, self.clock, self.stores, self.layout, self.history)

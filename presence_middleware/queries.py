@@ -114,9 +114,12 @@ class Queries:
         if self._layout.is_known(stamp):
             return (yield from plan)
         answer, problem = yield from run_all([plan, self._layout.check(stamp)])
-        for outcome in (problem, answer):
-            if isinstance(outcome, Exception):
-                raise outcome
+        if isinstance(problem, Exception):
+            if not self._layout.is_agreed:
+                raise problem
+            self._layout.trust(stamp)  # it stands while the node that keeps it is away
+        if isinstance(answer, Exception):
+            raise answer
         return answer  # type: ignore[return-value]
 
     def _latest(self) -> Plan[float]:

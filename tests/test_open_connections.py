@@ -33,7 +33,7 @@ class Worker:
 
     def __init__(self, url: str, prefix: str, clock: Clock, **others: Any) -> None:
         given = settings(url, prefix, **{"identity": CHAIN, "window": 60, **others})
-        self.clock, self.recorder = clock, Recorder(given, clock=clock)
+        self.clock, self.recorder = clock, Recorder(given, clock=clock, background=False)
         self.presence = Presence(given, clock=clock)
 
     def open(self, user: str | None = None, **state: object) -> Visit:

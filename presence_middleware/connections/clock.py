@@ -22,7 +22,8 @@ class ServerClock:
     def __init__(self, health: RedisHealth, clock: Callable[[], float] | None = None) -> None:
         """`clock` returns seconds since the epoch, and is then used in place of the server's."""
         self.stamp: Callable[[], float] = clock or time.monotonic
-        self._given = clock is not None
+        self.is_server_time = clock is None
+        """Whether stamps become times of the server, rather than of a clock that was passed."""
         self._health = health
         self._low = self._high = 0.0
         self._asked = 0.0
@@ -34,7 +35,7 @@ class ServerClock:
 
         The monotonic clock stands still while a machine sleeps: after that, an answer is wrong.
         """
-        if self._given or self._is_known(trusted):
+        if not self.is_server_time or self._is_known(trusted):
             return
         yield from self._ask()
         if self._high - self._low > WIDE:  # a connection was made on the way: now there is one

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
 from . import hosts
-from .drivers import Driver, checked, errors_of_redis, execute, fill, is_refusing
+from .drivers import Driver, checked, errors_of_redis, execute, fill, is_refusing, ours
 
 PORT = 6379
 FORM = (
@@ -97,31 +97,50 @@ class ClusterDriver(Driver):
         raise failure or PresenceUnavailable("no node of the Cluster is known")
 
     def _ask_owners(self, client: Any, batch: Batch, *, is_again: bool = False) -> list[Any]:
-        """Asks each node for its keys; after an error with what has become of the Cluster since."""
+        """Ask each node for its keys.
+
+        Of a tolerant batch, the commands for a node that does not answer have errors as replies.
+        """
         from redis import exceptions
 
-        replies: dict[int, Any] = {}
-        node: Any = None
         try:
-            for node, commands in _by_node(client, batch):
-                part = Batch(tuple(commands.values()), batch.atomic)
-                pipeline = client.get_redis_connection(node).pipeline(transaction=batch.atomic)
-                answers = fill(pipeline, part).execute(raise_on_error=False)
-                if not is_again:
-                    _raise_if_moved(answers)
-                replies |= zip(commands, answers, strict=True)
+            nodes = _by_node(client, batch)
+        except exceptions.RedisClusterException:  # nobody had the slot
+            self._look_again(client, None)
+            nodes = _by_node(client, batch)
+        replies: dict[int, Any] = {}
+        for node, commands in nodes:
+            part = Batch(tuple(commands.values()), batch.atomic)
+            try:
+                answers = self._ask_owner(client, node, part, is_again=is_again)
+            except Exception as error:
+                if not batch.is_tolerant:
+                    raise
+                self.health.lost_connection()
+                answers = [ours(error)] * len(commands)
+            replies |= zip(commands, answers, strict=True)
+        return checked([replies[number] for number in range(len(batch.commands))], batch)
+
+    def _ask_owner(self, client: Any, node: Any, part: Batch, *, is_again: bool) -> list[Any]:
+        """Ask one node; after an error, whoever has its keys by then."""
+        from redis import exceptions
+
+        try:
+            pipeline = client.get_redis_connection(node).pipeline(transaction=part.atomic)
+            answers: list[Any] = fill(pipeline, part).execute(raise_on_error=False)
+            if not is_again:
+                _raise_if_moved(answers)
         except (
             exceptions.ConnectionError,
             exceptions.TimeoutError,
             exceptions.ClusterError,
-            exceptions.RedisClusterException,  # nobody had the slot
             exceptions.AskError,  # the key has moved
         ) as error:
             self._look_again(client, node)
             if is_again or isinstance(error, exceptions.TimeoutError):
                 raise
-            return self._ask_owners(client, batch, is_again=True)
-        return checked([replies[number] for number in range(len(batch.commands))], batch)
+            return self._ask_owners(client, part, is_again=True)
+        return answers
 
     def _look_again(self, client: Any, failed: Any) -> None:
         """Learns anew who has which keys."""

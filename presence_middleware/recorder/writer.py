@@ -230,7 +230,10 @@ class Writer:
     def _clean(self, shard: Store, now: float) -> None:
         try:
             for _ in range(CLEAN_ROUNDS):
-                if not self.driver.run(shard.clean_up(self._clock.moment(now))):
+                plan = shard.clean_up(
+                    self._clock.moment(now), is_server_time=self._clock.is_server_time
+                )
+                if not self.driver.run(plan):
                     self._hints.cleaned(None)
                     return
         except PresenceUnavailable as error:

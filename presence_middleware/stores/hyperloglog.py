@@ -76,7 +76,7 @@ class HyperLogLog:
     def keys(self, now: float) -> list[str]:
         return [self._key(minute) for minute in keys.minutes_of(now, self.keep)]
 
-    def clean_up(self, now: float) -> Plan[bool]:
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         """Remove processes that have gone; every minute expires by itself."""
         silent = now - self.keep - 2 * keys.SLACK
         yield Batch((("ZREMRANGEBYSCORE", self._writers, "-inf", silent),))

@@ -112,10 +112,12 @@ class MinuteSets:
     def keys(self, now: float) -> list[str]:
         return self._keys(now, self.keep)
 
-    def clean_up(self, now: float) -> Plan[bool]:
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         """Remove processes that have gone; every minute expires by itself."""
         silent = now - self.keep - 2 * keys.SLACK
         yield Batch((("ZREMRANGEBYSCORE", self._writers, "-inf", silent),))
+        if not is_server_time:
+            return False
         return (yield from clamp_future_scores(self._departures.keys, now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:

@@ -130,8 +130,11 @@ class SortedSet:
     def keys(self, now: float) -> list[str]:
         return [self._seen]
 
-    def clean_up(self, now: float) -> Plan[bool]:
-        are_ahead = yield from clamp_future_scores((self._seen, *self._departures.keys), now)
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+        are_ahead = False
+        if is_server_time:
+            names = (self._seen, *self._departures.keys)
+            are_ahead = yield from clamp_future_scores(names, now)
         # By score, never by rank: when two workers do this at once, ranks have moved for the
         # second, and it would remove people who are online.
         stale = ("ZRANGE", self._seen, "-inf", now - self.keep, "BYSCORE")

@@ -74,5 +74,9 @@ class Store(Protocol):
     def keys(self, now: float) -> list[str]:
         """The keys in which those of the window are."""
 
-    def clean_up(self, now: float) -> Plan[bool]:
-        """Removes a bounded number of the stale; returns whether there may be more."""
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+        """Remove a bounded number of the stale; return whether there may be more.
+
+        What lies ahead of the server's time was written before its clock was set back, and is
+        moved to now. A clock that a site passes may jump, so that says nothing there.
+        """
