@@ -130,7 +130,7 @@ class Writer:
         write = self._rewrites.write(self._clock.microseconds(stamp))
         tried = [shard for shard in shards if attempt.may_try(shard.name)]
         plans: list[Plan[Any]] = [
-            shard.record(self._stamped(shards[shard]), write) for shard in tried
+            shard.record(self.stamped(shards[shard]), write) for shard in tried
         ]
         if query is not None:
             plans.append(query)
@@ -157,7 +157,7 @@ class Writer:
         self._health.failed(place)
         attempt.failure = error
 
-    def _stamped(self, taken: Sequence[Seen]) -> list[Stamped]:
+    def stamped(self, taken: Sequence[Seen]) -> list[Stamped]:
         """Return sightings with the server's time."""
         microseconds = self._clock.microseconds
         stamped: list[Stamped] = []

@@ -52,7 +52,7 @@ class RecordScript:
 
     def __init__(self, name: str, prefix: str, kind: str, keep: float, most: int) -> None:
         """`most` is how many members there may be; past it, only those that are there refresh."""
-        self._script = _text_of(name)
+        self._script = text_of(name)
         self._keys = (
             keys.left(prefix, kind),
             keys.forgotten(prefix, kind),
@@ -99,7 +99,8 @@ class RecordScript:
 
 
 @cache
-def _text_of(script: str) -> str:
+def text_of(script: str) -> str:
+    """Return the text of one of the record scripts."""
     return files(__package__).joinpath(f"{script}.lua").read_text("utf-8")
 
 
