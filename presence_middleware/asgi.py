@@ -7,10 +7,10 @@ from .board import asgi_board
 from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .presence import AsyncPresence
-from .recorder import Visit, recorder_for
+from .recorder import Recorder, Visit, recorder_for
+from .request import READER, VISIT, AsgiRequest
 from .settings import Settings
 from .stores import Plan
-from .views import READER, VISIT, AsgiView
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -45,7 +45,7 @@ class PresenceMiddleware:
         self._problem: SettingsError | None = None
         try:
             self.recorder = recorder_for(settings, client, clock)
-            self.presence = AsyncPresence(self.recorder.settings, client=client, clock=clock)
+            self.presence = AsyncPresence.of(self.recorder.backend)
             self._board = asgi_board(self.recorder.settings, self.presence)
         except SettingsError as error:
             if not is_in_loop():
@@ -68,8 +68,8 @@ class PresenceMiddleware:
         if self._board is not None and self._board.serves(scope):
             await self._board(scope, receive, send)
             return
-        visit = scope[VISIT] = self.recorder.open(AsgiView(scope))
-        scope[READER] = AsyncRequestPresence(self.presence, visit)
+        visit = AsgiVisit(self.recorder, scope)
+        scope[VISIT] = scope[READER] = visit
         try:
             await self.app(scope, receive, send)
         finally:
@@ -90,18 +90,19 @@ class PresenceMiddleware:
         return receive_and_close
 
 
-class AsyncRequestPresence(AsyncPresence):
-    """The reader in the scope: writes what its process holds, so that who asks sees himself."""
+class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
+    """The visit in the scope, which is also a reader: whoever asks is counted."""
 
-    __slots__ = ("_visit",)
+    def __init__(self, recorder: Recorder, scope: Scope) -> None:
+        AsgiRequest.__init__(self, scope)
+        recorder.open(self)
 
-    def __init__(self, presence: AsyncPresence, visit: Visit) -> None:
-        self._driver, self._ask = presence._driver, presence._ask
-        self._visit = visit
-
-    async def _read(self, plan: Plan[T]) -> T:
-        await in_thread(self._visit.flush)
-        return await self._driver.run(plan)
+    async def run(self, plan: Plan[T]) -> T:
+        """Write what this process holds, this visit included, and run the plan."""
+        self.record()
+        if self.recorder.has_pending:
+            return await in_thread(self.recorder.read, plan)
+        return await self.backend.async_driver.run(plan)
 
 
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:

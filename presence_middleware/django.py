@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import LazyObject, empty
 
-from .views import USER
+from .request import USER
 
 
 @sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django has no types

@@ -11,6 +11,7 @@ from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
 from . import values
+from .backend import Backend
 from .connections import Driver, eviction_policy, facts
 from .errors import PresenceError
 from .settings import Settings, variable
@@ -53,7 +54,7 @@ def _written(setting: Field[Any], value: object) -> str:
     if not setting.repr:
         return "***" if value else ""
     if setting.metadata["parse"] is values.duration:
-        return values.spoken(float(str(value)))
+        return values.format_duration(float(str(value)))
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -61,10 +62,11 @@ def _written(setting: Field[Any], value: object) -> str:
     return str(value)
 
 
-def examine(settings: Settings, driver: Driver) -> Iterator[Finding]:
-    """All findings, one after the other. A question that fails is a finding as well."""
+def examine(backend: Backend) -> Iterator[Finding]:
+    """Yield all findings, one after the other. A question that fails is a finding as well."""
+    settings, driver = backend.settings, backend.driver
     try:
-        now = driver.run(driver.clock.now())
+        now = driver.run(backend.clock.now())
     except PresenceError as error:
         yield Finding(False, str(error))
         return
@@ -72,8 +74,8 @@ def examine(settings: Settings, driver: Driver) -> Iterator[Finding]:
         for question in (_version(), _clock(), _eviction(), _memory()):
             finding = _ask(node, question)
             yield finding._replace(what=f"{name} {finding.what}".lstrip())
-    yield _ask(driver, _shards(settings, driver))
-    for kind, store in settings.stores().items():
+    yield _ask(driver, _shards(backend))
+    for kind, store in backend.stores.items():
         yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
 
 
@@ -119,13 +121,13 @@ def _memory() -> Plan[Finding]:
     return Finding(is_low, f"memory: {_bytes(used)}{limit}{'' if is_low else ': nearly full'}")
 
 
-def _shards(settings: Settings, driver: Driver) -> Plan[Finding]:
+def _shards(backend: Backend) -> Plan[Finding]:
     """Whether all agree on how many shards there are, and how they lie on the nodes."""
-    yield from settings.layout().check(0)
-    shards = next(iter(settings.stores().values())).all
-    each = Counter(driver.place(shard.name) for shard in shards).values()
+    yield from backend.layout.check(0)
+    driver, shards = backend.driver, next(iter(backend.stores.values())).all
+    each = Counter(driver.node_of(shard.name) for shard in shards).values()
     spread = f", {_range(each)} on each of {len(each)} nodes" if driver.nodes()[0][0] else ""
-    return Finding(True, f"shards: {settings.shards}{spread}")
+    return Finding(True, f"shards: {backend.settings.shards}{spread}")
 
 
 def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
@@ -145,7 +147,7 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
         f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys"
         f"{_balance(store, members)}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
-        f"{values.spoken(max(map(int, lives)))}"
+        f"{values.format_duration(max(map(int, lives)))}"
     )
     if lasting:
         return Finding(False, f"{found}; these have no time to live: {', '.join(lasting)}")

@@ -24,4 +24,8 @@ class UnsupportedQuery(QueryError):
 
 
 class PresenceUnavailable(PresenceError):
-    """Redis could not answer: refused, timed out, out of memory, loading …"""
+    """Redis could not answer: it is down, silent, out of memory, loading …"""
+
+
+class RedisRefused(PresenceUnavailable):
+    """Redis answered, and refused: out of memory, read-only, loading, without permission …"""

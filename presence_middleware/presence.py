@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
-from .connections import AsyncRunner, Driver, async_driver, close_async_clients, driver
-from .queries import Id, Queries, Window
+from .backend import Backend, backend_for
+from .connections import close_async_clients
+from .queries import Id, Window
 from .settings import Settings
 from .stores import Plan, Sample, Sighting
 
@@ -22,7 +23,8 @@ Clock = Callable[[], float]
 class Presence:
     """Answers from any process of the site, or from another program with the same settings."""
 
-    __slots__ = ("_ask", "_driver")
+    backend: Backend
+    """The site's Redis."""
 
     def __init__(
         self,
@@ -31,23 +33,33 @@ class Presence:
         client: Any = None,
         clock: Clock | None = None,
     ) -> None:
-        """`client` is a `redis.Redis`; `clock` returns seconds since the epoch, not Redis's."""
-        settings = Settings.from_env() if settings is None else settings
-        self._driver: Driver = driver(settings.redis_url, client, clock)
-        self._ask = Queries(settings, self._driver.clock)
+        """Read with `settings`, by default those of the environment.
+
+        `client` is a `redis.Redis` to use. `clock` returns seconds since the epoch, and is used in
+        place of the server's time. Raises `SettingsError`; never connects.
+        """
+        self.backend = backend_for(settings, client, clock)
+        _ = self.backend.driver  # of a client that does not fit, now
 
     @classmethod
     def from_env(cls) -> Self:
-        """One with the settings of the environment."""
+        """Return one with the settings of the environment."""
         return cls()
+
+    @classmethod
+    def of(cls, backend: Backend) -> Self:
+        """Return one that reads through a backend that is there already."""
+        presence = cls.__new__(cls)
+        presence.backend = backend
+        return presence
 
     def count(self, kind: str | None = None, *, window: Window = None) -> int:
         """How many are online."""
-        return self._read(self._ask.count(kind, window))
+        return self.run(self.backend.queries.count(kind, window))
 
     def counts(self, *, window: Window = None) -> dict[str, int]:
         """How many of each kind are online."""
-        return self._read(self._ask.counts(window))
+        return self.run(self.backend.queries.counts(window))
 
     def online(
         self,
@@ -58,63 +70,65 @@ class Presence:
         window: Window = None,
     ) -> list[Sighting]:
         """Who is online, newest first; `limit=None`: everyone; `before=`: the last of a page."""
-        return self._read(self._ask.online(kind, window, limit, before))
+        return self.run(self.backend.queries.online(kind, window, limit, before))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
         """Whether one is online."""
-        return self._read(self._ask.is_online(id, kind, window))
+        return self.run(self.backend.queries.is_online(id, kind, window))
 
     def last_seen(self, id: Id, kind: str | None = None) -> datetime | None:
         """When one was last seen, in UTC, also if offline; None when that is not kept any more."""
-        return self._read(self._ask.last_seen(id, kind))
+        return self.run(self.backend.queries.last_seen(id, kind))
 
     def online_among(
         self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
     ) -> list[str]:
         """Which of these are online, in their order."""
-        return self._read(self._ask.online_among(ids, kind, window))
+        return self.run(self.backend.queries.online_among(ids, kind, window))
 
     def online_friends(
         self, key: str, kind: str | None = None, *, window: Window = None
     ) -> list[str]:
         """Which members of the set or sorted set at `key` are online, newest first, in one read."""
-        return self._read(self._ask.online_friends(key, kind, window))
+        return self.run(self.backend.queries.online_friends(key, kind, window))
 
     def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
         """How many were online, for each minute that was sampled, oldest first."""
-        return self._read(self._ask.history(hours, kind))
+        return self.run(self.backend.queries.history(hours, kind))
 
     def peak(self, kind: str | None = None) -> Sample | None:
         """The most that were ever online in a minute, and when; None before the first sample."""
-        return self._read(self._ask.peak(kind))
+        return self.run(self.backend.queries.peak(kind))
 
     def reset_peak(self, kind: str | None = None) -> None:
         """Forgets the peak: it is counted from now on."""
-        self._driver.run(self._ask.reset_peak(kind))
+        self.backend.driver.run(self.backend.queries.reset_peak(kind))
 
     def touch(self, id: Id, kind: str | None = None) -> None:
         """Says that one is here now, where no request does."""
-        self._driver.run(self._ask.touch(id, kind))
+        self.backend.driver.run(self.backend.queries.touch(id, kind))
 
     def leave(self, id: Id, kind: str | None = None) -> None:
         """Takes one offline at once: nothing that came before counts any more, on any worker.
 
         Nor do connections that stay open, until their handler calls `identify` again.
         """
-        self._driver.run(self._ask.leave(id, kind))
+        self.backend.driver.run(self.backend.queries.leave(id, kind))
 
     def forget(self, id: Id, kind: str | None = None) -> None:
         """Erases one, last-seen time included; what came before, or is open, brings nobody back."""
-        self._driver.run(self._ask.forget(id, kind))
+        self.backend.driver.run(self.backend.queries.forget(id, kind))
 
-    def _read(self, plan: Plan[T]) -> T:
-        return self._driver.run(plan)
+    def run(self, plan: Plan[T]) -> T:
+        """Run a plan of this site's Redis and return its result."""
+        return self.backend.driver.run(plan)
 
 
 class AsyncPresence:
     """`Presence` for coroutines: the same names, with `await`."""
 
-    __slots__ = ("_ask", "_driver")
+    backend: Backend
+    """The site's Redis."""
 
     def __init__(
         self,
@@ -123,23 +137,33 @@ class AsyncPresence:
         client: Any = None,
         clock: Clock | None = None,
     ) -> None:
-        """`client` is a `redis.asyncio.Redis`, or a `redis.Redis`, which then runs in threads."""
-        settings = Settings.from_env() if settings is None else settings
-        self._driver: AsyncRunner = async_driver(settings.redis_url, client, clock)
-        self._ask = Queries(settings, self._driver.clock)
+        """Read with `settings`, by default those of the environment.
+
+        `client` is a `redis.asyncio.Redis`, or a `redis.Redis`, which then runs in threads. `clock`
+        is as for `Presence`. Raises `SettingsError`; never connects.
+        """
+        self.backend = backend_for(settings, client, clock)
+        _ = self.backend.async_driver  # of a client that does not fit, now
 
     @classmethod
     def from_env(cls) -> Self:
-        """One with the settings of the environment."""
+        """Return one with the settings of the environment."""
         return cls()
+
+    @classmethod
+    def of(cls, backend: Backend) -> Self:
+        """Return one that reads through a backend that is there already."""
+        presence = cls.__new__(cls)
+        presence.backend = backend
+        return presence
 
     async def count(self, kind: str | None = None, *, window: Window = None) -> int:
         """How many are online."""
-        return await self._read(self._ask.count(kind, window))
+        return await self.run(self.backend.queries.count(kind, window))
 
     async def counts(self, *, window: Window = None) -> dict[str, int]:
         """How many of each kind are online."""
-        return await self._read(self._ask.counts(window))
+        return await self.run(self.backend.queries.counts(window))
 
     async def online(
         self,
@@ -150,58 +174,59 @@ class AsyncPresence:
         window: Window = None,
     ) -> list[Sighting]:
         """Who is online, newest first; `limit=None`: everyone; `before=`: the last of a page."""
-        return await self._read(self._ask.online(kind, window, limit, before))
+        return await self.run(self.backend.queries.online(kind, window, limit, before))
 
     async def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
         """Whether one is online."""
-        return await self._read(self._ask.is_online(id, kind, window))
+        return await self.run(self.backend.queries.is_online(id, kind, window))
 
     async def last_seen(self, id: Id, kind: str | None = None) -> datetime | None:
         """When one was last seen, in UTC, also if offline; None when that is not kept any more."""
-        return await self._read(self._ask.last_seen(id, kind))
+        return await self.run(self.backend.queries.last_seen(id, kind))
 
     async def online_among(
         self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
     ) -> list[str]:
         """Which of these are online, in their order."""
-        return await self._read(self._ask.online_among(ids, kind, window))
+        return await self.run(self.backend.queries.online_among(ids, kind, window))
 
     async def online_friends(
         self, key: str, kind: str | None = None, *, window: Window = None
     ) -> list[str]:
         """Which members of the set or sorted set at `key` are online, newest first, in one read."""
-        return await self._read(self._ask.online_friends(key, kind, window))
+        return await self.run(self.backend.queries.online_friends(key, kind, window))
 
     async def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
         """How many were online, for each minute that was sampled, oldest first."""
-        return await self._read(self._ask.history(hours, kind))
+        return await self.run(self.backend.queries.history(hours, kind))
 
     async def peak(self, kind: str | None = None) -> Sample | None:
         """The most that were ever online in a minute, and when; None before the first sample."""
-        return await self._read(self._ask.peak(kind))
+        return await self.run(self.backend.queries.peak(kind))
 
     async def reset_peak(self, kind: str | None = None) -> None:
         """Forgets the peak: it is counted from now on."""
-        await self._driver.run(self._ask.reset_peak(kind))
+        await self.backend.async_driver.run(self.backend.queries.reset_peak(kind))
 
     async def touch(self, id: Id, kind: str | None = None) -> None:
         """Says that one is here now, where no request does."""
-        await self._driver.run(self._ask.touch(id, kind))
+        await self.backend.async_driver.run(self.backend.queries.touch(id, kind))
 
     async def leave(self, id: Id, kind: str | None = None) -> None:
         """Takes one offline at once: nothing that came before counts any more, on any worker.
 
         Nor do connections that stay open, until their handler calls `identify` again.
         """
-        await self._driver.run(self._ask.leave(id, kind))
+        await self.backend.async_driver.run(self.backend.queries.leave(id, kind))
 
     async def forget(self, id: Id, kind: str | None = None) -> None:
         """Erases one, last-seen time included; what came before, or is open, brings nobody back."""
-        await self._driver.run(self._ask.forget(id, kind))
+        await self.backend.async_driver.run(self.backend.queries.forget(id, kind))
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop; the next read opens new ones."""
         await close_async_clients()
 
-    async def _read(self, plan: Plan[T]) -> T:
-        return await self._driver.run(plan)
+    async def run(self, plan: Plan[T]) -> T:
+        """Run a plan of this site's Redis and return its result."""
+        return await self.backend.async_driver.run(plan)

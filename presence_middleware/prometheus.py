@@ -42,7 +42,12 @@ class PresenceCollector(Collector):
         """
         self._recorder = recorder_for() if recorder is None else recorder
         self._kinds = self._recorder.settings.kinds
-        self._presence = Presence(self._recorder.settings, client=client)
+        backend = self._recorder.backend
+        self._presence = (
+            Presence.of(backend)
+            if client is None
+            else Presence(self._recorder.settings, client=client)
+        )
         self._site: Site | None = None
         self._read_at = 0.0
 
@@ -55,7 +60,10 @@ class PresenceCollector(Collector):
         return self._families(self._read())
 
     def _families(self, site: Site) -> list[Metric]:
-        return [*_of_site(site), *_of_process(self._recorder.stats(), self._recorder.is_cut_off)]
+        return [
+            *_of_site(site),
+            *_of_process(self._recorder.stats(), self._recorder.health.is_outage),
+        ]
 
     def _read(self) -> Site:
         # No lock: a fork or gevent's patch could leave it taken. Who comes meanwhile gets the last.

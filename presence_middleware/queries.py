@@ -4,16 +4,18 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import TypeVar
 
 from . import values
 from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity import as_kept, known_kind
+from .identity import known_kind, normalize_id
 from .settings import Settings
-from .stores import Plan, Sample, Shards, Sighting, moment_of
+from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
 
+T = TypeVar("T")
 Id = str | int
 Window = float | str | object
 
@@ -21,23 +23,33 @@ Window = float | str | object
 class Queries:
     """The questions about one site."""
 
-    def __init__(self, settings: Settings, clock: ServerClock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: ServerClock,
+        stores: Mapping[str, Shards],
+        layout: Layout,
+        history: History,
+    ) -> None:
         self._clock = clock
         self._window = settings.window
         self._kinds = settings.kinds
-        self._stores = settings.stores()
-        self._layout = settings.layout()
-        self._history = settings.samples()
+        self._stores, self._layout, self._history = stores, layout, history
+
+    def now(self) -> Plan[float]:
+        """Return the time in seconds since the epoch by the server's clock, for a read."""
+        return (yield from self._clock.now())
 
     def count(self, kind: str | None, window: Window) -> Plan[int]:
         store, seconds = self._within(kind, window)
-        return (yield from store.count((yield from self._now()), seconds))
+        now = yield from self.now()
+        return (yield from self._read(store.count(now, seconds)))
 
     def counts(self, window: Window) -> Plan[dict[str, int]]:
-        counts = {}
-        for kind in self._kinds:
-            counts[kind] = yield from self.count(kind, window)
-        return counts
+        asked = [self._within(kind, window) for kind in self._kinds]
+        now = yield from self.now()
+        plans = [store.count(now, seconds) for store, seconds in asked]
+        return dict(zip(self._kinds, (yield from self._read(merge_plans(plans))), strict=True))
 
     def online(
         self, kind: str | None, window: Window, limit: int | None, before: Sighting | None
@@ -45,34 +57,37 @@ class Queries:
         store, seconds = self._within(kind, window)
         if limit is not None and limit < 1:
             raise QueryError(f"limit is {limit!r}: at least 1, or None for everyone")
-        now = yield from self._now()
-        return (yield from store.online(now, seconds, limit, before))
+        now = yield from self.now()
+        return (yield from self._read(store.online(now, seconds, limit, before)))
 
     def is_online(self, id: Id, kind: str | None, window: Window) -> Plan[bool]:
         return bool((yield from self.online_among([id], kind, window)))
 
     def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
         store, seconds = self._within(kind, window)
-        if not (kept := list(dict.fromkeys(map(_kept, ids)))):
+        if not (stored := list(dict.fromkeys(map(_stored, ids)))):
             return []
-        online = yield from store.online_among(kept, (yield from self._now()), seconds)
+        now = yield from self.now()
+        online = yield from self._read(store.online_among(stored, now, seconds))
         return [sighting.id for sighting in online]
 
     def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
         store, seconds = self._within(kind, window)
-        online = yield from store.online_friends(key, (yield from self._now()), seconds)
+        now = yield from self.now()
+        online = yield from self._read(store.online_friends(key, now, seconds))
         return [sighting.id for sighting in online]
 
     def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
-        store, kept = self._store(kind), _kept(id)
-        stamp = yield from store.of(kept).last_seen(kept, (yield from self._now()))
+        store, stored = self._store(kind), _stored(id)
+        now = yield from self.now()
+        stamp = yield from self._read(store.shard_for(stored).last_seen(stored, now))
         return None if stamp is None else moment_of(stamp)
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         name = self._known(kind)
         if not 0 < hours < math.inf:
             raise QueryError(f"hours is {hours!r}: a number above zero")
-        now = yield from self._now()
+        now = yield from self.now()
         return (yield from self._history.samples(name, now - hours * 3600, now))
 
     def peak(self, kind: str | None) -> Plan[Sample | None]:
@@ -82,25 +97,33 @@ class Queries:
         yield from self._history.reset_peak(self._known(kind))
 
     def touch(self, id: Id, kind: str | None) -> Plan[None]:
-        store, kept = self._store(kind), _kept(id)
-        yield from store.of(kept).touch(kept, (yield from self._latest()))
+        store, stored = self._store(kind), _stored(id)
+        yield from store.shard_for(stored).touch(stored, (yield from self._latest()))
 
     def leave(self, id: Id, kind: str | None) -> Plan[None]:
-        store, kept = self._store(kind), _kept(id)
-        yield from store.of(kept).leave(kept, (yield from self._latest()))
+        store, stored = self._store(kind), _stored(id)
+        yield from store.shard_for(stored).leave(stored, (yield from self._latest()))
 
     def forget(self, id: Id, kind: str | None) -> Plan[None]:
-        store, kept = self._store(kind), _kept(id)
-        yield from store.of(kept).forget(kept, (yield from self._latest()))
+        store, stored = self._store(kind), _stored(id)
+        yield from store.shard_for(stored).forget(stored, (yield from self._latest()))
 
-    def _now(self) -> Plan[float]:
-        """The time for a read, once it is known where to read."""
-        yield from self._layout.check(self._clock.stamp())
-        return (yield from self._clock.now())
+    def _read(self, plan: Plan[T]) -> Plan[T]:
+        """Run a plan; every few seconds, also check in the same round trip where to read."""
+        stamp = self._clock.stamp()
+        if self._layout.is_known(stamp):
+            return (yield from plan)
+        answer, problem = yield from run_all([plan, self._layout.check(stamp)])
+        for outcome in (problem, answer):
+            if isinstance(outcome, Exception):
+                raise outcome
+        return answer  # type: ignore[return-value]
 
     def _latest(self) -> Plan[float]:
-        """The time for a write, once it is known where to write."""
-        yield from self._layout.claim(self._clock.stamp())
+        """Return the time for a write, once it is known where to write."""
+        stamp = self._clock.stamp()
+        if not self._layout.is_known(stamp):
+            yield from self._layout.claim(stamp)
         return (yield from self._clock.latest())
 
     def _within(self, kind: str | None, window: Window) -> tuple[Shards, float]:
@@ -114,8 +137,8 @@ class Queries:
             raise QueryError(f"window is {window!r}: {error}") from None
         if seconds > store.keep:
             raise UnsupportedQuery(
-                f"kind {kind or self._kinds[0]!r} is kept for {values.spoken(store.keep)}, not for "
-                f"{values.spoken(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+                f"kind {kind or self._kinds[0]!r} is kept for {values.format_duration(store.keep)}, not for "
+                f"{values.format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds
 
@@ -126,8 +149,8 @@ class Queries:
         return known_kind(self._kinds[0] if kind is None else kind, self._kinds)
 
 
-def _kept(id: Id) -> str:
-    kept = as_kept(str(id))
-    if not kept:
+def _stored(id: Id) -> str:
+    stored = normalize_id(str(id))
+    if not stored:
         raise QueryError("an id is text that is not empty")
-    return kept
+    return stored

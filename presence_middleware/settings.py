@@ -2,7 +2,6 @@
 
 import difflib
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -15,15 +14,13 @@ from .errors import SettingsError
 from .identity import (
     BOT,
     Bits,
-    Link,
     Proxies,
+    Rule,
     kinds,
     parse_chain,
     parse_prefix,
     parse_proxies,
 )
-from .stores import STORES, History, Layout, Shards
-from .stores.keys import spread
 
 log = logging.getLogger("presence_middleware")
 
@@ -56,7 +53,7 @@ class Settings:
     retention: float = _setting(
         "30d", values.duration, "how long after that a last-seen time is kept (not of guests)"
     )
-    identity: tuple[Link, ...] = _setting(
+    identity: tuple[Rule, ...] = _setting(
         "user=auth, guest=visitor", parse_chain, "who is asking: a chain of `kind=source`"
     )
     secret: str = _setting(
@@ -167,43 +164,24 @@ class Settings:
             return self.window
         return self.window + self.retention
 
-    def stores(self) -> dict[str, Shards]:
-        """The store of each kind, as plans."""
-        return {kind: self._spread(kind) for kind in self.kinds}
-
-    def layout(self) -> Layout:
-        """How the keys are spread, to be agreed upon with other processes."""
-        return Layout(self.prefix, self.shards, max(map(self.keep, self.kinds)))
-
-    def samples(self) -> History:
-        """The history of all kinds, as plans."""
-        return History(self.prefix, self.history)
-
-    def _spread(self, kind: str) -> Shards:
-        is_cluster = self.redis_url.is_cluster
-        store, most = STORES[self.store_of(kind)], math.ceil(self.max_members / self.shards)
-        prefixes = spread(self.prefix, self.shards, is_cluster=is_cluster)
-        shards = [store(p, kind, self.window, self.keep(kind), most) for p in prefixes]
-        return Shards(shards, on_one_server=not is_cluster)
-
     def _contradictions(self) -> Iterator[str]:
         if self.flush_interval > self.window / 3:
-            longest = values.spoken(self.window / 3)
+            longest = values.format_duration(self.window / 3)
             yield (
-                f"PRESENCE_FLUSH_INTERVAL={values.spoken(self.flush_interval)}: at most a third of "
+                f"PRESENCE_FLUSH_INTERVAL={values.format_duration(self.flush_interval)}: at most a third of "
                 f"PRESENCE_WINDOW ({longest}), or people flicker between two writes"
             )
         for kind, _ in self.store:
             if kind not in ("*", BOT, *self.kinds):
                 chain = ", ".join(self.kinds)
                 yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({chain})"
-        for link in self.identity:
-            for problem in self._needs_of(link):
-                yield f"PRESENCE_IDENTITY: {link} {problem}"
+        for rule in self.identity:
+            for problem in self._needs_of(rule):
+                yield f"PRESENCE_IDENTITY: {rule} {problem}"
 
-    def _needs_of(self, link: Link) -> Iterator[str]:
-        source = link.type
-        if link.hashed and not source.shared_key and not self.secret:
+    def _needs_of(self, rule: Rule) -> Iterator[str]:
+        source = rule.type
+        if rule.hashed and not source.shared_key and not self.secret:
             yield f"is hashed and needs a secret: {forms.fresh_secret()}"
         if source.signed and not self.session_secret:
             yield "needs PRESENCE_SESSION_SECRET: the secret with which the framework signs"

@@ -32,8 +32,8 @@ def _seconds(value: object) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def spoken(seconds: float) -> str:
-    """A duration as a site would write it: 600 is `10m`, 3660 is `1h 1m`."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as a site would write it: 600 is `10m`, 3660 is `1h 1m`."""
     parts = []
     for unit in ("d", "h", "m"):
         count, seconds = divmod(seconds, _UNITS[unit])

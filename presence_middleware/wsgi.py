@@ -7,10 +7,10 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from .board import wsgi_board
 from .connections import Clock
 from .presence import Presence
-from .recorder import Visit, recorder_for
+from .recorder import Recorder, Visit, recorder_for
+from .request import READER, USER, VISIT, WsgiRequest
 from .settings import Settings
 from .stores import Plan
-from .views import READER, USER, VISIT, WsgiView
 
 T = TypeVar("T")
 
@@ -29,24 +29,26 @@ class PresenceMiddleware:
         client: Any = None,
         clock: Clock | None = None,
     ) -> None:
-        """Settings are the environment's by default; `client` and `clock` as for `Presence`.
+        """Wrap `app`, with the environment's settings by default; `client` and `clock` as for
+        `Presence`.
 
         Raises `SettingsError` with everything that is wrong; never connects.
         """
         self.app = app
         self.recorder = recorder_for(settings, client, clock)
-        self.presence = Presence(self.recorder.settings, client=client, clock=clock)
+        self.presence = Presence.of(self.recorder.backend)
         self._board = wsgi_board(self.recorder.settings, self.presence)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         if self._board is not None and self._board.serves(environ):
             return self._board(environ, start_response)
         outer: Visit | None = environ.get(VISIT)
-        if outer is not None and outer.recorder is self.recorder and not outer.is_over:
-            return self.app(environ, start_response)
-        environ.pop(USER, None)  # of a request before, where a server serves an environ again
-        visit = environ[VISIT] = self.recorder.open(WsgiView(environ))
-        environ[READER] = RequestPresence(self.presence, visit)
+        if outer is not None:
+            if outer.recorder is self.recorder and not outer.is_over:
+                return self.app(environ, start_response)
+            environ.pop(USER, None)  # of a request before, where a server serves an environ again
+        visit = WsgiVisit(self.recorder, environ)
+        environ[VISIT] = environ[READER] = visit
         try:
             body = self.app(environ, start_response)
         except BaseException:
@@ -58,18 +60,17 @@ class PresenceMiddleware:
         return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
 
 
-class RequestPresence(Presence):
-    """The reader in the environ: writes what its process holds, so that who asks sees himself."""
+class WsgiVisit(WsgiRequest, Visit, Presence):
+    """The visit in the environ, which is also a reader: whoever asks is counted."""
 
-    __slots__ = ("_visit",)
+    def __init__(self, recorder: Recorder, environ: WSGIEnvironment) -> None:
+        WsgiRequest.__init__(self, environ)
+        recorder.open(self)
 
-    def __init__(self, presence: Presence, visit: Visit) -> None:
-        self._driver, self._ask = presence._driver, presence._ask
-        self._visit = visit
-
-    def _read(self, plan: Plan[T]) -> T:
-        self._visit.flush()
-        return self._driver.run(plan)
+    def run(self, plan: Plan[T]) -> T:
+        """Write what this process holds, this visit included, and run the plan."""
+        self.record()
+        return self.recorder.read(plan)
 
 
 def _is_file(body: Any, environ: WSGIEnvironment) -> bool:

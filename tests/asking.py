@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from presence_middleware import Identity, Settings, asgi, wsgi
+from presence_middleware.recorder import Recorder, Visit
+from presence_middleware.request import AsgiRequest, WsgiRequest
 
 State = MutableMapping[str, Any]
 Inner = Callable[[State], object]
@@ -72,3 +74,10 @@ def ids(settings: Settings, request: Request, inner: Inner = nothing) -> str | N
     found = ask_wsgi(settings, request, inner)
     assert ask_asgi(settings, request, inner) == found
     return found and found.id
+
+
+def opened(recorder: Recorder, request: WsgiRequest | AsgiRequest) -> Visit:
+    """A visit that has just arrived, as the wrapper of its protocol opens it."""
+    if isinstance(request, WsgiRequest):
+        return wsgi.WsgiVisit(recorder, {**request.state})
+    return asgi.AsgiVisit(recorder, {**request.state})

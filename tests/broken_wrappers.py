@@ -7,8 +7,9 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from presence_middleware import asgi, wsgi
-from presence_middleware.asgi import Message, Receive, Scope, Send
-from presence_middleware.views import VISIT, AsgiView, WsgiView
+from presence_middleware.asgi import AsgiVisit, Message, Receive, Scope, Send
+from presence_middleware.request import VISIT
+from presence_middleware.wsgi import WsgiVisit
 
 
 class BufferingWsgi(wsgi.PresenceMiddleware):
@@ -98,7 +99,7 @@ class EndlessWsgi(wsgi.PresenceMiddleware):
     """Does not end the visit of an app that fails, nor of one that is closed."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        environ[VISIT] = self.recorder.open(WsgiView(environ))
+        environ[VISIT] = WsgiVisit(self.recorder, environ)
         return self.app(environ, start_response)
 
 
@@ -183,7 +184,7 @@ class EndlessAsgi(asgi.PresenceMiddleware):
     """Does not end the visit of an app that fails."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[VISIT] = self.recorder.open(AsgiView(scope))
+        scope[VISIT] = AsgiVisit(self.recorder, scope)
         await self.app(scope, receive, send)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder, recorder_for
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import wait_until
 
@@ -21,7 +21,7 @@ IS_BARE = "bare" in sys.argv
 
 
 def visit(recorder: Recorder, name: str) -> None:
-    recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 def visit_and_wait(recorder: Recorder, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from presence_middleware import Presence
 from presence_middleware.recorder import recorder_for
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .servers import ROOT, environment
 
@@ -56,7 +56,7 @@ class Host:
 
 def _saw(name: str) -> bool:
     recorder = recorder_for()
-    recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
     return recorder.flush()
 
 

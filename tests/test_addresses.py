@@ -11,16 +11,16 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from presence_middleware import Settings, SettingsError
-from presence_middleware.identity import View, locator, parse_prefix, parse_proxies
+from presence_middleware.identity import locator, parse_prefix, parse_proxies
 from presence_middleware.identity.addresses import MOST_HOPS, WHOLE, Proxies, parse_address
-from presence_middleware.views import AsgiView, WsgiView
+from presence_middleware.request import AsgiRequest, WsgiRequest
 
 PROXY = "10.0.0.1"
 NETWORKS = "10.0.0.0/8, fd00::/8"
 Headers = tuple[tuple[str, str], ...]
 
 
-def views(headers: Headers, peer: str | None) -> tuple[View, View]:
+def views(headers: Headers, peer: str | None) -> tuple[WsgiRequest, AsgiRequest]:
     """One request as a WSGI and as an ASGI server hands it over."""
     environ: dict[str, Any] = {} if peer is None else {"REMOTE_ADDR": peer}
     for name, value in headers:
@@ -28,7 +28,7 @@ def views(headers: Headers, peer: str | None) -> tuple[View, View]:
         environ[key] = f"{environ[key]},{value}" if key in environ else value
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
     scope = {"type": "http", "headers": raw, "client": peer if peer is None else (peer, 1)}
-    return WsgiView(environ), AsgiView(scope)
+    return WsgiRequest(environ), AsgiRequest(scope)
 
 
 def located(

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import logging
-import math
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -23,9 +22,10 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.connections import ServerClock, clients
+from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import sorted_set
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import Server, wait_until
 
@@ -42,8 +42,8 @@ def test_half_a_character_is_an_id_like_any(half: str, valkey: Server, prefix: s
     name = json.loads(f'"{half}"')
     settings = site(valkey.url, prefix)
     recorder, presence = Recorder(settings), Presence(settings)
-    recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
-    visit = recorder.open(WsgiView({}))
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
+    visit = WsgiVisit(recorder, {})
     visit.identify(name)
     visit.end()
     assert recorder.flush()
@@ -59,8 +59,8 @@ def test_a_fault_of_ours_loses_nobody(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder(site(valkey.url, prefix))
-    recorder._wake_at = math.inf
-    recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+    recorder.background = False
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     with monkeypatch.context() as patch:
         patch.setattr(sorted_set.SortedSet, "record", lambda *_: 1 / 0)
         assert not recorder.flush()
@@ -89,7 +89,7 @@ def test_an_address_that_is_none_is_an_outage_like_any(url: str, prefix: str) ->
     with pytest.raises(PresenceUnavailable):
         Presence(settings).count()
     recorder = Recorder(settings)
-    recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     assert not recorder.flush()
     assert recorder.stats().pending == 1
     recorder.close()
@@ -101,8 +101,8 @@ def test_a_demoted_primary_is_left_and_no_key_is_told(
     """`SET visitor-key` fails on it, and the client's message quotes the command."""
     with redis.Redis.from_url(valkey.url) as client, redis.Redis.from_url(valkey.url) as admin:
         recorder = Recorder(site(valkey.url, prefix, identity="guest=visitor"), client=client)
-        recorder._wake_at = math.inf
-        recorder.open(WsgiView({"REMOTE_ADDR": "192.0.2.1"})).end()
+        recorder.background = False
+        WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
         admin.replicaof("127.0.0.1", "1")
         try:
             client.ping()
@@ -131,7 +131,7 @@ def run(plan: Generator[Any, Any, None], answer: Callable[[], list[Any]]) -> int
 
 def test_a_slow_first_connection_does_not_widen_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    clock = ServerClock()
+    clock = ServerClock(RedisHealth())
     clock.stamp = lambda: now[0]
     delays = iter([2.0, 0.001])
 
@@ -148,8 +148,8 @@ def test_in_an_outage_no_reader_waits_for_the_write(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder(site(valkey.url, prefix))
-    visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
-    recorder._writer.backoff.failed("*")
+    visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    recorder.health.failed("")
     senders: list[threading.Thread] = []  # the recorder's own thread may well be among them
     monkeypatch.setattr(
         recorder._driver, "run", lambda *_: senders.append(threading.current_thread())
@@ -193,7 +193,7 @@ def test_a_recorder_that_nobody_uses_ends_with_its_thread(valkey: Server, prefix
     with redis.Redis.from_url(valkey.url) as client:
         settings = site(valkey.url, prefix, flush_interval="0.05s")
         recorder = Recorder(settings, client=client)
-        recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+        WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
         assert recorder.flush()
         thread, gone = recorder._thread, ref(recorder)
         assert thread is not None
@@ -213,7 +213,7 @@ def test_an_environ_that_is_served_twice_counts_twice(valkey: Server, prefix: st
 
 def test_switched_off_nothing_waits_to_be_ended(prefix: str) -> None:
     recorder = Recorder(site("redis://h", prefix, enabled=False))
-    recorder.open(WsgiView({})).abandon()
+    WsgiVisit(recorder, {}).abandon()
     assert not recorder._abandoned
 
 
@@ -221,8 +221,8 @@ def test_an_error_in_an_outage_is_said_by_the_log_once(
     prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(site("redis://localhost:1", prefix))
-    recorder._wake_at = math.inf
-    recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+    recorder.background = False
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     with caplog.at_level(logging.WARNING, "presence_middleware"):
         assert not recorder.flush()
         assert not recorder.flush()

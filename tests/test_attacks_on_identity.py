@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.identity import Guests, Proxies, View
+from presence_middleware.identity import Guests, Proxies
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.unseen import Unseen
-from presence_middleware.views import AsgiView, WsgiView
+from presence_middleware.recorder.request_filter import path_matcher
+from presence_middleware.request import AsgiRequest, WsgiRequest
 
 from .asking import Request, ids
 from .conftest import Server
@@ -26,7 +26,7 @@ SECRET = "a secret of the test's own, long enough"
 
 def test_requests_that_overlap_the_end_of_a_period_forget_nobody() -> None:
     guests = Guests(600, Proxies())
-    view = WsgiView({"REMOTE_ADDR": "192.0.2.7"})
+    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
 
     def come(how: str, many: int, at: float) -> int:
         return sum(guests.admit(view, f"{how}{n}", at) for n in range(many))
@@ -44,16 +44,16 @@ class Ends:
     visit: Any = None
 
     @classmethod
-    def read(cls, _: View) -> None:
+    def read(cls, _: object) -> None:
         if cls.visit is not None:
-            cls.visit._view = None
+            cls.visit.end()
 
 
 def test_a_visit_that_ends_while_it_is_asked_is_asked_to_the_end(prefix: str) -> None:
     identity = f"member={__name__}:Ends.read, user=auth, guest=visitor"
     settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
     recorder = Recorder(settings)
-    Ends.visit = recorder.open(WsgiView({"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"}))
+    Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
     try:
         assert Ends.visit._who() == ("user", "ann")
     finally:
@@ -123,16 +123,18 @@ def test_a_scope_that_is_none_is_served_all_the_same(headers: Any, prefix: str) 
 
 def test_no_path_and_no_headers_take_long_to_look_at() -> None:
     """Each took a hundred milliseconds and more; a tenth of that is enough on any machine."""
-    unseen = Unseen("/*/a/*.js", "/*a*b*c")
+    unseen = path_matcher(("/*/a/*.js", "/*a*b*c"))
     began = time.process_time()
-    unseen(WsgiView({"PATH_INFO": "/" + "a/" * 16_000}))
+    unseen(WsgiRequest({"PATH_INFO": "/" + "a/" * 16_000}))
     headers = [(b"cookie", b"a=b")] * 10_000
-    AsgiView({"headers": headers}).header("cookie")
+    AsgiRequest({"headers": headers}).header("cookie")
     assert time.process_time() - began < 0.1
 
 
 def test_repeated_headers_are_joined_in_turn() -> None:
-    view = AsgiView({"headers": [(b"A", b"1"), (b"a", b"2"), (b"cookie", b"x"), (b"cookie", b"y")]})
+    view = AsgiRequest(
+        {"headers": [(b"A", b"1"), (b"a", b"2"), (b"cookie", b"x"), (b"cookie", b"y")]}
+    )
     assert view.header("a") == "1,2"
     assert view.header("cookie") == "x; y"
 
@@ -141,19 +143,19 @@ def test_who_logs_in_during_a_slow_request_was_no_guest(valkey: Server, prefix: 
     clock = Clock()
     settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
     recorder = Recorder(settings, clock=clock)
-    visit = recorder.open(WsgiView({"REMOTE_ADDR": "192.0.2.7"}))
+    visit = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.7"})
     clock.now += 2.5
-    recorder._visit_open()
+    recorder._refresh_open()
     assert recorder.stats().recorded == 0
     visit.identify("ann")
-    recorder._visit_open()
+    recorder._refresh_open()
     visit.end()
     assert recorder.flush()
     assert Presence(settings, clock=clock).counts() == {"user": 1, "guest": 0, "bot": 0}
 
-    guest = recorder.open(WsgiView({"REMOTE_ADDR": "192.0.2.8"}))
+    guest = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.8"})
     clock.now += 6
-    recorder._visit_open()
+    recorder._refresh_open()
     assert recorder.flush()
     assert Presence(settings, clock=clock).count("guest") == 1, "nobody waits for ever"
     guest.end()
@@ -183,6 +185,7 @@ LAZY = """
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from presence_middleware.asgi import PresenceMiddleware
+from presence_middleware.wsgi import WsgiVisit
 app = Starlette(middleware=[Middleware(PresenceMiddleware)])
 """
 

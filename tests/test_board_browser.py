@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections import driver
+from presence_middleware.backend import Backend
 
 from .conftest import Server
 from .servers import WebServer, gunicorn
@@ -97,11 +97,12 @@ def unlock(page: Page, token: str = TOKEN) -> None:
 def sample(variables: dict[str, str], *counts: int) -> None:
     """The last minutes of the site had these numbers of users."""
     settings = Settings.from_env(variables)
-    runs = driver(settings.redis_url)
-    minute = int(runs.run(runs.clock.now()) // 60)
+    backend = Backend(settings)
+    runs = backend.driver
+    minute = int(runs.run(backend.clock.now()) // 60)
     for ago, count in enumerate(reversed(counts), 1):
         counted = {"user": count, "guest": 5 * count, "bot": 1}
-        runs.run(settings.samples().record(minute - ago, counted))
+        runs.run(backend.history.record(minute - ago, counted))
 
 
 def test_the_page_shows_who_comes_and_goes(

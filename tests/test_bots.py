@@ -17,10 +17,10 @@ from flask.sessions import SecureCookieSessionInterface
 from itsdangerous import TimestampSigner
 
 from presence_middleware import Identity, Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.identity import View, bots
+from presence_middleware.identity import bots
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
 from presence_middleware.recorder import recorder_for
-from presence_middleware.views import WsgiView
+from presence_middleware.request import WsgiRequest
 
 from .asking import Request, State, ask_asgi, ask_wsgi, nothing
 from .conftest import Server
@@ -73,8 +73,8 @@ GAPS = [
 WRITTEN = ["7", "/ann@example.com/", "\x07", "\u202e", " 4915112345678 ", "4915112345678", "\udcff"]
 
 
-def of(user_agent: str) -> View:
-    return WsgiView({"HTTP_USER_AGENT": user_agent, "REMOTE_ADDR": "192.0.2.7"})
+def of(user_agent: str) -> WsgiRequest:
+    return WsgiRequest({"HTTP_USER_AGENT": user_agent, "REMOTE_ADDR": "192.0.2.7"})
 
 
 class Time:
@@ -178,7 +178,7 @@ def test_a_user_agent_is_looked_up_once(looked_up: list[str]) -> None:
 
 def test_nobody_without_a_user_agent_is_looked_up(looked_up: list[str]) -> None:
     crawlers = Crawlers(Time(step=1.0))
-    assert crawlers(WsgiView({})) is crawlers(of("")) is None
+    assert crawlers(WsgiRequest({})) is crawlers(of("")) is None
     assert looked_up == []
 
 
@@ -312,7 +312,7 @@ def starlette_cookie() -> str:
     return f"session={TimestampSigner(SECRET).sign(session).decode()}"
 
 
-def of_header(view: View) -> str | None:
+def of_header(view: WsgiRequest) -> str | None:
     """A function of the site's own."""
     return view.header("x-user")
 

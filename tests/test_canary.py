@@ -9,7 +9,6 @@ import functools
 import gc
 import json
 import logging
-import math
 import sys
 import time
 import traceback
@@ -37,12 +36,11 @@ from presence_middleware import (
     asgi,
     wsgi,
 )
-from presence_middleware.identity import View
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.recorder.recorder import live
 from presence_middleware.recorder.registry import _shared
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import STORES
-from presence_middleware.views import WsgiView
 
 from .asking import Inner, Request, State, ask_asgi, ask_wsgi
 from .conftest import Server
@@ -270,7 +268,7 @@ def traffic(logged_in: bool = True) -> Iterator[Request]:
                 )
 
 
-def of_view(view: View) -> str:
+def of_view(view: WsgiRequest) -> str:
     """A source of the site's own, which reads all there is."""
     return f"{view.header('cookie')} {view.user_agent} {view.address} {view.path}"
 
@@ -314,7 +312,7 @@ class Left:
         self.settings = settings
         self._shown: list[str] = []
         self.recorder = recorder_for(settings)
-        self.recorder._wake_at = math.inf  # its thread sleeps: all waits until we have looked
+        self.recorder.background = False  # its thread sleeps: all waits until we have looked
         for other in set(live) - {self.recorder}:
             other.begin()  # what it wrote for another test is no matter
         self.identities = [ask(settings, request, self._inside) for request in requests]
@@ -327,7 +325,7 @@ class Left:
     def _inside(self, state: State) -> None:
         """What a handler could print, in the middle of a request."""
         visit, reader = state["presence_middleware.visit"], state["presence_middleware"]
-        self._shown += [f"{thing!r} {thing!s}" for thing in (visit, reader, visit._view)]
+        self._shown += [f"{thing!r} {thing!s}" for thing in (visit, reader, visit.recorder)]
 
     @property
     def shown(self) -> set[str]:
@@ -634,7 +632,7 @@ def test_a_request_that_cannot_be_read_is_not_quoted(
     environ: dict[str, Any], site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = recorder_for(site("user=cookie:sid, guest=visitor"))
-    recorder.open(WsgiView(environ)).end()
+    WsgiVisit(recorder, environ).end()
     assert "a request could not be read" in caplog.text
     assert found([caplog.text]) == set()
 
@@ -667,6 +665,7 @@ SERVED = """
 import logging
 logging.basicConfig(level=logging.DEBUG)
 from presence_middleware.wsgi import PresenceMiddleware
+from presence_middleware.wsgi import WsgiVisit
 from tests.test_canary import served
 application = PresenceMiddleware(served)
 """

@@ -1,7 +1,6 @@
 """Nobody fills the house: the most members of a kind in Redis, the most guests of one address."""
 
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,15 +11,17 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence_middleware.connections import Driver, ServerClock
+from presence_middleware.connections import Driver, RedisHealth
 from presence_middleware.identity import Guests, Proxies, guests
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
 from presence_middleware.recorder.writer import CLEAN_EVERY
-from presence_middleware.stores import Refused, Store, keys, moment_of
+from presence_middleware.request import WsgiRequest
+from presence_middleware.stores import Recorded, Store, keys, moment_of
 from presence_middleware.stores.minute_sets import MinuteSets
+from presence_middleware.stores.record import microseconds
 from presence_middleware.stores.sorted_set import SortedSet
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from . import timed_site
 from .conftest import Server, wait_until
@@ -231,12 +232,12 @@ class Traced:
     def __init__(self, client: "redis.Redis", store: Callable[..., Store], cap: int) -> None:
         self._client = client
         self.clock = Clock(NOON // 60 * 60)
-        self._driver = Driver(lambda: self._client, ServerClock(self.clock))
+        self._driver = Driver(lambda: self._client, RedisHealth())
         self._client.flushdb()
         self.store = store("traced", "user", SPAN, SPAN, cap)
 
-    def saw(self, *seen: tuple[str, float]) -> Refused:
-        moments = {id: self.clock.now - ago for id, ago in dict(seen).items()}
+    def saw(self, *seen: tuple[str, float]) -> Recorded:
+        moments = {id: microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
         sightings = [(id, moment, moment) for id, moment in moments.items()]
         return self._driver.run(self.store.record(sightings))
 
@@ -318,9 +319,9 @@ def test_whoever_keeps_coming_stays_whatever_else_comes(
 ADDRESS = "192.0.2.7"
 
 
-def view(address: str | None, **headers: str) -> WsgiView:
+def view(address: str | None, **headers: str) -> WsgiRequest:
     named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-    return WsgiView({**named, **({"REMOTE_ADDR": address} if address else {})})
+    return WsgiRequest({**named, **({"REMOTE_ADDR": address} if address else {})})
 
 
 def id_of(said: str) -> str:
@@ -337,7 +338,7 @@ class Door:
     def comes(self, said: str, address: str | None = ADDRESS, **headers: str) -> bool:
         """Whether somebody who says so is let in."""
         request = view(address, **headers)
-        id = self.guests.id(request, said, id_of)
+        id = self.guests.id(request.address, said, id_of)
         assert id == f"id of {said}"
         is_let_in = self.guests.admit(request, id, self.clock.now)
         self.refused += not is_let_in
@@ -486,14 +487,14 @@ def test_whoever_is_no_proxy_or_only_says_so_has_a_quota(
 def recorder(settings: Any) -> Recorder:
     """One with the chain of the default."""
     recorder = Recorder(settings)
-    recorder._wake_at = math.inf  # the thread sleeps: what waits is written when the test says so
+    recorder.background = False  # the thread sleeps: what waits is written when the test says so
     return recorder
 
 
 def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: str) -> Any:
     """Who a request is found to be from."""
     said = {"REMOTE_ADDR": address, "HTTP_USER_AGENT": browser, **environ}
-    visit = recorder.open(WsgiView(said))
+    visit = WsgiVisit(recorder, said)
     visit.end()
     return visit.identity
 
@@ -566,7 +567,7 @@ def test_one_request_past_the_quota_is_counted_once(valkey: Server, prefix: str)
     identity = "guest=cookie:sid, guest=visitor"
     given = {"identity": identity, "secret": "0123456789abcdef", "flush_interval": "3m"}
     recorder = Recorder(timed_site.settings(valkey.url, prefix, **given))
-    recorder._wake_at = math.inf
+    recorder.background = False
     for n in range(250):
         asks(recorder, f"browser {n}", HTTP_COOKIE=f"sid=forged{n}")
     assert recorder.stats().recorded == 250
@@ -577,7 +578,7 @@ def test_one_request_past_the_quota_is_counted_once(valkey: Server, prefix: str)
 def test_an_address_cut_short_is_still_that_of_a_private_proxy(valkey: Server, prefix: str) -> None:
     given = {"ip_prefix": "/24, /56", "flush_interval": "3m", "identity": "guest=visitor"}
     recorder = Recorder(timed_site.settings(valkey.url, prefix, **given))
-    recorder._wake_at = math.inf
+    recorder.background = False
     for n in range(250):
         asks(recorder, f"browser {n}", "10.1.2.3", HTTP_X_FORWARDED_FOR="203.0.113.9")
     assert recorder.stats().dropped == {}
@@ -589,7 +590,7 @@ def test_two_sources_that_say_the_same_do_not_share_an_id(valkey: Server, prefix
     identity = "member=cookie:name:raw, guest=cookie:sid"
     given = {"identity": identity, "secret": "0123456789abcdef", "flush_interval": "3m"}
     recorder = Recorder(timed_site.settings(valkey.url, prefix, **given))
-    recorder._wake_at = math.inf
+    recorder.background = False
     assert asks(recorder, "", HTTP_COOKIE="name=same") == ("member", "same")
     kind, id = asks(recorder, "", HTTP_COOKIE="sid=same")
     assert (kind, len(id)) == ("guest", 32)

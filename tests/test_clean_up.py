@@ -7,11 +7,11 @@ from itertools import permutations
 import pytest
 from redis import Redis
 
-from presence_middleware.connections import driver
+from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder, writer
 from presence_middleware.stores import Batch, Plan, sorted_set
-from presence_middleware.stores.future import pull_back
+from presence_middleware.stores.future import clamp_future_scores
 from presence_middleware.stores.sorted_set import PAGE, SortedSet
 
 from .conftest import Server, wait_until
@@ -33,7 +33,7 @@ class ByRank(SortedSet):
     """The tempting way: counts the stale, and removes as many from the low end. It is wrong."""
 
     def clean_up(self, now: float) -> Plan[bool]:
-        yield from pull_back((self._seen,), now)
+        yield from clamp_future_scores((self._seen,), now)
         (stale,) = yield Batch((("ZCOUNT", self._seen, "-inf", now - self.keep),))
         if stale:
             last = min(stale, sorted_set.PAGE) - 1
@@ -168,8 +168,8 @@ def test_what_lies_ahead_is_of_now_a_thousand_at_a_time(site: Site) -> None:
     crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
     site.redis.zadd(names[0], crowd | {"soon": NOON + 100, "now": NOON})
     site.redis.zadd(names[1], {"gone": NOON + 3600})
-    store, rounds = site.settings.stores()["user"].all[0], 0
-    while driver(site.settings.redis_url).run(store.clean_up(NOON)):
+    store, rounds = Backend(site.settings).stores["user"].all[0], 0
+    while Backend(site.settings).driver.run(store.clean_up(NOON)):
         rounds += 1
     assert rounds == 2
     assert {at for _, at in site.redis.zrange(names[0], 0, -1, withscores=True)} == {
@@ -191,8 +191,8 @@ def test_a_clean_up_that_is_not_allowed_is_no_outage_and_is_said_once(
     with opened(settings(url, prefix)) as site, caplog.at_level(logging.WARNING):
         for number in range(5):
             site.saw(f"ann{number}")
-            site._recorder._tick()
-        assert not site._recorder.is_cut_off
+            site._recorder.run_once()
+        assert not site._recorder.health.is_outage
     said = [record.message for record in caplog.records if "presence: " in record.message]
     assert len(said) == 1
     assert "cannot remove those who are long gone: Redis refused: " in said[0]

@@ -14,7 +14,7 @@ import redis
 from presence_middleware import Presence, Settings
 from presence_middleware.connections import clock as server_clock
 from presence_middleware.recorder import Recorder, writer
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import Server, wait_until
 from .host import Host
@@ -75,7 +75,7 @@ class Site:
 
     def comes(self, *names: str) -> None:
         for name in names:
-            self.recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+            WsgiVisit(self.recorder, {"HTTP_X_USER": name}).end()
         assert self.recorder.flush()
 
     def all_say(self, *names: str) -> bool:
@@ -184,7 +184,7 @@ def test_who_left_before_the_server_was_set_back_may_come_again(
     jumping_site.readers[0].leave("ann")
     assert jumping_site.all_say()
     server.clock.set(-HOUR)
-    clock = jumping_site.recorder._driver.clock
+    clock = jumping_site.recorder.backend.clock
     wait_until(lambda: clock.stamp() - clock._asked > server_clock.TRUSTED)
     wait_until(lambda: jumping_site.has_back("ann"))
 

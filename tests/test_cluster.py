@@ -12,12 +12,12 @@ import pytest
 import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
-from presence_middleware.connections import driver
+from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .clusters import Cluster, Node
 from .conftest import wait_until
@@ -42,15 +42,15 @@ class Site:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self.cluster, self.settings = cluster, settings
         self.recorder, self.presence = Recorder(settings), Presence(settings)
-        self._shards = settings.stores()["user"]
+        self._shards = Backend(settings).stores["user"]
 
     def comes(self, *names: str) -> None:
         for name in names:
-            self.recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+            WsgiVisit(self.recorder, {"HTTP_X_USER": name}).end()
 
     def home_of(self, name: str) -> Node:
         """The node on which one's shard was in the beginning."""
-        return self.cluster.owner_of(self._shards.of(name).name)
+        return self.cluster.owner_of(self._shards.shard_for(name).name)
 
     def is_online(self, name: str) -> bool:
         with suppress(PresenceUnavailable):
@@ -129,7 +129,7 @@ def test_a_failover_under_traffic_loses_nobody(tmp_path: Path, prefix: str) -> N
 def test_keys_that_move_to_another_node_are_followed(own: Site) -> None:
     own.comes(*PEOPLE)
     wait_until(own.is_everyone_there)
-    shard = own._shards.of(PEOPLE[0])
+    shard = own._shards.shard_for(PEOPLE[0])
     slot, source = keys.slot_of(shard.name), own.home_of(PEOPLE[0])
     target = next(node for node in own.cluster.primaries if node is not source)
     target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
@@ -148,7 +148,7 @@ def test_keys_that_move_to_another_node_are_followed(own: Site) -> None:
 
 
 def test_the_nodes_have_their_share_of_the_shards(cluster: Cluster, settings: Settings) -> None:
-    homes = [cluster.owner_of(shard.name).port for shard in settings.stores()["user"].all]
+    homes = [cluster.owner_of(shard.name).port for shard in Backend(settings).stores["user"].all]
     assert sorted(homes) == sorted(2 * [node.port for node in cluster.primaries])
 
 
@@ -194,7 +194,7 @@ def count_of(cluster: Cluster, command: str) -> int:
 def test_a_client_of_the_sites_own_is_as_good(cluster: Cluster, settings: Settings) -> None:
     client = redis.RedisCluster("127.0.0.1", cluster.primaries[0].port)
     recorder, presence = Recorder(settings, client=client), Presence(settings, client=client)
-    recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     wait_until(recorder.flush)
     assert presence.is_online("bob")
     recorder.close()
@@ -216,7 +216,7 @@ def test_a_client_of_another_sort_than_the_url_is_refused(
 def test_the_doctor_looks_at_each_node_and_at_the_balance(own: Site) -> None:
     own.comes(*PEOPLE)
     wait_until(own.is_everyone_there)
-    found = list(examine(own.settings, driver(own.settings.redis_url)))
+    found = list(examine(Backend(own.settings)))
     told = "\n".join(finding.what for finding in found)
     assert all(finding.is_right for finding in found), told
     for node in own.cluster.primaries:

@@ -13,8 +13,8 @@ import redis
 from click.testing import CliRunner, Result
 
 from presence_middleware import Presence, Settings
+from presence_middleware.backend import Backend
 from presence_middleware.cli.commands import presence as command
-from presence_middleware.connections import driver
 
 from .conftest import Server
 from .servers import environment
@@ -61,10 +61,10 @@ def script(variables: dict[str, str]) -> Script:
 
 def record(variables: dict[str, str], *counts: int) -> list[datetime]:
     """Writes samples of minutes ten minutes ago, as the site does; returns their times."""
-    settings = Settings.from_env(variables)
+    backend = Backend(Settings.from_env(variables))
     first = int(time.time() // 60) - 10
     for minute, count in enumerate(counts, first):
-        driver(settings.redis_url).run(settings.samples().record(minute, {"user": count}))
+        backend.driver.run(backend.history.record(minute, {"user": count}))
     return [datetime.fromtimestamp((first + n) * 60, UTC) for n in range(len(counts))]
 
 

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import QueryError
-from presence_middleware.identity import as_kept
+from presence_middleware.identity import normalize_id
 from presence_middleware.stores import moment_of
 
 from .timed_site import NOON, WINDOW, Site, opened, settings
@@ -185,7 +185,7 @@ IDS = [
 def test_every_text_is_an_id(site: Site) -> None:
     for id in IDS:
         site.presence.touch(id)
-    kept = [as_kept(id) for id in IDS]
+    kept = [normalize_id(id) for id in IDS]
     assert kept[:-4] == IDS[:-4], "up to 256 bytes of text are kept as they are"
     assert max(len(id.encode()) for id in kept) == 256
     assert {who.id for who in site.presence.online()} == set(kept)

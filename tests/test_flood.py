@@ -19,8 +19,8 @@ from presence_middleware.identity import bots, guests
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
 from presence_middleware.recorder import Stats
 from presence_middleware.recorder.buffer import Buffer
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
-from presence_middleware.views import WsgiView
 
 from .conftest import Server, wait_until
 from .timed_site import WINDOW, Clock
@@ -177,7 +177,7 @@ def test_a_flood_takes_little_room_and_pushes_nobody_out(
         site.ask(forge(n))
         if n % A_ROUND == 0:
             assert site.stats().pending <= MOST_PENDING
-            site.recorder._tick()  # what the thread does now and then
+            site.recorder.run_once()  # what the thread does now and then
             assert site.missing() == [], f"after {n} requests"
             assert site.members() <= MOST_MEMBERS
     assert site.used_memory() - server < 1_000_000
@@ -207,7 +207,7 @@ def go_on(server: Server) -> None:
 
 def failures(site: Flooded) -> int:
     """How often in a row the thread has tried in vain."""
-    return sum(count for count, _ in list(site.recorder._writer.backoff._failing.values()))
+    return site.recorder.health.failures("")
 
 
 @pytest.mark.parametrize(
@@ -248,15 +248,15 @@ def test_a_flood_while_redis_is_away_is_bounded_and_loses_nobody_who_waits(
 def test_whoever_is_just_being_written_is_refreshed_when_the_rest_is_full() -> None:
     """The write may fail: then it is the newest sighting of him that must wait."""
     buffer, who = Buffer(limit=3), ("user", "ann")
-    buffer.put(who, (1.0, 1.0))
-    taken = buffer.take()
+    buffer.put(who, 1.0, 1.0)
+    buffer.take(3)
     for n in range(10):
-        buffer.put(("guest", f"forged{n}"), (1.0, 1.0))
+        buffer.put(("guest", f"forged{n}"), 1.0, 1.0)
     assert buffer.pending == 3
-    buffer.put(who, (2.0, 2.0))
-    buffer.put_back(taken)
+    buffer.put(who, 2.0, 2.0)
+    buffer.restore()
     assert buffer.pending <= 3
-    assert buffer.take()[who] == (2.0, 2.0)
+    assert {seen.who: seen.last_seen for seen in buffer.take(3)}[who] == 2.0
 
 
 # Crawlers: how often the list is looked through, never how long it takes.
@@ -297,7 +297,7 @@ def test_the_budget_of_look_ups_comes_back_with_each_second(lookups: list[str]) 
     crawlers = Crawlers(clock)
     for n in range(10 * 1000):
         clock.now += 0.01
-        crawlers(WsgiView({"HTTP_USER_AGENT": f"Forged/{n}"}))
+        crawlers(WsgiRequest({"HTTP_USER_AGENT": f"Forged/{n}"}))
     assert 98 * LOOKUPS <= len(lookups) <= 101 * LOOKUPS
 
 
@@ -307,11 +307,11 @@ def test_whoever_was_known_for_a_crawler_stays_one_in_a_flood(
 ) -> None:
     """Also when what floods in calls itself a crawler: its budget goes on long enough for that."""
     clock = Clock()
-    crawlers, known = Crawlers(clock), WsgiView({"HTTP_USER_AGENT": GOOGLEBOT})
+    crawlers, known = Crawlers(clock), WsgiRequest({"HTTP_USER_AGENT": GOOGLEBOT})
     assert crawlers(known) == "Googlebot"
     for n in range(20_000):
         clock.now += 0.01
-        crawlers(WsgiView({"HTTP_USER_AGENT": forged.format(n)}))
+        crawlers(WsgiRequest({"HTTP_USER_AGENT": forged.format(n)}))
         if n % 7 == 0:
             assert crawlers(known) == "Googlebot", f"after {n} requests"
     assert len(crawlers._crawlers) + len(crawlers._others) <= 2 * bots.REMEMBERED

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, QueryError, Sample, Settings
+from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.sampler import Sampler
@@ -15,12 +16,18 @@ from .conftest import Server, wait_until
 from .timed_site import NOON, Clock, Site, settings
 
 
+def sampler(settings: Settings, clock: Clock) -> Sampler:
+    """That of a process of the site."""
+    backend = Backend(settings, clock=clock)
+    return Sampler(backend, backend.driver)
+
+
 class Minutes:
     """A site whose clock goes on minute by minute; somebody samples each."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.sampler = Sampler(site.settings, site._recorder._driver)
+        self.sampler = Sampler(site._recorder.backend, site._recorder.backend.driver)
 
     def go_on(self, *names: str, minutes: int = 1) -> None:
         """Somebody comes in each of the next minutes, or nobody."""
@@ -88,7 +95,7 @@ def test_one_of_many_processes_samples_a_minute(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, clock = settings(valkey.url, prefix), Clock()
-    samplers = [Sampler(given, Recorder(given, clock=clock)._driver) for _ in range(8)]
+    samplers = [sampler(given, clock) for _ in range(8)]
     wrote: list[int] = []
     record = History.record
 
@@ -110,12 +117,12 @@ def test_one_of_many_processes_samples_a_minute(
 
 def test_a_minute_in_which_redis_is_away_is_a_gap(prefix: str) -> None:
     given, clock = settings("redis://127.0.0.1:1", prefix), Clock()
-    Sampler(given, Recorder(given, clock=clock)._driver).tick()
+    sampler(given, clock).tick()
 
 
 def test_what_is_older_than_the_site_keeps_goes_by_itself(valkey: Server, prefix: str) -> None:
     given, clock = settings(valkey.url, prefix, history="1h"), Clock()
-    Sampler(given, Recorder(given, clock=clock)._driver).tick()
+    sampler(given, clock).tick()
     left = sync_client(given.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
@@ -123,7 +130,7 @@ def test_what_is_older_than_the_site_keeps_goes_by_itself(valkey: Server, prefix
 def test_a_worker_samples_by_itself(valkey: Server, prefix: str) -> None:
     given = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
     recorder, presence = Recorder(given), Presence(given)
-    recorder.record(("guest", "x"), recorder.now())
+    recorder.record(("guest", "x"), recorder.stamp())
     wait_until(lambda: presence.peak("guest"))
     assert presence.history(kind="guest")[0].count == 1
     assert presence.peak("bot") is None

@@ -9,8 +9,8 @@ import pytest
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
-from presence_middleware.identity import View
-from presence_middleware.views import WsgiView
+from presence_middleware.request import Request as Asked
+from presence_middleware.request import WsgiRequest
 
 from .asking import Request, ask_asgi, ask_wsgi, ids
 
@@ -109,11 +109,11 @@ def test_a_source(source: str, request_: Request, id: str | re.Pattern[str] | No
         assert found == id
 
 
-def number(_: View) -> int:
+def number(_: Asked) -> int:
     return 42
 
 
-def of_view(view: View) -> str:
+def of_view(view: Asked) -> str:
     assert view.header("X-USER") == view.header("x-user")
     assert view.header("x-none") is None
     return f"{view.method} {view.path} {view.peer} {view.header('X-User')}"
@@ -121,15 +121,15 @@ def of_view(view: View) -> str:
 
 class Functions:
     @staticmethod
-    def user_and_session(view: View) -> str:
+    def user_and_session(view: Asked) -> str:
         return f"{view.user} {view.session}"
 
 
-def state(view: View) -> object:
+def state(view: Asked) -> object:
     return view.get("k")
 
 
-def raising(_: View) -> str:
+def raising(_: Asked) -> str:
     raise LookupError(SAID)
 
 
@@ -271,7 +271,7 @@ def test_a_function_that_is_not_there_is_an_error_when_the_app_is_wrapped(
 @pytest.mark.parametrize("user", ["j\xfcrgen".encode().decode("latin-1"), "j\u0171rgen"])
 def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text(user: str) -> None:
     """The guise is PEP 3333's; a layer of the site's own may well put text proper there."""
-    view = WsgiView({"REMOTE_USER": user})
+    view = WsgiRequest({"REMOTE_USER": user})
     assert view.user in {"j\xfcrgen", "j\u0171rgen"}
 
 

@@ -9,11 +9,11 @@ import redis
 from presence_middleware import Presence
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder import written as module
+from presence_middleware.recorder import rewrite_log as module
 from presence_middleware.stores import moment_of
 
 from .clusters import Cluster
-from .conftest import Server, wait_until
+from .conftest import Server
 from .timed_site import NOON, WINDOW, Clock, settings
 
 
@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, url: str, prefix: str, **given: object) -> None:
         site = settings(url, prefix, flush_interval="0.05s", **given)
         self.clock = Clock()
-        self.recorder = Recorder(site, clock=self.clock)
+        self.recorder = Recorder(site, clock=self.clock, background=False)
         self.presence = Presence(site, clock=self.clock)
 
     def saw(self, *names: str) -> None:
@@ -41,9 +41,7 @@ class Worker:
     def look(self) -> None:
         """As the thread does now and then."""
         self.clock.now += module.LOOK_EVERY + 1
-        written = self.recorder._writer._written
-        wait_until(lambda: written._look_at > self.clock.now)
-        wait_until(lambda: written._births.keys() >= written._shards.keys())
+        self.recorder.run_once()
 
     def has(self, *names: str) -> bool:
         return self.presence.count() == len(names)
@@ -62,7 +60,9 @@ def test_after_a_restart_without_data_everybody_is_there_as_of_when_they_came(
     assert workers[0].has()
     for worker in workers:
         worker.look()
-    wait_until(lambda: workers[0].has("ann", "bob", "cy"))
+    for worker in workers:
+        worker.recorder.flush()
+    assert workers[0].has("ann", "bob", "cy")
     if store == "sorted-set":
         assert workers[1].presence.last_seen("ann") == moment_of(NOON)
     for worker in workers:
@@ -83,7 +83,8 @@ def test_nothing_is_written_again_that_is_not_lost_or_is_over(own: Server, prefi
     with redis.Redis.from_url(own.url) as client:
         client.flushall()
     worker.look()
-    wait_until(lambda: worker.has("late"))
+    assert worker.recorder.flush()
+    assert worker.has("late")
     assert worker.recorder.stats().recorded == 3
     worker.recorder.close()
 
@@ -98,7 +99,8 @@ def test_who_left_is_not_written_again(own: Server, prefix: str) -> None:
     with redis.Redis.from_url(own.url) as client:
         client.flushall()
     worker.look()
-    wait_until(lambda: worker.has("bob"))
+    assert worker.recorder.flush()
+    assert worker.has("bob")
     assert not worker.presence.is_online("ann")
     worker.recorder.close()
 
@@ -111,7 +113,8 @@ def test_no_more_is_held_than_the_site_says(own: Server, prefix: str) -> None:
     with redis.Redis.from_url(own.url) as client:
         client.flushall()
     worker.look()
-    wait_until(lambda: worker.presence.count() == 10)
+    assert worker.recorder.flush()
+    assert worker.presence.count() == 10
     worker.recorder.close()
 
 
@@ -130,6 +133,7 @@ def test_a_node_of_a_cluster_is_given_its_shards_again(cluster: Cluster, prefix:
     cluster.primaries[1].ask("FLUSHALL")
     assert 30 < worker.presence.count() < 50
     worker.look()
-    wait_until(lambda: worker.has(*names))
+    assert worker.recorder.flush()
+    assert worker.has(*names)
     assert worker.recorder.stats().recorded < 100, "no more than was lost"
     worker.recorder.close()

@@ -20,7 +20,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.buffer import Reason
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import Server, wait_until
 from .faults import Fault, Place, adds_up, at_a_place, hung, refused
@@ -52,7 +52,7 @@ def values(found: Samples, name: str) -> dict[str, float]:
 
 
 def visit(recorder: Recorder, name: str) -> None:
-    recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_the_counters_are_those_of_the_recorder(recorder: Recorder) -> None:
     for name in ("ann", "ann", "bob"):
         visit(recorder, name)
     assert recorder.flush()
-    was_open = recorder.open(WsgiView({"HTTP_X_USER": "ann"}))
+    was_open = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
     presence.leave("ann")
     was_open.end()
     assert recorder.flush()

@@ -14,8 +14,9 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from presence_middleware import AsyncPresence, Identity, Presence, Settings, asgi, wsgi
+from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import Recorder, Visit, recorder_for
-from presence_middleware.views import AsgiView, WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .asking import Inner, State, nothing
 from .conftest import Server, wait_until
@@ -484,12 +485,12 @@ def test_a_page_that_polls_keeps_nobody_online(polled: Settings) -> None:
     clock = Clock()
     recorder, presence = Recorder(polled, clock=clock), Presence(polled, clock=clock)
     began = clock.now
-    recorder.open(WsgiView({"HTTP_X_USER": "ann"})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
     for seconds in range(0, 1200, 30):
         clock.now = began + seconds
-        recorder.open(WsgiView({"HTTP_X_USER": "ann", "PATH_INFO": "/poll"})).end()
+        WsgiVisit(recorder, {"HTTP_X_USER": "ann", "PATH_INFO": "/poll"}).end()
         headers = [(b"x-user", b"ann"), (b"presence", b"passive")]
-        recorder.open(AsgiView({"type": "websocket", "path": "/", "headers": headers})).end()
+        AsgiVisit(recorder, {"type": "websocket", "path": "/", "headers": headers}).end()
         assert recorder.flush()
         assert presence.is_online("ann") == (seconds < 600), seconds
     seen = presence.last_seen("ann")
@@ -511,10 +512,10 @@ def test_a_long_open_connection_keeps_one_online_unless_it_is_passive(
     clock = Clock()
     recorder, presence = Recorder(polled, clock=clock), Presence(polled, clock=clock)
     scope = {**OPEN, "path": path, "headers": [(b"x-user", b"ann"), *headers]}
-    visit = recorder.open(AsgiView(scope))
+    visit = AsgiVisit(recorder, scope)
     for _ in range(30):
         clock.now += 61
-        recorder._tick()
+        recorder.run_once()
         assert recorder.flush()
         assert presence.is_online("ann") == counts
         assert visit.identity == Identity("user", "ann")

@@ -1,7 +1,6 @@
 """The mistakes of a site's first hour: each is said once and by name, and only when it is one."""
 
 import logging
-import math
 import os
 import sys
 import tempfile
@@ -15,11 +14,12 @@ import pytest
 import redis
 
 from presence_middleware import Presence, Settings, asgi, wsgi
-from presence_middleware.identity import View
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.notices import LOOKED_AT, UNREAD, USERLESS, Notices
-from presence_middleware.views import AsgiView, WsgiView
+from presence_middleware.recorder.setup_hints import LOOKED_AT, UNREAD, USERLESS, SetupHints
+from presence_middleware.request import AsgiRequest, Request, WsgiRequest
+from presence_middleware.wsgi import WsgiVisit
 
+from .asking import opened
 from .conftest import Server, wait_until
 from .timed_site import Clock
 
@@ -33,20 +33,24 @@ VALUE = "what-a-client-sent"
 DEFAULT = "user=auth, guest=visitor"
 EVICTS = "the server may evict keys"
 
-Make = Callable[..., View]
+Make = Callable[..., WsgiRequest | AsgiRequest]
 
 
-def over_wsgi(peer: str | None = PUBLIC, user: str | None = None, **headers: str) -> View:
+def over_wsgi(
+    peer: str | None = PUBLIC, user: str | None = None, **headers: str
+) -> WsgiRequest | AsgiRequest:
     given = {"REMOTE_ADDR": peer, "REMOTE_USER": user, "HTTP_USER_AGENT": FIREFOX}
     given |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-    return WsgiView({key: value for key, value in given.items() if value is not None})
+    return WsgiRequest({key: value for key, value in given.items() if value is not None})
 
 
-def over_asgi(peer: str | None = PUBLIC, user: str | None = None, **headers: str) -> View:
+def over_asgi(
+    peer: str | None = PUBLIC, user: str | None = None, **headers: str
+) -> WsgiRequest | AsgiRequest:
     sent = {"user_agent": FIREFOX, **headers}.items()
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in sent]
     client = (peer, 1) if peer else None
-    return AsgiView({"type": "http", "client": client, "user": user, "headers": named})
+    return AsgiRequest({"type": "http", "client": client, "user": user, "headers": named})
 
 
 BOTH = pytest.mark.parametrize("view", [over_wsgi, over_asgi])
@@ -57,21 +61,21 @@ class Site:
 
     def __init__(self, settings: Settings, caplog: pytest.LogCaptureFixture, **others: Any) -> None:
         self.recorder = Recorder(settings, **others)
-        self.recorder._wake_at = math.inf
+        self.recorder.background = False
         self.presence = Presence(settings)
         self._caplog = caplog
 
-    def ask(self, *views: View, times: int = 1) -> None:
+    def ask(self, *views: WsgiRequest | AsgiRequest, times: int = 1) -> None:
         """Requests that arrive and are over."""
         for _ in range(times):
             for view in views:
-                self.recorder.open(view).end()
+                opened(self.recorder, view).end()
 
     @property
     def said(self) -> list[str]:
         """All that was said until now, after another round of the thread's."""
-        self.recorder._tick()
-        self.recorder._wake_at = math.inf
+        self.recorder.run_once()
+        self.recorder.background = False
         return [record.getMessage() for record in self._caplog.records]
 
 
@@ -268,7 +272,7 @@ def test_a_token_that_nothing_reads_is_said(site: Open) -> None:
 def test_no_cookie_takes_long_to_look_at(cookie: str, site: Open) -> None:
     """That of blanks alone took minutes; far more than the half second that a test may wait."""
     began = time.process_time()
-    notices = Notices(site().recorder.settings)
+    notices = SetupHints(site().recorder.settings)
     for _ in range(100):
         notices.look(over_wsgi(cookie=cookie), 0.0)
     assert time.process_time() - began < 0.5
@@ -291,13 +295,13 @@ def by_header(one: Site) -> None:
 
 def by_a_layer(one: Site) -> None:
     environ: dict[str, Any] = {}
-    visit = one.recorder.open(WsgiView(environ))
+    visit = WsgiVisit(one.recorder, environ)
     environ["REMOTE_USER"] = "ann"
     visit.end()
 
 
 def by_a_handler(one: Site) -> None:
-    visit = one.recorder.open(over_wsgi())
+    visit = opened(one.recorder, over_wsgi())
     visit.identify("ann")
     visit.end()
 
@@ -512,7 +516,7 @@ def test_an_address_with_too_many_guests_is_said_once(site: Open) -> None:
 
 def test_a_request_that_cannot_be_read_is_said_once(site: Open) -> None:
     one = site()
-    one.ask(WsgiView({"PATH_INFO": 5, "HTTP_COOKIE": VALUE}), times=3)
+    one.ask(WsgiRequest({"PATH_INFO": 5, "HTTP_COOKIE": VALUE}), times=3)
     (notice,) = one.said
     assert "a request could not be read (TypeError)" in notice
     assert VALUE not in notice
@@ -573,14 +577,14 @@ def test_a_site_in_order_hears_nothing(site: Open) -> None:
 
 
 def test_looking_costs_nothing_later(site: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(view: View, now: float) -> None:
+    def look(request: Request, now: float) -> None:
         looks.append(now)
         really(view, now)
 
     clock = Clock()
     one = site(clock=clock)
-    really, looks = one.recorder._notices.look, list[float]()
-    monkeypatch.setattr(one.recorder._notices, "look", look)
+    really, looks = one.recorder._hints.look, list[float]()
+    monkeypatch.setattr(one.recorder._hints, "look", look)
     one.ask(over_wsgi(user="ann"), times=3 * LOOKED_AT)
     assert LOOKED_AT <= len(looks) <= LOOKED_AT + 1
     for second in range(1, 4):
@@ -609,8 +613,8 @@ def test_requests_that_are_no_visit_are_not_looked_at(site: Open) -> None:
     one = site(identity="user=header:X-User, guest=visitor")
     environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "198.51.100.7"}
     environ |= {"HTTP_COOKIE": f"session={VALUE}"}
-    one.ask(WsgiView({**environ, "PATH_INFO": "/healthz"}), times=2 * USERLESS)
-    one.ask(WsgiView({**environ, "HTTP_PRESENCE": "passive"}), times=2 * USERLESS)
+    one.ask(WsgiRequest({**environ, "PATH_INFO": "/healthz"}), times=2 * USERLESS)
+    one.ask(WsgiRequest({**environ, "HTTP_PRESENCE": "passive"}), times=2 * USERLESS)
     assert one.said == []
 
 
@@ -619,7 +623,7 @@ def test_a_child_goes_on_without_saying_it_again(site: Open) -> None:
     one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD)
     assert len(one.said) == 1
     one.recorder.begin()  # what a fork's child does
-    one.recorder._wake_at = math.inf
+    one.recorder.background = False
     one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD)
     assert len(one.said) == 1
     assert one.recorder._pid == os.getpid()

@@ -13,12 +13,12 @@ import pytest
 import redis
 
 from presence_middleware import Presence
+from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.stores import moment_of
 from presence_middleware.stores.record import CHUNK
-from presence_middleware.views import AsgiView, WsgiView
-from presence_middleware.wsgi import Body, PresenceMiddleware
+from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
 
 from .conftest import Server
 from .timed_site import Clock, settings
@@ -41,13 +41,13 @@ class Worker:
         scope = {"headers": [(b"x-guest", b"guest")], **state}
         if user is not None:
             scope["session"] = {"user_id": user}
-        return self.recorder.open(AsgiView(scope))
+        return AsgiVisit(self.recorder, scope)
 
     def wait(self, seconds: float, step: float = 1.0) -> None:
         """Lets time go by, with a round of the thread in every step."""
         for _ in range(math.ceil(seconds / step)):
             self.clock.now += step
-            self.recorder._tick()
+            self.recorder.run_once()
         assert self.recorder.stats().pending == 0, self.recorder.stats()
 
     def online(self, kind: str = "user") -> list[str]:
@@ -73,8 +73,9 @@ def test_of_two_visits_of_one_the_newest_stamp_and_the_newest_arrival_wait() -> 
     for sightings in ([(9.0, 1.0), (5.0, 5.0)], [(5.0, 5.0), (9.0, 1.0)]):
         buffer = Buffer(limit=2)
         for times in sightings:
-            buffer.put(BOB, times)
-        assert buffer.take() == {BOB: (9.0, 5.0)}
+            buffer.put(BOB, *times)
+        (seen,) = buffer.take(2)
+        assert (seen.who, seen.last_seen, seen.arrival) == (BOB, 9.0, 5.0)
 
 
 @pytest.mark.parametrize("method", ["leave", "forget"])
@@ -150,7 +151,7 @@ def exact(
 def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     exact: Worker, late: str, after: float
 ) -> None:
-    worker, guests = exact, ["guest"] if "guest" in exact.recorder.chain.kinds else []
+    worker, guests = exact, ["guest"] if "guest" in exact.recorder.resolver.kinds else []
     session: dict[str, str] = {}
     visit = worker.open(session=session)
     worker.wait(after)
@@ -233,7 +234,7 @@ def quiet(valkey: Server, tmp_path: Path) -> Iterator[Server]:
 
 def open_many(worker: Worker) -> None:
     for number in range(MANY):
-        worker.recorder.open(WsgiView({"REMOTE_USER": f"user{number}"}))
+        WsgiVisit(worker.recorder, {"REMOTE_USER": f"user{number}"})
 
 
 def test_ten_thousand_open_connections_are_a_batch_every_third_of_the_window(
@@ -291,7 +292,7 @@ def test_requests_have_their_turn_while_many_connections_are_asked(
     try:
         thread.start()
         before = turns[0]
-        worker.recorder._visit_open()
+        worker.recorder._refresh_open()
         meanwhile = turns[0] - before
     finally:
         over.set()

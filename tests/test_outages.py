@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import re
 import signal
 import statistics
@@ -17,12 +16,13 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.connections.health import LONGEST_PAUSE, RedisHealth
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.backoff import LONGEST_PAUSE, Backoff
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
-from presence_middleware.views import WsgiView
-from presence_middleware.wsgi import PresenceMiddleware
+from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 
+from .asking import opened
 from .conftest import Server, wait_until
 from .faults import (
     OUTAGES,
@@ -119,7 +119,7 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
         wait_until(lambda: recorder.stats().flushed)
         with (OUTAGES | SLOW_OUTAGES)[outage](place):
             ask(wrapped, "gone")
-            wait_until(lambda: recorder.is_cut_off)
+            wait_until(lambda: recorder.health.is_outage)
             clock.now += 30
             answers, seconds = timed(wrapped)
             expected, bare_seconds = timed(site)
@@ -136,10 +136,10 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
     assert presence.online_among(["gone", *NAMES]) == NAMES
     assert {presence.last_seen(name) for name in NAMES} == {moment_of(NOON + 30)}  # they arrived
     recorder.close()
-    first, last = [record.message for record in caplog.records if "presence: " in record.message]
-    assert re.match("presence: cannot record who is online, keeping [01] for later: Redis ", first)
-    assert last.startswith("presence: recording again after ")
-    assert last.endswith(f"s: wrote {len(NAMES)} that had waited, dropped 1")
+    first, last = [record.message for record in caplog.records if "record" in record.message]
+    assert re.match("cannot record who is online, keeping [01] sightings for later: Redis ", first)
+    assert last.startswith("recording again after ")
+    assert last.endswith(f"s: wrote {len(NAMES)} sightings that had waited, dropped 1")
     assert PASSWORD not in caplog.text
 
 
@@ -159,7 +159,7 @@ def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
     recorder = wrapped.recorder
     ask(wrapped, "before")
     wait_until(lambda: recorder.stats().flushed)
-    wait_until(lambda: recorder._notices._said)  # the thread has no more to do
+    wait_until(lambda: recorder._hints._said)  # the thread has no more to do
     with hung(place):
         ask(wrapped, "bob")
         wait_until(recorder._flushing.locked)
@@ -180,7 +180,7 @@ def test_somebody_who_came_in_an_outage_was_last_seen_as_he_came(place: Place, p
         before = time.time()
         ask(wrapped, "bob")
         after = time.time()
-        wait_until(lambda: wrapped.recorder.is_cut_off)
+        wait_until(lambda: wrapped.recorder.health.is_outage)
     wait_until(wrapped.recorder.flush)
     seen = wrapped.presence.last_seen("bob")
     assert seen is not None
@@ -226,15 +226,15 @@ def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
 ) -> None:
     given = settings(place, prefix, identity="user=header:X-User, guest=visitor")
     old, new = Recorder(given), Recorder(given)
-    guest = WsgiView({"REMOTE_ADDR": "192.0.2.7"})
-    old.open(guest).end()
+    guest = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
+    opened(old, guest).end()
     wait_until(old.flush)
     with restarted(place):
-        old.open(WsgiView({"HTTP_X_USER": "bob"})).end()
-        wait_until(lambda: old.is_cut_off)
-    wait_until(lambda: old.flush() and not old.is_cut_off)
+        WsgiVisit(old, {"HTTP_X_USER": "bob"}).end()
+        wait_until(lambda: old.health.is_outage)
+    wait_until(lambda: old.flush() and not old.health.is_outage)
     for recorder in (new, old):
-        recorder.open(guest).end()
+        opened(recorder, guest).end()
         wait_until(recorder.flush)
     assert Presence(given).count("guest") == 1
     for recorder in (new, old):
@@ -253,11 +253,11 @@ def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
     place: Place, prefix: str
 ) -> None:
     recorder = Recorder(settings(place, prefix, flush_interval="20s"))
-    recorder._wake_at = math.inf
+    recorder.background = False
     usual = signal.signal(signal.SIGALRM, interrupt)
     try:
         with hung(place):
-            visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
+            visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             with pytest.raises(Interrupt):
                 visit.flush()
@@ -276,7 +276,7 @@ def test_the_counters_add_up_while_threads_record_and_write(valkey: Server, pref
     def record() -> None:
         number = 0
         while time.monotonic() < deadline:
-            recorder.record(("user", str(number % 200)), recorder.now())
+            recorder.record(("user", str(number % 200)), recorder.stamp())
             number += 1
 
     def write() -> None:
@@ -292,18 +292,18 @@ def test_the_counters_add_up_while_threads_record_and_write(valkey: Server, pref
 
 
 def test_attempts_come_apart_but_never_far_and_never_in_step() -> None:
-    backoff = Backoff(0.05)
-    assert backoff.is_due("node")
-    pauses = [backoff.pause(failures) for failures in range(1, 31)]
+    health = RedisHealth(0.05)
+    assert health.is_due("node")
+    pauses = [health.pause(failures) for failures in range(1, 31)]
     assert pauses[2] < 0.5
     assert 0.8 * LONGEST_PAUSE <= min(pauses[10:]) < max(pauses[10:]) <= LONGEST_PAUSE
     assert len(set(pauses[10:])) == 20
-    backoff.failed("node")
-    assert not backoff.is_due("node")
-    assert backoff.is_due("another node")
-    backoff.succeeded("node")
-    assert backoff.is_due("node")
-    assert Backoff(60).pause(1) >= 48  # a site that writes seldom does not write oftener
+    health.failed("node")
+    assert not health.is_due("node")
+    assert health.is_due("another node")
+    health.succeeded("node")
+    assert health.is_due("node")
+    assert RedisHealth(60).pause(1) >= 48  # a site that writes seldom does not write oftener
 
 
 def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None:
@@ -311,7 +311,7 @@ def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None
     deadline = time.monotonic() + 1.5
     with answered(place, b"", hangs_up=True):
         while time.monotonic() < deadline:
-            recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+            WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
             time.sleep(0.001)
         # Attempts after 0, 0.1, 0.3, 0.7 and 1.5 s; a connection found dead is tried once more.
         assert 4 <= place.proxy.connections <= 14
@@ -325,10 +325,10 @@ def test_what_could_not_wait_is_said_at_the_end(
     for _ in range(2):
         place.proxy.refuse()
         for name in NAMES[:5]:
-            recorder.record(("user", name), recorder.now())
+            recorder.record(("user", name), recorder.stamp())
         assert not recorder.flush()
         place.proxy.listen()
         wait_until(recorder.flush)
-    ended = "presence: recording again after 0s: wrote 2 that had waited, dropped 3"
+    ended = "recording again after 0s: wrote 2 sightings that had waited, dropped 3"
     assert caplog.messages.count(ended) == 2
     recorder.close()

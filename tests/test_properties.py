@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from presence_middleware.identity import Link, as_kept, parse_chain
+from presence_middleware.identity import Rule, normalize_id, parse_chain
 from presence_middleware.identity.reading import cookie
 from presence_middleware.identity.sources import CREDENTIAL_HEADERS, SOURCES
-from presence_middleware.views import AsgiView, WsgiView
+from presence_middleware.request import AsgiRequest, WsgiRequest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that it imports
@@ -40,7 +40,7 @@ values_and_read = st.one_of(
 )
 
 
-def views(*headers: tuple[bytes, bytes]) -> tuple[WsgiView, AsgiView]:
+def views(*headers: tuple[bytes, bytes]) -> tuple[WsgiRequest, AsgiRequest]:
     """One request as a server hands it to either protocol."""
     environ: dict[str, Any] = {"REQUEST_METHOD": "GET"}
     for name, value in headers:
@@ -49,7 +49,7 @@ def views(*headers: tuple[bytes, bytes]) -> tuple[WsgiView, AsgiView]:
         joint = "; " if key == "HTTP_COOKIE" else ","
         said = value.decode("latin-1")
         environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said
-    return WsgiView(environ), AsgiView({"type": "http", "headers": list(headers)})
+    return WsgiRequest(environ), AsgiRequest({"type": "http", "headers": list(headers)})
 
 
 def read(name: str, header: bytes) -> str | None:
@@ -159,7 +159,7 @@ def test_headers_are_those_of_webob_and_of_starlette(
 ) -> None:
     headers = [(name.encode(), value) for name, value in fields]
     wsgi, asgi = views(*headers)
-    webob = Request(wsgi._environ).headers
+    webob = Request(wsgi.state).headers
     starlette = Headers(raw=[(name.lower(), value) for name, value in headers])
     for name in [*(name for name, _ in fields), absent]:
         asked = "".join(random.choice((c.lower(), c.upper())) for c in name)
@@ -202,11 +202,11 @@ ids = st.one_of(
 @example(["\udcc3\udca9", "é", "\udcc3", "\ud800", "\udc00", "\ud800\udc00"])
 def test_ids_are_short_are_text_and_stay_apart(said: list[str]) -> None:
     """But for blanks around them."""
-    kept = [as_kept(id) for id in said]
+    kept = [normalize_id(id) for id in said]
     assert len(set(kept)) == len(said)
     assert max(len(id.encode()) for id in kept) <= 256
-    assert [as_kept(f" {id}\n") for id in said] == kept
-    assert [as_kept(id) for id in kept] == kept, "what is kept is asked for as it is"
+    assert [normalize_id(f" {id}\n") for id in said] == kept
+    assert [normalize_id(id) for id in kept] == kept, "what is kept is asked for as it is"
 
 
 kinds = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
@@ -227,21 +227,21 @@ arguments = {
 
 
 @st.composite
-def links(draw: st.DrawFn) -> Link:
+def links(draw: st.DrawFn) -> Rule:
     """Any link that a site may write."""
     kind, hashed = draw(kinds), draw(st.booleans())
     if draw(st.integers(0, 9)) == 0:
-        return Link(kind, draw(functions), "", hashed)
+        return Rule(kind, draw(functions), "", hashed)
     source = draw(st.sampled_from(list(SOURCES)))
     argument = draw(arguments[SOURCES[source].argument])
     name = argument.lower().removeprefix("http_").replace("_", "-")
     is_credential = name in CREDENTIAL_HEADERS or source == "django-session"
-    return Link(kind, source, argument, hashed or is_credential)
+    return Rule(kind, source, argument, hashed or is_credential)
 
 
 @FEW
 @given(st.lists(links(), min_size=1, max_size=5).map(tuple))
-@example((Link("user", "session", "a:raw", False), Link("guest", "cookie", "hashed", False)))
-def test_a_chain_that_is_written_out_is_the_same_chain(chain: tuple[Link, ...]) -> None:
+@example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "hashed", False)))
+def test_a_chain_that_is_written_out_is_the_same_chain(chain: tuple[Rule, ...]) -> None:
     assert parse_chain(", ".join(map(str, chain))) == chain
     assert parse_chain(chain) == chain

@@ -17,14 +17,20 @@ from flask import Flask
 
 from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, wsgi
 from presence_middleware.connections import Driver, embedded
+from presence_middleware.identity import Who
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.recorder.thread import FlushThread
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import Server, wait_until
 
 BOB = ("user", "bob")
+
+
+def times(buffer: Buffer) -> dict[Who, tuple[float, float]]:
+    """What waits, with last-seen time and arrival; it is taken out."""
+    return {seen.who: (seen.last_seen, seen.arrival) for seen in buffer.take(100)}
 
 
 def settings(url: str, prefix: str, **others: object) -> Settings:
@@ -33,7 +39,7 @@ def settings(url: str, prefix: str, **others: object) -> Settings:
 
 
 def visit(recorder: Recorder, name: str) -> None:
-    recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 class Clock:
@@ -86,7 +92,7 @@ def test_an_identity_seen_a_thousand_times_is_written_once(
 ) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         recorder = Recorder(settings(valkey.url, prefix), client=client, clock=clock)
-        recorder._wake_at = math.inf  # the thread sleeps: all that comes is coalesced
+        recorder.background = False  # the thread sleeps: all that comes is coalesced
         for _ in range(1000):
             visit(recorder, "bob")
         assert recorder.flush()
@@ -100,7 +106,7 @@ def test_the_newest_sighting_wins_whichever_ends_last(
     with redis.Redis.from_url(valkey.url) as client:
         site = settings(valkey.url, prefix)
         recorder = Recorder(site, client=client, clock=clock)
-        slow = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
+        slow = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
         clock.now += 30
         visit(recorder, "bob")
         newest = clock.now
@@ -129,9 +135,9 @@ def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
 def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() -> None:
     buffer = Buffer(limit=2)
     for name in ("a", "b", "c"):
-        buffer.put(("user", name), (1.0, 1.0))
-    buffer.put(("user", "a"), (2.0, 2.0))
-    assert buffer.take() == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
+        buffer.put(("user", name), 1.0, 1.0)
+    buffer.put(("user", "a"), 2.0, 2.0)
+    assert times(buffer) == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
     assert buffer.dropped["full"] == 1
     assert buffer.coalesced == 1
 
@@ -139,15 +145,15 @@ def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() 
 def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None:
     buffer = Buffer(limit=4)  # of which two are in flight, and one of these waits again
     old, new = (1.0, 1.0), (2.0, 2.0)
-    buffer.put(("user", "old"), old)
-    buffer.put(BOB, old)
-    taken = buffer.take()
+    buffer.put(("user", "old"), *old)
+    buffer.put(BOB, *old)
+    buffer.take(100)
     assert buffer.pending == 2
-    buffer.put(BOB, new)
-    buffer.put(("user", "new"), new)
-    buffer.put(("user", "newer"), new)
-    buffer.put_back(taken)
-    assert buffer.take() == {("user", "old"): old, BOB: new, ("user", "new"): new}
+    buffer.put(BOB, *new)
+    buffer.put(("user", "new"), *new)
+    buffer.put(("user", "newer"), *new)
+    assert buffer.restore() == 2
+    assert times(buffer) == {("user", "old"): old, BOB: new, ("user", "new"): new}
     assert buffer.recorded == 5
     assert buffer.coalesced + buffer.dropped["full"] + buffer.pending == 5
 
@@ -205,7 +211,7 @@ def test_a_wrong_key_of_one_kind_does_not_stop_the_others(valkey: Server, prefix
         client.set(f"{prefix}:user:seen", "not a sorted set", ex=60)
         recorder = Recorder(site)
         visit(recorder, "bob")
-        recorder.open(WsgiView({"HTTP_X_GUEST": "eve"})).end()
+        WsgiVisit(recorder, {"HTTP_X_GUEST": "eve"}).end()
         assert not recorder.flush()
         wait_until(lambda: Presence(site).is_online("eve", "guest"))
         assert "WRONGTYPE" in (recorder.stats().last_error or "")
@@ -233,7 +239,7 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     """Also while the parent's thread holds both locks in the middle of a write."""
     site = settings(valkey.url, prefix, flush_interval="3m")
     recorder = Recorder(site)
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "parent")
     recorder._buffer._lock.acquire()
     recorder._flushing.acquire()
@@ -257,8 +263,8 @@ def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(
     """As under uWSGI: it inherits a thread that is dead and a parent that has woken it."""
     site = settings(valkey.url, prefix)
     recorder = Recorder(site, clock=clock)
-    recorder._wake_at, recorder._pid = clock.now + 1, -1
-    recorder._thread = FlushThread(recorder._tick, 1)  # never started
+    recorder._wake_after, recorder._pid = clock.now + 1, -1
+    recorder._thread = FlushThread(recorder.run_once, 1)  # never started
     visit(recorder, "early")
     assert recorder.stats().pending == 1
     clock.now += 1
@@ -273,7 +279,7 @@ def test_an_open_connection_stays_online_and_is_found_soon(
 ) -> None:
     site = settings(valkey.url, prefix, window="3m", flush_interval="0.05s")
     recorder, presence = Recorder(site, clock=clock), Presence(site, clock=clock)
-    open_visit = recorder.open(WsgiView({"HTTP_X_USER": "bob"}))
+    open_visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
     clock.now += 2
     wait_until(lambda: presence.is_online("bob"))
     for _ in range(10):
@@ -304,11 +310,11 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
         visit(recorder, "bob")
         visit(recorder, "alice")
     assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
-    recorder._wake_at = -math.inf  # as after an interval
+    recorder._wake_after = -math.inf  # as after an interval
     visit(recorder, "eve")
     wait_until(lambda: recorder.stats().flushed == 3)
     assert recorder._thread is not None
-    assert [m for m in caplog.messages if "no thread runs here" in m] == caplog.messages
+    assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
 
 
 def test_after_close_a_visit_starts_the_thread_again(recorder: Recorder) -> None:
@@ -329,7 +335,7 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
 def test_an_exit_starts_no_server(tmp_path: Path) -> None:
     """What a process holds that never reached its embedded server is not worth a new one."""
     recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"))
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
     recorder.close()
     assert recorder.stats().pending == 1
@@ -353,7 +359,7 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
 
 
 def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) -> None:
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
     assert not recorder.flush(0)
     assert recorder.stats().last_error == "Redis did not answer in time"
@@ -361,7 +367,7 @@ def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) ->
 
 
 def test_who_waits_for_a_stuck_write_gives_up(recorder: Recorder) -> None:
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
     with recorder._flushing:
         assert not recorder.flush(0.02)
@@ -369,7 +375,7 @@ def test_who_waits_for_a_stuck_write_gives_up(recorder: Recorder) -> None:
 
 
 def test_a_child_that_only_ends_writes_nothing_of_its_parents(recorder: Recorder) -> None:
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
     recorder._pid = -1
     recorder.close()
@@ -392,9 +398,9 @@ def test_when_redis_is_gone_one_attempt_serves_all_kinds(
     # So that the recorder's own thread does not attempt it, too.
     site = settings(f"unix://{tmp_path}/s", prefix, identity=identity, flush_interval="3m")
     recorder = Recorder(site)
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
-    recorder.open(WsgiView({"HTTP_X_GUEST": "eve"})).end()
+    WsgiVisit(recorder, {"HTTP_X_GUEST": "eve"}).end()
     assert not recorder.flush()
     assert len(attempts) == 1
     assert recorder.stats().pending == 2
@@ -430,7 +436,7 @@ def test_only_an_exit_is_in_a_hurry(recorder: Recorder, monkeypatch: pytest.Monk
         return run(driver, plan, deadline)
 
     monkeypatch.setattr(Driver, "run", noted)
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
     assert recorder.flush()
     assert set(deadlines) == {math.inf}
@@ -444,10 +450,10 @@ def test_an_end_that_loses_somebody_says_so(
     tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(settings(f"unix://{tmp_path}/none", prefix))
-    recorder._wake_at = math.inf
+    recorder.background = False
     visit(recorder, "bob")
     recorder.close()
-    assert caplog.messages[-1] == "presence: ends with 1 not written"
+    assert caplog.messages[-1] == "shutting down with 1 sightings unwritten"
 
 
 def test_flush_writes_what_is_open_and_what_nobody_closed(
@@ -456,11 +462,11 @@ def test_flush_writes_what_is_open_and_what_nobody_closed(
     """As in a test suite, whose client keeps a response, or drops it, and closes neither."""
     app = Flask(__name__)
     app.wsgi_app = wsgi.PresenceMiddleware(  # type: ignore[method-assign]
-        app.wsgi_app, settings=recorder.settings, clock=recorder.now
+        app.wsgi_app, settings=recorder.settings, clock=recorder.stamp
     )
     app.add_url_rule("/", "home", lambda: "hello")
     recorder = app.wsgi_app.recorder
-    recorder._wake_at = math.inf
+    recorder.background = False
     client = app.test_client()
     kept = client.get("/", headers={"X-User": "bob"})
     client.get("/", headers={"X-User": "alice"})

@@ -13,7 +13,7 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import Recorder
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import wait_until
 from .servers import free_port
@@ -93,7 +93,7 @@ def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
 
 
 def comes(recorder: Recorder, name: str) -> None:
-    recorder.open(WsgiView({"HTTP_X_USER": name})).end()
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
 def answers(presence: Presence) -> bool:

@@ -209,7 +209,7 @@ def test_settings_can_be_copied_with_a_change() -> None:
 )
 def test_durations(value: object, seconds: float) -> None:
     assert values.duration(value) == seconds
-    assert values.duration(values.spoken(seconds)) == seconds
+    assert values.duration(values.format_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("value", ["", "0", 0, -1, True, None, "1y", "٣m x", timedelta(0), "1 2"])

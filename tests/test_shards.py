@@ -10,8 +10,8 @@ from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan
 from presence_middleware.stores.layout import TRUSTED
-from presence_middleware.stores.plan import together
-from presence_middleware.views import WsgiView
+from presence_middleware.stores.plan import merge_plans
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import Server
 from .timed_site import Clock, opened, settings
@@ -26,9 +26,9 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
         site.saw("ann")
     new = settings(valkey.url, prefix)
     recorder = Recorder(new, clock=clock)
-    recorder._wake_at = float("inf")
+    recorder.background = False
     with caplog.at_level(logging.WARNING, "presence_middleware"):
-        recorder.open(WsgiView({"HTTP_X_USER": "bob"})).end()
+        WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
         assert not recorder.flush()
     refusal = f"PRESENCE_SHARDS=1, but keys are spread over 4: .* delete the key {prefix}:meta"
     assert f"{prefix}:meta" in caplog.text
@@ -74,7 +74,7 @@ def test_what_is_asked_together_is_one_batch_while_all_go_on(shards: bool, atomi
             heard += yield Batch((("GET", f"{name}{number}"), ("PING",)), atomic=True)
         return "".join(heard)
 
-    plan = together([asks("a", 2), asks("b", 0), asks("c", 1)], atomic=shards)
+    plan = merge_plans([asks("a", 2), asks("b", 0), asks("c", 1)], atomic=shards)
     batches: list[Batch] = []
     reply: Any = None
     while True:

@@ -252,7 +252,7 @@ def check_online(found: dict[str, float], listed: dict[str, Seen], now: float) -
 
 
 def drained(recorder: Recorder) -> bool:
-    return recorder.flush() and not recorder.is_cut_off
+    return recorder.flush() and not recorder.health.is_outage
 
 
 @pytest.mark.parametrize(

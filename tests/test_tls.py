@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
-from presence_middleware.views import WsgiView
+from presence_middleware.wsgi import WsgiVisit
 
 from .conftest import Server, wait_until
 from .servers import environment, free_port
@@ -143,7 +143,7 @@ def records(site: Settings) -> bool:
     """Whether a user and a guest who come are written, and the stale removed."""
     recorder = Recorder(site)
     for environ in ({"HTTP_X_USER": "ann"}, {"REMOTE_ADDR": "1.2.3.4"}):
-        recorder.open(WsgiView(environ)).end()
+        WsgiVisit(recorder, environ).end()
     is_written = recorder.flush()
     recorder.close()
     if is_written:
@@ -304,8 +304,8 @@ def test_who_may_not_ask_about_the_server_records_without_a_word(
 ) -> None:
     url = url_of_user(plain, prefix, "+@all", "-info", "-config")
     recorder = Recorder(settings(url, prefix))
-    recorder.open(WsgiView({"HTTP_X_USER": "ann"})).end()
-    wait_until(lambda: "server" in recorder._notices._said)  # it was asked
+    WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
+    wait_until(lambda: "server" in recorder._hints._said)  # it was asked
     recorder.close()
     assert recorder.stats().last_error is None
     assert not caplog.records

@@ -21,9 +21,9 @@ from starlette.routing import Route
 from presence_middleware import Identity, Presence, QueryError, Settings, asgi
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit, recorder_for
-from presence_middleware.views import AsgiView, WsgiView
+from presence_middleware.request import AsgiRequest, WsgiRequest
 
-from .asking import Request, State, ask_asgi, ask_wsgi, ids
+from .asking import Request, State, ask_asgi, ask_wsgi, ids, opened
 from .conftest import Server, wait_until
 from .servers import environment
 
@@ -113,13 +113,13 @@ def test_the_same_guest_over_wsgi_and_asgi_is_one(settings: Settings) -> None:
 
 def test_processes_without_a_secret_agree_on_a_guest(settings: Settings) -> None:
     views = (
-        WsgiView({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "Lynx"}),
-        AsgiView({"client": ["192.0.2.7", 1], "headers": [[b"user-agent", b"Lynx"]]}),
+        WsgiRequest({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "Lynx"}),
+        AsgiRequest({"client": ["192.0.2.7", 1], "headers": [[b"user-agent", b"Lynx"]]}),
     )
     found = set()
     for view in views:
         recorder = Recorder(settings)  # each with a key of its own, until they agree
-        visit = recorder.open(view)
+        visit = opened(recorder, view)
         visit.flush()
         visit.end()
         found.add(visit.identity)
@@ -139,18 +139,18 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own_server: Server) -> None:
-    view = WsgiView({"REMOTE_ADDR": "192.0.2.7"})
+    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
     settings = Settings.from_env({}, redis_url=own_server.url, flush_interval="0.05s")
     own_server.stop()
     early = Recorder(settings)
-    visit = early.open(view)
+    visit = opened(early, view)
     visit.end()
     assert not early.flush()
     assert visit.identity is None
     assert early.stats().pending == 1
     own_server.start()
     other = Recorder(settings)
-    late = other.open(view)
+    late = opened(other, view)
     late.flush()
     wait_until(early.flush)
     assert visit.identity == late.identity is not None

@@ -11,7 +11,7 @@ from wsgiref.validate import validator
 import pytest
 
 from presence_middleware import Identity, Presence, Settings
-from presence_middleware.views import READER
+from presence_middleware.request import READER
 from presence_middleware.wsgi import PresenceMiddleware
 
 from . import broken_wrappers as broken

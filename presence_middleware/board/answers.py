@@ -11,10 +11,10 @@ from importlib.resources import files
 from string import Template
 
 from ..errors import PresenceUnavailable, QueryError
-from ..identity import as_kept, known_kind
+from ..identity import known_kind, normalize_id
 from ..settings import Settings
 from ..stores import Sample
-from ..values import spoken
+from ..values import format_duration
 from . import reads
 from .access import refusal
 from .messages import Request, Response, facts, problem, text
@@ -91,7 +91,7 @@ class Board:
             "base": base,
             "kinds": " ".join(self._kinds),
             "listed": " ".join(filter(self._is_listed, self._kinds)),
-            "window": spoken(settings.window),
+            "window": format_duration(settings.window),
             "names": "on" if settings.board_token else "off",
         }
         filled = Template(_file("board.html").decode()).substitute(given)
@@ -123,7 +123,7 @@ class Board:
         return facts({"kind": kind, "online": shown}, NEVER_KEPT, _written(found.now))
 
     def _last_seen(self, request: Request) -> Answer:
-        kind, id = self._kind(request), as_kept(request.parameter("id") or "")
+        kind, id = self._kind(request), normalize_id(request.parameter("id") or "")
         if not id:
             raise QueryError("id is missing: last-seen?id=42")
         has_times = self._settings.store_of(kind) == "sorted-set"

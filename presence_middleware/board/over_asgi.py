@@ -10,8 +10,8 @@ from starlette.requests import Request as Asked
 from starlette.responses import Response as Answered
 
 from ..presence import AsyncPresence
+from ..request import AsgiRequest
 from ..settings import Settings
-from ..views import AsgiView
 from .answers import Answer, Board
 from .messages import Request, Response
 from .reads import Read
@@ -35,7 +35,7 @@ class AsgiBoard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = self._board.below(_path(scope)) or ""
         asked = Asked(scope, receive)
-        request = Request(asked.method, path, asked.url.query, AsgiView(scope).header)
+        request = Request(asked.method, path, asked.url.query, AsgiRequest(scope).header)
         found = await self._run(self._board.answer(request))
         response = Answered(found.body, found.status)
         response.raw_headers = [
@@ -70,7 +70,7 @@ class AsyncShared:
         slot, is_mine = self._slots().claim(read, anyio.Event)
         if is_mine:
             with slot.filled(self._clock):
-                slot.answer = await self._presence._read(read.plan(self._presence._ask))
+                slot.answer = await self._presence.run(read.plan(self._presence.backend.queries))
         else:
             await slot.ready.wait()
         return slot

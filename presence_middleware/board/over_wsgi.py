@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..presence import Presence
+from ..request import WsgiRequest
 from ..settings import Settings
-from ..views import WsgiView
 from .answers import Answer, Board
 from .messages import Request, Response
 from .shared import Shared
@@ -29,7 +29,7 @@ class WsgiBoard:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = self._board.below(environ.get("PATH_INFO", "")) or ""
         asked = webob.Request(environ)
-        request = Request(asked.method, path, asked.query_string, WsgiView(environ).header)
+        request = Request(asked.method, path, asked.query_string, WsgiRequest(environ).header)
         found = self._run(self._board.answer(request))
         response = webob.Response(
             status=found.status, headerlist=list(found.headers), app_iter=[found.body]

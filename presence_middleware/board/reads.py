@@ -37,13 +37,13 @@ def counts(ask: Queries) -> Plan[dict[str, int]]:
 
 def online(ask: Queries, kind: str) -> Plan[Found]:
     """Sightings of the newest of a kind."""
-    now = moment_of((yield from ask._now()))
+    now = moment_of((yield from ask.now()))
     return Found(now, (yield from ask.online(kind, None, MOST, None)))
 
 
 def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Found]:
     """Whether one is online, and when last seen, where that is kept."""
-    now = moment_of((yield from ask._now()))
+    now = moment_of((yield from ask.now()))
     is_online = yield from ask.is_online(id, kind, None)
     last_seen = (yield from ask.last_seen(id, kind)) if has_times else None
     return Found(now, (is_online, last_seen))
@@ -51,7 +51,7 @@ def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Found]:
 
 def history(ask: Queries, kind: str, hours: float) -> Plan[Found]:
     """The samples of a kind."""
-    now = moment_of((yield from ask._now()))
+    now = moment_of((yield from ask.now()))
     return Found(now, (yield from ask.history(hours, kind)))
 
 

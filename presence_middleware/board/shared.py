@@ -86,7 +86,7 @@ class Shared:
         slot, is_mine = self._slots.claim(read, threading.Event)
         if is_mine:
             with slot.filled(self._clock):
-                slot.answer = self._presence._read(read.plan(self._presence._ask))
+                slot.answer = self._presence.run(read.plan(self._presence.backend.queries))
         else:
             slot.ready.wait(PATIENCE)
         return slot

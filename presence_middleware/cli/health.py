@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import click
 
-from ..connections import driver
+from ..backend import Backend
 from ..doctor import Finding, InForce, examine, in_force
 from ..errors import PresenceError
 from ..settings import Settings
@@ -34,7 +34,7 @@ def doctor(tell_settings: bool, as_json: bool) -> None:
     """Say what is right and what is not; exit with 1 if anything is not."""
     try:
         settings = Settings.from_env()
-        findings = examine(settings, driver(settings.redis_url, client(settings)))
+        findings = examine(Backend(settings, client=client(settings)))
     except PresenceError as error:
         raise click.ClickException(str(error)) from error  # its status is 1, as of all it finds
     told = list(in_force(settings, os.environ)) if tell_settings else []

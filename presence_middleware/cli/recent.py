@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from ..connections.clients import doubt
+from ..connections import forget
 from ..errors import PresenceUnavailable
 from ..presence import Presence
 from ..settings import Settings
@@ -52,7 +52,7 @@ class Question:
             counts = presence.counts(window=self._window)
             return Reading(at, counts, self._past(presence, at))
         except PresenceUnavailable as error:
-            doubt(self._settings.redis_url)  # a server that is started anew may be elsewhere
+            forget(self._settings.redis_url)  # a server that is started anew may be elsewhere
             return Reading(at, error=str(error))
 
     def _past(self, presence: Presence, at: datetime) -> Past | None:

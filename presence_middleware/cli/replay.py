@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..identity import Link
+from ..identity import Rule
 from ..replay import Logs, Moment, Replay, Summary, drawn, size_of
 from ..settings import Settings
 from . import options, show
@@ -99,15 +99,15 @@ def _progress(size: int | None, as_json: bool) -> Iterator[Callable[[int], objec
 
 
 def _warn_of_blind(settings: Settings) -> None:
-    if blind := [str(link) for link in settings.identity if not _is_in_a_log(link)]:
+    if blind := [str(rule) for rule in settings.identity if not _is_in_a_log(rule)]:
         click.echo(f"not in a log, finds nobody: {', '.join(blind)}", err=True)
 
 
-def _is_in_a_log(link: Link) -> bool:
+def _is_in_a_log(rule: Rule) -> bool:
     """Whether a source may find anybody; of a function of the site's, nobody knows."""
-    if link.source == "header":
-        return link.argument.lower() in HEADERS_IN_A_LOG
-    return link.source in IN_A_LOG or ":" in link.source
+    if rule.source == "header":
+        return rule.argument.lower() in HEADERS_IN_A_LOG
+    return rule.source in IN_A_LOG or ":" in rule.source
 
 
 def _warn(summary: Summary, logs: Logs) -> None:

@@ -44,7 +44,10 @@ def _row(sighting: Sighting) -> tuple[str, ...]:
     if sighting.last_seen is None:
         return (sighting.id,)
     seconds = show.age(sighting.last_seen)
-    return (sighting.id, f"{values.spoken(seconds)} ago" if show.is_terminal() else f"{seconds}s")
+    return (
+        sighting.id,
+        f"{values.format_duration(seconds)} ago" if show.is_terminal() else f"{seconds}s",
+    )
 
 
 @click.command()

@@ -71,8 +71,8 @@ async def close_async_clients() -> None:
             await each.aclose()
 
 
-def doubt(url: RedisURL) -> None:
-    """Notes an error: before the next use, an embedded server is looked after.
+def forget(url: RedisURL) -> None:
+    """Forget where a server is: before the next use, an embedded one is looked after.
 
     And a Cluster, none of whose nodes answers, is looked for from the start.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
 from . import hosts
-from .drivers import Driver, errors_of_redis, exchange
+from .drivers import Driver, checked, errors_of_redis, execute, fill, is_refusing
 
 PORT = 6379
 FORM = (
@@ -59,13 +59,13 @@ class ClusterDriver(Driver):
     def nodes(self) -> list[tuple[str, Driver]]:
         client = self._connect()
         return [
-            (node.name, Driver(partial(client.get_redis_connection, node), self.clock))
+            (node.name, Driver(partial(client.get_redis_connection, node), self.health))
             for node in _primaries(client)
         ]
 
-    def place(self, name: str) -> str:
+    def node_of(self, shard: str) -> str:
         try:
-            return str(self._connect().get_node_from_key(name).name)
+            return str(self._connect().get_node_from_key(shard).name)
         except Exception:
             return "nowhere"
 
@@ -73,12 +73,14 @@ class ClusterDriver(Driver):
         try:
             with errors_of_redis():
                 client = self._connect()
-                if batch.commands[0][0] in _KEYLESS:
-                    return self._ask_any(client, batch)
-                return self._ask_owners(client, batch)
+                is_keyless = batch.commands[0][0] in _KEYLESS
+                replies = (self._ask_any if is_keyless else self._ask_owners)(client, batch)
         except PresenceUnavailable:
-            self.clock.distrust()
+            self.health.lost_connection()
             raise
+        if is_refusing(replies):
+            self.health.lost_connection()
+        return replies
 
     def _ask_any(self, client: Any, batch: Batch) -> list[Any]:
         """Asks the node that all processes ask; while it is away, the next: clocks may differ."""
@@ -88,7 +90,7 @@ class ClusterDriver(Driver):
         failure: Exception | None = None
         for _ in nodes:
             try:
-                return exchange(client.get_redis_connection(nodes[self._turn % len(nodes)]), batch)
+                return execute(client.get_redis_connection(nodes[self._turn % len(nodes)]), batch)
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                 failure = error
                 self._turn += 1
@@ -103,7 +105,10 @@ class ClusterDriver(Driver):
         try:
             for node, commands in _by_node(client, batch):
                 part = Batch(tuple(commands.values()), batch.atomic)
-                answers = exchange(client.get_redis_connection(node), part)
+                pipeline = client.get_redis_connection(node).pipeline(transaction=batch.atomic)
+                answers = fill(pipeline, part).execute(raise_on_error=False)
+                if not is_again:
+                    _raise_if_moved(answers)
                 replies |= zip(commands, answers, strict=True)
         except (
             exceptions.ConnectionError,
@@ -116,7 +121,7 @@ class ClusterDriver(Driver):
             if is_again or isinstance(error, exceptions.TimeoutError):
                 raise
             return self._ask_owners(client, batch, is_again=True)
-        return [replies[number] for number in range(len(batch.commands))]
+        return checked([replies[number] for number in range(len(batch.commands))], batch)
 
     def _look_again(self, client: Any, failed: Any) -> None:
         """Learns anew who has which keys."""
@@ -125,8 +130,16 @@ class ClusterDriver(Driver):
         try:
             client.nodes_manager.initialize(last_failed_node_name=failed and failed.name)
         except Exception:
-            self._doubt()  # none that is known is left: begin with the URL again
+            self._forget()  # none that is known is left: begin with the URL again
             raise
+
+
+def _raise_if_moved(replies: list[Any]) -> None:
+    from redis import exceptions
+
+    for reply in replies:
+        if isinstance(reply, (exceptions.AskError, exceptions.ClusterError)):
+            raise reply
 
 
 def _primaries(client: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Run plans: a driver for a sync client, one for an async one. Its errors become ours."""
+"""Run plans: a driver for a sync client, one for an async one. Their errors become ours."""
 
 import math
 import time
@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
-from ..errors import PresenceError, PresenceUnavailable, QueryError
-from ..stores.plan import Batch, Plan
-from .clock import ServerClock
+from ..errors import PresenceError, PresenceUnavailable, QueryError, RedisRefused
+from ..stores.plan import Batch, Plan, first_error
+from .health import RedisHealth
 from .loops import in_thread, is_trio
 
 T = TypeVar("T")
@@ -18,17 +18,15 @@ Connect = Callable[[], Any]
 AsyncConnect = Callable[[], Awaitable[Any]]
 """Returns the client of this process and of its running event loop."""
 
-Doubt = Callable[[], None]
-"""Hears of every connection that was lost."""
+Forget = Callable[[], None]
+"""Forgets what is known of a server that may be gone."""
 
 
 class AsyncRunner(Protocol):
     """Runs a plan from a coroutine."""
 
-    clock: ServerClock
-
     async def run(self, plan: Plan[T]) -> T:
-        """What the plan returns."""
+        """Run a plan and return its result."""
 
 
 class Driver:
@@ -37,31 +35,33 @@ class Driver:
     def __init__(
         self,
         connect: Connect,
-        clock: ServerClock,
+        health: RedisHealth,
+        *,
         join: Connect | None = None,
-        doubt: Doubt = lambda: None,
+        forget: Forget = lambda: None,
     ) -> None:
         """`join` connects without starting an embedded server; by default as `connect` does."""
-        self._connect, self._join, self._doubt = connect, join or connect, doubt
-        self.clock = clock
+        self._connect, self._join, self._forget = connect, join or connect, forget
+        self.health = health
 
     def joining(self) -> "Driver":
-        """This driver, but one that starts no server."""
-        return type(self)(self._join, self.clock, doubt=self._doubt)
+        """Return this driver, but one that starts no server."""
+        return type(self)(self._join, self.health, forget=self._forget)
 
     def nodes(self) -> "list[tuple[str, Driver]]":
-        """Each server that has keys, by name, with a driver of its own; one alone has no name."""
+        """Return each server by name, with a driver of its own; one alone has no name."""
         return [("", self)]
 
-    def place(self, name: str) -> str:
-        """Which of the `nodes` has the keys that begin with `name`."""
+    def node_of(self, shard: str) -> str:
+        """Return the name of the node that has the keys of a shard."""
         return ""
 
     def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
-        """What the plan returns.
+        """Run a plan and return its result.
 
-        Raises `PresenceUnavailable`, also rather than start a round trip after `deadline` (by
-        `time.monotonic()`), or `QueryError` for a key of another type.
+        Raises `PresenceUnavailable` if Redis does not answer, also rather than start a round trip
+        after `deadline` (by `time.monotonic()`); `RedisRefused` if it refuses; `QueryError` for a
+        key of another type.
         """
         replies: list[Any] | None = None
         while True:
@@ -78,13 +78,20 @@ class Driver:
         try:
             with errors_of_redis():
                 client = self._connect()
-                return exchange(client, batch)
+                replies = execute(client, batch)
         except PresenceUnavailable:
-            self.clock.distrust()  # when Redis answers again, it may be another server,
-            self._doubt()
-            with suppress(Exception):  # and an open connection may lead to one that was demoted
-                client.connection_pool.disconnect(inuse_connections=False)
+            self.lost_connection(client)
             raise
+        if is_refusing(replies):
+            self.lost_connection(client)
+        return replies
+
+    def lost_connection(self, client: Any) -> None:
+        """Have the next command open a connection: another server may answer there by then."""
+        self.health.lost_connection()
+        self._forget()
+        with suppress(Exception):  # an open connection may lead to a server that was demoted
+            client.connection_pool.disconnect(inuse_connections=False)
 
 
 class AsyncDriver:
@@ -93,16 +100,17 @@ class AsyncDriver:
     def __init__(
         self,
         connect: AsyncConnect,
-        clock: ServerClock,
-        doubt: Doubt = lambda: None,
+        health: RedisHealth,
+        *,
+        forget: Forget = lambda: None,
         under_trio: AsyncRunner | None = None,
     ) -> None:
-        """`under_trio` is what runs them there, where no async client works."""
-        self._connect, self._doubt, self.clock = connect, doubt, clock
+        """`under_trio` runs the plans there, where no async client works."""
+        self._connect, self._forget, self._health = connect, forget, health
         self._under_trio = under_trio
 
     async def run(self, plan: Plan[T]) -> T:
-        """What the plan returns. Raises what `Driver.run` does."""
+        """Run a plan and return its result. Raises what `Driver.run` does."""
         if self._under_trio is not None and is_trio():
             return await self._under_trio.run(plan)
         replies: list[Any] | None = None
@@ -118,56 +126,87 @@ class AsyncDriver:
         try:
             with errors_of_redis():
                 client = await self._connect()
-                return await _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
+                pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
+                replies = checked(await pipeline.execute(raise_on_error=False), batch)
         except PresenceUnavailable:
-            self.clock.distrust()
-            self._doubt()
-            with suppress(Exception):
-                await client.connection_pool.disconnect(inuse_connections=False)
+            await self._lost_connection(client)
             raise
+        if is_refusing(replies):
+            await self._lost_connection(client)
+        return replies
+
+    async def _lost_connection(self, client: Any) -> None:
+        self._health.lost_connection()
+        self._forget()
+        with suppress(Exception):
+            await client.connection_pool.disconnect(inuse_connections=False)
 
 
 class ThreadDriver:
     """Runs plans from a coroutine over a sync client, in a thread."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self.clock = driver, driver.clock
+        self._driver = driver
 
     async def run(self, plan: Plan[T]) -> T:
-        """What the plan returns. Raises what `Driver.run` does."""
+        """Run a plan and return its result. Raises what `Driver.run` does."""
         return await in_thread(self._driver.run, plan)
 
 
-def exchange(client: Any, batch: Batch) -> list[Any]:
-    """Sends a batch over a sync client; returns the replies."""
-    return _fill(client.pipeline(transaction=batch.atomic), batch).execute()  # type: ignore[no-any-return]
+def execute(client: Any, batch: Batch) -> list[Any]:
+    """Send a batch over a sync client; return the replies. Raises what the client raises."""
+    pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
+    return checked(pipeline.execute(raise_on_error=False), batch)
 
 
-def _fill(pipeline: Any, batch: Batch) -> Any:
+def fill(pipeline: Any, batch: Batch) -> Any:
+    """Return a pipeline with the commands of a batch in it."""
     for command in batch.commands:
         pipeline.execute_command(*command)
     return pipeline
 
 
+def checked(replies: list[Any], batch: Batch) -> list[Any]:
+    """Return the replies, with errors of ours among them if the batch is tolerant; else raise."""
+    if (error := first_error(replies)) is None:
+        return replies
+    if not batch.is_tolerant:
+        raise error
+    return [ours(reply) if isinstance(reply, Exception) else reply for reply in replies]
+
+
+def is_refusing(replies: list[Any]) -> bool:
+    """Return whether the server refuses what it should take: it may have been demoted."""
+    return any(isinstance(reply, RedisRefused) for reply in replies)
+
+
 @contextmanager
 def errors_of_redis() -> Iterator[None]:
-    """Turns whatever the client raises into an error of ours, which names no credentials."""
-    from redis.exceptions import ResponseError
-
+    """Turn whatever the client raises into an error of ours, which names no credentials."""
     try:
         yield
-    except PresenceError:
-        raise
-    except ResponseError as error:
-        words = _words(error)
-        kind = QueryError if words.startswith("WRONGTYPE") else PresenceUnavailable
-        raise kind(f"Redis refused: {words}") from None
-    except Exception as error:  # of the client, the network, or an address that is none
-        reason = str(error) or type(error).__name__
-        raise PresenceUnavailable(f"Redis did not answer: {reason}") from error
+    except Exception as error:
+        raise ours(error) from (None if _is_answer(error) else error)
+
+
+def ours(error: Exception) -> PresenceError:
+    """Return the error of ours for one of a client, the network, or an address that is none."""
+    if isinstance(error, PresenceError):
+        return error
+    if not _is_answer(error):
+        return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
+    words = _words(error)
+    kind = QueryError if words.startswith("WRONGTYPE") else RedisRefused
+    return kind(f"Redis refused: {words}")
+
+
+def _is_answer(error: Exception) -> bool:
+    from redis.exceptions import ResponseError
+
+    return isinstance(error, (PresenceError, ResponseError))
 
 
 def _words(error: Exception) -> str:
-    """The server's own words: the client quotes the command before them, ids and keys included."""
+    """Return the server's own words: the client quotes the command before them, ids included."""
     text = str(error)
     return (text.partition("caused error: ")[2] or text).strip("(',)\"")

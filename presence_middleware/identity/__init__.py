@@ -3,34 +3,33 @@
 from .addresses import Bits, Proxies, is_unnamed_proxy, locator, parse_prefix, parse_proxies
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
-from .chain import Chain, Identity, Reader, Who, as_kept
-from .guests import Found, Guests
-from .hashing import Hasher, SecretHasher, SharedHasher
+from .guests import Guests
+from .hashing import Hasher, Id, PendingId, SecretHasher, SharedHasher
 from .reading import user_id
-from .spec import Link, kinds, known_kind, parse_chain
-from .view import View
+from .resolver import Identity, IdentityResolver, Matcher, Who, normalize_id
+from .rules import Rule, kinds, known_kind, parse_chain
 
 __all__ = [
     "BOT",
     "BOT_MODES",
     "Bits",
-    "Chain",
-    "Found",
     "Guests",
     "Hasher",
+    "Id",
     "Identity",
-    "Link",
+    "IdentityResolver",
+    "Matcher",
+    "PendingId",
     "Proxies",
-    "Reader",
+    "Rule",
     "SecretHasher",
     "SharedHasher",
-    "View",
     "Who",
-    "as_kept",
     "is_unnamed_proxy",
     "kinds",
     "known_kind",
     "locator",
+    "normalize_id",
     "parse_chain",
     "parse_prefix",
     "parse_proxies",

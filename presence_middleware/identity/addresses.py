@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from ..request import Request
 from ..values import items
-from .view import View
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-Locate = Callable[[View], str | None]
+Locate = Callable[[Request], str | None]
 """Tells the address of a request's client, or None where there is none to be believed."""
 
 Bits = tuple[int, int]
@@ -104,32 +104,32 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     if not proxies and bits == WHOLE:
         return None
 
-    def locate(view: View) -> str | None:
-        address = _client(view, proxies)
+    def locate(request: Request) -> str | None:
+        address = _client(request, proxies)
         return None if address is None else cut(address, bits)
 
     return locate
 
 
-def _client(view: View, proxies: Proxies) -> Address | None:
+def _client(request: Request, proxies: Proxies) -> Address | None:
     """A proxy appends to one of the two headers and lets the client's own other one pass. So where
     both are there and name two clients, neither is believed.
     """
-    peer = parse_address(view.peer or "")
+    peer = parse_address(request.peer or "")
     if not proxies:
         return peer
-    said = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(view))]
+    said = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
     named = {proxies.client(peer, hops) for hops in said}
     return named.pop() if len(named) == 1 else peer
 
 
-def _forwarded(view: View) -> list[Address | None]:
+def _forwarded(request: Request) -> list[Address | None]:
     """The addresses of `Forwarded`, the nearest last; None for a hidden one, or for garbage.
 
     It is read from the right as well: a quotation mark of the client's must not swallow what a
     proxy appended, nor may a comma that a proxy quoted (`host="…"`) end what it wrote.
     """
-    said = (view.header("forwarded") or "")[-LONGEST:]
+    said = (request.header("forwarded") or "")[-LONGEST:]
     if "for=" not in said.lower():  # it is of protocol or host alone
         return []
     rest: str | None = said
@@ -157,15 +157,15 @@ def _for(element: str) -> Address | None:
     return parse_address(_ESCAPE.sub(r"\1", said[0].strip('"'))) if len(said) == 1 else None
 
 
-def _x_forwarded_for(view: View) -> list[Address | None]:
-    found = items((view.header("x-forwarded-for") or "")[-LONGEST:])
+def _x_forwarded_for(request: Request) -> list[Address | None]:
+    found = items((request.header("x-forwarded-for") or "")[-LONGEST:])
     return [parse_address(text) for text in found[-MOST_HOPS:]]
 
 
-def is_unnamed_proxy(view: View, proxies: Proxies) -> bool:
+def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
     """Whether the peer is a proxy that nobody has named: its address is that of all behind it."""
-    said = [header for name in _HEADERS if (header := view.header(name))]
-    peer = parse_address(view.peer or "")
+    said = [header for name in _HEADERS if (header := request.header(name))]
+    peer = parse_address(request.peer or "")
     if not said or proxies.hops or peer in proxies:
         return False
     # A server that looks at the headers by itself has put what they say in the place of the peer.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from .view import View
+from ..request import Request
 
 KIND = "bot"
 COUNT, SKIP, OFF = MODES = ("count", "skip", "off")
@@ -45,9 +45,9 @@ class Crawlers:
         with suppress(AttributeError):  # compiled now, not in a request: that takes 20 ms
             _ = CRAWLER_PATTERNS._chunks_case_sensitive
 
-    def __call__(self, view: View) -> str | None:
+    def __call__(self, request: Request) -> str | None:
         """The crawler's name, such as `Googlebot`; nothing for everybody else."""
-        user_agent = (view.user_agent or "")[:LONGEST]
+        user_agent = (request.user_agent or "")[:LONGEST]
         if not user_agent:
             return None
         known = hash(user_agent)

@@ -8,18 +8,15 @@ and those it brought go on. What is kept of a request is a hash of what it said,
 from collections.abc import Callable
 from ipaddress import IPv6Address
 
+from ..request import Request
 from .addresses import Proxies, cut, is_unnamed_proxy, parse_address
-from .hashing import LONGEST
-from .view import View
+from .hashing import LONGEST, Id
 
 QUOTA = 100  # guests of one address, in a window
 REMEMBERED = 20_000  # guests a period; past them, nobody new is remembered or held to a quota
 NETWORK = (32, 64)  # a host has a /64 of IPv6 to itself, and as many addresses as it likes
 
-Found = str | bytes
-"""An id; as bytes, one that waits for the shared key."""
-
-Keep = Callable[[str], Found]
+ToId = Callable[[str], Id]
 """Makes an id of what a request said."""
 
 
@@ -45,43 +42,43 @@ class Guests:
         """Exempt is the address of a proxy that is none of `proxies`: that of all behind it."""
         self._window, self._proxies = window, proxies
         self._current = self._before = _Period(float("-inf"))
-        self._ids: dict[int, Found] = {}
+        self._ids: dict[int, Id] = {}
 
     def forget_ids(self) -> None:
         """From now on, ids are made with another key."""
         self._ids = {}
 
-    def id(self, view: View, said: str, keep: Keep) -> Found:
-        """The id of whoever said so."""
-        said = said[:LONGEST]
-        known = hash((view.address, said, keep))
-        return self._ids.get(known) or self._make_id(known, said, keep)
+    def id(self, address: str | None, value: str, to_id: ToId) -> Id:
+        """Return the id of whoever sent `value` from `address`; remember it by a hash of both."""
+        value = value[:LONGEST]
+        known = hash((address, value, to_id))
+        return self._ids.get(known) or self._make_id(known, value, to_id)
 
-    def _make_id(self, known: int, said: str, keep: Keep) -> Found:
+    def _make_id(self, known: int, value: str, to_id: ToId) -> Id:
         if len(self._ids) >= REMEMBERED:
             self._ids = {}
         ids = self._ids  # not those of another key that comes meanwhile
-        id = ids[known] = keep(said)
+        id = ids[known] = to_id(value)
         return id
 
-    def admit(self, view: View, guest: Found, at: float) -> bool:
+    def admit(self, request: Request, guest: Id, at: float) -> bool:
         """Whether a guest counts, who came at a moment of any clock; refused is one too many."""
         # One that arrived in the period before and is told of late counts in this one.
         current = self._current
         if not current.since - self._window <= at < current.since + self._window:
             self._turn(current, at)
-        known = hash((view.address, guest))
-        return known in self._current.guests or self._meet(view, known)
+        known = hash((request.address, guest))
+        return known in self._current.guests or self._meet(request, known)
 
-    def _meet(self, view: View, guest: int) -> bool:
+    def _meet(self, request: Request, guest: int) -> bool:
         current, before = self._current, self._before
-        if not isinstance(view.address, str) or len(current.guests) >= REMEMBERED:
+        if not isinstance(request.address, str) or len(current.guests) >= REMEMBERED:
             return True
-        network = hash(_network(view.address))
+        network = hash(_network(request.address))
         if guest not in before.guests:
             new = current.new.get(network, 0)
             if before.of.get(network, 0) + new >= QUOTA and not is_unnamed_proxy(
-                view, self._proxies
+                request, self._proxies
             ):
                 return False
             current.new[network] = new + 1

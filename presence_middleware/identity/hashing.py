@@ -12,10 +12,16 @@ SIZE = 16
 LONGEST = 4096  # characters of a value that are looked at: nothing a client sends costs more
 
 
+PendingId = bytes
+"""The digest of a value, until the key is known that makes an id of it."""
+
+Id = str | PendingId
+
+
 class Hasher(Protocol):
     """Hashes values into ids."""
 
-    def __call__(self, value: str) -> str | bytes:
+    def __call__(self, value: str) -> Id:
         """The id of a value; as bytes, an id that `finish` can complete once the key is known."""
 
 
@@ -52,13 +58,13 @@ class SharedHasher:
             self.key = key
             self._changed()
 
-    def __call__(self, value: str) -> str | bytes:
+    def __call__(self, value: str) -> Id:
         state = self._plain.copy()
         state.update(value[:LONGEST].encode("utf-8", "surrogatepass"))
         digest = state.digest()
         return digest if self.key is None else self.finish(digest)
 
-    def finish(self, digest: bytes) -> str:
+    def finish(self, digest: PendingId) -> str:
         """The id of a value hashed before the key was known."""
         state = self._keyed.copy()
         state.update(digest)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .view import View
+from ..request import Request
 
-Read = Callable[[View], str | None]
+Read = Callable[[Request], str | None]
 """A source at work: finds text in a request, or nothing."""
 
 
@@ -33,8 +33,8 @@ def cookie(name: str) -> Read:
     """The first cookie of that name: browsers send the most specific path first (RFC 6265 5.4)."""
     find = re.compile(rf'(?:^|;)[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)').search
 
-    def read(view: View) -> str | None:
-        cookies = view.header("cookie")
+    def read(request: Request) -> str | None:
+        cookies = request.header("cookie")
         found = find(cookies) if cookies else None
         return found[1].rstrip() if found else None
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from hashlib import blake2b, sha1
 from typing import Any
 
+from ..request import Request
 from .reading import Read, Signing, as_id, cookie, nested
-from .view import View
 
 DAY = 24 * 3600
 # How long the frameworks believe a session unless a site says otherwise.
@@ -134,8 +134,8 @@ def bearer(claim: str, signing: Signing) -> Read:
     )
 
 
-def _token(view: View) -> str | None:
-    scheme, _, token = (view.header("authorization") or "").partition(" ")
+def _token(request: Request) -> str | None:
+    scheme, _, token = (request.header("authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
@@ -181,8 +181,8 @@ def _verified(
                 return id_of(signed), until
         return None, float("inf")
 
-    def verified(view: View) -> str | None:
-        value = read(view)
+    def verified(request: Request) -> str | None:
+        value = read(request)
         if not value or len(value) > LONGEST or not value.isascii():
             return None
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()

@@ -1,6 +1,6 @@
 """The ways to read an id off a request: a cookie, a header, a session key …
 
-A source is a function of the view that returns text or None. It is read at arrival, or late when
+A source is a function of the request that returns text or None. It is read at arrival, or late when
 an inner layer fills in what it reads.
 """
 
@@ -11,9 +11,9 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 from ..errors import SettingsError
+from ..request import Request
 from . import reading, sessions
 from .reading import Read, Signing, as_id, nested, token, user_id
-from .view import View
 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
@@ -55,11 +55,11 @@ class SourceType:
 def auth(_: str, __: Signing) -> Read:
     """Whom the server, an inner layer, or a session that is loaded has logged in."""
 
-    def read(view: View) -> str | None:
-        user = view.user
+    def read(request: Request) -> str | None:
+        user = request.user
         if user is not None and (id := user_id(user)):
             return id
-        session = view.session
+        session = request.session
         return _session_user(session) if session else None
 
     return read
@@ -96,17 +96,17 @@ def ip(_: str, __: Signing) -> Read:
 
 def visitor(_: str, __: Signing) -> Read:
     """Address and User-Agent: a guest without a name."""
-    return lambda view: f"{view.address}\n{view.user_agent or ''}"
+    return lambda request: f"{request.address}\n{request.user_agent or ''}"
 
 
 def session(key: str, _: Signing) -> Read:
     """A value of the session that the framework has loaded, by key."""
-    return lambda view: as_id(nested(view.session, key))
+    return lambda request: as_id(nested(request.session, key))
 
 
 def state(key: str, _: Signing) -> Read:
     """What a server or another middleware put into the environ or scope."""
-    return lambda view: user_id(view.get(key))
+    return lambda request: user_id(request.get(key))
 
 
 def function(path: str) -> Read:
@@ -122,7 +122,7 @@ def function(path: str) -> Read:
         ) from error
     if not callable(call):
         raise SettingsError(f"PRESENCE_IDENTITY: {path} cannot be called with a request")
-    return lambda view: as_id(call(view))
+    return lambda request: as_id(call(request))
 
 
 SOURCES: Mapping[str, SourceType] = {

@@ -1,48 +1,72 @@
-"""What waits to be written: of each identity the newest sighting. Bounded, and counted.
+"""What this process has seen lately and what of it waits to be written. Bounded, and counted.
 
-Every sighting ends as one of the counters: recorded = coalesced + flushed + pending + dropped.
+Every sighting ends in one of the counters: recorded = coalesced + flushed + pending + dropped.
 """
 
 import threading
 from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 from ..identity import Who
-from ..stores import Refused
+from ..stores import Store
 
-Times = tuple[float, float]
-"""When an identity was last seen, and when the newest of its visits arrived."""
-Pending = dict[Who, Times]
+Sightings = list[tuple[Who, float, float]]
+"""Who was seen, when, and when they arrived, by the recorder's clock."""
+
 Reason = Literal["expired", "full", "left", "members", "quota"]
 """Why a sighting was dropped."""
 
 
-class Buffer:
-    """A dictionary under a lock that nothing holds across I/O."""
+class Seen:
+    """One identity that this process has seen: idle, waiting to be written, being written."""
 
-    def __init__(self, limit: int, pending: Pending | None = None) -> None:
+    __slots__ = ("arrival", "id", "is_in_flight", "is_waiting", "last_seen", "shard", "who")
+
+    def __init__(self, who: Who, last_seen: float, arrival: float) -> None:
+        self.who = who
+        self.last_seen = last_seen
+        self.arrival = arrival
+        self.is_waiting = False
+        self.is_in_flight = False
+        self.id: str | None = None
+        """The id as it is stored; None until the writer has asked for it."""
+        self.shard: Store | None = None
+
+
+class Buffer:
+    """Identities by kind and id, under a lock that nothing holds across I/O."""
+
+    def __init__(self, limit: int, sightings: Sightings = []) -> None:  # noqa: B006 - only read
+        """`limit` is how many identities may wait, and how many more are remembered."""
         self._limit = limit
         self._lock = threading.Lock()
-        self._pending: Pending = pending or {}
+        # Those of this period, and of the one before: a period is as long as the window.
+        self._recent: dict[Who, Seen] = {}
+        self._earlier: dict[Who, Seen] = {}
+        self._period_began = float("-inf")
+        self._waiting: list[Seen] = []
+        self._taken: list[Seen] = []
         self._in_flight = 0
-        self._taken: Pending = {}
-        self.recorded = len(self._pending)
+        self.recorded = 0
         self.coalesced = 0
         self.flushed = 0
         self.dropped: Counter[Reason] = Counter()
+        for who, last_seen, arrival in sightings:
+            self.put(who, last_seen, arrival)
 
     @property
     def pending(self) -> int:
         """How many identities wait, those just being written included."""
-        return len(self._pending) + self._in_flight
+        return len(self._waiting) + self._in_flight
 
     @property
-    def given_up(self) -> int:
+    def expired_or_full(self) -> int:
         """How many sightings could not wait for Redis any longer."""
         return self.dropped["expired"] + self.dropped["full"]
 
     def counters(self) -> dict[str, Any]:
-        """All of one moment, so that they add up."""
+        """Return all counters as of one moment, so that they add up."""
         with self._lock:
             return {
                 "recorded": self.recorded,
@@ -52,72 +76,141 @@ class Buffer:
                 "dropped": dict(+self.dropped),
             }
 
-    def copy(self) -> Pending:
-        """What waits, without the lock: in a forked child, nobody may be left to let go of it."""
-        return dict(self._pending)
+    def copy(self) -> Sightings:
+        """Return what waits, without the lock: in a forked child, nobody may release it."""
+        return [(seen.who, seen.last_seen, seen.arrival) for seen in list(self._waiting)]
 
-    def put(self, who: Who, times: Times) -> None:
-        """Takes a sighting; past the limit only of identities that are waiting already."""
-        with self._lock:
+    def put(self, who: Who, stamp: float, arrival: float) -> None:
+        """Take a sighting; past the limit only of identities that are waiting already."""
+        self._lock.acquire()  # each request comes here, and `with` takes twice as long
+        try:
             self.recorded += 1
-            self._merge(who, times)
+            seen = self._recent.get(who)
+            if seen is None or not seen.is_waiting:
+                self._put_idle(who, stamp, arrival)
+                return
+            self.coalesced += 1
+            # The newest of each: who left between two arrivals is refused one, not the other.
+            if stamp > seen.last_seen:
+                seen.last_seen = stamp
+            if arrival > seen.arrival:
+                seen.arrival = arrival
+        finally:
+            self._lock.release()
 
-    def take(self) -> Pending:
-        """Takes out all that waits; `wrote` and `put_back` must follow for all of it."""
-        with self._lock:
-            taken, self._pending = self._pending, {}
-            self._in_flight, self._taken = len(taken), taken
-            return taken
+    def _put_idle(self, who: Who, stamp: float, arrival: float) -> None:
+        """Take a sighting of somebody who is not waiting."""
+        seen = self._recent.get(who) or self._find_earlier(who)
+        is_in_flight = seen is not None and seen.is_in_flight
+        if self.pending >= self._limit and not is_in_flight:
+            self.dropped["full"] += 1
+            return
+        if seen is None:
+            seen = self._recent[who] = Seen(who, stamp, arrival)
+        else:
+            seen.last_seen = max(stamp, seen.last_seen)
+            seen.arrival = max(arrival, seen.arrival) if is_in_flight else arrival
+        seen.is_waiting = True
+        self._waiting.append(seen)
+
+    def _find_earlier(self, who: Who) -> Seen | None:
+        """Return who was seen in the period before, and count them to this one."""
+        seen = self._earlier.pop(who, None)
+        if seen is not None:
+            self._recent[who] = seen
+        return seen
 
     def refuse(self, reason: Reason) -> None:
-        """Counts a sighting that is not even taken."""
+        """Count a sighting that is not even taken."""
         with self._lock:
             self.recorded += 1
             self.dropped[reason] += 1
 
-    def wrote(self, count: int, refused: Refused) -> None:
-        """Notes that `count` sightings were sent, of which Redis refused some."""
-        left = len(refused.left)
+    def take(self, most: int) -> list[Seen]:
+        """Take out up to `most` that wait. `wrote` must follow for each, or else `restore`."""
         with self._lock:
-            self._in_flight -= count
-            if not self._in_flight:
-                self._taken = {}
-            self.flushed += count - left - refused.full
-            self.dropped["left"] += left
-            self.dropped["members"] += refused.full
+            taken, self._waiting = self._waiting[:most], self._waiting[most:]
+            for seen in taken:
+                seen.is_waiting, seen.is_in_flight = False, True
+            self._taken += taken
+            self._in_flight += len(taken)
+            return taken
 
-    def put_back(self, unwritten: Pending) -> None:
-        """Takes back what could not be written; what has come since is newer."""
+    def wrote(self, written: Collection[Seen], left: Collection[Seen], full: int) -> None:
+        """Note what was sent; of it, Redis refused those who `left`, and `full` for want of room."""
         with self._lock:
-            since, self._pending, self._in_flight = self._pending, unwritten, 0
-            self._taken = {}
-            for who, times in since.items():
-                self._merge(who, times)
+            for seen in written:
+                seen.is_in_flight = False
+            for seen in left:
+                if not seen.is_waiting:
+                    self._forget(seen)
+            self._in_flight -= len(written)
+            self.flushed += len(written) - len(left) - full
+            self.dropped["left"] += len(left)
+            self.dropped["members"] += full
+            if len(self._recent) + len(self._earlier) > self._limit:
+                self._forget_beyond_limit(written)
 
-    def put_again(self, sightings: Pending) -> None:
-        """Takes sightings that were written and lost; what has come since is newer."""
-        for who, times in sightings.items():
-            self.put(who, times)
+    def restore(self) -> int:
+        """Have what was taken and not written wait again; return how many that are.
+
+        What has come since is merged.
+        """
+        with self._lock:
+            unwritten = self._in_flight
+            for seen in self._taken:
+                if not seen.is_in_flight:
+                    continue
+                seen.is_in_flight = False
+                self._in_flight -= 1
+                if seen.is_waiting:
+                    self.coalesced += 1
+                else:
+                    seen.is_waiting = True
+                    self._waiting.append(seen)
+            self._taken = []
+            return unwritten
+
+    def rewrite(self, shard: Store, since: float) -> None:
+        """Have everybody of a shard wait again who was seen after `since`."""
+        with self._lock:
+            for seen in [*self._earlier.values(), *self._recent.values()]:
+                is_idle = not (seen.is_waiting or seen.is_in_flight)
+                if is_idle and seen.shard is shard and seen.last_seen > since:
+                    self.recorded += 1
+                    seen.is_waiting = True
+                    self._waiting.append(seen)
 
     def drop_before(self, stamp: float) -> None:
-        """Drops sightings from before `stamp`: their window is over."""
+        """Drop sightings from before `stamp`: their window is over."""
         with self._lock:
-            kept = {who: times for who, times in self._pending.items() if times[0] > stamp}
-            self.dropped["expired"] += len(self._pending) - len(kept)
-            self._pending = kept
+            kept = [seen for seen in self._waiting if seen.last_seen > stamp]
+            for seen in self._waiting:
+                if seen.last_seen <= stamp:
+                    seen.is_waiting = False
+                    self._forget(seen)
+            self.dropped["expired"] += len(self._waiting) - len(kept)
+            self._waiting = kept
 
-    def _merge(self, who: Who, times: Times) -> None:
-        pending = self._pending
-        known = pending.get(who)
-        if known is not None:
-            self.coalesced += 1
-            if times[0] < known[0] or times[1] < known[1]:
-                # The newest of each: who left between two arrivals is refused one, not the other.
-                times = max(known[0], times[0]), max(known[1], times[1])
-            pending[who] = times
-        elif len(pending) + self._in_flight < self._limit or (
-            self._in_flight and who in self._taken
-        ):
-            pending[who] = times
-        else:
-            self.dropped["full"] += 1
+    def forget_idle(self, now: float, window: float) -> None:
+        """Once a window, forget those who were not seen for a whole one."""
+        if now - self._period_began >= window:
+            with self._lock:
+                earlier = self._recent
+                self._recent = {seen.who: seen for seen in self._waiting}
+                self._earlier = {
+                    who: seen for who, seen in earlier.items() if not seen.is_waiting
+                }
+                self._period_began = now
+
+    def _forget_beyond_limit(self, written: Iterable[Seen]) -> None:
+        for seen in written:
+            if len(self._recent) + len(self._earlier) <= self._limit:
+                break
+            if not seen.is_waiting:
+                self._forget(seen)
+
+    def _forget(self, seen: Seen) -> None:
+        for known in (self._recent, self._earlier):
+            if known.get(seen.who) is seen:
+                del known[seen.who]

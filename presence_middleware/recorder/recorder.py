@@ -11,30 +11,34 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import getpid
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-from ..connections import Clock, driver
-from ..identity import Found, View, Who
+from ..backend import Backend, backend_for
+from ..connections import Clock
+from ..errors import PresenceUnavailable, RedisRefused
+from ..identity import Guests, Id, IdentityResolver, Who
+from ..request import Request
 from ..settings import Settings
-from .buffer import Buffer, Pending, Reason
-from .notices import Notices
-from .outage import Outage
-from .reception import Reception
+from ..stores import Plan
+from .buffer import Buffer, Reason, Sightings
+from .request_filter import RequestFilter
 from .sampler import Sampler
+from .setup_hints import SetupHints
 from .thread import FlushThread, is_uwsgi
 from .visit import Visit
-from .watch import Watch
-from .writer import MayTry, Writer
+from .writer import Attempt, MayTry, Writer
 
-STAMP_OPEN_EVERY = 60.0  # seconds at most, a third of the window if that is less
-ASKED_IN_A_ROW = 200  # open visits, before requests have their turn
+REFRESH_EVERY = 60.0  # seconds at most, a third of the window if that is less
+REFRESHED_IN_A_ROW = 200  # open visits, before requests have their turn
 WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
+T = TypeVar("T")
+
 log = logging.getLogger("presence_middleware")
 live: WeakSet["Recorder"] = WeakSet()
-"""The recorders of this process: all begin anew after a fork, and are closed at exit."""
+"""The recorders of this process: all begin afresh after a fork, and are closed at exit."""
 
 
 @dataclass(frozen=True)
@@ -61,108 +65,137 @@ class Recorder:
     """
 
     def __init__(
-        self, settings: Settings, *, client: Any = None, clock: Clock | None = None
+        self,
+        settings: Settings,
+        *,
+        client: Any = None,
+        clock: Clock | None = None,
+        background: bool = True,
     ) -> None:
-        """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
+        """Record with `settings`; `client` is a `redis.Redis` to use.
+
+        `clock` returns seconds since the epoch, and is used in place of the server's time. With
+        `background=False` no thread writes: call `flush` or `run_once`. Raises `SettingsError` for
+        a client that does not fit, or if a function that `PRESENCE_IDENTITY` names is not there.
+        """
         self.settings = settings
-        self._driver = driver(settings.redis_url, client, clock)
+        self.background = background
+        self.backend: Backend = backend_for(settings, client, clock)
+        self.health = self.backend.health
+        self.stamp = self.backend.clock.stamp
+        """The clock of arrivals, in seconds."""
+        self._driver = self.backend.driver
         self._joining = self._driver.joining()
-        self.now = self._driver.clock.stamp
-        self._notices = Notices(settings)
-        self._reception = Reception(settings, self._notices)
-        self.chain = self._reception.chain
-        self._stamp_every = min(STAMP_OPEN_EVERY, settings.window / 3)
+        self._hints = SetupHints(settings)
+        self._filter = RequestFilter(settings, self._hints)
+        self.resolver = resolver_for(settings)
+        self._refresh_every = min(REFRESH_EVERY, settings.window / 3)
         self._is_threadless = False
         self.begin()
         live.add(self)
 
-    def begin(self, pending: Pending | None = None) -> None:
-        """A fresh state for this process: after a fork, the parent writes what it held itself."""
+    def begin(self, sightings: Sightings = []) -> None:  # noqa: B006 - only read
+        """Start afresh in a forked child: the parent writes what it held itself."""
         self._pid = getpid()
-        self._buffer = Buffer(self.settings.max_pending, pending)
+        self._buffer = Buffer(self.settings.max_pending, sightings)
         self.open_visits: dict[Visit, None] = {}
         self._abandoned: deque[Visit] = deque()
         self._flushing, self._starting = threading.Lock(), threading.Lock()
         self._ticking = threading.Lock()
         self._thread: FlushThread | None = None
         self._is_started = False
-        self._watch = Watch(self.settings.flush_interval)
-        self._wake_at = -math.inf
-        self._writer = Writer(self.settings, self._driver, self._reception.shared, self._notices)
-        self._sampler = Sampler(self.settings, self._driver)
-        self._outage = Outage()
+        self._wake_after = -math.inf
+        """Sightings stamped later wake the thread; once a second while it does not come."""
+        self.health.begin()
+        self._writer = Writer(self.backend, self._driver, self.resolver, self._hints)
+        self._sampler = Sampler(self.backend, self._driver)
         self._last_flush: datetime | None = None
 
-    def open(self, view: View) -> Visit:
-        """A visit for an arriving request; its `end` must follow."""
-        now = self.now()
-        self._reception.receive(view, now)
-        visit = Visit(self, view, now)
-        if visit.counts:
-            if not self._is_started:
-                self._start()
-            self.open_visits[visit] = None
-        return visit
+    def open(self, visit: Visit) -> None:
+        """Begin a visit, as its request arrives; its `end` must follow."""
+        visit.recorder, visit.backend = self, self.backend
+        visit.arrival = visit.stamp = now = self.stamp()
+        if not self._filter.admit(visit, now):
+            visit.is_counted = False
+            return
+        if not self._is_started:
+            self._start()
+        self.open_visits[visit] = None
 
     def abandoned(self, visit: Visit) -> None:
-        """Notes a visit that nobody will end; the thread does."""
+        """Note a visit that nobody will end; the thread does."""
         self._abandoned.append(visit)
 
     def record(self, who: Who, stamp: float, arrival: float | None = None) -> None:
-        """Takes a sighting: a dictionary write. `arrival` is earlier where a connection is long."""
-        self._buffer.put(who, (stamp, stamp if arrival is None else arrival))
-        if stamp >= self._wake_at:
+        """Take a sighting: a dictionary write. `arrival` is earlier where a connection is long."""
+        self._buffer.put(who, stamp, stamp if arrival is None else arrival)
+        if stamp > self._wake_after:
             self._wake()
 
-    def admit(self, view: View, guest: Found, stamp: float) -> bool:
-        """Whether a guest is not one too many of an address; counts those that are."""
-        if self._reception.guests.admit(view, guest, stamp):
+    def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
+        """Return whether a guest is not one too many of an address; count those that are."""
+        if self.resolver.guests.admit(request, guest, stamp):
             return True
         self._buffer.refuse("quota")
-        self._notices.quota_reached()
+        self._hints.quota_reached()
         return False
 
-    def finished(self, id: Found) -> str | None:
-        """An id as it is kept; None if it waits for a key that is not known yet."""
-        return self._writer.finished(id)
-
     def flush(self, seconds: float = math.inf) -> bool:
-        """Writes all that this process knows, in the caller's thread: open visits as they are, too.
+        """Write all that this process knows, open visits as they are included.
 
-        Returns whether nothing is left to write. Never raises.
+        Waits for Redis, no longer than about `seconds`. Returns whether nothing is left to write.
+        Never raises.
         """
         self._end_abandoned()
         for visit in list(self.open_visits):
-            visit.settle()
+            visit.record()
         return self._write(lambda _: True, seconds)
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether there is something that could not be written."""
-        return self._outage.is_on
+    def has_pending(self) -> bool:
+        """Whether anything waits to be written."""
+        return self._buffer.pending > 0
 
     def write_for_reader(self) -> None:
-        """Writes what can be written without waiting for a server that failed: the thread does."""
-        self._write(self._writer.backoff.is_well)
+        """Write what can be written without waiting for a server that failed: the thread does."""
+        self._write(self.health.is_well)
+
+    def read(self, plan: Plan[T]) -> T:
+        """Run a reader's plan, with what must be written first in the same round trip if it can.
+
+        Raises what `Driver.run` raises. Who reads never waits twice for one outage.
+        """
+        attempt = Attempt(math.inf, self.health.is_well, plan)
+        self._try(attempt, math.inf)
+        if attempt.is_answered:
+            if isinstance(attempt.answer, Exception):
+                raise attempt.answer
+            return attempt.answer  # type: ignore[no-any-return]
+        failure = attempt.failure
+        if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
+            raise failure
+        return self._driver.run(plan)
 
     def _write(self, may_try: MayTry, seconds: float = math.inf) -> bool:
-        """Writes what waits, in the caller's thread; returns whether nothing is left to write.
+        """Write what waits, in the caller's thread; return whether nothing is left to write.
 
         Never raises, and starts no round trip later than half of `seconds` from now.
         """
+        return self._try(Attempt(time.monotonic() + seconds / 2, may_try), seconds)
+
+    def _try(self, attempt: Attempt, seconds: float) -> bool:
         self._check_process()
-        deadline = time.monotonic() + seconds / 2
         if not self._buffer.pending:
             return True
         if not self._flushing.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return False
         try:
-            return self._write_pending(deadline, may_try)
+            return self._write_pending(attempt)
         finally:
             self._flushing.release()
 
     def close(self) -> None:
-        """Writes what waits, in two seconds at most, and ends the thread; a visit starts another.
+        """Write what waits, in two seconds at most, and end the thread; a visit starts another.
 
         An embedded server that is gone is not started for it.
         """
@@ -170,34 +203,57 @@ class Recorder:
             return  # the parent's: it writes what it held
         self._writer.driver = self._joining
         if not self.flush(FLUSH_SECONDS):
-            log.warning("presence: ends with %d not written", self._buffer.pending)
+            log.warning("shutting down with %d sightings unwritten", self._buffer.pending)
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
         self._is_started = False
 
     def stats(self) -> Stats:
-        """The counters of this process."""
+        """Return the counters of this process."""
         return Stats(
             **self._buffer.counters(),
             flushes=self._writer.flushes,
             flush_seconds=self._writer.flush_seconds,
-            last_error=self._outage.last_error,
+            last_error=self.health.last_error,
             last_flush=self._last_flush,
         )
 
+    def run_once(self) -> float:
+        """Do one round of what the thread does; return the seconds to pause before the next.
+
+        Writes what waits, refreshes open connections, removes what is stale, samples the history.
+        """
+        self._wake_after = -math.inf
+        try:
+            self._refresh_open()
+            busy = self._buffer.pending > 0
+            is_written = self._write(self.health.is_due)
+            self._rewrite_lost()
+            self._writer.clean_up()
+            self._buffer.forget_idle(self.stamp(), self.settings.window)
+            if is_written:
+                self._hints.tick(self._buffer.recorded, self._driver)
+                self._sampler.tick()
+        except Exception as error:
+            self.health.outage(error, self._buffer.pending)
+            busy = True
+        return self.settings.flush_interval * random.uniform(0.8, 1.0) if busy else 0.0
+
     def _wake(self) -> None:
-        """Has the thread write; what is recorded until it does goes with it."""
+        """Have the thread write; what is recorded until it does goes with it."""
+        if not self.background:
+            return
         thread = self._start()
-        self._wake_at = self.now() + WAKE_AGAIN
+        self._wake_after = self.stamp() + WAKE_AGAIN
         if thread is None:
-            self._tick_here()
+            self._run_once_here()
         else:
             thread.wake()
-            self._watch.waits(self._buffer.pending)
+            self.health.waits(self._buffer.pending, self.settings.flush_interval)
 
     def _check_process(self) -> None:
-        """Begins anew in a child that no hook told: at each write, and at a wake once a second.
+        """Start afresh in a child that no hook told: at each write, and at a wake once a second.
 
         Also where gevent came after us: a lock from before would stop all greenlets at once.
         """
@@ -205,63 +261,46 @@ class Recorder:
             self.begin(self._buffer.copy())
 
     def _start(self) -> FlushThread | None:
-        """The thread, started if there is none or a dead one; None where none can be had."""
+        """Return the thread, started if there is none or a dead one; None where none can be had."""
         self._check_process()
+        if not self.background:
+            self._is_started = True
+            return None
         self._is_started = not is_uwsgi()  # there, each visit looks for itself before any lock
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
                 self._writer.driver = self._driver
-                self._thread = FlushThread.started(self._tick, self.settings.flush_interval)
+                self._thread = FlushThread.started(self.run_once, self.settings.flush_interval)
             return self._thread
 
-    def _tick_here(self) -> None:
-        """A round in the thread of a request, of one at a time; the next is due after its pause."""
+    def _run_once_here(self) -> None:
+        """Do a round in the thread of a request, of one at a time; the next is due after its pause."""
         if not self._ticking.acquire(blocking=False):
             return
         try:
-            self._say_threadless()
-            self._wake_at = self.now() + self._tick()
+            if not self._is_threadless:
+                self._is_threadless = True
+                log.warning(
+                    "background threads are disabled, so some requests will wait for Redis; start "
+                    "uWSGI with --enable-threads"
+                )
+            self._wake_after = self.stamp() + self.run_once()
         finally:
             self._ticking.release()
 
-    def _say_threadless(self) -> None:
-        if not self._is_threadless:
-            self._is_threadless = True
-            log.warning(
-                "presence: no thread runs here, so that now and then a request waits for Redis; "
-                "uWSGI wants enable-threads"
-            )
-
-    def _tick(self) -> float:
-        """One round of the thread; returns the seconds to pause before the next."""
-        self._wake_at = -math.inf
-        try:
-            self._visit_open()
-            busy = self._buffer.pending > 0
-            is_written = self._write(self._writer.backoff.is_due)
-            self._write_again()
-            self._writer.clean_up()
-            if is_written:
-                self._notices.tick(self._buffer.recorded, self._driver)
-                self._sampler.tick()
-        except Exception as error:
-            self._outage.failed(error, self._buffer.pending)
-            busy = True
-        return self.settings.flush_interval * random.uniform(0.8, 1.0) if busy else 0.0
-
-    def _visit_open(self) -> None:
-        """Asks the visits that are open for longer than a moment who they are by now."""
+    def _refresh_open(self) -> None:
+        """Ask the visits that are open for longer than a moment who they are by now."""
         self._end_abandoned()
-        now = self.now()
+        now = self.stamp()
         for visit in self._each_open():
             if now - visit.arrival >= self.settings.flush_interval:
-                visit.still_open(now, self._stamp_every)
+                visit.refresh(now, self._refresh_every)
 
     def _each_open(self) -> Iterator[Visit]:
-        """The open visits; among many, requests have their turn now and then."""
+        """Yield the open visits; among many, requests have their turn now and then."""
         for number, visit in enumerate(list(self.open_visits), 1):
             yield visit
-            if not number % ASKED_IN_A_ROW:
+            if not number % REFRESHED_IN_A_ROW:
                 time.sleep(0)
 
     def _end_abandoned(self) -> None:
@@ -269,30 +308,39 @@ class Recorder:
             while True:
                 self._abandoned.popleft().end()
 
-    def _tell_who_left(self) -> None:
-        """Ends the sightings of connections that stay open: Redis forgets in time who left."""
-        left, self._writer.left = self._writer.left, {}
-        if left:
-            for visit in self._each_open():
-                visit.has_left(left)
+    def _rewrite_lost(self) -> None:
+        """Have what a server has lost written again."""
+        with self._flushing:
+            self._writer.rewrite_lost(self._buffer)
 
-    def _write_again(self) -> None:
-        """Has written again what a server has lost."""
-        self._buffer.put_again(self._writer.lost())
-
-    def _write_pending(self, deadline: float, may_try: MayTry) -> bool:
+    def _write_pending(self, attempt: Attempt) -> bool:
         buffer = self._buffer
         flushed_before = buffer.flushed
-        outcome = self._writer.write(buffer, deadline, may_try)
-        self._watch.came_back()
-        self._tell_who_left()
+        self._writer.write(buffer, attempt)
+        self.health.attempt_ended()
+        if attempt.left:
+            # Connections that stay open keep nobody online who left: Redis forgets in time who did.
+            for visit in self._each_open():
+                visit.dismiss(attempt.left)
         flushed = buffer.flushed - flushed_before
         if flushed:
             self._last_flush = datetime.now(UTC)
-        if outcome.failure:
-            self._outage.failed(outcome.failure, buffer.pending)
-        if outcome.unwritten:
-            buffer.drop_before(self.now() - self.settings.window)
+        if attempt.failure:
+            self.health.outage(attempt.failure, buffer.pending)
+        if attempt.unwritten:
+            buffer.drop_before(self.stamp() - self.settings.window)
             return False
-        self._outage.ended(flushed, buffer.given_up)
+        self.health.outage_over(flushed, buffer.expired_or_full)
         return True
+
+
+def resolver_for(settings: Settings, **others: Any) -> IdentityResolver:
+    """Return the resolver of a site. Raises `SettingsError` for a function that is not there."""
+    return IdentityResolver(
+        settings.identity,
+        secret=settings.secret,
+        session_secrets=settings.session_secret,
+        bots=settings.bots,
+        guests=Guests(settings.window, settings.trusted_proxies),
+        **others,
+    )

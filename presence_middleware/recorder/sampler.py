@@ -1,36 +1,33 @@
 """Once a minute, one process of all notes how many are online."""
 
+from ..backend import Backend
 from ..connections import Driver
 from ..errors import PresenceError
-from ..settings import Settings
+from ..stores import merge_plans
 from ..stores.keys import minute_of
 
 
 class Sampler:
     """Runs in the flush thread."""
 
-    def __init__(self, settings: Settings, driver: Driver) -> None:
-        self._driver = driver
-        self._window = settings.window
-        self._stores = settings.stores()
-        self._history = settings.samples()
+    def __init__(self, backend: Backend, driver: Driver) -> None:
+        self._driver, self._clock = driver, backend.clock
+        self._window = backend.settings.window
+        self._stores, self._history = backend.stores, backend.history
         self._minute: int | None = None
 
     def tick(self) -> None:
-        """Samples, if a minute has begun and no other process does; a failure leaves a gap."""
-        clock = self._driver.clock
-        if minute_of(clock.moment(clock.stamp())) == self._minute:
+        """Sample, if a minute has begun and no other process does; a failure leaves a gap."""
+        if minute_of(self._clock.moment(self._clock.stamp())) == self._minute:
             return
         try:
-            self._sample(self._driver.run(clock.now()))
+            self._sample(self._driver.run(self._clock.now()))
         except PresenceError:
-            return  # the recorder tells of outages
+            return  # the recorder logs outages
 
     def _sample(self, now: float) -> None:
         self._minute = minute_of(now)
         if self._driver.run(self._history.claim(self._minute)):
-            counts = {
-                kind: self._driver.run(store.count(now, self._window))
-                for kind, store in self._stores.items()
-            }
+            plans = [store.count(now, self._window) for store in self._stores.values()]
+            counts = dict(zip(self._stores, self._driver.run(merge_plans(plans)), strict=True))
             self._driver.run(self._history.record(self._minute, counts))

@@ -1,9 +1,17 @@
-"""One open request or connection: when it arrived, what it said, who it is once known."""
+"""One open request or connection: when it arrived, and who it comes from."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
-from ..identity import Chain, Found, Identity, Reader, View, Who, as_kept, known_kind
+from ..backend import Backend
+from ..identity import Id, Identity, IdentityResolver, Matcher, Who, known_kind, normalize_id
+from ..request import Request
+from ..stores import Plan
+
+T = TypeVar("T")
+OVER: Mapping[str, Any] = MappingProxyType({})
+"""What a visit has in place of its environ or scope once it is over."""
 
 PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 
@@ -11,71 +19,53 @@ PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 class Sink(Protocol):
     """Where visits report: the recorder, as they see it."""
 
-    chain: Chain
-    now: Callable[[], float]
+    backend: Backend
+    resolver: IdentityResolver
+    stamp: Callable[[], float]
     open_visits: dict["Visit", None]
 
+    @property
+    def has_pending(self) -> bool: ...
     def record(self, who: Who, stamp: float, arrival: float) -> None: ...
-    def admit(self, view: View, guest: Found, stamp: float) -> bool: ...
-    def finished(self, id: Found) -> str | None: ...
+    def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
+    def read(self, plan: Plan[T]) -> T: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
 
-class Visit:
+class Visit(Request):
     """In the environ or scope as `presence_middleware.visit`, for handlers and inner layers."""
 
-    __slots__ = (
-        "_arrived_as",
-        "_is_long",
-        "_is_minted",
-        "_late",
-        "_left",
-        "_recorded",
-        "_said",
-        "_view",
-        "arrival",
-        "counts",
-        "recorder",
-        "stamp",
-    )
+    is_counted = True
+    """Whether it is recorded: health checks, prefetches and the like are not."""
+    _identified: Who | None = None
+    _recorded: Who | None = None
+    _dismissed: tuple[Who, float] | None = None
+    """Who has left since this visit arrived, and that arrival."""
+    _is_long = False
 
-    def __init__(self, recorder: Sink, view: View, stamp: float) -> None:
-        """`stamp` is when it arrived, by the recorder's clock."""
-        self.recorder = recorder
-        self.counts = view.counts
-        self.stamp = self.arrival = stamp
-        self._view: View | None = view
-        self._said: Who | None = None
-        self._recorded: Who | None = None
-        self._left: tuple[Who, float] | None = None
-        self._arrived_as: Who | None = None
-        self._is_long = False
-        self._late: tuple[Reader, ...]
-        self._is_minted = False
-        chain = recorder.chain
-        for read, kind, self._late, self._is_minted in chain.early:
-            if found := read(view):
-                self._arrived_as = (kind, found) if kind else None
-                break
-        else:
-            self._late = chain.late
+    recorder: Sink
+    backend: Backend
+    arrival: float
+    """When it arrived, by the recorder's clock."""
+    stamp: float
+    """When whoever made the visit was last seen, by the recorder's clock."""
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
-        """Says who this is, from any inner layer; it wins over what the request itself says.
+        """Set who this is, from any inner layer; it wins over what the request itself shows.
 
-        `kind` is by default that of the `auth` source, else the first of the chain. Nothing
-        (None or empty) takes back what was said. Raises `QueryError` for an unknown kind.
-        Where a connection has been open for some seconds, it is a login: who left before it counts
-        again.
+        `kind` is by default that of the `auth` rule, else the first of `PRESENCE_IDENTITY`. An
+        `id` that is None or empty takes back what was set. On a connection that has been open for
+        some seconds this is a login: who left before it counts again. Raises `QueryError` for an
+        unknown kind.
         """
-        chain = self.recorder.chain
-        kind = known_kind(chain.named if kind is None else kind, chain.kinds)
-        kept = as_kept(str(id)) if id is not None else ""
-        self._said = (kind, kept) if kept else None
-        if kept and self._is_long and not self.is_over:
-            self.stamp = self.arrival = self.recorder.now()
-            self._record((kind, kept))
+        resolver = self.recorder.resolver
+        kind = known_kind(resolver.default_kind if kind is None else kind, resolver.kinds)
+        stored = normalize_id(str(id)) if id is not None else ""
+        self._identified = (kind, stored) if stored else None
+        if stored and self._is_long and not self.is_over:
+            self.stamp = self.arrival = self.recorder.stamp()
+            self._put((kind, stored), None)
 
     @property
     def identity(self) -> Identity | None:
@@ -83,88 +73,93 @@ class Visit:
 
         None also for a hashed guest as long as this process never reached Redis, where the key is.
         """
-        who = self._who()
+        who, _ = self._resolve()
         if who is None:
             return None
-        id = self.recorder.finished(who[1])
+        id = self.recorder.resolver.resolve_id(who[1])
         return None if id is None else Identity(who[0], id)
-
-    def flush(self) -> None:
-        """Records this visit as it is now and writes what the process holds."""
-        self.settle()
-        self.recorder.write_for_reader()
-
-    def settle(self) -> None:
-        """Records whom this visit turned out to be, once each."""
-        self._settle_as(self._who())
-
-    def still_open(self, now: float, every: float) -> None:
-        """Records a long visit while it lasts: what it said so far, then again every so often."""
-        who = self._who()
-        is_long = self._is_long or now - self.arrival >= min(PATIENCE, every)
-        if not is_long and self._late and who is self._arrived_as:
-            return  # a layer may still say who this is: until then, nobody is taken for a guest
-        if who is not None and who == self._recorded and now - self.stamp >= every:
-            self.stamp = now
-            self._record(who)
-        else:
-            self._settle_as(who)
-        self._is_long = is_long
-
-    def has_left(self, left: Mapping[Who, tuple[float, float]]) -> None:
-        """Hears who was refused: a visit of theirs that arrived no later keeps nobody online."""
-        who, arrival = self._recorded, self.arrival
-        if who is not None and who in left and arrival <= left[who][1]:
-            self._left = who, arrival
-
-    def _settle_as(self, who: Who | None) -> None:
-        if who is None or who == self._recorded:
-            return
-        if self._is_long and who != self._arrived_as:
-            self.stamp = self.arrival = self.recorder.now()  # of the login: until then, not theirs
-        self._record(who)
-
-    def _record(self, who: Who) -> None:
-        self._recorded = who
-        has_left = self._left is not None and self._left == (who, self.arrival)
-        if self.counts and not has_left and self._is_admitted(who):
-            self.recorder.record(who, self.stamp, self.arrival)
-
-    def end(self) -> None:
-        """The request is over, however it ended."""
-        recorder = self.recorder
-        recorder.open_visits.pop(self, None)
-        if self._is_long:
-            self.still_open(recorder.now(), 0)
-        else:
-            self.settle()
-        # The environ holds the visit: without its view, both go with the last reference.
-        self._view = None
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
-        return self._view is None
+        return self.state is OVER
+
+    def flush(self) -> None:
+        """Record this visit as it is now and write what the process holds."""
+        self.record()
+        self.recorder.write_for_reader()
+
+    def record(self) -> None:
+        """Record who this visit turned out to be, once each."""
+        self._record(*self._resolve())
+
+    def refresh(self, now: float, interval: float) -> None:
+        """Record a connection that is still open, at most once per `interval` seconds."""
+        who, matcher = self._resolve()
+        is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)
+        if not is_long and matcher is not None and matcher.awaits_login:
+            return  # a layer may still log somebody in: until then, nobody is taken for a guest
+        if who is None or who != self._recorded:
+            self._record(who, matcher)
+        elif now - self.stamp >= interval:
+            self.stamp = now
+            self._put(who, matcher)
+        self._is_long = is_long
+
+    def dismiss(self, left: Mapping[Who, float]) -> None:
+        """Keep nobody online any longer who left after this visit arrived.
+
+        `left` holds who was refused, and when the newest of their visits arrived.
+        """
+        who, arrival = self._recorded, self.arrival
+        if who is not None and who in left and arrival <= left[who]:
+            self._dismissed = who, arrival
+
+    def end(self) -> None:
+        """End the visit: the request is over, however it ended."""
+        recorder = self.recorder
+        recorder.open_visits.pop(self, None)
+        if self._is_long:
+            self.refresh(recorder.stamp(), 0)
+        else:
+            self._record(*self._resolve())
+        # The environ holds the visit: once it does not hold that, both go with the last reference.
+        self.state = OVER
 
     def abandon(self) -> None:
-        """The server let go of the response without closing it; from any thread, taking no lock."""
-        if self.counts and not self.is_over:
+        """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
+        if self.is_counted and not self.is_over:
             self.recorder.abandoned(self)
 
-    def _is_admitted(self, who: Who) -> bool:
-        """Not one too many of those that an address can make up."""
-        if not self._is_minted or who is not self._arrived_as or self._view is None:
-            return True
-        return self.recorder.admit(self._view, who[1], self.stamp)
+    def _resolve(self) -> tuple[Who | None, Matcher | None]:
+        """Return who this is, and the matcher that found it; None if an inner layer set it."""
+        if self._identified is not None:
+            return self._identified, None
+        match = self.recorder.resolver.resolve(self)
+        if self.state is OVER:  # it had ended, or another thread has ended it meanwhile
+            return self._recorded, None
+        if match is None:
+            return None, None
+        matcher, id = match
+        return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
-    def _who(self) -> Who | None:
-        if self._said is not None:
-            return self._said
-        view = self._view  # another thread may end it meanwhile
-        if view is None:
-            return self._recorded
-        for reader in self._late:
-            found = reader.read(view)
-            if found is not None:
-                return reader.kind, found
-        return self._arrived_as
+    def _record(self, who: Who | None, matcher: Matcher | None) -> None:
+        if who is None or who == self._recorded:
+            return
+        if self._is_long:
+            self.stamp = self.arrival = self.recorder.stamp()  # the login's: they were not here
+        self._put(who, matcher)
+
+    def _put(self, who: Who, matcher: Matcher | None) -> None:
+        self._recorded = who
+        if not self.is_counted:
+            return
+        if self._dismissed is not None and self._dismissed == (who, self.arrival):
+            return
+        if (
+            matcher is not None
+            and matcher.has_quota
+            and not self.recorder.admit_guest(self, who[1], self.stamp)
+        ):
+            return
+        self.recorder.record(who, self.stamp, self.arrival)

@@ -1,197 +1,238 @@
-"""Writes what the buffer holds to Redis: by shard, with the server's time, and cleans up behind."""
+"""Writes what waits in the buffer to Redis, and removes what is stale there."""
 
 import secrets
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..connections import Driver
-from ..errors import PresenceUnavailable
-from ..identity import Found, SharedHasher
-from ..settings import Settings
-from ..stores import Refused, Store, agree, keys
-from .backoff import Backoff
-from .buffer import Buffer, Pending
-from .notices import Notices
-from .written import Written
+from ..backend import Backend
+from ..connections import TRUSTED, Driver
+from ..errors import PresenceUnavailable, QueryError
+from ..identity import IdentityResolver, Who
+from ..stores import Plan, Recorded, Stamped, Store, agree, keys, run_all
+from ..stores.record import CHUNK
+from .buffer import Buffer, Seen
+from .rewrite_log import RewriteLog
+from .setup_hints import SetupHints
 
 AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost what was agreed
 CLEAN_EVERY = 30.0  # seconds
 CLEAN_ROUNDS = 20  # of a thousand each, at a time
-ALL = "*"
-"""The name of a failure that is no single server's, as of what comes before all writes."""
-
-ONLY = ""
-"""The name of the server, where there are no nodes (`Driver.place`)."""
+MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
 
 MayTry = Callable[[str], bool]
-"""Whether to try a server, or a shard of its own, by name."""
+"""Whether to try a place, by the name that `RedisHealth` knows it by."""
 
 
-class Outcome(NamedTuple):
-    """What became of a flush."""
+@dataclass
+class Attempt:
+    """One attempt to write all that waits."""
 
-    unwritten: int
+    deadline: float
+    """By `time.monotonic()`: no round trip starts later."""
+    may_try: MayTry
+    query: Plan[Any] | None = None
+    """A read to be done in the last round trip."""
+    answer: Any = None
+    """What the query returned, or the error that it raised."""
+    is_answered: bool = False
+    unwritten: int = 0
     """How many sightings are still to be written."""
     failure: Exception | None = None
-    """Why, unless what failed before was not tried again."""
+    """Why something is still to be written, unless what failed before was not tried again."""
+    failed_nodes: set[str] = field(default_factory=set)
+    left: dict[Who, float] = field(default_factory=dict)
+    """Who was refused since they had left, and when the newest of their visits arrived."""
 
 
 class Writer:
-    """One flush: runs in the flush thread, or in the thread of whoever asks for it."""
+    """Runs in the flush thread, or in the thread of whoever asks for a flush."""
 
     def __init__(
-        self, settings: Settings, driver: Driver, shared: SharedHasher | None, notices: Notices
+        self, backend: Backend, driver: Driver, resolver: IdentityResolver, hints: SetupHints
     ) -> None:
         self.driver = driver
-        self.backoff = Backoff(settings.flush_interval)
-        self._notices = notices
-        self._clock = driver.clock
-        self._stores = settings.stores()
-        self._layout = settings.layout()
-        self._prefix = settings.prefix
-        self._shared = shared
+        self._clock, self._health, self._layout = backend.clock, backend.health, backend.layout
+        self._stores = backend.stores
+        self._window = backend.settings.window
+        self._round = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
+        self._resolver, self._hints = resolver, hints
+        self._visitor_key = keys.visitor_key(backend.settings.prefix)
         self._proposal = secrets.token_hex(32)
-        self._agree_at = self._clean_at = float("-inf")
-        self._doubts = 0
-        self._written = Written(settings.window, settings.max_pending)
+        self._agreed_at, self._agreed_generation = 0.0, -1
+        self._clean_at = float("-inf")
+        self._rewrites = RewriteLog(self._window)
         self.flushes, self.flush_seconds = 0, 0.0
         """How often this has tried to write, and for how long in all."""
-        self.left: Pending = {}
-        """Who was refused since they had left, for the recorder to take."""
 
-    def write(self, buffer: Buffer, deadline: float, may_try: MayTry) -> Outcome:
-        """Writes what waits in `buffer`; what failed, or may not be tried, goes back.
-
-        No round trip starts after `deadline`, by `time.monotonic()`.
-        """
-        if not (may_try(ALL) and may_try(ONLY)):
-            return Outcome(buffer.pending)
-        began, unwritten = time.monotonic(), buffer.take()
+    def write(self, buffer: Buffer, attempt: Attempt) -> None:
+        """Write what waits in `buffer`. What failed, or may not be tried, waits on."""
+        if not attempt.may_try(""):
+            attempt.unwritten = buffer.pending
+            return
+        began = time.monotonic()
         try:
             self._prepare()
-            self.backoff.succeeded(ALL)
-            failure = self._write_shards(unwritten, buffer, deadline, may_try)
+            self._write_rounds(buffer, attempt)
         except Exception as error:  # a fault of ours, too, must lose nobody
-            self.backoff.failed(ALL)
-            failure = error
+            self._health.failed("")
+            attempt.failure = error
         finally:  # nor may whatever interrupts a handler that writes
-            if unwritten:
-                buffer.put_back(unwritten)
+            attempt.unwritten = buffer.restore()
             self.flushes += 1
             self.flush_seconds += time.monotonic() - began
-        if not unwritten:
-            self.backoff.clear()
-        return Outcome(len(unwritten), failure)
+        if not attempt.unwritten:
+            self._health.all_written()
 
-    def _write_shards(
-        self, unwritten: Pending, buffer: Buffer, deadline: float, may_try: MayTry
-    ) -> Exception | None:
-        """Writes each shard by itself, and takes out what is written; returns why it is not all."""
-        failure: Exception | None = None
-        failed: set[str] = set()
-        for place, kind, shard, sightings in self._by_shard(unwritten):
-            if place in failed or not (may_try(place) and may_try(shard.name)):
-                continue
-            try:
-                refused = self._write(shard, sightings, deadline)
-            except Exception as error:
-                # The server would fail all else as well; a wrong key is one shard's own.
-                failure = error
-                is_down = isinstance(error, PresenceUnavailable)
-                self.backoff.failed(place if is_down else shard.name)
-                failed.update({place} if is_down else ())
+    def _write_rounds(self, buffer: Buffer, attempt: Attempt) -> None:
+        left = buffer.pending
+        while left > 0:
+            taken = buffer.take(min(left, self._round))
+            left -= self._round
+            nodes = self._by_node(taken)
+            for node in sorted(nodes, key=self._health.is_well, reverse=True):
+                query = attempt.query if left <= 0 and len(nodes) == 1 else None
+                self._write_node(buffer, attempt, node, nodes[node], query)
+
+    def _by_node(self, taken: Sequence[Seen]) -> dict[str, dict[Store, list[Seen]]]:
+        """Return what was taken by shard, and those by the node that has them."""
+        shards: dict[Store, list[Seen]] = {}
+        for seen in taken:
+            shard = seen.shard
+            if shard is None:
+                kind, id = seen.who
+                seen.id = self._resolver.resolve_id(id) or ""
+                shard = seen.shard = self._stores[kind].shard_for(seen.id)
+            if shard in shards:
+                shards[shard].append(seen)
             else:
-                for who in sightings:
-                    del unwritten[who]
-                self.backoff.succeeded(place)
-                buffer.wrote(len(sightings), refused)
-                self._notices.wrote(kind, refused)
-        return failure
+                shards[shard] = [seen]
+        nodes: dict[str, dict[Store, list[Seen]]] = {}
+        for shard, seen_there in shards.items():
+            nodes.setdefault(self.driver.node_of(shard.name), {})[shard] = seen_there
+        return nodes
 
-    def _write(self, shard: Store, sightings: Pending, deadline: float) -> Refused:
-        moment = self._clock.moment
-        kept = [
-            (self.finished(id) or "", moment(stamp), moment(arrival))
-            for (_, id), (stamp, arrival) in sightings.items()
+    def _write_node(
+        self,
+        buffer: Buffer,
+        attempt: Attempt,
+        node: str,
+        shards: dict[Store, list[Seen]],
+        query: Plan[Any] | None,
+    ) -> None:
+        """Write the shards of a node in one round trip, and do the query in the same one."""
+        if node in attempt.failed_nodes or not attempt.may_try(node):
+            return
+        stamp = self._clock.stamp()
+        write = self._rewrites.write(self._clock.microseconds(stamp))
+        tried = [shard for shard in shards if attempt.may_try(shard.name)]
+        plans: list[Plan[Any]] = [
+            shard.record(self._stamped(shards[shard]), write) for shard in tried
         ]
-        refused = self.driver.run(shard.record(kept), deadline)
-        self._written.note(shard, sightings)
-        if refused.left:
-            sent = zip(sightings.items(), kept, strict=True)
-            left = {who: times for (who, times), (id, *_) in sent if id in refused.left}
-            self._written.drop(shard, left)
-            self.left |= left
-        return refused
+        if query is not None:
+            plans.append(query)
+        try:
+            outcomes = self.driver.run(run_all(plans), attempt.deadline)
+        except PresenceUnavailable as error:
+            self._failed(attempt, node, error)
+            attempt.failed_nodes.add(node)
+            return
+        if query is not None:
+            attempt.answer, attempt.is_answered = outcomes.pop(), True
+        for shard, outcome in zip(tried, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                # A key of another type is one shard's own; the server would fail all else as well.
+                is_own = isinstance(outcome, QueryError)
+                self._failed(attempt, shard.name if is_own else node, outcome)
+            else:
+                self._health.succeeded(node)
+                self._recorded(buffer, attempt, shard, shards[shard], outcome)
+                if self._rewrites.wrote(shard, write, stamp, outcome.wrote_before):
+                    buffer.rewrite(shard, stamp - self._window)
 
-    def _by_shard(self, pending: Pending) -> list[tuple[str, str, Store, Pending]]:
-        """The place, kind, shard and sightings of each shard; the places that are well first."""
-        shards: dict[tuple[str, Store], Pending] = {}
-        for (kind, id), times in pending.items():
-            shard = self._stores[kind].of(self.finished(id) or "")
-            shards.setdefault((kind, shard), {})[kind, id] = times
-        placed = [
-            (self.driver.place(shard.name), kind, shard, sightings)
-            for (kind, shard), sightings in shards.items()
-        ]
-        return sorted(placed, key=lambda each: not self.backoff.is_well(each[0]))
+    def _failed(self, attempt: Attempt, place: str, error: Exception) -> None:
+        self._health.failed(place)
+        attempt.failure = error
+
+    def _stamped(self, taken: Sequence[Seen]) -> list[Stamped]:
+        """Return sightings with the server's time."""
+        microseconds = self._clock.microseconds
+        stamped: list[Stamped] = []
+        for seen in taken:
+            moment = microseconds(seen.last_seen)
+            is_same = seen.arrival == seen.last_seen
+            stamped.append(
+                (seen.id or "", moment, moment if is_same else microseconds(seen.arrival))
+            )
+        return stamped
+
+    def _recorded(
+        self, buffer: Buffer, attempt: Attempt, shard: Store, taken: list[Seen], recorded: Recorded
+    ) -> None:
+        left: list[Seen] = []
+        if recorded.left:
+            left = [seen for seen in taken if seen.id in recorded.left]
+            attempt.left |= {seen.who: seen.arrival for seen in left}
+        buffer.wrote(taken, left, recorded.full)
+        kind = taken[0].who[0]
+        self._hints.wrote(kind, recorded.full)
 
     def _prepare(self) -> None:
-        """Learns the server's time, and what all processes agree upon."""
-        self.driver.run(self._clock.synchronise())
-        now, doubts = self._clock.stamp(), self._clock.doubts
-        if now >= self._agree_at or doubts > self._doubts:
-            try:
-                self._agree(now)
-            except PresenceUnavailable:
-                if not self._is_agreed:
-                    raise  # else it stands while the node that keeps it is away
-            self._agree_at, self._doubts = now + AGREED_EVERY, doubts
+        """Learn the server's time, and what all processes agree upon."""
+        # Sooner than readers need it, so that they seldom have to ask.
+        self.driver.run(self._clock.synchronise(TRUSTED / 2))
+        now, generation = self._clock.stamp(), self._health.generation
+        if now - self._agreed_at < AGREED_EVERY and generation == self._agreed_generation:
+            return
+        try:
+            self._agree(now)
+        except PresenceUnavailable:
+            if not self._is_agreed:
+                raise  # else it stands while the node that keeps it is away
+        self._agreed_at, self._agreed_generation = now, generation
 
     def _agree(self, now: float) -> None:
         self.driver.run(self._layout.claim(now))
-        if self._shared is not None:  # the key with which guests are hashed
-            name, ttl = keys.visitor_key(self._prefix), keys.VISITOR_KEY_TTL
-            self._proposal = self.driver.run(agree(name, self._proposal, ttl))
-            self._shared.learn(self._proposal.encode())
+        if self._resolver.shared_key is not None:  # the key with which guests are hashed
+            agreed = agree(self._visitor_key, self._proposal, keys.VISITOR_KEY_TTL)
+            self._proposal = self.driver.run(agreed)
+            self._resolver.shared_key.learn(self._proposal.encode())
 
     @property
     def _is_agreed(self) -> bool:
-        return self._layout.is_agreed and (self._shared is None or self._shared.key is not None)
+        shared_key = self._resolver.shared_key
+        return self._layout.is_agreed and (shared_key is None or shared_key.key is not None)
 
-    def finished(self, id: Found) -> str | None:
-        """An id as it is kept; None if it waits for a key that is not known yet."""
-        if isinstance(id, str):
-            return id
-        return self._shared.finish(id) if self._shared and self._shared.key else None
-
-    def lost(self) -> Pending:
-        """What this process wrote in the window, and a server does not have any more."""
-        if not self.backoff.is_well(ALL):
-            return {}
-        return self._written.lost(self.driver, self.backoff.is_well)
+    def rewrite_lost(self, buffer: Buffer) -> None:
+        """Have what this process wrote in the window wait again where a server has lost it."""
+        if not self._health.is_well(""):
+            return
+        now = self._clock.stamp()
+        for shard in self._rewrites.find_lost(self.driver, now, self._health.is_well):
+            buffer.rewrite(shard, now - self._window)
 
     def clean_up(self) -> None:
-        """Removes the stale, a bounded number at a time, now and then."""
-        if self._clock.stamp() < self._clean_at or not self.backoff.is_well(ALL):
+        """Remove what is stale, a bounded number of members at a time, now and then."""
+        if self._clock.stamp() < self._clean_at or not self._health.is_well(""):
             return
         self.driver.run(self._clock.synchronise(0))  # what is removed or moved is so by this time
         now = self._clock.stamp()
         self._clean_at = now + CLEAN_EVERY
         for store in self._stores.values():
             for shard in store.all:
-                if self.backoff.is_well(self.driver.place(shard.name)):
+                if self._health.is_well(self.driver.node_of(shard.name)):
                     self._clean(shard, now)
 
     def _clean(self, shard: Store, now: float) -> None:
         try:
             for _ in range(CLEAN_ROUNDS):
                 if not self.driver.run(shard.clean_up(self._clock.moment(now))):
-                    self._notices.cleaned(None)
+                    self._hints.cleaned(None)
                     return
         except PresenceUnavailable as error:
             if "permission" not in str(error):
                 raise
-            self._notices.cleaned(error)  # a right that is missing is no outage
+            self._hints.cleaned(error)  # a right that is missing is no outage
             return
         self._clean_at = now  # there is more: go on after the next write

@@ -7,13 +7,14 @@ that timed out, cannot be read.
 """
 
 import re
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from ..views import text
+from ..request import text
 
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _LINE = re.compile(
@@ -29,9 +30,12 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
+NOTHING: Mapping[str, object] = {}
+
+
 @dataclass(slots=True, eq=False)
 class Request:
-    """A line as a view (`identity.View`), with its time in seconds since the epoch."""
+    """A line as a request, with its time in seconds since the epoch."""
 
     at: int
     peer: str | None
@@ -41,9 +45,12 @@ class Request:
     path: str
     referer: str | None
     user_agent: str | None
-    counts: bool = True
-    has_purpose: ClassVar[bool] = False
+    state: Mapping[str, object] = NOTHING
     session: ClassVar[None] = None
+
+    def is_plain(self, excluded: Container[str]) -> bool:
+        """Whether its path is none of these: nothing else in a log is unusual."""
+        return self.path not in excluded
 
     def header(self, name: str) -> str | None:
         """The two headers that a log has."""

@@ -1,13 +1,13 @@
-"""A site that a log is read into: the reception, the chain and the quotas of the middleware."""
+"""A site that a log is read into: the filter, the rules and the quotas of the middleware."""
 
 import itertools
 import math
 from collections.abc import Callable
 
 from ..identity import Who
-from ..identity.chain import Early
-from ..recorder.notices import Notices
-from ..recorder.reception import Reception
+from ..recorder.recorder import resolver_for
+from ..recorder.request_filter import RequestFilter
+from ..recorder.setup_hints import SetupHints
 from ..settings import Settings
 from .combined import Request
 from .timeline import Moment, Timeline
@@ -18,13 +18,11 @@ class Replay:
 
     def __init__(self, settings: Settings, tell: Callable[[Moment], object]) -> None:
         """Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names is not there."""
-        notices = Notices(settings)
-        notices.look_at = math.inf  # they are about headers that no log has
+        hints = SetupHints(settings)
+        hints.look_at = math.inf  # they are about headers that no log has
+        self._filter = RequestFilter(settings, hints)
         # In a log, days go by in a second: each User-Agent is looked up as if it had one to itself.
-        reception = Reception(settings, notices, itertools.count().__next__)
-        self._receive, self._admit = reception.receive, reception.guests.admit
-        chain = reception.chain
-        self._links = (*chain.early, Early(lambda _: "anybody", None, chain.late))
+        self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
         self._timeline = Timeline(settings.kinds, settings.window, tell)
         self.refused = 0
         """How many visits were of one guest too many of an address."""
@@ -34,27 +32,24 @@ class Replay:
         """How many requests are out of order by more than the window, and do not count."""
         return self._timeline.late
 
-    def saw(self, request: Request) -> None:
-        """Takes a request of the log."""
-        self._receive(request, request.at)
-        self._timeline.saw(request.at, self.who(request) if request.counts else None)
+    def saw(self, request: Request) -> Who | None:
+        """Take a request of the log; return who it counts for."""
+        who = self._who(request) if self._filter.admit(request, request.at) else None
+        self._timeline.saw(request.at, who)
+        return who
 
     def end(self) -> None:
         """The log is over."""
         self._timeline.end()
 
-    def who(self, request: Request) -> Who | None:
-        """Whom a visit finds (`recorder.Visit`) that ends as soon as it has arrived."""
-        for read, kind, late, is_minted in self._links:
-            if found := read(request):
-                for reader in late:
-                    id = reader.read(request)
-                    if id is not None:
-                        return reader.kind, id
-                if kind is None:
-                    return None
-                if is_minted and not self._admit(request, found, request.at):
-                    self.refused += 1
-                    return None
-                return kind, found
-        return None
+    def _who(self, request: Request) -> Who | None:
+        match = self._resolver.resolve(request)
+        if match is None:
+            return None
+        matcher, id = match
+        if matcher.kind is None:
+            return None
+        if matcher.has_quota and not self._resolver.guests.admit(request, id, request.at):
+            self.refused += 1
+            return None
+        return matcher.kind, id

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..identity import Found, Who
+from ..identity import Id, Who
 
 MINUTE = 60
 QUIET = 1440  # minutes without anybody, after which there is a gap until somebody comes
@@ -29,9 +29,9 @@ class Online:
 
     def __init__(self, window: float) -> None:
         self._window = window
-        self._seen: OrderedDict[Found, float] = OrderedDict()
+        self._seen: OrderedDict[Id, float] = OrderedDict()
 
-    def saw(self, id: Found, at: float) -> None:
+    def saw(self, id: Id, at: float) -> None:
         """Takes a sighting, which is no older than those before it."""
         self._seen[id] = at
         self._seen.move_to_end(id)

@@ -7,8 +7,8 @@ from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .layout import Layout
 from .minute_sets import MinuteSets
-from .plan import Batch, Command, Plan
-from .record import Refused
+from .plan import Batch, Command, Plan, merge_plans, run_all
+from .record import Recorded, Stamped, Write
 from .shards import Shards
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
@@ -26,11 +26,15 @@ __all__ = [
     "History",
     "Layout",
     "Plan",
-    "Refused",
+    "Recorded",
     "Sample",
     "Shards",
     "Sighting",
+    "Stamped",
     "Store",
+    "Write",
     "agree",
+    "merge_plans",
     "moment_of",
+    "run_all",
 ]

@@ -35,12 +35,12 @@ class Departures:
         return ("ZREM", self._left, id)
 
 
-def digest(id: str) -> bytes:
-    """What stands for an id among the forgotten."""
-    return hashlib.sha1(id.encode(), usedforsecurity=False).digest()
+def digest(id: str) -> str:
+    """Return what stands for an id among the forgotten, as the record scripts compute it."""
+    return hashlib.sha1(id.encode(), usedforsecurity=False).hexdigest()
 
 
-def _note(key: str, member: str | bytes, now: float, keep: float) -> tuple[Command, ...]:
+def _note(key: str, member: str, now: float, keep: float) -> tuple[Command, ...]:
     return (
         ("ZADD", key, "GT", now, member),
         ("ZREMRANGEBYSCORE", key, "-inf", now - keep - keys.SLACK),

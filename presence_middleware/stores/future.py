@@ -10,8 +10,8 @@ AHEAD = keys.SLACK  # seconds that clocks may differ by
 PAGE = 1000  # members at a time
 
 
-def pull_back(names: Sequence[str], now: float) -> Plan[bool]:
-    """Gives what lies ahead in these sorted sets the time now; returns whether there may be more.
+def clamp_future_scores(names: Sequence[str], now: float) -> Plan[bool]:
+    """Give members with a score ahead of `now` the score `now`; return whether there may be more.
 
     So nobody drops out, nobody stays for longer than a window, and who left may come again.
     """

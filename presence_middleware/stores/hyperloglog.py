@@ -1,12 +1,13 @@
 """A HyperLogLog for every minute: a count of any number in 12 kB a minute. Plans only, no I/O."""
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from ..errors import UnsupportedQuery
 from . import keys
-from .plan import Batch, Command, Plan
-from .record import Refused, Stamped, by_minute, chunks, send
-from .store import Sighting
+from .plan import Batch, Command, Plan, score
+from .record import Recorded, Stamped, Write, by_minute, chunks, seconds, send
+from .store import Sighting, last_write
 
 
 class HyperLogLog:
@@ -19,17 +20,28 @@ class HyperLogLog:
         """`most` is no matter: any number takes the same room."""
         self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
         self._prefix, self._kind = prefix, kind
+        self._writers = keys.writers(prefix, kind)
 
-    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
-        yield from send(
-            [
-                command
-                for minute, seen in by_minute(sightings)
-                for chunk in chunks(seen)
-                for command in self._add(minute, [id for id, *_ in chunk])
-            ]
+    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
+        noted = self._note(write) if write else ()
+        added = [
+            command
+            for minute, seen in by_minute(sightings)
+            for chunk in chunks(seen)
+            for command in self._add(minute, [id for id, *_ in chunk])
+        ]
+        replies = yield from send([*noted, *added])
+        return Recorded(wrote_before=score(replies[0]) if write else None)
+
+    def _note(self, write: Write) -> tuple[Command, ...]:
+        return (
+            ("ZSCORE", self._writers, write.process),
+            ("ZADD", self._writers, seconds(write.moment), write.process),
+            ("EXPIRE", self._writers, self.ttl),
         )
-        return Refused()
+
+    def last_write(self, process: str) -> Plan[float | None]:
+        return last_write(self._writers, process)
 
     def touch(self, id: str, now: float) -> Plan[None]:
         yield Batch(self._add(keys.minute_of(now), [id]), atomic=True)
@@ -65,9 +77,10 @@ class HyperLogLog:
         return [self._key(minute) for minute in keys.minutes_of(now, self.keep)]
 
     def clean_up(self, now: float) -> Plan[bool]:
-        """Nothing to do: every minute expires by itself."""
+        """Remove processes that have gone; every minute expires by itself."""
+        silent = now - self.keep - 2 * keys.SLACK
+        yield Batch((("ZREMRANGEBYSCORE", self._writers, "-inf", silent),))
         return False
-        yield
 
     def _refuse(self, what: str, who_can: str) -> NoReturn:
         raise UnsupportedQuery(

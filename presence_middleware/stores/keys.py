@@ -71,9 +71,12 @@ def visitor_key(prefix: str) -> str:
     return f"{prefix}:visitor-key"
 
 
-def birth(name: str) -> str:
-    """A name for what a shard has held since its first member."""
-    return f"{name}:birth"
+def writers(prefix: str, kind: str) -> str:
+    """Sorted set: process by the moment of its last write.
+
+    A process that finds another moment there than its own knows that the server lost data.
+    """
+    return f"{prefix}:{kind}:writers"
 
 
 def seen(prefix: str, kind: str) -> str:
@@ -87,7 +90,7 @@ def left(prefix: str, kind: str) -> str:
 
 
 def forgotten(prefix: str, kind: str) -> str:
-    """Sorted set: SHA-1 of an id by the moment it was erased. It lives no longer than a window."""
+    """Sorted set: hexadecimal SHA-1 of an id by the moment it was erased. It lives for a window."""
     return f"{prefix}:{kind}:forgotten"
 
 

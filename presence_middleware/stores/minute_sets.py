@@ -5,13 +5,14 @@ minute more. Minutes are numbered since the epoch, so no hour's names come round
 """
 
 import math
+from collections.abc import Sequence
 
 from . import keys
 from .departures import Departures
-from .future import pull_back
+from .future import clamp_future_scores
 from .plan import Batch, Command, Plan, score, texts
-from .record import UNSCORED, Recording, Refused, Stamped, by_minute, send, total
-from .store import Sighting
+from .record import Recorded, RecordScript, Stamped, Write, by_minute, microseconds, send, total
+from .store import Sighting, last_write
 
 LOOKED_AT = 30  # minutes, for whether somebody is known where there is little room
 
@@ -28,26 +29,31 @@ class MinuteSets:
         minutes = math.ceil(window / keys.MINUTE) + 1
         self._earlier = min(minutes, LOOKED_AT) - 1
         share = max(1, most * (self._earlier + 1) // minutes)
-        self._recording = Recording(UNSCORED, prefix, kind, keep, share)
+        self._writers = keys.writers(prefix, kind)
+        self._script = RecordScript("minute_sets", prefix, kind, keep, share)
         self._departures = Departures(prefix, kind, window, keep)
 
-    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
+    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
         commands = [
             command
             for minute, seen in by_minute(sightings)
-            for command in self._record_in(minute, seen)
+            for command in self._record_in(minute, seen, write)
         ]
         return total((yield from send(commands)))
 
-    def _record_in(self, minute: int, seen: list[Stamped]) -> list[Command]:
+    def _record_in(self, minute: int, seen: list[Stamped], write: Write | None) -> list[Command]:
         # The nearest first: there most who are known are found. A sighting may come late, too, when
         # others have filled the minutes after it.
         near = [offset for ago in range(1, self._earlier + 1) for offset in (-ago, ago)]
         others = [self._key(minute + offset) for offset in near]
-        return self._recording.at(self._key(minute), seen, others)
+        return self._script.unscored(self._key(minute), others, seen, write)
+
+    def last_write(self, process: str) -> Plan[float | None]:
+        return last_write(self._writers, process)
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        record = self._record_in(keys.minute_of(now), [(id, now, now)])
+        moment = microseconds(now)
+        record = self._record_in(keys.minute_of(now), [(id, moment, moment)], None)
         yield Batch((self._departures.undo(id), *record), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:
@@ -95,8 +101,10 @@ class MinuteSets:
         return self._keys(now, self.keep)
 
     def clean_up(self, now: float) -> Plan[bool]:
-        """Every minute expires by itself."""
-        return (yield from pull_back(self._departures.keys, now))
+        """Remove processes that have gone; every minute expires by itself."""
+        silent = now - self.keep - 2 * keys.SLACK
+        yield Batch((("ZREMRANGEBYSCORE", self._writers, "-inf", silent),))
+        return (yield from clamp_future_scores(self._departures.keys, now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:
         (members,) = yield Batch((("SUNION", *self._keys(now, window)),))

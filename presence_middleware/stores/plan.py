@@ -21,35 +21,64 @@ class Batch(NamedTuple):
 
     commands: tuple[Command, ...]
     atomic: bool = False
+    is_tolerant: bool = False
+    """Whether a command that fails has its error as its reply; else the plan is thrown it."""
 
 
 Plan = Generator[Batch, list[Any], T]
 
 
-def together(plans: Sequence[Plan[T]], *, atomic: bool) -> Plan[list[T]]:
-    """Runs plans in step: what all want to ask next is one batch; returns what each returns.
+def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T]]:
+    """Run plans in step: their next commands are one batch. Return what each returns.
 
-    `atomic` says whether a batch may be one, if all that are in it are.
+    `atomic` is whether a batch may be atomic, if all that are in it are. What a plan raises is
+    raised once the others are done.
     """
-    returned: dict[int, T] = {}
-    replies: dict[int, list[Any] | None] = dict.fromkeys(range(len(plans)))
+    outcomes = yield from run_all(plans, atomic=atomic)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return outcomes  # type: ignore[return-value]
+
+
+def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | Exception]]:
+    """Run plans in step, as `merge_plans`; return what each returns, or the error it raises."""
+    outcomes: dict[int, T | Exception] = {}
+    replies: dict[int, list[Any] | Exception | None] = dict.fromkeys(range(len(plans)))
     while replies:
         asked: dict[int, Batch] = {}
         for number, reply in replies.items():
             try:
-                asked[number] = plans[number].send(reply)  # type: ignore[arg-type]
+                asked[number] = _advance(plans[number], reply)
             except StopIteration as end:
-                returned[number] = end.value
+                outcomes[number] = end.value
+            except Exception as raised:
+                outcomes[number] = raised
         replies = {}
         if asked:
             rest = iter((yield _joined(list(asked.values()), atomic)))
-            replies = {n: list(islice(rest, len(batch.commands))) for n, batch in asked.items()}
-    return [returned[number] for number in range(len(plans))]
+            for number, batch in asked.items():
+                part = list(islice(rest, len(batch.commands)))
+                error = None if batch.is_tolerant else first_error(part)
+                replies[number] = part if error is None else error
+    return [outcomes[number] for number in range(len(plans))]
+
+
+def _advance(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
+    """Send a plan the replies, or throw it the error, of what it asked; return what it asks."""
+    if isinstance(reply, Exception):
+        return plan.throw(reply)
+    return plan.send(reply)  # type: ignore[arg-type]
+
+
+def first_error(replies: Sequence[Any]) -> Exception | None:
+    """Return the first of the replies that is an error, if any is."""
+    return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
 
 def _joined(batches: list[Batch], atomic: bool) -> Batch:
     commands = tuple(command for batch in batches for command in batch.commands)
-    return Batch(commands, atomic and all(batch.atomic for batch in batches))
+    return Batch(commands, atomic and all(batch.atomic for batch in batches), is_tolerant=True)
 
 
 def text(reply: bytes | str) -> str:

@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 
 from . import keys
-from .plan import Batch, Plan, T, texts, together
+from .plan import Batch, Plan, T, merge_plans, texts
 from .store import Sighting, Store
 
 
@@ -23,8 +23,10 @@ class Shards:
         self.keep = shards[0].keep
         self._on_one_server = on_one_server
 
-    def of(self, id: str) -> Store:
-        """The shard that an id is in."""
+    def shard_for(self, id: str) -> Store:
+        """Return the shard that an id is in."""
+        if len(self.all) == 1:
+            return self.all[0]
         return self.all[zlib.crc32(id.encode()) % len(self.all)]
 
     def count(self, now: float, window: float) -> Plan[int]:
@@ -39,16 +41,16 @@ class Shards:
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         parts: dict[Store, list[str]] = {}
         for id in ids:
-            parts.setdefault(self.of(id), []).append(id)
+            parts.setdefault(self.shard_for(id), []).append(id)
         plans = [shard.online_among(part, now, window) for shard, part in parts.items()]
-        found = yield from together(plans, atomic=self._on_one_server)
+        found = yield from merge_plans(plans, atomic=self._on_one_server)
         online = {sighting.id: sighting for part in found for sighting in part}
         return [online[id] for id in ids if id in online]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         plans = [shard.online_friends(friends, now, window) for shard in self.all]
         if self._shares_slot_with(friends):
-            found = yield from together(plans, atomic=self._on_one_server)
+            found = yield from merge_plans(plans, atomic=self._on_one_server)
             return list(_in_order(found))
         (members,) = yield Batch((("ZUNION", 1, friends),))  # of a set as well
         online = yield from self.online_among(texts(members), now, window)
@@ -59,7 +61,7 @@ class Shards:
 
     def _ask(self, question: Callable[[Store], Plan[T]]) -> Plan[list[T]]:
         plans = [question(shard) for shard in self.all]
-        return (yield from together(plans, atomic=self._on_one_server))
+        return (yield from merge_plans(plans, atomic=self._on_one_server))
 
     def _shares_slot_with(self, key: str) -> bool:
         """Whether a server can intersect all shards with the members of a key of the site's."""

@@ -1,11 +1,13 @@
 """The default store: a sorted set of ids by last-seen time. Plans only, no I/O."""
 
+from collections.abc import Sequence
+
 from . import keys
 from .departures import Departures
-from .future import pull_back
+from .future import clamp_future_scores
 from .plan import Batch, Plan, score, scored
-from .record import SCORED, Recording, Refused, Stamped, send, total
-from .store import Sighting, moment_of
+from .record import Recorded, RecordScript, Stamped, Write, microseconds, send, total
+from .store import Sighting, last_write, moment_of
 
 PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server time
 
@@ -15,15 +17,21 @@ class SortedSet:
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
         self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
+        self._window = window
         self._seen = keys.seen(prefix, kind)
-        self._recording = Recording(SCORED, prefix, kind, keep, most)
+        self._writers = keys.writers(prefix, kind)
+        self._script = RecordScript("sorted_set", prefix, kind, keep, most)
         self._departures = Departures(prefix, kind, window, keep)
 
-    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
-        return total((yield from send(self._recording.at(self._seen, sightings))))
+    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
+        return total((yield from send(self._script.scored(self._seen, sightings, write))))
+
+    def last_write(self, process: str) -> Plan[float | None]:
+        return last_write(self._writers, process)
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        record = self._recording.at(self._seen, [(id, now, now)])
+        moment = microseconds(now)
+        record = self._script.scored(self._seen, [(id, moment, moment)], None)
         yield Batch((self._departures.undo(id), *record), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:
@@ -110,13 +118,19 @@ class SortedSet:
         return [self._seen]
 
     def clean_up(self, now: float) -> Plan[bool]:
-        are_ahead = yield from pull_back((self._seen, *self._departures.keys), now)
+        are_ahead = yield from clamp_future_scores((self._seen, *self._departures.keys), now)
         # By score, never by rank: when two workers do this at once, ranks have moved for the
         # second, and it would remove people who are online.
         stale = ("ZRANGE", self._seen, "-inf", now - self.keep, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         limit = scored(last)[0][1] if last else now - self.keep
-        yield Batch((("ZREMRANGEBYSCORE", self._seen, "-inf", limit),))
+        silent = now - self._window - 2 * keys.SLACK
+        yield Batch(
+            (
+                ("ZREMRANGEBYSCORE", self._seen, "-inf", limit),
+                ("ZREMRANGEBYSCORE", self._writers, "-inf", silent),
+            )
+        )
         return bool(last) or are_ahead
 
 

@@ -1,10 +1,11 @@
 """What every store can be asked. All times are seconds since the epoch, by the server's clock."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from .plan import Plan
-from .record import Refused, Stamped
+from .plan import Batch, Plan, score
+from .record import Recorded, Stamped, Write
 
 
 class Sighting(NamedTuple):
@@ -17,6 +18,12 @@ class Sighting(NamedTuple):
 def moment_of(stamp: float) -> datetime:
     """A stamp as a datetime in UTC."""
     return datetime.fromtimestamp(stamp, UTC)
+
+
+def last_write(writers: str, process: str) -> Plan[float | None]:
+    """Return the moment of a process in the sorted set `writers`, or None."""
+    (moment,) = yield Batch((("ZSCORE", writers, process),))
+    return score(moment)
 
 
 class Store(Protocol):
@@ -32,8 +39,11 @@ class Store(Protocol):
     keep: float
     """For how many seconds after its last sighting an id can be asked for."""
 
-    def record(self, sightings: list[Stamped]) -> Plan[Refused]:
-        """Records (id, moment, moment of arrival); returns what was refused."""
+    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
+        """Record sightings; note `write`, so that the process notices if they are lost."""
+
+    def last_write(self, process: str) -> Plan[float | None]:
+        """Return when a process last wrote here, in seconds since the epoch, or None."""
 
     def touch(self, id: str, now: float) -> Plan[None]:
         """Records one id as seen now, also if it left a moment ago, where there is room."""

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from presence_middleware.stores import STORES, Batch, Command, Plan, Store
-from presence_middleware.stores.record import CHUNK
+from presence_middleware.stores.record import CHUNK, Stamped, microseconds
 
 from .machine import processor_seconds, server
 
@@ -28,7 +28,6 @@ FRIENDS = 500
 MANY = 10**9
 LIMIT = 5.0  # milliseconds, for any command of ours
 SERVERS = {"valkey": None, "redis": shutil.which("redis-server")}
-Stamped = tuple[str, float, float]
 
 
 class Meter:
@@ -89,7 +88,7 @@ def crowd(
 
 def seen(id: str, moment: float) -> Stamped:
     """A sighting by a request, which is seen as it arrives."""
-    return id, moment, moment
+    return id, microseconds(moment), microseconds(moment)
 
 
 def in_turn(person: int) -> float:

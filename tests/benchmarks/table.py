@@ -14,10 +14,10 @@ import statistics
 from typing import NamedTuple
 
 from presence_middleware.stores import STORES, Store
-from presence_middleware.stores.record import CHUNK
+from presence_middleware.stores.record import CHUNK, Stamped
 
 from .machine import server
-from .million import NOON, WINDOW, Meter, Stamped, crowd, in_turn, minute_sets, seen, sorted_set
+from .million import NOON, WINDOW, Meter, crowd, in_turn, minute_sets, seen, sorted_set
 
 PER_WORKER = 500  # requests a second
 FLUSHES = (1, 2, 5, 10, 30, 60)  # seconds between two of a worker: PRESENCE_FLUSH_INTERVAL

@@ -6,9 +6,9 @@ import sys
 
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
-from ..identity import BOT, Link, View, is_unnamed_proxy
+from ..identity import BOT, Rule, is_unnamed_proxy
+from ..request import Request
 from ..settings import Settings
-from ..stores import Refused
 
 LOOKED_AT = 1000  # requests; later one a second
 LONGEST = 8192  # characters of a Cookie header that are looked at
@@ -36,21 +36,21 @@ _SESSIONS = {
 _COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*+([^=; \t]++)[ \t]*+=")
 
 
-class Notices:
+class SetupHints:
     """What a process has found so far. Only `look` is on the path of requests."""
 
     def __init__(self, settings: Settings) -> None:
-        links = settings.identity
-        self._reads = {link.source for link in links} | {_cookie_of(link) for link in links}
+        chain = settings.identity
+        self._reads = {rule.source for rule in chain} | {_cookie_of(rule) for rule in chain}
         # The kinds that a login makes; where only claims are read, all but the last, the guests'.
-        logins = {link.kind for link in links if not link.type.claimed}
-        self._users = logins or set(settings.kinds) - {links[-1].kind, BOT}
+        logins = {rule.kind for rule in chain if not rule.type.claimed}
+        self._users = logins or set(settings.kinds) - {chain[-1].kind, BOT}
         self._has_users = False
         self._needs_address = not self._reads.isdisjoint({"ip", "visitor"})
         self._proxies = settings.trusted_proxies
         self._question = (
             "; is PRESENCE_SESSION_SECRET that of the framework?"
-            if any(link.type.signed for link in links)
+            if any(rule.type.signed for rule in chain)
             else ""
         )
         self._people = self._sightings = 0
@@ -64,23 +64,23 @@ class Notices:
         self._said: set[str] = set()
         self._is_unclean = self._goes_on = False
 
-    def look(self, view: View, now: float) -> None:
+    def look(self, request: Request, now: float) -> None:
         """Looks in an arriving request for what nothing reads."""
         self._looks -= 1
         if self._looks < 0:
             self.look_at = now + 1
-        if self._needs_address and is_unnamed_proxy(view, self._proxies):
+        if self._needs_address and is_unnamed_proxy(request, self._proxies):
             self._is_behind_proxy = True
-        for sent in _sent(view) & _SESSIONS.keys() - self._reads:
+        for sent in _sent(request) & _SESSIONS.keys() - self._reads:
             if self._reads.isdisjoint(_SESSIONS[sent][0]):
                 self._unread[sent] = self._unread.get(sent, 0) + 1
 
-    def wrote(self, kind: str, refused: Refused) -> None:
-        """Hears which kinds were recorded, and what had no room."""
+    def wrote(self, kind: str, full: int) -> None:
+        """Note that a kind was recorded, and how many of it found no room."""
         self._goes_on = True
         self._has_users = self._has_users or kind in self._users
         self._wrote_people = self._wrote_people or kind != BOT
-        if refused.full:
+        if full:
             self._say(
                 f"no room for more of kind {kind}, new ones are not recorded: PRESENCE_MAX_MEMBERS "
                 f"is {self._most}"
@@ -150,20 +150,21 @@ class Notices:
             log.warning("presence: %s", what)
 
 
-def _sent(view: View) -> set[str]:
+def _sent(request: Request) -> set[str]:
     """What a request carries, in the words of `_SESSIONS`."""
     sent = {
-        f"cookie {name}" for name in _COOKIE_NAME.findall((view.header("cookie") or "")[:LONGEST])
+        f"cookie {name}"
+        for name in _COOKIE_NAME.findall((request.header("cookie") or "")[:LONGEST])
     }
-    if (view.header("authorization") or "").startswith("Bearer "):
+    if (request.header("authorization") or "").startswith("Bearer "):
         sent.add("a bearer token")
     return sent
 
 
-def _cookie_of(link: Link) -> str:
-    """The cookie that a link reads by a name of the site's, in the words of `_SESSIONS`."""
-    is_name = link.source == "cookie" or link.type.argument == "[COOKIE]"
-    return f"cookie {link.argument if is_name else link.argument.partition('@')[2]}"
+def _cookie_of(rule: Rule) -> str:
+    """The cookie that a rule reads by a name of the site's, in the words of `_SESSIONS`."""
+    is_name = rule.source == "cookie" or rule.type.argument == "[COOKIE]"
+    return f"cookie {rule.argument if is_name else rule.argument.partition('@')[2]}"
 
 
 def _is_seen_to(sent: str) -> bool:

@@ -20,8 +20,8 @@ _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True)
-class Link:
-    """One link of the chain: whom it finds, and how."""
+class Rule:
+    """One rule of the chain: which kind it finds, and how."""
 
     kind: str
     source: str
@@ -37,28 +37,28 @@ class Link:
         return f"{self.kind}={self.source}{argument}:{'hashed' if self.hashed else 'raw'}"
 
 
-Chain = tuple[Link, ...]
+Chain = tuple[Rule, ...]
 
 
 def parse_chain(value: object) -> Chain:
-    """The links of a chain. Raises `ValueError` with the accepted form and what is wrong."""
+    """Return the rules of a chain. Raises `ValueError` with the accepted form and what is wrong."""
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
-    links, problems = [], []
+    chain, problems = [], []
     for item in items(str(value)):
         try:
-            links.append(_link(item))
+            chain.append(_rule(item))
         except ValueError as error:
             problems.append(str(error))
-    if problems or not links:
+    if problems or not chain:
         raise ValueError(f"{FORM} ({'; '.join(problems) or 'it is empty'})")
-    return tuple(links)
+    return tuple(chain)
 
 
 def kinds(chain: Chain, bots: str = OFF) -> tuple[str, ...]:
     """The kinds of a chain, each once, in order; bots last, where they are counted."""
     counted = (BOT,) if bots == COUNT else ()
-    return tuple(dict.fromkeys((*(link.kind for link in chain), *counted)))
+    return tuple(dict.fromkeys((*(rule.kind for rule in chain), *counted)))
 
 
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
@@ -68,7 +68,7 @@ def known_kind(kind: str, known: tuple[str, ...]) -> str:
     return kind
 
 
-def _link(item: str) -> Link:
+def _rule(item: str) -> Rule:
     kind, mark, source = map(str.strip, item.partition("="))
     if not mark or not KIND.fullmatch(kind):
         raise ValueError(f"{item!r} does not begin with kind=")
@@ -79,7 +79,7 @@ def _link(item: str) -> Link:
     if (meant := name.replace("_", "-")) in SOURCES:
         raise ValueError(f"{name} is no source; {meant} is")
     if _CALLABLE.fullmatch(spec):
-        return Link(kind, spec, "", form == "hashed")
+        return Rule(kind, spec, "", form == "hashed")
     raise ValueError(f"{spec!r} is no source")
 
 
@@ -89,7 +89,7 @@ def _form(source: str) -> tuple[str, str]:
     return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
 
 
-def _known(kind: str, name: str, argument: str, form: str) -> Link:
+def _known(kind: str, name: str, argument: str, form: str) -> Rule:
     source = SOURCES[name]
     if bool(argument) != bool(source.argument) and not source.argument.startswith("["):
         raise ValueError(f"{name} takes {source.argument or 'no argument'}")
@@ -98,7 +98,7 @@ def _known(kind: str, name: str, argument: str, form: str) -> Link:
     if is_credential and not hashed:
         raise ValueError(f"{source.written(name)} is a credential: it must be hashed")
     _check_name(source.argument, argument)
-    return Link(kind, name, argument, hashed)
+    return Rule(kind, name, argument, hashed)
 
 
 def _check_name(form: str, argument: str) -> None:

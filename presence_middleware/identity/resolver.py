@@ -1,0 +1,205 @@
+"""Finds who a request comes from: asks the rules in order, until one of them knows.
+
+A few microseconds, no I/O, never raises. Rules are asked when somebody wants the answer: at the
+latest when the request is over, so that a login during the request counts.
+"""
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ..request import Request
+from . import rules
+from .bots import COUNT, KIND, OFF, Crawlers
+from .guests import Guests
+from .hashing import LONGEST, Hasher, Id, SecretHasher, SharedHasher, plain_hash
+from .reading import Read, Signing
+from .sources import FUNCTION, function
+
+log = logging.getLogger("presence_middleware")
+
+LONGEST_ID = 256  # bytes
+
+Who = tuple[str, Id]
+"""A kind, and an id of it."""
+
+
+class Identity(NamedTuple):
+    """Who a request comes from."""
+
+    kind: str
+    id: str
+
+
+class Matcher(Protocol):
+    """One step of the search: a rule, or the look-up of crawlers."""
+
+    kind: str | None
+    """The kind of whoever it finds; None if they are nobody."""
+    awaits_login: bool
+    """Whether an inner layer may still log somebody in, who would come first."""
+    has_quota: bool
+    """Whether a client can make up ids here, so that each address has a quota of them."""
+
+    def find(self, request: Request) -> Id | None:
+        """Return the id that it finds in a request, or None."""
+
+
+class RuleMatcher:
+    """A rule of `PRESENCE_IDENTITY` at work."""
+
+    def __init__(
+        self,
+        rule: rules.Rule,
+        hasher: Hasher,
+        guests: Guests,
+        session_secrets: tuple[str, ...],
+        *,
+        awaits_login: bool,
+    ) -> None:
+        self.kind: str | None = rule.kind
+        self.awaits_login = awaits_login
+        self.has_quota = rule.type.minted
+        self.shows_login = not rule.type.claimed
+        self._rule = rule
+        self._read = _source(rule, Signing(session_secrets, may_remember=not rule.hashed))
+        self._to_id: Callable[[str], Id] = hasher if rule.hashed else normalize_id
+        self._guests = guests if rule.type.minted else None
+        self._has_failed = False
+
+    def find(self, request: Request) -> Id | None:
+        try:
+            value = self._read(request)
+            if not value or value.isspace():
+                return None
+            if self._guests is not None:
+                return self._guests.id(request.address, value, self._to_id) or None
+            return self._to_id(value) or None
+        except Exception as error:  # the site's code, or a framework's
+            self._report(error)
+            return None
+
+    def _report(self, error: Exception) -> None:
+        """Log the first failure, without its message: that may be what a client sent."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error(
+            "the source %s raised %s; its requests count as nobody's\n%s",
+            *(self._rule, type(error).__name__, where),
+        )
+
+
+def _source(rule: rules.Rule, signing: Signing) -> Read:
+    if rule.type is FUNCTION:
+        return function(rule.source)
+    return rule.type.make(rule.argument, signing)
+
+
+class CrawlerMatcher:
+    """Finds crawlers by their User-Agent, unless one is logged in all the same."""
+
+    has_quota = False
+
+    def __init__(
+        self,
+        crawlers: Callable[[Request], str | None],
+        logins: list[RuleMatcher],
+        *,
+        is_counted: bool,
+        awaits_login: bool,
+    ) -> None:
+        """`logins` are the rules behind it that show a login."""
+        self.kind = KIND if is_counted else None
+        self.awaits_login = awaits_login
+        self._crawlers, self._logins = crawlers, logins
+
+    def find(self, request: Request) -> Id | None:
+        try:
+            name = self._crawlers(request)
+        except Exception:  # an environ or scope that is none
+            return None
+        if name is None or any(login.find(request) for login in self._logins):
+            return None
+        return name
+
+
+class IdentityResolver:
+    """The rules of a site, with what they share: the key of hashed ids, the guests known so far."""
+
+    def __init__(
+        self,
+        chain: rules.Chain,
+        *,
+        secret: str,
+        session_secrets: tuple[str, ...],
+        bots: str,
+        guests: Guests,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`monotonic` is the clock, in seconds, of the budget for new User-Agents.
+
+        Raises `SettingsError` if a function that a rule names is not there.
+        """
+        self.guests = guests
+        self.shared_key: SharedHasher | None = None
+        """The hasher, where its key is one that the processes of a site share through Redis."""
+        hasher: Hasher
+        if secret or not any(rule.hashed for rule in chain):
+            hasher = SecretHasher(secret)
+        else:
+            hasher = self.shared_key = SharedHasher(guests.forget_ids)
+        self.kinds = rules.kinds(chain, bots)
+        self.default_kind = next(
+            (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
+        )
+        """The kind of whoever an inner layer identifies, unless it names another."""
+        filled_late = [rule.type.late for rule in chain]
+        matchers = [
+            RuleMatcher(
+                rule, hasher, guests, session_secrets, awaits_login=any(filled_late[:place])
+            )
+            for place, rule in enumerate(chain)
+        ]
+        self._matchers: list[Matcher] = list(matchers)
+        if bots != OFF:
+            # Before whatever a client can make up, and after what shows a login.
+            claimed = [place for place, rule in enumerate(chain) if rule.type.claimed]
+            place = claimed[0] if claimed else len(chain)
+            crawlers = CrawlerMatcher(
+                Crawlers(monotonic),
+                [matcher for matcher in matchers[place:] if matcher.shows_login],
+                is_counted=bots == COUNT,
+                awaits_login=any(filled_late),
+            )
+            self._matchers.insert(place, crawlers)
+
+    def resolve(self, request: Request) -> tuple[Matcher, Id] | None:
+        """Return who a request comes from as far as is known now, and what found it; or None."""
+        for matcher in self._matchers:
+            id = matcher.find(request)
+            if id is not None:
+                return matcher, id
+        return None
+
+    def resolve_id(self, id: Id) -> str | None:
+        """Return an id as it is stored; None if it waits for a key that is not known yet."""
+        if isinstance(id, str):
+            return id
+        return self.shared_key.finish(id) if self.shared_key and self.shared_key.key else None
+
+
+def normalize_id(value: str) -> str:
+    """Return an id as it is stored: at most 256 bytes of text; anything else is cut, and hashed."""
+    value = value[:LONGEST].strip()
+    if len(value) <= LONGEST_ID and value.isascii():
+        return value
+    try:
+        if len(value.encode()) <= LONGEST_ID:
+            return value
+    except UnicodeEncodeError:
+        pass  # surrogates: bytes of a header that are no text, or half a character of some JSON
+    return plain_hash(value.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,96 @@
+-- Record sightings in the set of the ids of one minute.
+--
+-- As in sorted_set.lua, the look at who left and the write are one script.
+--
+-- KEYS[1]   the set of the minute
+-- KEYS[2]   who left: id by the moment of leaving
+-- KEYS[3]   who was erased: SHA-1 of an id by the moment of erasing
+-- KEYS[4]   which processes wrote: process by the moment of its last write
+-- KEYS[5…]  the sets of the other minutes of a window, the nearest first
+-- ARGV[1]   seconds that the keys live after this write
+-- ARGV[2]   how many members the sets may have together
+-- ARGV[3]   the earliest arrival among the sightings
+-- ARGV[4]   their arrivals with spaces between
+-- ARGV[5]   the process that writes; empty if that is not to be noted
+-- ARGV[6]   the moment of this write
+-- ARGV[7…]  the id of each sighting
+--
+-- Reply: the ids that left since they arrived, how many new ids found no room, and when the
+-- process wrote before this (false if that is not known).
+
+local minute, left, forgotten, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lifetime, most, earliest, arrivals = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local process, now = ARGV[5], ARGV[6]
+local FIRST = 7
+local count = #ARGV - FIRST + 1
+
+local wrote_before = false
+if process ~= '' then
+  wrote_before = redis.call('ZSCORE', writers, process)
+  redis.call('ZADD', writers, now, process)
+  redis.call('EXPIRE', writers, lifetime)
+end
+
+local may_have_left = redis.call('EXISTS', left, forgotten) > 0
+  and redis.call('ZCOUNT', left, earliest, '+inf') + redis.call('ZCOUNT', forgotten, earliest, '+inf') > 0
+local room = most - redis.call('SCARD', minute)
+for i = 5, #KEYS do
+  room = room - redis.call('SCARD', KEYS[i])
+end
+local is_tight = count > room
+
+if not may_have_left and not is_tight then
+  redis.call('SADD', minute, unpack(ARGV, FIRST))
+  redis.call('EXPIRE', minute, lifetime)
+  return {{}, 0, wrote_before}
+end
+
+local ids, digests, arrived = {}, {}, {}
+for i = FIRST, #ARGV do
+  ids[#ids + 1] = ARGV[i]
+end
+for moment in string.gmatch(arrivals, '%S+') do
+  arrived[#arrived + 1] = tonumber(moment)
+end
+
+local left_at, forgotten_at = {}, {}
+if may_have_left then
+  for n, id in ipairs(ids) do
+    digests[n] = redis.sha1hex(id)
+  end
+  left_at = redis.call('ZMSCORE', left, unpack(ids))
+  forgotten_at = redis.call('ZMSCORE', forgotten, unpack(digests))
+end
+local known = {}
+local function find_known(key)
+  for n, is_member in ipairs(redis.call('SMISMEMBER', key, unpack(ids))) do
+    known[n] = known[n] or is_member == 1
+  end
+end
+if is_tight then
+  find_known(minute)
+  for i = 5, #KEYS do
+    find_known(KEYS[i])
+  end
+end
+
+local fresh, refused, full = {}, {}, 0
+for n, id in ipairs(ids) do
+  local has_left = (left_at[n] and tonumber(left_at[n]) >= arrived[n])
+    or (forgotten_at[n] and tonumber(forgotten_at[n]) >= arrived[n])
+  if has_left then
+    refused[#refused + 1] = id
+  elseif is_tight and not known[n] and room <= 0 then
+    full = full + 1
+  else
+    if not known[n] then
+      room = room - 1
+    end
+    fresh[#fresh + 1] = id
+  end
+end
+if #fresh > 0 then
+  redis.call('SADD', minute, unpack(fresh))
+  redis.call('EXPIRE', minute, lifetime)
+end
+return {refused, full, wrote_before}
