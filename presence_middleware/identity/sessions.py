@@ -22,6 +22,7 @@ FLASK_SECONDS = 31 * DAY
 STARLETTE_SECONDS = 14 * DAY
 PYRAMID_SECONDS = 1200
 LONGEST = 8192  # characters of a cookie or token; browsers send half of it
+TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
@@ -137,6 +138,14 @@ def bearer(claim: str, signing: Signing) -> Read:
 def _token(request: Request) -> str | None:
     scheme, _, token = (request.header("authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def can_verify_tokens(secret: str) -> bool:
+    """Return whether `secret` is long enough for HS256; every public key (PEM) is.
+
+    PyJWT warns of a shorter one at each token. Where warnings are errors, it accepts no token.
+    """
+    return len(secret.encode()) >= TOKEN_SECRET_BYTES
 
 
 def _algorithms(secret: str) -> list[str]:
