@@ -14,12 +14,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from flask import Flask, session
 from redis import Redis
+from werkzeug.test import Client
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.identity import SecretHasher
@@ -601,6 +604,31 @@ def test_any_public_key_that_the_site_is_told_verifies_and_no_other(
     here.browser.log_in()
     here.browser.client.get("/me")
     assert (here.identity == KNOWN) is is_known
+
+
+@pytest.mark.parametrize("key", ["user", "account.id"])
+def test_a_user_with_a_uuid_in_flasks_session_is_found_by_it(
+    key: str, variables: dict[str, str], presence: Presence
+) -> None:
+    user = uuid4()
+    app = Flask("a_site")
+    app.secret_key = SECRET
+
+    @app.get("/")
+    def home() -> str:
+        session.update(user=user, account={"id": user})
+        return "hello"
+
+    identity = f"user=flask-session:{key}"
+    told = {"PRESENCE_IDENTITY": identity, "PRESENCE_SESSION_SECRET": SECRET}
+    wrapped = wsgi.PresenceMiddleware(app, settings=Settings.from_env({**variables, **told}))
+    client = Client(wrapped)
+    for _ in range(2):  # the second brings the cookie
+        client.get("/")
+    assert wrapped.recorder.flush()
+    assert [seen.id for seen in presence.online()] == [str(user)]
+    assert presence.is_online(str(user))
+    wrapped.recorder.close()
 
 
 def test_the_key_of_a_django_session_is_counted_hashed(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b, sha1
 from typing import Any
+from uuid import UUID
 
 from ..request import Request
 from .reading import Read, Signing, as_id, cookie, nested
@@ -48,7 +49,7 @@ def flask_session(argument: str, signing: Signing) -> Read:
         session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
         return session, signed.timestamp() + FLASK_SECONDS
 
-    return _session_cookie(argument, [verify], signing)
+    return _session_cookie(argument, [verify], signing, _flask_id)
 
 
 def starlette_session(argument: str, signing: Signing) -> Read:
@@ -155,20 +156,30 @@ def _algorithms(secret: str) -> list[str]:
     return ["HS256", "HS384", "HS512"]
 
 
-def _session_cookie(argument: str, verifiers: list[Verify], signing: Signing) -> Read:
-    """`KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own."""
+def _session_cookie(
+    argument: str,
+    verifiers: list[Verify],
+    signing: Signing,
+    to_id: Callable[[object], str | None] = as_id,
+) -> Read:
+    """Read `KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own.
+
+    `to_id` makes an id of the value under that key.
+    """
     key, _, name = argument.partition("@")
     return _verified(
         cookie(name or "session"),
         verifiers,
-        lambda session: as_id(_untagged(nested(session, key))),
+        lambda session: to_id(nested(session, key)),
         signing,
     )
 
 
-def _untagged(value: object) -> object:
-    """A UUID in Flask's session stands as `{" u": hexadecimal}`."""
-    return value[" u"] if isinstance(value, Mapping) and set(value) == {" u"} else value
+def _flask_id(value: object) -> str | None:
+    """Return the id that a value of Flask's session is. A UUID is stored as `{" u": hex}`."""
+    if isinstance(value, Mapping) and set(value) == {" u"}:
+        return str(UUID(value[" u"]))
+    return as_id(value)
 
 
 def _verified(
