@@ -20,6 +20,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from django.http import parse_cookie
 from flask import Flask, session
 from redis import Redis
 from werkzeug.test import Client
@@ -27,6 +28,7 @@ from werkzeug.test import Client
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.identity import SecretHasher
 
+from .asking import Request, ids
 from .conftest import Server, wait_until
 from .servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
 
@@ -604,6 +606,48 @@ def test_any_public_key_that_the_site_is_told_verifies_and_no_other(
     here.browser.log_in()
     here.browser.client.get("/me")
     assert (here.identity == KNOWN) is is_known
+
+
+IN_COOKIES = [name for name in LOCAL if "fastapi" not in name]
+
+
+@pytest.mark.parametrize("name", IN_COOKIES)
+def test_of_two_cookies_with_one_name_the_frameworks_choice_names_the_user(
+    name: str, local: Open
+) -> None:
+    """A site that changed the path or domain of its cookie gets both for a while."""
+    site = SITES[name]
+    here = local(site, offline(site.settings))
+    client = here.browser.client
+    cookies = []
+    for user in (USER, "43"):
+        response = client.post(f"/login?user={user}")
+        cookies.append(response.headers.get_list("set-cookie")[0].partition(";")[0])
+        client.cookies.clear()
+    [cookie, _, _] = cookies[0].partition("=")
+    one, other = cookies
+    said = []
+    for pair in ((one, other), (other, one), (one, f"{cookie}="), (f"{cookie}=", one)):
+        response = client.get("/me", headers={"Cookie": "; ".join(("a=1", *pair, "b=2"))})
+        said.append(response.text.split()[0])
+        user_id = here.identity.id if here.identity and here.identity.kind == "user" else "nobody"
+        assert user_id == said[-1]
+        client.cookies.clear()
+    assert set(said[:2]) == {USER, "43"}
+
+
+@pytest.mark.parametrize("header", ["sessionid=a; sessionid=b", "sessionid=b; x=1; sessionid=a"])
+def test_of_two_django_sessions_the_last_one_counts_as_for_django(header: str) -> None:
+    identity = {"PRESENCE_IDENTITY": "user=django-session", "PRESENCE_SECRET": SECRET}
+    django_key = parse_cookie(header)["sessionid"]
+    assert ids(offline(identity), Request([("Cookie", header.encode())])) == SecretHasher(SECRET)(
+        django_key
+    )
+
+
+def test_of_two_plain_cookies_the_first_one_counts() -> None:
+    settings = offline({"PRESENCE_IDENTITY": "user=cookie:sid:raw"})
+    assert ids(settings, Request([("Cookie", b"a=0; sid=a; sid=b")])) == "a"
 
 
 @pytest.mark.parametrize("key", ["user", "account.id"])

@@ -2,6 +2,9 @@
 
 The cryptography is the libraries' own (itsdangerous, WebOb, Pyramid, PyJWT), each imported when a
 source of its kind is made. Whatever is expired, tampered with, foreign or garbage is nobody.
+
+Of several cookies with one name, each source takes the one that its framework takes: the first one
+for Flask, the last one for the others.
 """
 
 import base64
@@ -49,7 +52,7 @@ def flask_session(argument: str, signing: Signing) -> Read:
         session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
         return session, signed.timestamp() + FLASK_SECONDS
 
-    return _session_cookie(argument, [verify], signing, _flask_id)
+    return _session_cookie(argument, [verify], signing, to_id=_flask_id, last=False)
 
 
 def starlette_session(argument: str, signing: Signing) -> Read:
@@ -96,7 +99,7 @@ def auth_tkt(argument: str, signing: Signing) -> Read:
 
         return verify
 
-    return _verified(cookie(name), list(map(verifier, signing.secrets)), as_id, signing)
+    return _verified(cookie(name, last=True), list(map(verifier, signing.secrets)), as_id, signing)
 
 
 def _unquoted(value: str) -> str:
@@ -160,15 +163,17 @@ def _session_cookie(
     argument: str,
     verifiers: list[Verify],
     signing: Signing,
+    *,
     to_id: Callable[[object], str | None] = as_id,
+    last: bool = True,
 ) -> Read:
     """Read `KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own.
 
-    `to_id` makes an id of the value under that key.
+    `to_id` makes an id of the value under that key. `last` chooses among cookies with one name.
     """
     key, _, name = argument.partition("@")
     return _verified(
-        cookie(name or "session"),
+        cookie(name or "session", last=last),
         verifiers,
         lambda session: to_id(nested(session, key)),
         signing,
