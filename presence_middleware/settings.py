@@ -113,7 +113,10 @@ class Settings:
         secret=True,
     )
     app: str = _setting(
-        "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
+        "",
+        forms.application,
+        "`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`, "
+        "`.asgi_app:…`",
     )
 
     @classmethod

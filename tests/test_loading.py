@@ -10,10 +10,24 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, Settings, SettingsError, asgi, loading, paste, wsgi
+from presence_middleware import Presence, Settings, SettingsError, paste, wsgi
+from presence_middleware.loading import load_app
 
 from .conftest import Server, wait_until
-from .servers import ROOT, Command, WebServer, environment, free_port, gunicorn, uvicorn, waitress
+from .servers import (
+    ROOT,
+    Command,
+    WebServer,
+    environment,
+    free_port,
+    granian,
+    gunicorn,
+    hypercorn,
+    started_by,
+    uvicorn,
+    uwsgi,
+    waitress,
+)
 
 SITE = '''
 async def respond(scope, receive, send):
@@ -32,8 +46,17 @@ class places:
 def create_app():
     return places.app
 
+application = places.app
+
 def create_asgi_app():
     return respond
+
+def of_env(name, *, debug):
+    assert (name, debug) == ("prod", False)
+    return places.app
+
+from presence_middleware.wsgi import PresenceMiddleware
+wrapped_by_itself = PresenceMiddleware(places.app)
 
 def failing():
     return places.no_such_app
@@ -53,21 +76,35 @@ def site(tmp_path: Path) -> Path:
     return folder
 
 
-WSGI, ASGI = "presence_middleware.wsgi:application", "presence_middleware.asgi:application"
-SERVERS = [gunicorn(WSGI), uvicorn(ASGI), waitress(WSGI)]
-NAMES = ["gunicorn", "uvicorn", "waitress"]
+WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
+SERVERS = [
+    gunicorn(WSGI),
+    uvicorn(ASGI),
+    waitress(WSGI),
+    hypercorn(ASGI),
+    uwsgi(WSGI, 1, "--need-app"),  # else it serves errors
+]
+NAMES = ["gunicorn", "uvicorn", "waitress", "hypercorn", "uwsgi"]
 
 
 @pytest.mark.parametrize(
     ("command", "app"),
     [
         (gunicorn(WSGI), "our.site:places.app"),
-        (gunicorn(WSGI), "our.site:create_app()"),
+        (gunicorn("presence_middleware.wsgi_app"), "our.site:create_app()"),
+        (gunicorn(WSGI), "our.site:of_env('prod', debug=False)"),
         (uvicorn(ASGI), "our.site:respond"),
         (uvicorn(ASGI), "our.site:create_asgi_app()"),
-        (waitress(WSGI), "our.site:create_app()"),
+        (waitress(WSGI), "our.site"),
+        (hypercorn(ASGI), "our.site:respond"),
+        (hypercorn(ASGI, 2), "our.site:create_asgi_app()"),
+        (uwsgi(WSGI), "our.site"),
+        (uwsgi(WSGI, 2, "--enable-threads"), "our.site:wrapped_by_itself"),
+        (uwsgi("presence_middleware.wsgi_app"), "our.site:create_app()"),
+        (granian(ASGI, 1, "--interface=asgi"), "our.site:respond"),
+        (granian(WSGI, 1, "--interface=wsgi"), "our.site"),
     ],
-    ids=["gunicorn", "gunicorn, factory", "uvicorn", "uvicorn, factory", "waitress"],
+    ids=lambda value: value if isinstance(value, str) else value(0)[0],
 )
 def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
     command: Command, app: str, site: Path, valkey: Server, prefix: str
@@ -82,13 +119,30 @@ def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
         wait_until(lambda: presence.count("guest") == 2)
 
 
+def test_a_site_that_imports_the_middleware_is_not_loaded_by_it(site: Path) -> None:
+    """A shell of the site has its environment, and the site's module may come first."""
+    script = "import presence_middleware.wsgi, presence_middleware.asgi, our.site, sys; print(1)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=site,
+        env=environment(PRESENCE_APP="our.broken:app"),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
 def start(command: Command, site: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a server that cannot start."""
+    """Run a server that cannot start."""
+    program, *arguments = command(free_port())
     return subprocess.run(
-        [sys.executable, "-m", *command(free_port())],
+        [*started_by(program), *arguments],
         cwd=site,
         env=environment(XDG_RUNTIME_DIR=str(site), **variables),
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=50,
     )
@@ -98,11 +152,10 @@ def start(command: Command, site: Path, **variables: str) -> subprocess.Complete
 def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
     command: Command, site: Path
 ) -> None:
-    done = start(command, site, PRESENCE_APP="our.broken:app")
-    assert done.returncode != 0
-    assert f'File "{site}/our/broken.py", line 3' in done.stderr
-    assert "os.no_such_thing  # the site's own line" in done.stderr
-    assert "AttributeError: module 'os' has no attribute 'no_such_thing'" in done.stderr
+    said = start(command, site, PRESENCE_APP="our.broken:app").stdout
+    assert f'File "{site}/our/broken.py", line 3' in said
+    assert "os.no_such_thing  # the site's own line" in said
+    assert "AttributeError: module 'os' has no attribute 'no_such_thing'" in said
 
 
 @pytest.mark.parametrize("command", SERVERS, ids=NAMES)
@@ -112,54 +165,98 @@ def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
         ("our.missing:app", "No module named 'not_installed_here'"),
         ("our.nothing:app", "No module named 'our.nothing'"),
         ("our.site:nobody", "our/site.py) has no nobody"),
-        ("our.site", "PRESENCE_APP='our.site': wants package.module:app"),
-        ("", "PRESENCE_APP is not set: wants package.module:app"),
+        ("our.broken", "no_such_thing"),
+        ("our", "our/__init__.py) has no application"),
+        ("our.site:create_app(1)", "too many positional arguments"),
+        ("our.site:create_app(secret())", "create_app(secret())': wants package.module"),
+        ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
     ],
 )
 def test_an_app_that_is_not_there_is_a_clear_error(
     command: Command, app: str, said: str, site: Path
 ) -> None:
-    assert said in start(command, site, PRESENCE_APP=app).stderr
+    assert said in start(command, site, PRESENCE_APP=app).stdout
 
 
 @pytest.fixture
-def here(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """This process in the site's folder; returns a function that names the app."""
+def load(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Return a function that loads an app from the site's folder."""
     monkeypatch.chdir(site)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    loading.load_wrapped.cache_clear()
-    yield lambda app: monkeypatch.setenv("PRESENCE_APP", app)
-    loading.load_wrapped.cache_clear()
+
+    def load(app: str) -> Any:
+        monkeypatch.setenv("PRESENCE_APP", app)
+        return load_app()
+
+    yield load
     for name in [name for name in sys.modules if name.split(".")[0] == "our"]:
         del sys.modules[name]
 
 
-def test_the_app_is_loaded_once_and_wrapped_for_each_protocol(here: Callable[[str], None]) -> None:
-    here("our.site:create_app()")
-    app = wsgi.application
-    assert isinstance(app, wsgi.PresenceMiddleware)
-    assert wsgi.application is app
-    assert app.app.__name__ == "app"
-    here("our.site:create_asgi_app()")
-    assert isinstance(asgi.application, asgi.PresenceMiddleware)
-    assert pkgutil.resolve_name(WSGI) is app
-
-
-@pytest.mark.parametrize("module", [wsgi, asgi])
-def test_an_attribute_error_of_a_factory_does_not_pass_for_no_application(
-    module: Any, here: Callable[[str], None]
+@pytest.mark.parametrize(
+    ("app", "arguments"),
+    [
+        ("our.making", None),
+        ("our.making:application", None),
+        ("our.making:app", "app"),
+        (" our.making:inside.app ", "inside"),
+        ("our.making:make()", ((), {})),
+        ("our.making:inside.make()", ((), {})),
+        ("our.making:make('prod', 2, debug=False)", (("prod", 2), {"debug": False})),
+        ("our.making: make( -1.5, {'a': [None, (1, )]} )", ((-1.5, {"a": [None, (1,)]}), {})),
+        ('our.making:make(":", b"x")', ((":", b"x"), {})),
+        ("our.making:wrapped('prod')", (("prod",), {})),
+    ],
+)
+def test_an_app_is_named_as_for_gunicorn_and_also_with_dots(
+    app: str, arguments: object, load: Callable[[str], Any]
 ) -> None:
-    here("our.site:failing()")
+    Path("our/making.py").write_text(MAKING)
+    assert load(app) == arguments
+
+
+MAKING = """
+import functools
+application = None
+app = "app"
+def make(*arguments, **options): return arguments, options
+class inside:
+    app = "inside"
+    make = make
+
+@functools.wraps(lambda: None)
+def wrapped(*arguments): return make(*arguments)
+"""
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("our.making:make_one()", "missing a required argument: 'name'"),
+        ("our.making:make_one('a', 'b')", "too many positional arguments"),
+        ("our.making:make_one('a', debug=True)", "unexpected keyword argument 'debug'"),
+        ("our.making:app()", "not a callable object"),
+        ("our.making:application", "has no application"),
+        ("our.making:inside.app", "has no inside.app"),
+    ],
+)
+def test_an_app_that_cannot_be_had_is_named_in_the_error(
+    app: str, said: str, load: Callable[[str], Any]
+) -> None:
+    Path("our/making.py").write_text("app = 'app'\ndef make_one(name): pass")
+    with pytest.raises(SettingsError) as caught:
+        load(app)
+    assert said in str(caught.value)
+    assert app in str(caught.value)
+
+
+def test_an_error_of_a_factory_is_shown_as_it_is(load: Callable[[str], Any]) -> None:
     with pytest.raises(RuntimeError, match="no_such_app") as caught:
-        module.application  # noqa: B018
-    assert isinstance(caught.value.__cause__, AttributeError)
-    assert caught.traceback[-1].name == "load_wrapped"
-
-
-@pytest.mark.parametrize("module", [wsgi, asgi])
-def test_other_names_are_missing_as_usual(module: Any) -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'app'"):
-        module.app  # noqa: B018
+        load("our.site:failing()")
+    assert isinstance(caught.value.__cause__, AttributeError)  # which servers would hide
+    Path("our/making.py").write_text("def make(): return 1 + 'a'")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        load("our.making:make()")
 
 
 def test_the_paste_entry_points_are_declared() -> None:

@@ -99,7 +99,7 @@ class Site:
         """How its server is started, and with which variable besides."""
         app = f"tests.login_sites.{self.app}"
         if not (is_bare or self.wraps_itself):
-            served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}:application"
+            served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}_app:application"
             serve = uvicorn if self.is_asgi else _wsgi_server
             return serve(served, workers), {"PRESENCE_APP": f"{app}()"}
         if self.is_asgi:

@@ -76,7 +76,13 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         ["short", "fifteen-letters", "sixteen with blanks", "sechzehn-Zeichen-ä"],
         "at least 16 letters, digits or marks, such as PRESENCE_BOARD_TOKEN=",
     ),
-    "app": (["module", "module:", ":app", "a.b:c()()", "a b:c", "a:b(1)"], "package.module:app"),
+    "app": (
+        [
+            *("module:", ":app", "a.b:c()()", "a b:c", "a:b c", "a-b:c", "a:b(", "a:b[0]", "a:1"),
+            *("a:b(c)", "a:b(c())", "a:b(*[1])", "a:b(**{})", "a:b=c", "a:lambda: c", "a:b:c"),
+        ],
+        "package.module:app or package.module:create_app()",
+    ),
 }
 
 

@@ -198,9 +198,7 @@ class Buffer:
             with self._lock:
                 earlier = self._recent
                 self._recent = {seen.who: seen for seen in self._waiting}
-                self._earlier = {
-                    who: seen for who, seen in earlier.items() if not seen.is_waiting
-                }
+                self._earlier = {who: seen for who, seen in earlier.items() if not seen.is_waiting}
                 self._period_began = now
 
     def _forget_beyond_limit(self, written: Iterable[Seen]) -> None:
