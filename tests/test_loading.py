@@ -1,17 +1,37 @@
 """`PRESENCE_APP` and the Paste entry points: a site that changes no code."""
 
+import operator
 import pkgutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
+from wsgiref.validate import validator
 
+import prometheus_client
 import pytest
+from asgiref.wsgi import WsgiToAsgi
+from beaker.middleware import SessionMiddleware
+from bottle import Bottle, default_app
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from fastapi import FastAPI
+from flask import Flask, current_app
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.routing import Route, Router
+from starlette.staticfiles import StaticFiles
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.wrappers import Request as WerkzeugRequest
+from werkzeug.wrappers import Response as WerkzeugResponse
 
-from presence_middleware import Presence, Settings, SettingsError, paste, wsgi
-from presence_middleware.loading import load_app
+from presence_middleware import Presence, Settings, SettingsError, asgi, paste, wsgi
+from presence_middleware.loading import check_app, load_app
 
 from .conftest import Server, wait_until
 from .servers import (
@@ -28,6 +48,12 @@ from .servers import (
     uwsgi,
     waitress,
 )
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that they import
+    import web
+    from pyramid.config import Configurator
+    from webob.dec import wsgify
 
 SITE = '''
 async def respond(scope, receive, send):
@@ -293,3 +319,241 @@ def test_an_ini_gives_settings_that_the_environment_wins_over(
         wrap(site, windwo="15m")
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW='x'"):
         wrap(site, window="x")
+
+
+# What is no app
+
+
+def plain(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+def generating(environ: Any, start_response: Any) -> Iterator[bytes]:
+    yield b""
+
+
+def configured(name: str, environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+class Callable2:
+    def __call__(self, environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+    def method(self, environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+
+class Pep3333:
+    """The class is an app: its instances are the responses."""
+
+    def __init__(self, environ: Any, start_response: Any) -> None: ...
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([])
+
+
+class Respond:
+    """A class that makes something else."""
+
+    def __new__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Calling(type):
+    def __call__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Called(metaclass=Calling):
+    """A class that is called in a way of its own."""
+
+
+@wraps(lambda scope, receive, send: None)
+def adapted_wsgi(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+@WerkzeugRequest.application
+def werkzeug(request: Any) -> Any:
+    return WerkzeugResponse()
+
+
+async def plain_asgi(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def plain_awaitable(scope: Any, receive: Any, send: Any) -> Any:
+    return plain_asgi(scope, receive, send)
+
+
+async def configured_asgi(name: str, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class Callable3:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def method(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+async def any_asgi(*arguments: Any) -> None: ...
+
+
+class AnyCallable3:
+    async def __call__(self, *arguments: Any) -> None: ...
+
+
+class Endpoint(HTTPEndpoint):
+    """The class is an app: its instances are awaited."""
+
+
+@wraps(lambda environ, start_response: None)
+def adapted_asgi(scope: Any, receive: Any, send: Any) -> Any:
+    return plain_asgi(scope, receive, send)
+
+
+def anything(*arguments: Any) -> Any:
+    return arguments
+
+
+def webpy() -> Any:
+    return web.application(("/", "page"), {})
+
+
+def pyramid() -> Any:
+    return Configurator().make_wsgi_app()
+
+
+def memory() -> Settings:
+    return Settings.from_env({}, redis_url="memory://")
+
+
+# Django's instances need the settings of a site, their classes do not.
+WSGI_APPS: dict[str, Callable[[], Any]] = {
+    "Flask": lambda: Flask("site"),
+    "Flask's wsgi_app": lambda: Flask("site").wsgi_app,
+    "Django": lambda: object.__new__(WSGIHandler),
+    "Pyramid": pyramid,
+    "web.py": lambda: webpy().wsgifunc(),
+    "Bottle": Bottle,
+    "Bottle's default": default_app,
+    "Beaker": lambda: SessionMiddleware(plain),
+    "werkzeug": lambda: werkzeug,
+    "werkzeug's dispatcher": lambda: DispatcherMiddleware(plain),
+    "a proxy of nothing": lambda: current_app,
+    "WebOb": lambda: wsgify(lambda request: None),
+    "Prometheus": prometheus_client.make_wsgi_app,
+    "a validator": lambda: validator(plain),
+    "this middleware": lambda: wsgi.PresenceMiddleware(plain, settings=memory()),
+    "a function": lambda: plain,
+    "a generator": lambda: generating,
+    "a lambda": lambda: lambda environ, start_response: [],
+    "a partial": lambda: partial(configured, "site"),
+    "a partial of an object": lambda: partial(Callable2()),
+    "an object": Callable2,
+    "a method": lambda: Callable2().method,
+    "a class": lambda: Pep3333,
+    "a class with __new__": lambda: Respond,
+    "a class of a metaclass": lambda: Called,
+    "decorated": lambda: adapted_wsgi,
+    "a function of anything": lambda: anything,
+    "a mock": Mock,
+    "builtin": lambda: operator.call,
+}
+ASGI_APPS: dict[str, Callable[[], Any]] = {
+    "Starlette": Starlette,
+    "FastAPI": FastAPI,
+    "Django": lambda: object.__new__(ASGIHandler),
+    "a router": Router,
+    "a route": lambda: Route("/", Endpoint),
+    "an endpoint": lambda: Endpoint,
+    "static files": lambda: StaticFiles(check_dir=False),
+    "a WSGI app as ASGI": lambda: WsgiToAsgi(plain),  # type: ignore[no-untyped-call]
+    "Prometheus": prometheus_client.make_asgi_app,
+    "this middleware": lambda: asgi.PresenceMiddleware(plain_asgi, settings=memory()),
+    "a function": lambda: plain_asgi,
+    "a function that returns an awaitable": lambda: plain_awaitable,
+    "a partial": lambda: partial(configured_asgi, "site"),
+    "an object": Callable3,
+    "a method": lambda: Callable3().method,
+    "decorated": lambda: adapted_asgi,
+    "a coroutine function of anything": lambda: any_asgi,
+    "an object of anything": AnyCallable3,
+    "a function of anything": lambda: anything,
+    "a mock": AsyncMock,
+    "builtin": lambda: operator.call,
+}
+BOTH = {"a function of anything", "a mock", "builtin"}
+"""Those of which it cannot be known."""
+
+
+@pytest.mark.parametrize("name", WSGI_APPS)
+def test_a_wsgi_app_is_one(name: str) -> None:
+    check_app(WSGI_APPS[name](), "wsgi")
+
+
+@pytest.mark.parametrize("name", ASGI_APPS)
+def test_an_asgi_app_is_one(name: str) -> None:
+    check_app(ASGI_APPS[name](), "asgi")
+
+
+@pytest.mark.parametrize("name", sorted(ASGI_APPS.keys() - BOTH - {"an endpoint"}))
+def test_an_asgi_app_is_refused_by_the_wsgi_wrapper(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"is for ASGI, not for WSGI: .*presence_middleware\.asgi,"
+    ):
+        check_app(ASGI_APPS[name](), "wsgi")
+
+
+UNKNOWN = {
+    *("a validator", "werkzeug", "WebOb", "a class", "a class with __new__"),
+    "a class of a metaclass",
+}
+
+
+@pytest.mark.parametrize("name", sorted(WSGI_APPS.keys() - BOTH - UNKNOWN - {"a proxy of nothing"}))
+def test_a_wsgi_app_is_refused_by_the_asgi_wrapper(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"is for WSGI, not for ASGI: .*presence_middleware\.wsgi,"
+    ):
+        check_app(WSGI_APPS[name](), "asgi")
+
+
+def create_app() -> Any:
+    return plain
+
+
+def with_one(argument: Any) -> Any:
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("app", "protocol", "remedy"),
+    [
+        (Flask, "wsgi", "is a class: pass an instance of it, Flask(...)"),
+        (FastAPI, "asgi", "is a class: pass an instance of it, FastAPI(...)"),
+        (Starlette, "wsgi", "is a class"),
+        (Bottle, "wsgi", "is a class"),
+        (WSGIHandler, "wsgi", "is a class"),
+        (Callable2, "wsgi", "is a class"),
+        (Callable3, "asgi", "is a class"),
+        (create_app, "wsgi", "cannot be called with (environ, start_response)"),
+        (create_app, "wsgi", "if it makes the app, call it: create_app()"),
+        (create_app, "asgi", "cannot be called with (scope, receive, send)"),
+        (
+            with_one,
+            "asgi",
+            "with_one is no ASGI app: it cannot be called with (scope, receive, send)",
+        ),
+        (None, "wsgi", "None cannot be called"),
+        (None, "asgi", "None cannot be called"),
+        ("shop:app", "wsgi", "an instance of builtins.str cannot be called"),
+        (operator, "wsgi", "the module operator cannot be called: pass the WSGI app"),
+        (webpy(), "wsgi", "call its wsgifunc()"),
+        (Configurator(), "wsgi", "call its make_wsgi_app()"),
+    ],
+)
+def test_what_is_no_app_is_refused_with_the_remedy(app: Any, protocol: Any, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_app(app, protocol)
+    assert remedy in str(caught.value)
+    assert (app is create_app) == ("if it makes the app" in str(caught.value))
