@@ -42,7 +42,7 @@ class PresenceMiddleware:
         self._problem: SettingsError | None = None
         try:
             self.recorder = recorder_for(settings, client, clock)
-            self.presence = AsyncPresence.of(self.recorder.backend)
+            self.presence = AsyncPresence(backend=self.recorder.backend)
             self._board = asgi_board(self.recorder.settings, self.presence)
         except SettingsError as error:
             if not is_in_loop():
@@ -92,7 +92,7 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
 
     def __init__(self, recorder: Recorder, scope: Scope) -> None:
         AsgiRequest.__init__(self, scope)
-        recorder.open(self)
+        Visit.__init__(self, recorder)
 
     async def run(self, plan: Plan[T]) -> T:
         """Write what this process holds, this visit included, and run the plan."""

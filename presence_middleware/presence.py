@@ -32,26 +32,21 @@ class Presence:
         *,
         client: Any = None,
         clock: Clock | None = None,
+        backend: Backend | None = None,
     ) -> None:
         """Read with `settings`, by default those of the environment.
 
         `client` is a `redis.Redis` to use. `clock` returns seconds since the epoch, and is used in
-        place of the server's time. Raises `SettingsError`; never connects.
+        place of the server's time. `backend` is one that is there already, in place of the others.
+        Raises `SettingsError`; never connects.
         """
-        self.backend = backend_for(settings, client, clock)
+        self.backend = backend or backend_for(settings, client, clock)
         _ = self.backend.driver  # of a client that does not fit, now
 
     @classmethod
     def from_env(cls) -> Self:
         """Return one with the settings of the environment."""
         return cls()
-
-    @classmethod
-    def of(cls, backend: Backend) -> Self:
-        """Return one that reads through a backend that is there already."""
-        presence = cls.__new__(cls)
-        presence.backend = backend
-        return presence
 
     def count(self, kind: str | None = None, *, window: Window = None) -> int:
         """How many are online."""
@@ -136,26 +131,20 @@ class AsyncPresence:
         *,
         client: Any = None,
         clock: Clock | None = None,
+        backend: Backend | None = None,
     ) -> None:
         """Read with `settings`, by default those of the environment.
 
         `client` is a `redis.asyncio.Redis`, or a `redis.Redis`, which then runs in threads. `clock`
-        is as for `Presence`. Raises `SettingsError`; never connects.
+        and `backend` are as for `Presence`. Raises `SettingsError`; never connects.
         """
-        self.backend = backend_for(settings, client, clock)
+        self.backend = backend or backend_for(settings, client, clock)
         _ = self.backend.async_driver  # of a client that does not fit, now
 
     @classmethod
     def from_env(cls) -> Self:
         """Return one with the settings of the environment."""
         return cls()
-
-    @classmethod
-    def of(cls, backend: Backend) -> Self:
-        """Return one that reads through a backend that is there already."""
-        presence = cls.__new__(cls)
-        presence.backend = backend
-        return presence
 
     async def count(self, kind: str | None = None, *, window: Window = None) -> int:
         """How many are online."""

@@ -42,11 +42,10 @@ class PresenceCollector(Collector):
         """
         self._recorder = recorder_for() if recorder is None else recorder
         self._kinds = self._recorder.settings.kinds
-        backend = self._recorder.backend
-        self._presence = (
-            Presence.of(backend)
-            if client is None
-            else Presence(self._recorder.settings, client=client)
+        self._presence = Presence(
+            self._recorder.settings,
+            client=client,
+            backend=self._recorder.backend if client is None else None,
         )
         self._site: Site | None = None
         self._read_at = 0.0

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from . import values
 from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
 from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
+from .values import duration, format_duration
 
 T = TypeVar("T")
 Id = str | int
@@ -132,13 +132,13 @@ class Queries:
         if window is None:
             return store, self._window
         try:
-            seconds = values.duration(window)
+            seconds = duration(window)
         except ValueError as error:
             raise QueryError(f"window is {window!r}: {error}") from None
         if seconds > store.keep:
             raise UnsupportedQuery(
-                f"kind {kind or self._kinds[0]!r} is kept for {values.format_duration(store.keep)}, not for "
-                f"{values.format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+                f"kind {kind or self._kinds[0]!r} is kept for {format_duration(store.keep)}, "
+                f"not for {format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds
 

@@ -6,6 +6,7 @@ different values never become one.
 
 from collections.abc import Container, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Protocol
 
 VISIT = "presence_middleware.visit"
@@ -16,9 +17,6 @@ USER = "presence_middleware.user"
 
 class Request(Protocol):
     """One HTTP request or WebSocket connection, read-only."""
-
-    state: Mapping[str, Any]
-    """The WSGI environ or the ASGI scope."""
 
     peer: str | None
     """The address at the other end of the connection; None for a unix socket."""
@@ -57,6 +55,10 @@ class Request(Protocol):
 
     def get(self, key: str) -> object:
         """Return what a server or another layer put into the environ or scope, or None."""
+
+
+OVER: Mapping[str, Any] = MappingProxyType({})
+"""What a request holds in place of its environ or scope once it is over."""
 
 
 class WsgiRequest:
@@ -115,6 +117,10 @@ class WsgiRequest:
     def get(self, key: str) -> object:
         return self.state.get(key)
 
+    def release(self) -> None:
+        """Let go of the environ, and of all that was read from it."""
+        self.state, self.peer, self.address = OVER, None, None
+
 
 class AsgiRequest:
     """An ASGI scope of type `http` or `websocket`, whose headers are bytes."""
@@ -168,6 +174,10 @@ class AsgiRequest:
 
     def get(self, key: str) -> object:
         return self.state.get(key)
+
+    def release(self) -> None:
+        """Let go of the scope, and of all that was read from it."""
+        self.state, self._headers, self.peer, self.address = OVER, None, None, None
 
     def _read_headers(self) -> dict[bytes, bytes]:
         headers = self._headers = _by_name(self.state.get("headers", ()))

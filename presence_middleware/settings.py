@@ -170,9 +170,10 @@ class Settings:
 
     def _contradictions(self) -> Iterator[str]:
         if self.flush_interval > self.window / 3:
+            interval = values.format_duration(self.flush_interval)
             longest = values.format_duration(self.window / 3)
             yield (
-                f"PRESENCE_FLUSH_INTERVAL={values.format_duration(self.flush_interval)}: at most a third of "
+                f"PRESENCE_FLUSH_INTERVAL={interval}: at most a third of "
                 f"PRESENCE_WINDOW ({longest}), or people flicker between two writes"
             )
         for kind, _ in self.store:

@@ -33,7 +33,7 @@ class PresenceMiddleware:
         """
         self.app = app
         self.recorder = recorder_for(settings, client, clock)
-        self.presence = Presence.of(self.recorder.backend)
+        self.presence = Presence(backend=self.recorder.backend)
         self._board = wsgi_board(self.recorder.settings, self.presence)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
@@ -62,7 +62,7 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
 
     def __init__(self, recorder: Recorder, environ: WSGIEnvironment) -> None:
         WsgiRequest.__init__(self, environ)
-        recorder.open(self)
+        Visit.__init__(self, recorder)
 
     def run(self, plan: Plan[T]) -> T:
         """Write what this process holds, this visit included, and run the plan."""

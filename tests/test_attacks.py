@@ -185,7 +185,7 @@ def test_whoever_is_seen_again_while_everyone_is_listed_is_listed(
 
 def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
     client = redis.asyncio.Redis()
-    with pytest.raises(SettingsError, match=r"redis\.Redis here"):
+    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
         wsgi.PresenceMiddleware(lambda *_: [], settings=site("redis://h", prefix), client=client)
 
 

@@ -13,6 +13,7 @@ from presence_middleware.identity import Guests, Proxies
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import path_matcher
 from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.wsgi import WsgiVisit
 
 from .asking import Request, ids
 from .conftest import Server
@@ -45,20 +46,21 @@ class Ends:
 
     @classmethod
     def read(cls, _: object) -> None:
-        if cls.visit is not None:
-            cls.visit.end()
+        visit, cls.visit = cls.visit, None
+        if visit is not None:
+            visit.end()
 
 
 def test_a_visit_that_ends_while_it_is_asked_is_asked_to_the_end(prefix: str) -> None:
     identity = f"member={__name__}:Ends.read, user=auth, guest=visitor"
     settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
     recorder = Recorder(settings)
-    Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
-    try:
-        assert Ends.visit._who() == ("user", "ann")
-    finally:
-        Ends.visit = None
-        recorder.close()
+    visit = Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
+    visit.record()
+    assert visit.is_over
+    recorder.flush()
+    assert Presence(settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
+    recorder.close()
 
 
 @pytest.mark.parametrize(
@@ -123,9 +125,9 @@ def test_a_scope_that_is_none_is_served_all_the_same(headers: Any, prefix: str) 
 
 def test_no_path_and_no_headers_take_long_to_look_at() -> None:
     """Each took a hundred milliseconds and more; a tenth of that is enough on any machine."""
-    unseen = path_matcher(("/*/a/*.js", "/*a*b*c"))
+    is_excluded = path_matcher(("/*/a/*.js", "/*a*b*c"))
     began = time.process_time()
-    unseen(WsgiRequest({"PATH_INFO": "/" + "a/" * 16_000}))
+    is_excluded("/" + "a/" * 16_000)
     headers = [(b"cookie", b"a=b")] * 10_000
     AsgiRequest({"headers": headers}).header("cookie")
     assert time.process_time() - began < 0.1

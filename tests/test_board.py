@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting, UnsupportedQuery
-from presence_middleware.board.answers import Board
-from presence_middleware.board.messages import Request, Response
-from presence_middleware.board.reads import Found, Read
-from presence_middleware.board.shared import Slot
+from presence_middleware.board.cache import Slot
+from presence_middleware.board.history import EncodedHistory, step_for
+from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
+from presence_middleware.board.reads import Dated, Read
+from presence_middleware.board.routes import Board
 
 TOKEN = "the-token-of-the-board"
 BEARER = f"Bearer {TOKEN}"
@@ -33,23 +34,32 @@ def settings(**others: Any) -> Settings:
 SETTINGS = settings()
 
 
+def history() -> EncodedHistory:
+    """Return samples of 90, 60 and 1 people, so many minutes before noon."""
+    day, noon = int(NOON.timestamp()) // 86400, 720
+    encoded = EncodedHistory("user", 1)
+    encoded.add(day, f"{noon - 90} 90 {noon - 60} 60 {noon - 1} 1")
+    encoded.finish(day * 1440 + noon)
+    return encoded
+
+
 def found_for(path: str) -> Any:
-    """What Redis could have said."""
+    """Return a possible result of the read of a path."""
     return {
         "/counts": COUNTS,
-        "/history": Found(NOON, [Sample(NOON - timedelta(minutes=n), n) for n in (90, 60, 1)]),
+        "/history": history(),
         "/peak": Sample(NOON, 4211),
-        "/online": Found(NOON, [Sighting("42", NOON), Sighting("7", None)]),
-        "/last-seen": Found(NOON, (True, NOON)),
+        "/online": Dated(NOON, [Sighting("42", NOON), Sighting("7", None)]),
+        "/last-seen": Dated(NOON, (True, NOON)),
     }.get(path)
 
 
 def slot_of(found: Any) -> Slot:
     slot = Slot(threading.Event(), 0.0, 1.0)
-    with slot.filled(lambda: 0.0):
+    with slot.reading(lambda: 0.0):
         if isinstance(found, Exception):
             raise found
-        slot.answer = found
+        slot.fill(found)
     return slot
 
 
@@ -86,6 +96,7 @@ def test_the_numbers_are_for_everybody() -> None:
     assert json.loads(ask("/counts").body) == {"counts": COUNTS}
     assert json.loads(ask("/history").body) == {
         "kind": "user",
+        "step": 60,
         "samples": [
             ["2026-01-05T10:30:00Z", 90],
             ["2026-01-05T11:00:00Z", 60],
@@ -182,11 +193,11 @@ def test_an_answer_is_not_sent_twice(path: str) -> None:
 
 
 def test_the_time_alone_makes_no_other_answer() -> None:
-    later = Found(NOON + timedelta(seconds=9), found_for("/online").what)
+    later = Dated(NOON + timedelta(seconds=9), found_for("/online").reply)
     one, other = (ask("/online", found=f, authorization=BEARER) for f in (None, later))
     assert header(one, "ETag") == header(other, "ETag")
     assert one.body != other.body
-    nobody = ask("/online", found=Found(NOON, []), authorization=BEARER)
+    nobody = ask("/online", found=Dated(NOON, []), authorization=BEARER)
     assert header(nobody, "ETag") != header(one, "ETag")
 
 
@@ -198,7 +209,7 @@ def test_head_is_get_without_a_body(path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
-def test_the_board_is_for_looking(method: str) -> None:
+def test_only_get_and_head_are_allowed(method: str) -> None:
     refused = ask("/online", method=method, authorization=BEARER)
     assert (refused.status, header(refused, "Allow")) == (405, "GET, HEAD")
 
@@ -226,7 +237,7 @@ def test_what_is_below_the_path_is_the_boards(path: str, below: str | None) -> N
 
 @pytest.mark.parametrize("id", ODD_IDS)
 def test_an_id_is_text_whatever_it_holds(id: str) -> None:
-    response = ask("/online", found=Found(NOON, [Sighting(id, NOON)]), authorization=BEARER)
+    response = ask("/online", found=Dated(NOON, [Sighting(id, NOON)]), authorization=BEARER)
     assert response.body.isascii()
     assert b"\x1b" not in response.body
     assert json.loads(response.body)["online"][0]["id"] == id
@@ -292,12 +303,55 @@ def test_what_a_store_cannot_answer_is_said() -> None:
     assert ask("/online", found=cannot, authorization=BEARER).status == 400
 
 
-@pytest.mark.parametrize(("hours", "read"), [("1", 24), ("24", 24), ("25", 168), ("999999", 168)])
-def test_of_a_history_a_day_or_everything_is_read(hours: str, read: int) -> None:
+@pytest.mark.parametrize(
+    ("hours", "step"),
+    [("1", 1), ("24", 1), ("25", 2), ("168", 10), ("8784", 360), ("87840", 4320)],
+)
+def test_the_longer_a_history_the_longer_its_steps(hours: str, step: int) -> None:
     reads: list[Read] = []
-    body = ask("/history", f"hours={hours}", reads=reads).body
-    assert [each.arguments for each in reads] == [("user", read)]
-    assert len(json.loads(body)["samples"]) == (1 if hours == "1" else 3)
+    of = settings(history="3660d", prefix="shop")
+    assert ask("/history", f"hours={hours}", reads=reads, of=of).status == 200
+    assert [each.arguments for each in reads] == [("shop", "user", 3660 * 86400.0, step)]
+
+
+def test_a_history_goes_back_as_far_as_it_is_kept() -> None:
+    reads: list[Read] = []
+    ask("/history", "hours=168", reads=reads)
+    ask("/history", "hours=999999", reads=reads)
+    assert reads[0] == reads[1]
+
+
+def test_readers_of_different_hours_share_a_read() -> None:
+    reads: list[Read] = []
+    bodies = [ask("/history", f"hours={n}", reads=reads).body for n in (1, 2, 24)]
+    assert [len(json.loads(body)["samples"]) for body in bodies] == [1, 3, 3]
+    assert len(set(reads)) == 1
+    every_hour = {step_for(hours) for hours in range(1, 87841)}
+    assert len(every_hour) == 14
+
+
+def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
+    etags = [header(ask("/history", f"hours={n}", found=history()), "ETag") for n in (1, 2, 24, 2)]
+    assert etags[1] == etags[2] == etags[3]
+    assert etags[0] != etags[1]
+    longer = history()
+    longer.add(30000, "0 5")
+    longer.finish(30000 * 1440)
+    assert header(ask("/history", "hours=24", found=longer), "ETag") not in etags
+
+
+def test_nobody_is_no_peak() -> None:
+    assert json.loads(ask("/peak", found=Sample(NOON, 0)).body) == {"kind": "user", "peak": None}
+
+
+def test_a_query_is_short_and_has_few_parameters() -> None:
+    assert ask("/history", "&".join(["hours=1"] * MAX_PARAMETERS)).status == 200
+    refused = ask("/history", "&".join(["hours=1"] * 30000))
+    assert refused.status == 400
+    assert b"longer than 8192 characters" in refused.body
+    refused = ask("/history", "&".join(["hours=1"] * (MAX_PARAMETERS + 1)))
+    assert refused.status == 400
+    assert b"more than 20 parameters" in refused.body
 
 
 def test_a_long_id_is_looked_for_as_it_is_kept() -> None:

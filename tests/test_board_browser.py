@@ -69,14 +69,14 @@ def open_board(browser: Browser, site: WebServer) -> Iterator[Opened]:
     errors: list[str] = []
     contexts = []
 
-    def opened(path: str = "/presence", **looks: Any) -> Page:
+    def opened(path: str = "/presence", credentials: str = "", **looks: Any) -> Page:
         somebody: Any = {"user_agent": PERSON, "locale": "en-GB", "timezone_id": "Europe/Berlin"}
         context = browser.new_context(**somebody, **looks)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda said: errors.append(said.text) if _is_wrong(said) else None)
-        page.goto(f"http://{site.address}{path}")
+        page.goto(f"http://{credentials}{site.address}{path}")
         return page
 
     yield opened
@@ -177,6 +177,35 @@ def test_the_chart_draws_and_marks_its_peak(open_board: Opened, variables: dict[
     expect(board.locator("#chart .label")).to_contain_text("35 at ")
     board.get_by_text("As a table").click()
     assert board.locator("#hours td.number").all_inner_texts().count("35") == 1
+
+
+def test_where_nobody_was_online_there_is_no_peak(
+    open_board: Opened, variables: dict[str, str]
+) -> None:
+    sample(variables, 0, 0, 0)
+    board = open_board()
+    expect(board.locator("#summary")).to_have_text("No user was online in the last 24 hours.")
+    expect(board.locator("#chart .line")).to_have_count(1)
+    expect(board.locator("#chart .peak")).to_have_count(0)
+    expect(board.locator("#chart .label")).to_have_count(0)
+
+
+def test_a_page_that_was_opened_with_credentials_in_its_url_works(
+    open_board: Opened, presence: Presence
+) -> None:
+    board = open_board(credentials=f"me:{TOKEN}@")
+    expect(board.locator("#state")).to_have_text("live")
+    presence.touch("bob")
+    unlock(board)
+    expect(board.get_by_role("cell", name="bob")).to_be_visible()
+
+
+def test_a_widget_on_a_page_that_was_opened_with_credentials_works(
+    open_board: Opened, presence: Presence
+) -> None:
+    presence.touch("bob")
+    page = open_board("/", credentials="me:secret@")
+    expect(page.locator("[data-presence='']")).to_have_text("1 online")
 
 
 @pytest.mark.slow

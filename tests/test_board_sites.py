@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import importlib.util
+import json
+import socket
 import subprocess
 import sys
 import time
@@ -98,7 +100,7 @@ def test_both_protocols_answer_in_the_same_bytes(
 def _without_time(answer: httpx.Response) -> Any:
     if answer.headers.get("content-type") != "application/json" or not answer.content:
         return answer.content
-    return {name: value for name, value in answer.json().items() if name != "now"}
+    return _but_time(answer.json())
 
 
 @BOTH
@@ -143,6 +145,71 @@ def test_looking_is_no_visit(site: Settings, send: Send) -> None:
     assert recorder_for(site).open_visits == {}
     send(site, "/elsewhere")
     assert recorder_for(site).stats().recorded == 1
+
+
+@BOTH
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", "", "http://x/", "x:port", "\x7f"])
+def test_any_host_header_is_answered(site: Settings, send: Send, host: str) -> None:
+    counts = send(site, "/presence/counts?kind=user", headers={"Host": host})
+    assert counts.json() == {"counts": {"user": 0, "guest": 0, "bot": 0}}
+    assert send(site, "/presence", headers={"Host": host}).status_code == 200
+
+
+def test_a_query_that_is_not_percent_encoded_is_read_as_utf8(site: Settings) -> None:
+    for raw in ("日".encode(), b"\xff", b"%ff", b"a#b"):
+        query = b"kind=guest&id=" + raw
+        answers = [raw_wsgi(site, query), raw_asgi(site, query)]
+        assert answers[0] == answers[1]
+        assert answers[0]["kind"] == "guest"
+    assert raw_wsgi(site, "id=日".encode())["id"] == "日"
+    assert raw_wsgi(site, b"id=a#b")["id"] == "a#b"
+
+
+def test_no_url_is_built_of_a_request(site: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of Starlette raise for a Host header that is no host."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr("starlette.datastructures.URL.__init__", refuse)
+    assert raw_asgi(site, b"id=bob")["id"] == "bob"
+
+
+def raw_wsgi(settings: Settings, query: bytes) -> Any:
+    """Return what /last-seen answers to a query of any bytes (PEP 3333: in Latin-1)."""
+    wrapped = wsgi.PresenceMiddleware(lambda *_: [], settings=settings)
+    environ = {
+        **{"REQUEST_METHOD": "GET", "PATH_INFO": "/presence/last-seen", "HTTP_HOST": "["},
+        **{"QUERY_STRING": query.decode("latin-1"), "wsgi.url_scheme": "http"},
+        "HTTP_AUTHORIZATION": BEARER["Authorization"],
+    }
+    body = b"".join(wrapped(environ, lambda *_: lambda _: None))
+    return _but_time(json.loads(body))
+
+
+def raw_asgi(settings: Settings, query: bytes) -> Any:
+    """Return what /last-seen answers to a query of any bytes."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        wrapped = asgi.PresenceMiddleware(None, settings=settings)  # type: ignore[arg-type]
+        headers = [(b"host", b"["), (b"authorization", BEARER["Authorization"].encode())]
+        scope = {"type": "http", "method": "GET", "path": "/presence/last-seen"}
+        await wrapped({**scope, "query_string": query, "headers": headers}, receive, send)
+        await close_async_clients()
+
+    asyncio.run(ask())
+    return _but_time(json.loads(sent[-1]["body"]))
+
+
+def _but_time(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name != "now"}
 
 
 @BOTH
@@ -235,6 +302,21 @@ def test_a_real_server_serves_it(server: WebServer, presence: Presence) -> None:
     assert TOKEN not in server.output
 
 
+def test_a_real_server_answers_any_host_header(server: WebServer) -> None:
+    for path in ("/presence", "/presence/counts", "/presence/history?hours=24"):
+        assert status_for_host(server, path, "[") == 200, server.output
+    assert "Traceback" not in server.output
+
+
+def status_for_host(server: WebServer, path: str, host: str) -> int:
+    """Return the status of a request whose Host header no client library would send."""
+    with socket.create_connection(("127.0.0.1", server.port), 15) as connection:
+        request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        connection.sendall(request.encode())
+        with connection.makefile("rb") as answer:
+            return int(answer.readline().split()[1])
+
+
 def test_a_hundred_readers_cost_redis_one_read_a_second(server: WebServer, valkey: Server) -> None:
     seconds = 2.0
     with server.client("Firefox") as first:
@@ -282,3 +364,4 @@ def test_the_wheel_has_the_boards_files(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("board.html", "board.css", "board.js", "widget.js"):
         assert f"presence_middleware/board/static/{name}" in names
+    assert "presence_middleware/board/history.lua" in names

@@ -41,6 +41,7 @@ from presence_middleware.recorder.recorder import live
 from presence_middleware.recorder.registry import _shared
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import STORES
+from presence_middleware.wsgi import WsgiVisit
 
 from .asking import Inner, Request, State, ask_asgi, ask_wsgi
 from .conftest import Server
@@ -586,7 +587,7 @@ def test_an_outage_tells_no_password_and_nobody(
     objects = [settings, recorder, recorder.stats(), caught.value, Presence(settings)]
     told += [f"{thing!r} {thing!s}" for thing in objects]
     assert "cannot record who is online" in caplog.text
-    assert "ends with" in caplog.text
+    assert "shutting down with" in caplog.text
     assert found([*told, *shown(*objects)]) == set()
 
 

@@ -579,7 +579,7 @@ def test_a_site_in_order_hears_nothing(site: Open) -> None:
 def test_looking_costs_nothing_later(site: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(request: Request, now: float) -> None:
         looks.append(now)
-        really(view, now)
+        really(request, now)
 
     clock = Clock()
     one = site(clock=clock)

@@ -204,7 +204,7 @@ def test_a_hung_redis_holds_up_the_end_of_a_server_for_two_seconds_at_most(
         began = time.monotonic()
         assert server.stop() in ENDED
         assert time.monotonic() - began < 3.0  # gunicorn itself takes up to one
-        assert "ends with 1 not written" in server.output
+        assert "shutting down with 1 sightings unwritten" in server.output
 
 
 @pytest.mark.parametrize(

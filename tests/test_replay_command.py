@@ -94,8 +94,25 @@ def test_json_has_the_minutes_the_peaks_and_what_did_not_count(log: Path) -> Non
             "guest": {"at": "2026-01-05T12:01:00Z", "count": 1},
             "bot": {"at": "2026-01-05T12:03:00Z", "count": 1},
         },
-        **{"requests": 6, "unreadable": 1, "late": 1, "refused": 0},
+        **{"requests": 6, "unreadable": 1, "late": 1, "ahead": 0, "refused": 0},
     }
+
+
+@pytest.mark.parametrize("place", [0, 1, 5])
+def test_a_line_of_a_wrong_clock_is_set_aside_and_reported(tmp_path: Path, place: int) -> None:
+    lines = LOG.splitlines(keepends=True)
+    lines.insert(place, line(0, "eve").replace(b"2026", b"2125"))
+    log = tmp_path / "access.log"
+    log.write_bytes(b"".join(lines))
+    ended = replay(log)
+    assert ended.stdout.splitlines() == MINUTES
+    assert ended.stderr.splitlines() == [
+        "1 line in neither format",
+        "1 line more than a day ahead of the log, set aside and not counted",
+    ]
+    answer = json.loads(replay("--json", log).stdout)
+    assert (answer["requests"], answer["late"], answer["ahead"]) == (5, 0, 1)
+    assert answer["peak"]["user"] == {"at": "2026-01-05T12:02:00Z", "count": 2}
 
 
 def test_an_empty_log_has_no_minutes() -> None:

@@ -208,7 +208,7 @@ def test_it_finds_whom_the_middleware_finds(site: dict[str, str]) -> None:
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         visit = environ["presence_middleware.visit"]
-        found.append(visit.identity if visit.counts else None)
+        found.append(visit.identity if visit.is_counted else None)
         start_response("200 OK", [])
         return []
 

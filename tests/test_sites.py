@@ -125,7 +125,7 @@ def test_an_unreachable_redis_does_not_stop_a_site_nor_change_what_it_answers(
         wait_until(lambda: "cannot record" in server.output)
         assert [answer(server, f"/{n}") for n in range(3)] == expected
         assert server.stop() in ENDED
-        assert server.output.count("presence: cannot record") == 1
+        assert server.output.count("cannot record who is online") == 1
 
 
 def answer(server: WebServer, path: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:

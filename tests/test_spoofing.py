@@ -758,7 +758,7 @@ WEIRD = [
 WEIRD_BYTES = [b"mallory\xff\xfe", b"\xc3\x28mallory", b"\xed\xa0\x80mallory", b"\x80" * 300]
 OF_A_KEY = (
     r"{prefix}:(meta|visitor-key|sampled:\d+|"
-    r"(user|guest):(birth|peak|history:\d+|seen|left|forgotten|m:\d+|h:\d+))"
+    r"(user|guest):(writers|peak|history:\d+|seen|left|forgotten|m:\d+|h:\d+))"
 )
 
 

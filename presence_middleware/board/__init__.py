@@ -1,4 +1,4 @@
-"""Pages and JSON about who is online, which the middleware serves itself: off unless asked for."""
+"""The board: pages and JSON about who is online. It is off unless `PRESENCE_BOARD_PATH` is set."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -8,30 +8,36 @@ from ..presence import AsyncPresence, Presence
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from .over_asgi import AsgiBoard
-    from .over_wsgi import WsgiBoard
+    from .asgi import AsgiBoard
+    from .wsgi import WsgiBoard
 
 
 def wsgi_board(settings: Settings, presence: Presence) -> "WsgiBoard | None":
-    """The board under WSGI, if `PRESENCE_BOARD_PATH` is set."""
+    """Return the board under WSGI; None if it is off.
+
+    Raises `SettingsError` if a module that it needs is not installed.
+    """
     if not settings.board_path:
         return None
-    _need("webob", "wsgi")
-    from .over_wsgi import WsgiBoard
+    _require("webob", "wsgi")
+    from .wsgi import WsgiBoard
 
     return WsgiBoard(settings, presence)
 
 
 def asgi_board(settings: Settings, presence: AsyncPresence) -> "AsgiBoard | None":
-    """The board under ASGI, if `PRESENCE_BOARD_PATH` is set."""
+    """Return the board under ASGI; None if it is off.
+
+    Raises `SettingsError` if a module that it needs is not installed.
+    """
     if not settings.board_path:
         return None
-    _need("starlette", "asgi")
-    from .over_asgi import AsgiBoard
+    _require("starlette", "asgi")
+    from .asgi import AsgiBoard
 
     return AsgiBoard(settings, presence)
 
 
-def _need(module: str, extra: str) -> None:
+def _require(module: str, extra: str) -> None:
     if find_spec(module) is None:
         raise SettingsError(f"PRESENCE_BOARD_PATH needs pip install 'presence_middleware[{extra}]'")

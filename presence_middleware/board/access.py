@@ -1,4 +1,4 @@
-"""Who may see names: whoever has `PRESENCE_BOARD_TOKEN`."""
+"""Access to names: only with `PRESENCE_BOARD_TOKEN`."""
 
 import hmac
 from base64 import b64decode
@@ -10,26 +10,31 @@ REALM = 'realm="presence"'
 
 
 def refusal(token: str, authorization: str | None) -> Response | None:
-    """Why this reader may see no names; None if he may."""
+    """Return the response that refuses names to a reader; None if the reader has the token.
+
+    `authorization` is the header of the request: the token as a bearer token, or as the password
+    of HTTP Basic. Where `token` is empty, everybody is refused.
+    """
     if not token:
-        return problem(403, "names are off: they need PRESENCE_BOARD_TOKEN")
-    scheme, _, given = (authorization or "").partition(" ")
+        return problem(403, "listing people is disabled; set PRESENCE_BOARD_TOKEN to enable it")
+    scheme, _, credentials = (authorization or "").partition(" ")
     is_bearer = scheme.lower() == "bearer"
-    found = _bytes(given) if is_bearer else _password(given)
-    if hmac.compare_digest(found, token.encode()):
+    secret = _bytes(credentials) if is_bearer else _password(credentials)
+    if hmac.compare_digest(secret, token.encode()):
         return None
-    # To Basic, a browser asks its user for the token; a script that has one to send asks itself.
+    # Basic makes a browser ask its user for the token. A script that sent a bearer token asks its
+    # user itself.
     challenge = f'Bearer {REALM}, error="invalid_token"' if is_bearer else f"Basic {REALM}"
-    return problem(401, "names need the token of the board", ("WWW-Authenticate", challenge))
+    return problem(401, "listing people needs the board's token", ("WWW-Authenticate", challenge))
 
 
-def _bytes(given: str) -> bytes:
-    return given.strip().encode("utf-8", "surrogateescape")
+def _bytes(credentials: str) -> bytes:
+    return credentials.strip().encode("utf-8", "surrogateescape")
 
 
-def _password(given: str) -> bytes:
-    """The password of HTTP Basic, whatever the user's name is."""
+def _password(credentials: str) -> bytes:
+    """Return the password of HTTP Basic, for any user name; empty if there is none."""
     try:
-        return b64decode(_bytes(given), validate=True).partition(b":")[2]
+        return b64decode(_bytes(credentials), validate=True).partition(b":")[2]
     except Error:
         return b""

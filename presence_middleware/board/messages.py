@@ -1,13 +1,19 @@
-"""What the board is asked and what it answers: values, of no protocol."""
+"""Requests to the board and its responses, as values of no protocol."""
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from ..errors import QueryError
+
 Headers = tuple[tuple[str, str], ...]
 
+# Parsing a longer query could hold an event loop for several milliseconds.
+MAX_QUERY = 8192  # characters
+MAX_PARAMETERS = 20
 EVERYWHERE: Headers = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
@@ -20,7 +26,7 @@ EVERYWHERE: Headers = (
 
 
 class Request(NamedTuple):
-    """What somebody asks the board: `path` is what follows the board's own."""
+    """A request; `path` is what follows the board's path, `query` is text decoded as UTF-8."""
 
     method: str
     path: str
@@ -28,62 +34,86 @@ class Request(NamedTuple):
     header: Callable[[str], str | None]
 
     def parameter(self, name: str) -> str | None:
-        """A parameter of the query; None if it is not there."""
-        found = parse_qs(self.query, keep_blank_values=True, encoding="utf-8", errors="replace")
-        return found[name][0] if name in found else None
+        """Return the first value of a query parameter; None if it is missing.
+
+        Raises `QueryError` if the query is too long or has too many parameters.
+        """
+        if len(self.query) > MAX_QUERY:
+            raise QueryError(f"the query is longer than {MAX_QUERY} characters")
+        try:
+            values = parse_qs(
+                self.query,
+                keep_blank_values=True,
+                encoding="utf-8",
+                errors="replace",
+                max_num_fields=MAX_PARAMETERS,
+            )
+        except ValueError:
+            raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
+        return values[name][0] if name in values else None
 
 
 class Response(NamedTuple):
-    """A whole answer."""
+    """A response to a GET request."""
 
     status: int
     headers: Headers
     body: bytes
 
     def to(self, request: Request) -> "Response":
-        """What is really sent: not again what the reader has, and no body to HEAD."""
+        """Return what is sent: a 304 if the reader has this body, and no body for HEAD."""
         headers = (*self.headers, *EVERYWHERE)
         etag = dict(self.headers).get("ETag")
-        if etag is not None and _has(request.header("if-none-match"), etag):
-            kept = tuple(pair for pair in headers if pair[0] != "Content-Type")
-            return Response(304, kept, b"")
+        if etag is not None and _matches(request.header("if-none-match"), etag):
+            rest = tuple(pair for pair in headers if pair[0] != "Content-Type")
+            return Response(304, rest, b"")
         length = ("Content-Length", str(len(self.body)))
-        return Response(
-            self.status, (*headers, length), b"" if request.method == "HEAD" else self.body
-        )
+        body = b"" if request.method == "HEAD" else self.body
+        return Response(self.status, (*headers, length), body)
 
 
 def text(type: str, body: bytes, cache: str) -> Response:
-    """A page or a script."""
-    kept = ("Cache-Control", cache), ("ETag", _etag(body))
-    return Response(200, (("Content-Type", f"text/{type}; charset=utf-8"), *kept), body)
-
-
-def facts(found: dict[str, Any], cache: str, now: str | None = None) -> Response:
-    """JSON; the time at which it was read makes it no other answer."""
-    body = _json(found if now is None else {**found, "now": now})
-    kept = ("Cache-Control", cache), ("ETag", _etag(_json(found)))
-    return Response(200, (("Content-Type", "application/json"), *kept), body)
-
-
-def problem(status: int, why: str, *headers: tuple[str, str]) -> Response:
-    """JSON that says why there is no other answer."""
-    never = ("Cache-Control", "no-store")
-    return Response(
-        status, (("Content-Type", "application/json"), never, *headers), _json({"error": why})
+    """Return a response with a page, a style sheet or a script."""
+    headers = (
+        ("Content-Type", f"text/{type}; charset=utf-8"),
+        ("Cache-Control", cache),
+        ("ETag", _etag(body)),
     )
+    return Response(200, headers, body)
 
 
-def _json(found: dict[str, Any]) -> bytes:
-    """ASCII alone: whatever an id holds, no terminal, log or old browser takes it for its own."""
-    return json.dumps(found, ensure_ascii=True, separators=(",", ":")).encode()
+def encoded(body: bytes, etag: str, cache: str) -> Response:
+    """Return a response with JSON that is encoded already."""
+    headers = (("Content-Type", "application/json"), ("Cache-Control", cache), ("ETag", etag))
+    return Response(200, headers, body)
+
+
+def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Response:
+    """Return a response with JSON. The time of the read, `now`, does not change its ETag."""
+    body = to_json(values if now is None else {**values, "now": now})
+    return encoded(body, _etag(to_json(values)), cache)
+
+
+def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
+    """Return a response with an error as JSON."""
+    fixed = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+    return Response(status, (*fixed, *headers), to_json({"error": reason}))
+
+
+def to_json(values: dict[str, Any]) -> bytes:
+    """Return JSON in ASCII, so no terminal, log or browser interprets an id."""
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def iso(moment: datetime | None) -> str | None:
+    """Return a moment in UTC as ISO 8601 text that ends with Z."""
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
 def _etag(body: bytes) -> str:
     return f'"{blake2b(body, digest_size=12).hexdigest()}"'
 
 
-def _has(known: str | None, etag: str) -> bool:
-    """Whether an If-None-Match names it; layers that compress make it a weak one."""
-    names = [name.strip().removeprefix("W/") for name in (known or "").split(",")]
-    return etag in names or "*" in names
+def _matches(if_none_match: str | None, etag: str) -> bool:
+    # The header is a list of quoted strings. A layer that compresses the body puts W/ before ours.
+    return if_none_match is not None and (etag in if_none_match or if_none_match.strip() == "*")

@@ -1,4 +1,4 @@
-"""What the board asks Redis, as plans."""
+"""The questions that the board asks Redis, as plans."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -7,54 +7,49 @@ from typing import Any, NamedTuple
 from ..queries import Queries
 from ..stores import Plan, Sample, moment_of
 
-MOST = 100  # of a kind are shown
-SAMPLED = 10.0  # seconds for which a history serves, to which each minute adds one number
+LISTED = 100  # people of a kind, at most
+SAMPLED = 10.0  # seconds that a peak is shared: it changes once a minute at most
 
 
 class Read(NamedTuple):
-    """A question that readers share, and for how many seconds its answer serves."""
+    """A question whose result readers share."""
 
     question: Callable[..., Plan[Any]]
     arguments: tuple[Any, ...] = ()
     seconds: float = 1.0
+    """How long the result is shared."""
 
     def plan(self, ask: Queries) -> Plan[Any]:
-        """What it takes to answer it."""
+        """Return the plan that asks Redis."""
         return self.question(ask, *self.arguments)
 
 
-class Found(NamedTuple):
-    """What was found, and when, by the server's clock."""
+class Dated(NamedTuple):
+    """A reply, and the server's time at which it was read."""
 
     now: datetime
-    what: Any
+    reply: Any
 
 
 def counts(ask: Queries) -> Plan[dict[str, int]]:
-    """How many of each kind are online."""
+    """Count who is online, by kind."""
     return ask.counts(None)
 
 
-def online(ask: Queries, kind: str) -> Plan[Found]:
-    """Sightings of the newest of a kind."""
+def online(ask: Queries, kind: str) -> Plan[Dated]:
+    """List the newest sightings of a kind."""
     now = moment_of((yield from ask.now()))
-    return Found(now, (yield from ask.online(kind, None, MOST, None)))
+    return Dated(now, (yield from ask.online(kind, None, LISTED, None)))
 
 
-def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Found]:
-    """Whether one is online, and when last seen, where that is kept."""
+def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Dated]:
+    """Return whether an id is online, and when it was last seen if its store has times."""
     now = moment_of((yield from ask.now()))
     is_online = yield from ask.is_online(id, kind, None)
     last_seen = (yield from ask.last_seen(id, kind)) if has_times else None
-    return Found(now, (is_online, last_seen))
-
-
-def history(ask: Queries, kind: str, hours: float) -> Plan[Found]:
-    """The samples of a kind."""
-    now = moment_of((yield from ask.now()))
-    return Found(now, (yield from ask.history(hours, kind)))
+    return Dated(now, (is_online, last_seen))
 
 
 def peak(ask: Queries, kind: str) -> Plan[Sample | None]:
-    """The most of a kind that there ever were."""
+    """Return the highest sample of a kind."""
     return ask.peak(kind)

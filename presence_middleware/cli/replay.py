@@ -67,7 +67,7 @@ def _read(logs: Logs, settings: Settings, summary: Summary, shown: Shown) -> Non
         site.saw(request)
     site.end()
     summary.requests, summary.unreadable = logs.lines - logs.unreadable, logs.unreadable
-    summary.late, summary.refused = site.late, site.refused
+    summary.late, summary.ahead, summary.refused = site.late, logs.ahead, site.refused
 
 
 def _shown(settings: Settings, as_json: bool) -> Shown:
@@ -114,6 +114,7 @@ def _warn(summary: Summary, logs: Logs) -> None:
     warnings = {
         "in neither format": summary.unreadable,
         "out of order by more than the window, not counted": summary.late,
+        "more than a day ahead of the log, set aside and not counted": summary.ahead,
         "of more guests than one address may have, not counted": summary.refused,
     }
     for what, lines in warnings.items():

@@ -53,6 +53,7 @@ class Document(Shown):
             "requests": summary.requests,
             "unreadable": summary.unreadable,
             "late": summary.late,
+            "ahead": summary.ahead,
             "refused": summary.refused,
         }
         print(f"{begun}\n], {json.dumps(rest)[1:]}")

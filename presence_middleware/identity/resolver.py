@@ -8,6 +8,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from ..request import Request
@@ -65,14 +66,14 @@ class RuleMatcher:
         self.shows_login = not rule.type.claimed
         self._rule = rule
         self._read = _source(rule, Signing(session_secrets, may_remember=not rule.hashed))
-        self._to_id: Callable[[str], Id] = hasher if rule.hashed else normalize_id
+        self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
         self._guests = guests if rule.type.minted else None
         self._has_failed = False
 
     def find(self, request: Request) -> Id | None:
         try:
             value = self._read(request)
-            if not value or value.isspace():
+            if not value:
                 return None
             if self._guests is not None:
                 return self._guests.id(request.address, value, self._to_id) or None
@@ -91,6 +92,10 @@ class RuleMatcher:
             "the source %s raised %s; its requests count as nobody's\n%s",
             *(self._rule, type(error).__name__, where),
         )
+
+
+def _hashed(hasher: Hasher, value: str) -> Id:
+    return "" if value.isspace() else hasher(value)
 
 
 def _source(rule: rules.Rule, signing: Signing) -> Read:

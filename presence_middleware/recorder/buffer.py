@@ -91,10 +91,8 @@ class Buffer:
                 return
             self.coalesced += 1
             # The newest of each: who left between two arrivals is refused one, not the other.
-            if stamp > seen.last_seen:
-                seen.last_seen = stamp
-            if arrival > seen.arrival:
-                seen.arrival = arrival
+            seen.last_seen = max(seen.last_seen, stamp)
+            seen.arrival = max(seen.arrival, arrival)
         finally:
             self._lock.release()
 
@@ -137,7 +135,7 @@ class Buffer:
             return taken
 
     def wrote(self, written: Collection[Seen], left: Collection[Seen], full: int) -> None:
-        """Note what was sent; of it, Redis refused those who `left`, and `full` for want of room."""
+        """Note what was sent. Redis refused those who `left`, and `full` for want of room."""
         with self._lock:
             for seen in written:
                 seen.is_in_flight = False
@@ -151,13 +149,9 @@ class Buffer:
             if len(self._recent) + len(self._earlier) > self._limit:
                 self._forget_beyond_limit(written)
 
-    def restore(self) -> int:
-        """Have what was taken and not written wait again; return how many that are.
-
-        What has come since is merged.
-        """
+    def restore(self) -> None:
+        """Have what was taken and not written wait again; what has come since is merged."""
         with self._lock:
-            unwritten = self._in_flight
             for seen in self._taken:
                 if not seen.is_in_flight:
                     continue
@@ -169,7 +163,6 @@ class Buffer:
                     seen.is_waiting = True
                     self._waiting.append(seen)
             self._taken = []
-            return unwritten
 
     def rewrite(self, shard: Store, since: float) -> None:
         """Have everybody of a shard wait again who was seen after `since`."""

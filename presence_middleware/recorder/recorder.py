@@ -111,16 +111,19 @@ class Recorder:
         self._sampler = Sampler(self.backend, self._driver)
         self._last_flush: datetime | None = None
 
-    def open(self, visit: Visit) -> None:
-        """Begin a visit, as its request arrives; its `end` must follow."""
-        visit.recorder, visit.backend = self, self.backend
-        visit.arrival = visit.stamp = now = self.stamp()
-        if not self._filter.admit(visit, now):
-            visit.is_counted = False
-            return
+    def admit(self, visit: Visit) -> bool:
+        """Take a visit that has just arrived among the open ones; return whether it counts."""
+        try:
+            is_plain = visit.is_plain(self._filter.paths)
+        except Exception:  # an environ or scope that is none: the filter says so
+            is_plain = False
+        is_due = self._filter.looks_at_all or visit.arrival >= self._hints.look_at
+        if (is_due or not is_plain) and not self._filter.admit(visit, visit.arrival):
+            return False
         if not self._is_started:
             self._start()
         self.open_visits[visit] = None
+        return True
 
     def abandoned(self, visit: Visit) -> None:
         """Note a visit that nobody will end; the thread does."""
@@ -274,7 +277,7 @@ class Recorder:
             return self._thread
 
     def _run_once_here(self) -> None:
-        """Do a round in the thread of a request, of one at a time; the next is due after its pause."""
+        """Do a round in the thread of a request, of one at a time, and pause before the next."""
         if not self._ticking.acquire(blocking=False):
             return
         try:

@@ -21,29 +21,20 @@ class RequestFilter:
 
     def __init__(self, settings: Settings, hints: SetupHints) -> None:
         paths = (*settings.exclude, *settings.passive)
-        self._plain_paths = exact_paths(paths)
         self._is_excluded = path_matcher(paths)
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         self._enabled = settings.enabled
         self._hints = hints
-        has_patterns = any("*" in path for path in paths)
-        self._looks_closely = has_patterns or self._locate is not None or not self._enabled
+        self.looks_at_all = not self._enabled or self._locate is not None or "*" in "".join(paths)
+        """Whether a request must be looked at however plain it is."""
+        self.paths = exact_paths(paths)
+        """Paths that are no visit. A request to another one may be plain."""
 
     def admit(self, request: Request, now: float) -> bool:
         """Return whether a request is a visit; find the address of its client.
 
         `now` is the time by the recorder's clock. Never raises: what cannot be read is no visit.
         """
-        if not self._looks_closely and now < self._hints.look_at:
-            try:
-                if request.is_plain(self._plain_paths):
-                    return True
-            except Exception as error:  # an environ or scope that is none
-                self._hints.unreadable(error)
-                return False
-        return self._look_closely(request, now)
-
-    def _look_closely(self, request: Request, now: float) -> bool:
         try:
             if self._locate is not None:
                 request.address = self._locate(request)

@@ -84,7 +84,7 @@ class RewriteLog:
                 nodes.setdefault(driver.node_of(shard.name), []).append(shard)
         return nodes
 
-    def _ask(self, driver: Driver, shards: list[Store]) -> list[float | None | Exception]:
+    def _ask(self, driver: Driver, shards: list[Store]) -> list[float | Exception | None]:
         try:
             return driver.run(run_all([shard.last_write(self._process) for shard in shards]))
         except PresenceUnavailable:

@@ -1,18 +1,14 @@
 """One open request or connection: when it arrived, and who it comes from."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from ..backend import Backend
 from ..identity import Id, Identity, IdentityResolver, Matcher, Who, known_kind, normalize_id
-from ..request import Request
+from ..request import OVER, Request
 from ..stores import Plan
 
 T = TypeVar("T")
-OVER: Mapping[str, Any] = MappingProxyType({})
-"""What a visit has in place of its environ or scope once it is over."""
-
 PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 
 
@@ -26,6 +22,7 @@ class Sink(Protocol):
 
     @property
     def has_pending(self) -> bool: ...
+    def admit(self, visit: "Visit") -> bool: ...
     def record(self, who: Who, stamp: float, arrival: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
@@ -36,20 +33,22 @@ class Sink(Protocol):
 class Visit(Request):
     """In the environ or scope as `presence_middleware.visit`, for handlers and inner layers."""
 
-    is_counted = True
-    """Whether it is recorded: health checks, prefetches and the like are not."""
-    _identified: Who | None = None
-    _recorded: Who | None = None
-    _dismissed: tuple[Who, float] | None = None
-    """Who has left since this visit arrived, and that arrival."""
-    _is_long = False
+    state: Mapping[str, Any]
+    """The WSGI environ or the ASGI scope."""
 
-    recorder: Sink
-    backend: Backend
-    arrival: float
-    """When it arrived, by the recorder's clock."""
-    stamp: float
-    """When whoever made the visit was last seen, by the recorder's clock."""
+    def __init__(self, recorder: Sink) -> None:
+        """Begin the visit as its request arrives; `end` must follow."""
+        self.recorder = recorder
+        self.backend = recorder.backend
+        # By the recorder's clock: when it arrived, and when its user was last seen.
+        self.arrival = self.stamp = recorder.stamp()
+        self._identified: Who | None = None
+        self._recorded: Who | None = None
+        self._dismissed: tuple[Who, float] | None = None
+        """Who has left since this visit arrived, and that arrival."""
+        self._is_long = False
+        self.is_counted = recorder.admit(self)
+        """Whether it is recorded: health checks, prefetches and the like are not."""
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
         """Set who this is, from any inner layer; it wins over what the request itself shows.
@@ -124,7 +123,11 @@ class Visit(Request):
         else:
             self._record(*self._resolve())
         # The environ holds the visit: once it does not hold that, both go with the last reference.
-        self.state = OVER
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the environ or scope, and of all that was read from it."""
+        raise NotImplementedError
 
     def abandon(self) -> None:
         """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
@@ -135,11 +138,11 @@ class Visit(Request):
         """Return who this is, and the matcher that found it; None if an inner layer set it."""
         if self._identified is not None:
             return self._identified, None
-        match = self.recorder.resolver.resolve(self)
-        if self.state is OVER:  # it had ended, or another thread has ended it meanwhile
+        if self.state is OVER:
             return self._recorded, None
-        if match is None:
-            return None, None
+        match = self.recorder.resolver.resolve(self)
+        if match is None or self.state is OVER:  # another thread may have ended it meanwhile
+            return self._recorded if self.state is OVER else None, None
         matcher, id = match
         return (None if matcher.kind is None else (matcher.kind, id)), matcher
 

@@ -37,6 +37,7 @@ class Attempt:
     answer: Any = None
     """What the query returned, or the error that it raised."""
     is_answered: bool = False
+    written: int = 0
     unwritten: int = 0
     """How many sightings are still to be written."""
     failure: Exception | None = None
@@ -71,7 +72,7 @@ class Writer:
         if not attempt.may_try(""):
             attempt.unwritten = buffer.pending
             return
-        began = time.monotonic()
+        began, waiting = time.monotonic(), buffer.pending
         try:
             self._prepare()
             self._write_rounds(buffer, attempt)
@@ -79,7 +80,8 @@ class Writer:
             self._health.failed("")
             attempt.failure = error
         finally:  # nor may whatever interrupts a handler that writes
-            attempt.unwritten = buffer.restore()
+            buffer.restore()
+            attempt.unwritten = waiting - attempt.written
             self.flushes += 1
             self.flush_seconds += time.monotonic() - began
         if not attempt.unwritten:
@@ -175,6 +177,7 @@ class Writer:
             left = [seen for seen in taken if seen.id in recorded.left]
             attempt.left |= {seen.who: seen.arrival for seen in left}
         buffer.wrote(taken, left, recorded.full)
+        attempt.written += len(taken)
         kind = taken[0].who[0]
         self._hints.wrote(kind, recorded.full)
 

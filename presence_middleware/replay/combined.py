@@ -7,7 +7,7 @@ that timed out, cannot be read.
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -30,9 +30,6 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
-NOTHING: Mapping[str, object] = {}
-
-
 @dataclass(slots=True, eq=False)
 class Request:
     """A line as a request, with its time in seconds since the epoch."""
@@ -45,7 +42,6 @@ class Request:
     path: str
     referer: str | None
     user_agent: str | None
-    state: Mapping[str, object] = NOTHING
     session: ClassVar[None] = None
 
     def is_plain(self, excluded: Container[str]) -> bool:

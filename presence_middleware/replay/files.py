@@ -3,6 +3,7 @@
 import gzip
 import heapq
 import io
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .combined import Request, parse
+from .order import without_lines_ahead
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -45,12 +47,20 @@ class Logs:
         self.lines = 0
         self.unreadable = 0
         """Lines in neither format."""
+        self.ahead = 0
+        """Lines set aside because they are more than a day ahead of their log."""
         self.broken: dict[str, str] = {}
         """Logs that could not be read to their end, and why."""
 
     def __iter__(self) -> Iterator[Request]:
         """Nearly in order: those of one log as they are in it, those of several merged by time."""
-        return heapq.merge(*map(self._requests, self._paths), key=attrgetter("at"))
+        return heapq.merge(*map(self._ordered, self._paths), key=attrgetter("at"))
+
+    def _ordered(self, path: str) -> Iterator[Request]:
+        return without_lines_ahead(self._requests(path), self._set_aside, time.time())
+
+    def _set_aside(self, _: Request) -> None:
+        self.ahead += 1
 
     def _requests(self, path: str) -> Iterator[Request]:
         for line in self._lines(path):

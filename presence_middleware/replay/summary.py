@@ -42,7 +42,7 @@ class Summary:
         self._counts: tuple[int, ...] = ()
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """Of each kind, if anybody of it was there."""
-        self.requests = self.unreadable = self.late = self.refused = 0
+        self.requests = self.unreadable = self.late = self.ahead = self.refused = 0
 
     def add(self, moment: Moment) -> None:
         """Takes the next moment."""

@@ -6,7 +6,7 @@ from typing import NoReturn
 from ..errors import UnsupportedQuery
 from . import keys
 from .plan import Batch, Command, Plan, score
-from .record import Recorded, Stamped, Write, by_minute, chunks, seconds, send
+from .record import Recorded, Stamped, Write, by_minute, chunks, seconds, send_all
 from .store import Sighting, last_write
 
 
@@ -30,7 +30,7 @@ class HyperLogLog:
             for chunk in chunks(seen)
             for command in self._add(minute, [id for id, *_ in chunk])
         ]
-        replies = yield from send([*noted, *added])
+        replies = yield from send_all([*noted, *added])
         return Recorded(wrote_before=score(replies[0]) if write else None)
 
     def _note(self, write: Write) -> tuple[Command, ...]:

@@ -13,16 +13,29 @@
 -- ARGV[4]   their arrivals with spaces between
 -- ARGV[5]   the process that writes; empty if that is not to be noted
 -- ARGV[6]   the moment of this write
--- ARGV[7…]  the id of each sighting
+-- ARGV[7]   SHA-1 of each id with spaces between; empty to send them only if they are needed
+-- ARGV[8…]  the id of each sighting
 --
 -- Reply: the ids that left since they arrived, how many new ids found no room, and when the
--- process wrote before this (false if that is not known).
+-- process wrote before this (false if that is not known). Or nothing, if the hashes are needed:
+-- then nothing is recorded yet.
 
 local minute, left, forgotten, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lifetime, most, earliest, arrivals = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local process, now = ARGV[5], ARGV[6]
-local FIRST = 7
+local process, now, hashes = ARGV[5], ARGV[6], ARGV[7]
+local FIRST = 8
 local count = #ARGV - FIRST + 1
+
+local function any_since(key)
+  return redis.call('ZCOUNT', key, earliest, '+inf') > 0
+end
+local may_have_left, may_be_forgotten = false, false
+if redis.call('EXISTS', left, forgotten) > 0 then
+  may_have_left, may_be_forgotten = any_since(left), any_since(forgotten)
+end
+if may_be_forgotten and hashes == '' then
+  return false
+end
 
 local wrote_before = false
 if process ~= '' then
@@ -31,35 +44,35 @@ if process ~= '' then
   redis.call('EXPIRE', writers, lifetime)
 end
 
-local may_have_left = redis.call('EXISTS', left, forgotten) > 0
-  and redis.call('ZCOUNT', left, earliest, '+inf') + redis.call('ZCOUNT', forgotten, earliest, '+inf') > 0
 local room = most - redis.call('SCARD', minute)
 for i = 5, #KEYS do
   room = room - redis.call('SCARD', KEYS[i])
 end
 local is_tight = count > room
 
-if not may_have_left and not is_tight then
+if not (may_have_left or may_be_forgotten or is_tight) then
   redis.call('SADD', minute, unpack(ARGV, FIRST))
   redis.call('EXPIRE', minute, lifetime)
   return {{}, 0, wrote_before}
 end
 
-local ids, digests, arrived = {}, {}, {}
+local function words(text)
+  local found = {}
+  for word in string.gmatch(text, '%S+') do
+    found[#found + 1] = word
+  end
+  return found
+end
+local ids, arrived = {}, words(arrivals)
 for i = FIRST, #ARGV do
   ids[#ids + 1] = ARGV[i]
 end
-for moment in string.gmatch(arrivals, '%S+') do
-  arrived[#arrived + 1] = tonumber(moment)
-end
-
 local left_at, forgotten_at = {}, {}
 if may_have_left then
-  for n, id in ipairs(ids) do
-    digests[n] = redis.sha1hex(id)
-  end
   left_at = redis.call('ZMSCORE', left, unpack(ids))
-  forgotten_at = redis.call('ZMSCORE', forgotten, unpack(digests))
+end
+if may_be_forgotten then
+  forgotten_at = redis.call('ZMSCORE', forgotten, unpack(words(hashes)))
 end
 local known = {}
 local function find_known(key)
@@ -76,8 +89,9 @@ end
 
 local fresh, refused, full = {}, {}, 0
 for n, id in ipairs(ids) do
-  local has_left = (left_at[n] and tonumber(left_at[n]) >= arrived[n])
-    or (forgotten_at[n] and tonumber(forgotten_at[n]) >= arrived[n])
+  local since = tonumber(arrived[n])
+  local has_left = (left_at[n] and tonumber(left_at[n]) >= since)
+    or (forgotten_at[n] and tonumber(forgotten_at[n]) >= since)
   if has_left then
     refused[#refused + 1] = id
   elseif is_tight and not known[n] and room <= 0 then

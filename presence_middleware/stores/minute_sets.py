@@ -11,7 +11,18 @@ from . import keys
 from .departures import Departures
 from .future import clamp_future_scores
 from .plan import Batch, Command, Plan, score, texts
-from .record import Recorded, RecordScript, Stamped, Write, by_minute, microseconds, send, total
+from .record import (
+    Recorded,
+    RecordScript,
+    Stamped,
+    Write,
+    by_minute,
+    microseconds,
+    send,
+    total,
+    unscored_ids,
+    with_hashes,
+)
 from .store import Sighting, last_write
 
 LOOKED_AT = 30  # minutes, for whether somebody is known where there is little room
@@ -39,7 +50,7 @@ class MinuteSets:
             for minute, seen in by_minute(sightings)
             for command in self._record_in(minute, seen, write)
         ]
-        return total((yield from send(commands)))
+        return total((yield from send(commands, unscored_ids)))
 
     def _record_in(self, minute: int, seen: list[Stamped], write: Write | None) -> list[Command]:
         # The nearest first: there most who are known are found. A sighting may come late, too, when
@@ -53,8 +64,9 @@ class MinuteSets:
 
     def touch(self, id: str, now: float) -> Plan[None]:
         moment = microseconds(now)
-        record = self._record_in(keys.minute_of(now), [(id, moment, moment)], None)
-        yield Batch((self._departures.undo(id), *record), atomic=True)
+        (record,) = self._record_in(keys.minute_of(now), [(id, moment, moment)], None)
+        undo = self._departures.undo(id)
+        yield Batch((undo, with_hashes(record, [id])), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))

@@ -5,18 +5,20 @@ It is sent whole each time (EVAL): a server that restarted or failed over needs 
 it compiles a script once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from . import keys
+from .departures import digest
 from .plan import Batch, Command, Plan, score, texts
 
 CHUNK = 250  # members a command: one to two milliseconds of server time where there are a million
 LOOKS = 6000  # at most, in the keys that a command looks into for those who are known
 COMMANDS = 16  # a round trip: far below a client's timeout, also after an outage
+HASHES = 6  # the place of the hashes among the arguments, from 0
 MINUTE = keys.MINUTE * 1_000_000  # in microseconds
 
 Stamped = tuple[str, int, int]
@@ -46,7 +48,7 @@ class Recorded(NamedTuple):
 
 
 class RecordScript:
-    """The recording commands of one kind."""
+    """The recording commands of one kind; `sorted_set.lua` describes their arguments."""
 
     def __init__(self, name: str, prefix: str, kind: str, keep: float, most: int) -> None:
         """`most` is how many members there may be; past it, only those that are there refresh."""
@@ -59,7 +61,10 @@ class RecordScript:
         self._limits = (keys.ttl(keep), most)
 
     def scored(self, key: str, sightings: Sequence[Stamped], write: Write | None) -> list[Command]:
-        """Return the commands that record each id with the moment of its sighting."""
+        """Return the commands that record each id with the moment of its sighting.
+
+        No hashes are among their arguments: `send` adds them where they are asked for.
+        """
         head: Command = ("EVAL", self._script, 4, key, *self._keys, *self._limits)
         commands: list[Command] = []
         for chunk in chunks(sightings):
@@ -72,6 +77,7 @@ class RecordScript:
                     seconds(min(arrivals)),
                     "" if is_prompt else _joined(arrivals),
                     *_noted(write),
+                    "",
                     *members,
                 )
             )
@@ -88,7 +94,7 @@ class RecordScript:
             ids = [id for id, _, _ in chunk]
             arrivals = [arrival for _, _, arrival in chunk]
             noted = _noted(write)
-            commands.append((*head, seconds(min(arrivals)), _joined(arrivals), *noted, *ids))
+            commands.append((*head, seconds(min(arrivals)), _joined(arrivals), *noted, "", *ids))
         return commands
 
 
@@ -131,13 +137,47 @@ def _minute(sighting: Stamped) -> int:
     return sighting[1] // MINUTE
 
 
-def send(commands: Iterable[Command]) -> Plan[list[Any]]:
-    """Send recording commands, some a round trip; return their replies."""
-    replies: list[Any] = []
-    rest = iter(commands)
-    while batch := tuple(islice(rest, COMMANDS)):
-        replies += yield Batch(batch)
+def send(commands: Sequence[Command], ids: Callable[[Command], Iterable[str]]) -> Plan[list[Any]]:
+    """Send record commands, some a round trip; return their replies.
+
+    Where somebody was erased a moment ago, a script asks for hashes of the `ids` in its command.
+    """
+    replies = yield from send_all(commands)
+    unsure = [number for number, reply in enumerate(replies) if reply is None]
+    if unsure:
+        again = yield from send_all([with_hashes(commands[n], ids(commands[n])) for n in unsure])
+        for number, reply in zip(unsure, again, strict=True):
+            replies[number] = reply
     return replies
+
+
+def send_all(commands: Sequence[Command]) -> Plan[list[Any]]:
+    """Send commands, some a round trip; return their replies."""
+    replies: list[Any] = []
+    for start in range(0, len(commands), COMMANDS):
+        replies += yield Batch(tuple(commands[start : start + COMMANDS]))
+    return replies
+
+
+def with_hashes(command: Command, ids: Iterable[str]) -> Command:
+    """Return a record command with the hashes of its ids."""
+    place = _first_argument(command) + HASHES
+    return (*command[:place], " ".join(map(digest, ids)), *command[place + 1 :])
+
+
+def scored_ids(command: Command) -> Iterable[str]:
+    """Return the ids in a command that records moments and ids in turn."""
+    return map(str, command[_first_argument(command) + HASHES + 2 :: 2])
+
+
+def unscored_ids(command: Command) -> Iterable[str]:
+    """Return the ids in a command that records ids alone."""
+    return map(str, command[_first_argument(command) + HASHES + 1 :])
+
+
+def _first_argument(command: Command) -> int:
+    """Return the place of ARGV[1], behind EVAL, the script, the number of keys and the keys."""
+    return 3 + int(command[2])
 
 
 def total(replies: Sequence[Any]) -> Recorded:

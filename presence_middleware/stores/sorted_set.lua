@@ -13,16 +13,29 @@
 -- ARGV[4]   their arrivals with spaces between; empty if each was seen as it arrived
 -- ARGV[5]   the process that writes; empty if that is not to be noted
 -- ARGV[6]   the moment of this write
--- ARGV[7…]  moment and id of each sighting, in turn
+-- ARGV[7]   SHA-1 of each id with spaces between; empty to send them only if they are needed
+-- ARGV[8…]  moment and id of each sighting, in turn
 --
 -- Reply: the ids that left since they arrived, how many new ids found no room, and when the
--- process wrote before this (false if that is not known).
+-- process wrote before this (false if that is not known). Or nothing, if the hashes are needed:
+-- then nothing is recorded yet.
 
 local seen, left, forgotten, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lifetime, most, earliest, arrivals = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local process, now = ARGV[5], ARGV[6]
-local FIRST = 7
+local process, now, hashes = ARGV[5], ARGV[6], ARGV[7]
+local FIRST = 8
 local count = (#ARGV - FIRST + 1) / 2
+
+local function any_since(key)
+  return redis.call('ZCOUNT', key, earliest, '+inf') > 0
+end
+local may_have_left, may_be_forgotten = false, false
+if redis.call('EXISTS', left, forgotten) > 0 then
+  may_have_left, may_be_forgotten = any_since(left), any_since(forgotten)
+end
+if may_be_forgotten and hashes == '' then
+  return false
+end
 
 local wrote_before = false
 if process ~= '' then
@@ -31,33 +44,33 @@ if process ~= '' then
   redis.call('EXPIRE', writers, lifetime)
 end
 
-local may_have_left = redis.call('EXISTS', left, forgotten) > 0
-  and redis.call('ZCOUNT', left, earliest, '+inf') + redis.call('ZCOUNT', forgotten, earliest, '+inf') > 0
 local room = most - redis.call('ZCARD', seen)
 local is_tight = count > room
 
-if not may_have_left and not is_tight then
+if not (may_have_left or may_be_forgotten or is_tight) then
   redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST))
   redis.call('EXPIRE', seen, lifetime)
   return {{}, 0, wrote_before}
 end
 
-local moments, ids, digests, arrived = {}, {}, {}, {}
+local function words(text)
+  local found = {}
+  for word in string.gmatch(text, '%S+') do
+    found[#found + 1] = word
+  end
+  return found
+end
+local moments, ids, arrived = {}, {}, words(arrivals)
 for i = FIRST, #ARGV, 2 do
   moments[#moments + 1] = ARGV[i]
   ids[#ids + 1] = ARGV[i + 1]
 end
-for moment in string.gmatch(arrivals, '%S+') do
-  arrived[#arrived + 1] = moment
-end
-
 local left_at, forgotten_at = {}, {}
 if may_have_left then
-  for n, id in ipairs(ids) do
-    digests[n] = redis.sha1hex(id)
-  end
   left_at = redis.call('ZMSCORE', left, unpack(ids))
-  forgotten_at = redis.call('ZMSCORE', forgotten, unpack(digests))
+end
+if may_be_forgotten then
+  forgotten_at = redis.call('ZMSCORE', forgotten, unpack(words(hashes)))
 end
 local known = {}
 if is_tight then

@@ -6,7 +6,17 @@ from . import keys
 from .departures import Departures
 from .future import clamp_future_scores
 from .plan import Batch, Plan, score, scored
-from .record import Recorded, RecordScript, Stamped, Write, microseconds, send, total
+from .record import (
+    Recorded,
+    RecordScript,
+    Stamped,
+    Write,
+    microseconds,
+    scored_ids,
+    send,
+    total,
+    with_hashes,
+)
 from .store import Sighting, last_write, moment_of
 
 PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server time
@@ -24,15 +34,18 @@ class SortedSet:
         self._departures = Departures(prefix, kind, window, keep)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
-        return total((yield from send(self._script.scored(self._seen, sightings, write))))
+        return total(
+            (yield from send(self._script.scored(self._seen, sightings, write), scored_ids))
+        )
 
     def last_write(self, process: str) -> Plan[float | None]:
         return last_write(self._writers, process)
 
     def touch(self, id: str, now: float) -> Plan[None]:
         moment = microseconds(now)
-        record = self._script.scored(self._seen, [(id, moment, moment)], None)
-        yield Batch((self._departures.undo(id), *record), atomic=True)
+        (record,) = self._script.scored(self._seen, [(id, moment, moment)], None)
+        undo = self._departures.undo(id)
+        yield Batch((undo, with_hashes(record, [id])), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("ZCOUNT", self._seen, _after(now - window), "+inf"),))
@@ -127,8 +140,8 @@ class SortedSet:
         silent = now - self._window - 2 * keys.SLACK
         yield Batch(
             (
-                ("ZREMRANGEBYSCORE", self._seen, "-inf", limit),
                 ("ZREMRANGEBYSCORE", self._writers, "-inf", silent),
+                ("ZREMRANGEBYSCORE", self._seen, "-inf", limit),
             )
         )
         return bool(last) or are_ahead

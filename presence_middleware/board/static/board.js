@@ -2,7 +2,7 @@
 "use strict";
 
 const POLL = 3000, SAMPLED = 30000, DAY = 24 * 3600e3, GAP = 5 * 60e3;
-const base = new URL(".", document.currentScript.src);
+const base = withoutCredentials(new URL(".", document.currentScript.src));
 const given = document.documentElement.dataset;
 const kinds = given.kinds.split(" "), listed = given.listed.split(" ").filter(Boolean);
 const at = (id) => document.getElementById(id);
@@ -11,6 +11,13 @@ let token = "";           // in this page alone, until it is closed
 let lag = 0;              // from this clock to the server's, in milliseconds
 
 class Refused extends Error {}
+
+// A page that was opened as https://user:password@host/ resolves relative URLs against that, and
+// fetch() refuses URLs with credentials.
+function withoutCredentials(url) {
+  url.username = url.password = "";
+  return url;
+}
 
 async function ask(path, headers = {}) {
   const url = new URL(path, base), before = known.get(path);
@@ -99,7 +106,8 @@ function runs(samples) {
   return found;
 }
 
-const highest = (samples) => samples.reduce((most, s) => (most && most.count >= s.count ? most : s), null);
+// Return the first of the highest samples, or null if nobody was online: 0 is no peak.
+const highest = (samples) => samples.reduce((most, s) => (s.count > (most ? most.count : 0) ? s : most), null);
 
 function draw(samples) {
   const chart = at("chart"), { width, height } = chart.getBoundingClientRect();
@@ -144,9 +152,11 @@ function hoursToName(start, end, width) {
 }
 
 function summary(samples, ever, kind) {
+  if (!samples.length) return "No samples yet: the number is taken once a minute.";
   const peak = highest(samples);
-  if (!peak) return "No samples yet: the number is taken once a minute.";
-  const most = `The most in 24 hours: ${many(peak.count, kind)} at ${clock(peak.at)}.`;
+  const most = peak
+    ? `The most in 24 hours: ${many(peak.count, kind)} at ${clock(peak.at)}.`
+    : `No ${kind} was online in the last 24 hours.`;
   return ever ? `${most} Ever: ${ever.count.toLocaleString()} on ${date(new Date(ever.at))}.` : most;
 }
 

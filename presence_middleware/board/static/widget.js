@@ -1,6 +1,8 @@
 // <span data-presence></span> becomes "128 online"; data-presence="guest" counts that kind.
 (() => {
   const counts = new URL("counts", document.currentScript.src);
+  // fetch() refuses URLs with credentials, which a page may have been opened with.
+  counts.username = counts.password = "";
   const EVERY = 60000;
 
   async function refresh() {

@@ -2,37 +2,43 @@
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..presence import Presence
-from ..request import WsgiRequest
+from ..request import WsgiRequest, text
 from ..settings import Settings
-from .answers import Answer, Board
+from .cache import SharedReads
 from .messages import Request, Response
-from .shared import Shared
+from .reads import Read
+from .routes import Answer, Board
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of `cgi`, which it imports
+    # WebOb imports `cgi`, which is deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
     import webob
 
 
 class WsgiBoard:
-    """Answers what is below the board's path; a thread waits for Redis once a second."""
+    """A WSGI app that answers requests below the board's path."""
 
     def __init__(self, settings: Settings, presence: Presence) -> None:
-        self._board, self._read = Board(settings), Shared(presence)
+        def run(read: Read) -> Any:
+            return presence.run(read.plan(presence.backend.queries))
+
+        self._board, self._read = Board(settings), SharedReads(run)
 
     def serves(self, environ: WSGIEnvironment) -> bool:
-        """Whether a request is for the board."""
+        """Return whether a request is for the board."""
         return self._board.below(environ.get("PATH_INFO", "")) is not None
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = self._board.below(environ.get("PATH_INFO", "")) or ""
-        asked = webob.Request(environ)
-        request = Request(asked.method, path, asked.query_string, WsgiRequest(environ).header)
-        found = self._run(self._board.answer(request))
+        query = text(environ.get("QUERY_STRING", ""))
+        request = Request(environ["REQUEST_METHOD"], path, query, WsgiRequest(environ).header)
+        answer = self._run(self._board.answer(request))
         response = webob.Response(
-            status=found.status, headerlist=list(found.headers), app_iter=[found.body]
+            status=answer.status, headerlist=list(answer.headers), app_iter=[answer.body]
         )
         return response(environ, start_response)  # type: ignore[no-any-return]
 
