@@ -626,14 +626,14 @@ def test_of_two_cookies_with_one_name_the_frameworks_choice_names_the_user(
         client.cookies.clear()
     [cookie, _, _] = cookies[0].partition("=")
     one, other = cookies
-    said = []
+    chosen = []
     for pair in ((one, other), (other, one), (one, f"{cookie}="), (f"{cookie}=", one)):
         response = client.get("/me", headers={"Cookie": "; ".join(("a=1", *pair, "b=2"))})
-        said.append(response.text.split()[0])
+        chosen.append(response.text.split()[0])
         user_id = here.identity.id if here.identity and here.identity.kind == "user" else "nobody"
-        assert user_id == said[-1]
+        assert user_id == chosen[-1]
         client.cookies.clear()
-    assert set(said[:2]) == {USER, "43"}
+    assert set(chosen[:2]) == {USER, "43"}
 
 
 @pytest.mark.parametrize("header", ["sessionid=a; sessionid=b", "sessionid=b; x=1; sessionid=a"])
