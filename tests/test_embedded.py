@@ -644,6 +644,12 @@ def keeps_a_journal(client: Redis) -> bool:
     return bool(is_complete) and client.config_get("save") == {"save": ""}
 
 
+def is_written(client: Redis) -> bool:
+    """Whether all is in the append-only file: a write waits for the sync before it, of a second."""
+    facts = client.info("persistence")
+    return facts["aof_buffer_length"] == 0 == facts["aof_pending_bio_fsync"]
+
+
 @pytest.mark.parametrize("victims", [["server"], ["supervisor", "server"]])
 def test_a_killed_server_loses_nothing_that_was_written(
     directory: Path, victims: list[str]
@@ -656,6 +662,7 @@ def test_a_killed_server_loses_nothing_that_was_written(
             client.incr("n")
             client.sadd("online", "ann")
             client.srem("online", "ann")
+            wait_for(lambda: is_written(client), "the last command in it")
         before = processes(directory)
         for victim in victims:
             with contextlib.suppress(ProcessLookupError):
@@ -721,6 +728,7 @@ def test_a_manual_snapshot_that_is_older_is_not_loaded(directory: Path) -> None:
         client.set("a", "of long ago")
         client.save()
         client.set("a", "kept")
+        wait_for(lambda: is_written(client), "the last command in it")
     os.kill(processes(directory)["server"], signal.SIGKILL)
     wait_until_gone(directory)
     assert (directory / supervisor.SNAPSHOT).exists()
@@ -747,6 +755,7 @@ def test_a_full_disk_does_not_stop_what_is_kept_in_memory(directory: Path) -> No
         client.set("b", "x")  # the server notices with this one
         wait_for(can_write, "a server that takes writes")
         wait_for(lambda: keeps_a_journal(client), "another append-only file")
+        wait_for(lambda: is_written(client), "the last command in it")
     os.kill(processes(directory)["server"], signal.SIGKILL)
     wait_until_gone(directory)
     with connect(directory) as client:

@@ -13,8 +13,8 @@ The server does not outlive its supervisor, however that ends: Linux terminates 
 guard process does. A process that finds no supervisor starts one, which waits for a server that is
 still ending.
 
-The data is in an append-only file, the journal: a killed server has lost nothing, a crashed
-machine a second. A journal that is missing is made from the data in memory. Until it is complete,
+The data is in an append-only file, the journal: a server that is killed, or whose machine crashes,
+loses about a second. A journal that is missing is made from the data in memory. Until it is complete,
 and while the disk is full, the server saves snapshots instead, each minute and at its end.
 """
 
