@@ -14,7 +14,7 @@ guard process does. A process that finds no supervisor starts one, which waits f
 still ending.
 
 The data is in an append-only file, the journal: a server that is killed, or whose machine crashes,
-loses about a second. A journal that is missing is made from the data in memory. Until it is complete,
+loses about a second. A journal that is missing is made from the data in memory. Until that is done,
 and while the disk is full, the server saves snapshots instead, each minute and at its end.
 """
 
