@@ -647,7 +647,7 @@ def keeps_a_journal(client: Redis) -> bool:
 def is_written(client: Redis) -> bool:
     """Whether all is in the append-only file: a write waits for the sync before it, of a second."""
     facts = client.info("persistence")
-    return facts["aof_buffer_length"] == 0 == facts["aof_pending_bio_fsync"]
+    return bool(facts["aof_buffer_length"] == 0 and facts["aof_pending_bio_fsync"] == 0)
 
 
 @pytest.mark.parametrize("victims", [["server"], ["supervisor", "server"]])
@@ -658,6 +658,7 @@ def test_a_killed_server_loses_nothing_that_was_written(
         with connect(directory) as client:
             assert client.get("n") == (str(life) if life else None)
             assert client.smembers("online") == set()
+            assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
             wait_for(lambda: keeps_a_journal(client), "the append-only file")
             client.incr("n")
             client.sadd("online", "ann")
