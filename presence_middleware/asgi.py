@@ -1,7 +1,7 @@
 """The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .board import asgi_board
 from .connections import Clock, in_thread, is_in_loop
@@ -18,9 +18,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-if TYPE_CHECKING:
-    application: ASGIApplication
 
 
 class PresenceMiddleware:
@@ -120,12 +117,3 @@ def _readable(scope: Scope) -> Scope:
 
 def _is_one_shot(value: object) -> bool:
     return value is not None and not isinstance(value, (list, tuple))
-
-
-def __getattr__(name: str) -> Any:
-    """`application` is the app that `PRESENCE_APP` names, wrapped; loaded when a server asks."""
-    if name != "application":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .loading import load_wrapped
-
-    return load_wrapped(PresenceMiddleware)

@@ -3,8 +3,10 @@
 Each raises `ValueError` with the accepted form as its text.
 """
 
+import ast
 import re
 import secrets
+from typing import Any, NamedTuple
 
 from . import values
 from .identity import BOT, BOT_MODES
@@ -15,6 +17,11 @@ MOST_SHARDS = 1024
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private"
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
 _TOKEN = re.compile(f"[!-~]{{{SHORTEST_SECRET},}}")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_APPLICATION = (
+    "package.module (its `application`), package.module:app or package.module:create_app(), "
+    "with literals as arguments if any"
+)
 _KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
 
 
@@ -105,11 +112,45 @@ def board_token(value: object) -> str:
     return text
 
 
+class AppReference(NamedTuple):
+    """Where an app is, or the function that makes it."""
+
+    module: str
+    name: str
+    """With dots if the app is an attribute of something in the module."""
+    is_call: bool
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    """Keyword arguments."""
+
+
+def app_reference(text: str) -> AppReference:
+    """Parse `module`, `module:app` or `module:create_app('prod', debug=False)`, as gunicorn does.
+
+    A module alone stands for its `application`. Arguments are literals: nothing is evaluated.
+
+    Raises `ValueError` for anything else.
+    """
+    module, colon, rest = text.partition(":")
+    try:
+        expression = ast.parse(rest.strip() if colon else "application", mode="eval").body
+        is_call = isinstance(expression, ast.Call)
+        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
+        arguments = tuple(ast.literal_eval(value) for value in call.args)
+        options = {item.arg or "": ast.literal_eval(item.value) for item in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(_APPLICATION) from error
+    name = ast.unparse(call.func)
+    if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(name) or "" in options:  # from `**`
+        raise ValueError(_APPLICATION)
+    return AppReference(module, name, is_call, arguments, options)
+
+
 def application(value: object) -> str:
-    """Where an app, or a function that makes it, is; or nothing."""
+    """Check where an app is, as `app_reference` parses it, or nothing."""
     text = str(value).strip()
-    if text and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(\(\))?", text):
-        raise ValueError("package.module:app or package.module:create_app()")
+    if text:
+        app_reference(text)
     return text
 
 

@@ -21,6 +21,7 @@ from .identity import (
     parse_prefix,
     parse_proxies,
 )
+from .identity.sessions import TOKEN_SECRET_BYTES, can_verify_tokens
 
 log = logging.getLogger("presence_middleware")
 
@@ -112,7 +113,10 @@ class Settings:
         secret=True,
     )
     app: str = _setting(
-        "", forms.application, "`module:app` for `presence_middleware.wsgi:application`, `.asgi:…`"
+        "",
+        forms.application,
+        "`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`, "
+        "`.asgi_app:…`",
     )
 
     @classmethod
@@ -188,6 +192,18 @@ class Settings:
             yield "needs PRESENCE_SESSION_SECRET: the secret with which the framework signs"
         if source.module and find_spec(source.module) is None:
             yield f"needs pip install 'presence_middleware[{source.extra}]'"
+        if rule.source == "bearer" and self.session_secret:
+            yield from self._short_token_secret()
+
+    def _short_token_secret(self) -> Iterator[str]:
+        if not any(map(can_verify_tokens, self.session_secret)):
+            longest = max(len(secret.encode()) for secret in self.session_secret)
+            yield (
+                f"needs a PRESENCE_SESSION_SECRET of at least {TOKEN_SECRET_BYTES} bytes, not "
+                f"{longest}: sign tokens with a longer one, such as that of "
+                "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
+                "public key (PEM) if they are signed with a private key"
+            )
 
 
 def variable(name: str) -> str:

@@ -1,7 +1,7 @@
 """The WSGI wrapper (PEP 3333): the app gets the very same environ and start_response."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from .board import wsgi_board
@@ -13,9 +13,6 @@ from .settings import Settings
 from .stores import Plan
 
 T = TypeVar("T")
-
-if TYPE_CHECKING:
-    application: WSGIApplication
 
 
 class PresenceMiddleware:
@@ -105,12 +102,3 @@ class SizedBody(Body):
 
     def __len__(self) -> int:
         return len(self._body)
-
-
-def __getattr__(name: str) -> Any:
-    """`application` is the app that `PRESENCE_APP` names, wrapped; loaded when a server asks."""
-    if name != "application":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .loading import load_wrapped
-
-    return load_wrapped(PresenceMiddleware)

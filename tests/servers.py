@@ -72,7 +72,7 @@ class WebServer:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         program, *arguments = command(self.port)
-        self._command = [*_started_by(program), *arguments]
+        self._command = [*started_by(program), *arguments]
         self._folder, self._log = folder, log
         # There gunicorn puts its control socket, else into this user's home.
         self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
@@ -138,7 +138,7 @@ class WebServer:
         self.process.wait(STOP_SECONDS)
 
 
-def _started_by(program: str) -> list[str]:
+def started_by(program: str) -> list[str]:
     if program == "uwsgi":
         binary = Path(sys.executable).parent / program
         if not binary.exists():

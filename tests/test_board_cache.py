@@ -269,7 +269,7 @@ def asgi_site(url: str, prefix: str, token: str) -> asgi.PresenceMiddleware:
     settings = Settings.from_env(
         {}, redis_url=url, prefix=prefix, board_path="/presence", board_token=token
     )
-    return asgi.PresenceMiddleware(None, settings=settings)  # type: ignore[arg-type]
+    return asgi.PresenceMiddleware(lambda *_: None, settings=settings)  # type: ignore[arg-type]
 
 
 async def get(app: Any, path: str, token: str = "") -> tuple[int, bytes]:

@@ -256,7 +256,7 @@ def test_only_the_first_reader_causes_a_read_and_an_encoding(
     monkeypatch.setattr(EncodedHistory, "finish", counted)
 
     async def main() -> None:
-        app = asgi.PresenceMiddleware(None, settings=site, clock=Clock(NOON))  # type: ignore[arg-type]
+        app = asgi.PresenceMiddleware(lambda *_: None, settings=site, clock=Clock(NOON))  # type: ignore[arg-type]
         answers = await asyncio.gather(*(get(app, YEAR * 24) for _ in range(20)))
         assert len(set(answers)) == 1
         status, etag, body = answers[0]

@@ -198,7 +198,7 @@ def raw_asgi(settings: Settings, query: bytes) -> Any:
         sent.append(message)
 
     async def ask() -> None:
-        wrapped = asgi.PresenceMiddleware(None, settings=settings)  # type: ignore[arg-type]
+        wrapped = asgi.PresenceMiddleware(lambda *_: None, settings=settings)  # type: ignore[arg-type]
         headers = [(b"host", b"["), (b"authorization", BEARER["Authorization"].encode())]
         scope = {"type": "http", "method": "GET", "path": "/presence/last-seen"}
         await wrapped({**scope, "query_string": query, "headers": headers}, receive, send)
@@ -242,7 +242,7 @@ def test_a_board_without_its_extra_is_refused_at_start_up(
         lambda name: None if name == module else find_spec(name),
     )
     with pytest.raises(SettingsError, match=rf"pip install 'presence_middleware\[{extra}\]'"):
-        middleware(None, settings=site)
+        middleware(lambda *_: None, settings=site)
 
 
 SITE = """

@@ -333,7 +333,8 @@ class Left:
         """In the texts of objects."""
         presence = Presence(self.settings)
         wrapped: Any = [
-            module.PresenceMiddleware(None, settings=self.settings) for module in (wsgi, asgi)
+            module.PresenceMiddleware(lambda *_: None, settings=self.settings)
+            for module in (wsgi, asgi)
         ]
         chain = self.settings.identity
         objects = [self.settings, self.recorder, self.recorder.stats(), presence, wrapped, chain]

@@ -33,8 +33,18 @@ FAULTS: dict[str, Fault] = {
     "slow": slow,
 }
 SERVERS = {
-    "gunicorn": (gunicorn, "presence_middleware.wsgi:application", "tests.live_site:wsgi_plain", 2),
-    "uvicorn": (uvicorn, "presence_middleware.asgi:application", "tests.live_site:asgi_plain", 1),
+    "gunicorn": (
+        gunicorn,
+        "presence_middleware.wsgi_app:application",
+        "tests.live_site:wsgi_plain",
+        2,
+    ),
+    "uvicorn": (
+        uvicorn,
+        "presence_middleware.asgi_app:application",
+        "tests.live_site:asgi_plain",
+        1,
+    ),
 }
 
 

@@ -18,6 +18,8 @@ from typing import Self
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from presence_middleware.connections import embedded, launcher, places, supervisor
@@ -62,9 +64,23 @@ def living(directory: Path) -> list[tuple[str, int]]:
     return found
 
 
+def parent_of(process: int) -> int:
+    """Return the id of a process's parent; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.split("PPid:")[1].split()[0])
+
+
 def processes(directory: Path) -> dict[str, int]:
-    """Their ids by what they are. There are never two of a kind, once the starter is done."""
+    """Return their ids by kind, without the server's own child that writes its journal.
+
+    There are never two of a kind, once the starter is done.
+    """
     found = living(directory)
+    ids = [process for kind, process in found if kind == "server"]
+    found = [(kind, process) for kind, process in found if parent_of(process) not in ids]
     assert len(dict(found)) == len(found), found
     return dict(found)
 
@@ -553,35 +569,235 @@ def test_a_process_forked_while_another_starts_it_blocks_nobody(
 # Accidents
 
 
-def test_a_killed_supervisor_is_replaced(directory: Path) -> None:
+def test_a_killed_supervisor_takes_its_server_along_and_the_next_user_starts_both(
+    directory: Path,
+) -> None:
     with connect(directory) as client:
+        client.set("a", "kept")
         before = processes(directory)
         os.kill(before["supervisor"], signal.SIGKILL)
-        wait_for(lambda: set(processes(directory)) == {"server"}, "the supervisor's end")
-        embedded.serve(directory)
-        wait_for(lambda: "supervisor" in processes(directory), "another supervisor")
-        assert processes(directory)["server"] == before["server"]
+        wait_until_gone(directory)
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+    after = processes(directory)
+    assert set(after) == {"supervisor", "server"}
+    assert not set(after.values()) & set(before.values())
+
+
+def test_users_that_end_after_their_supervisor_was_killed_leave_nothing(directory: Path) -> None:
+    with User(directory, SERVE_AND_WAIT) as user:
+        user.line()
+        os.kill(processes(directory)["supervisor"], signal.SIGKILL)
+        user.process.kill()
+        user.process.wait(10)
+        wait_until_gone(directory)
+
+
+@pytest.fixture
+def another_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run supervisors that cannot ask the kernel to end their server, as on macOS."""
+    code = Path(supervisor.__file__).read_text()
+    assert 'sys.platform == "linux"' in code
+    copy = tmp_path / "supervisor.py"
+    copy.write_text(code.replace('sys.platform == "linux"', "False"))
+    monkeypatch.setattr(supervisor, "__file__", str(copy))
+
+
+@pytest.mark.usefixtures("another_system")
+def test_a_guard_ends_the_server_of_a_killed_supervisor_where_the_kernel_does_not(
+    directory: Path,
+) -> None:
+    with connect(directory) as client:
         client.set("a", "kept")
-    embedded.release(directory)
-    wait_until_gone(directory)
+        wait_for(lambda: keeps_a_journal(client), "the append-only file")
+        [server] = [process for kind, process in living(directory) if kind == "server"]
+        os.kill(parent_of(server), signal.SIGKILL)
+        wait_until_gone(directory)
     with connect(directory) as client:
         assert client.get("a") == "kept"
 
 
-@pytest.mark.parametrize("victims", [["server"], ["supervisor", "server"]])
-def test_a_killed_server_is_replaced(directory: Path, victims: list[str]) -> None:
+@pytest.mark.usefixtures("another_system")
+def test_a_guard_ends_with_its_supervisor(directory: Path) -> None:
     with connect(directory) as client:
-        client.set("a", "saved")
-        client.save()
-    before = processes(directory)
-    for victim in victims:
-        os.kill(before[victim], signal.SIGKILL)
+        wait_for(lambda: keeps_a_journal(client), "the append-only file")
+    assert sorted(kind for kind, _ in living(directory)) == ["server", "supervisor", "supervisor"]
+    embedded.release(directory)
+    wait_until_gone(directory)
+
+
+def test_a_killed_server_is_replaced(directory: Path) -> None:
+    embedded.serve(directory)
+    os.kill(processes(directory)["server"], signal.SIGKILL)
     wait_until_gone(directory)
     assert (directory / "server.sock").is_socket()
     with pytest.raises(PresenceUnavailable):
         embedded.serve(directory, start=False)
+    embedded.serve(directory)
+    assert set(processes(directory)) == {"supervisor", "server"}
+
+
+def keeps_a_journal(client: Redis) -> bool:
+    """Whether the append-only file is complete, and no snapshots are made any more."""
+    facts = client.info("persistence")
+    is_complete = facts["aof_enabled"] and not facts["aof_rewrite_in_progress"]
+    return bool(is_complete) and client.config_get("save") == {"save": ""}
+
+
+def is_written(client: Redis) -> bool:
+    """Whether all is in the append-only file: a write waits for the sync before it, of a second."""
+    facts = client.info("persistence")
+    return bool(facts["aof_buffer_length"] == 0 and facts["aof_pending_bio_fsync"] == 0)
+
+
+@pytest.mark.parametrize("victims", [["server"], ["supervisor", "server"]])
+def test_a_killed_server_loses_nothing_that_was_written(
+    directory: Path, victims: list[str]
+) -> None:
+    for life in range(3):
+        with connect(directory) as client:
+            assert client.get("n") == (str(life) if life else None)
+            assert client.smembers("online") == set()
+            assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+            wait_for(lambda: keeps_a_journal(client), "the append-only file")
+            client.incr("n")
+            client.sadd("online", "ann")
+            client.srem("online", "ann")
+            wait_for(lambda: is_written(client), "the last command in it")
+        before = processes(directory)
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(before[victim], signal.SIGKILL)
+        wait_until_gone(directory)
+
+
+def snapshot(directory: Path, program: str, *options: str) -> None:
+    """Leave a snapshot as servers without an append-only file do, with the key `a` in it."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    command = [program, "--port", "0", "--unixsocket", "other.sock", *options]
+    server = subprocess.Popen([*command, "--dbfilename", supervisor.SNAPSHOT], cwd=directory)
+    with Redis(unix_socket_path=str(directory / "other.sock")) as client:
+        wait_for(lambda: answers(client), "a server")
+        client.set("a", "kept")
+        client.save()
+    server.kill()
+    server.wait(10)
+    assert (directory / supervisor.SNAPSHOT).exists()
+
+
+def answers(client: Redis) -> bool:
+    with contextlib.suppress(RedisConnectionError):
+        return bool(client.ping())
+    return False
+
+
+PROGRAMS = [str(embedded.find_server()), shutil.which("redis-server")]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=["found", "redis"])
+def test_a_snapshot_is_taken_over_by_the_append_only_file(
+    directory: Path, program: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if program is None:
+        pytest.skip("this server is not installed")
+    monkeypatch.setattr(launcher, "find_server", lambda: Path(program))
+    snapshot(directory, program)
+    for _ in range(2):
+        with connect(directory) as client:
+            assert client.get("a") == "kept"
+            wait_for(lambda: keeps_a_journal(client), "the append-only file")
+        os.kill(processes(directory)["server"], signal.SIGKILL)
+        wait_until_gone(directory)
+    assert not (directory / supervisor.SNAPSHOT).exists()
+
+
+def test_a_snapshot_that_is_newer_than_the_append_only_file_is_loaded(directory: Path) -> None:
+    """A server that could no longer write its append-only file leaves both."""
     with connect(directory) as client:
-        assert client.get("a") == "saved"
+        wait_for(lambda: keeps_a_journal(client), "the append-only file")
+        client.set("a", "of long ago")
+    embedded.release(directory)
+    wait_until_gone(directory)
+    snapshot(directory, str(embedded.find_server()))
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+
+
+def test_a_manual_snapshot_that_is_older_is_not_loaded(directory: Path) -> None:
+    with connect(directory) as client:
+        wait_for(lambda: keeps_a_journal(client), "the append-only file")
+        client.set("a", "of long ago")
+        client.save()
+        client.set("a", "kept")
+        wait_for(lambda: is_written(client), "the last command in it")
+    os.kill(processes(directory)["server"], signal.SIGKILL)
+    wait_until_gone(directory)
+    assert (directory / supervisor.SNAPSHOT).exists()
+    with connect(directory) as client:
+        assert client.get("a") == "kept"
+
+
+def test_a_full_disk_does_not_stop_what_is_kept_in_memory(directory: Path) -> None:
+    """`/dev/full` refuses every write, as a full disk does."""
+    with connect(directory) as client:
+        wait_for(lambda: keeps_a_journal(client), "the append-only file")
+    embedded.release(directory)
+    wait_until_gone(directory)
+    [journal] = directory.glob("appendonlydir/*.incr.aof")
+    journal.unlink()
+    journal.symlink_to("/dev/full")
+    with connect(directory) as client:
+
+        def can_write() -> bool:
+            with contextlib.suppress(ResponseError):
+                return bool(client.set("a", "kept"))
+            return False
+
+        client.set("b", "x")  # the server notices with this one
+        wait_for(can_write, "a server that takes writes")
+        wait_for(lambda: keeps_a_journal(client), "another append-only file")
+        wait_for(lambda: is_written(client), "the last command in it")
+    os.kill(processes(directory)["server"], signal.SIGKILL)
+    wait_until_gone(directory)
+    with connect(directory) as client:
+        assert (client.get("a"), client.get("b")) == ("kept", "x")
+
+
+def test_a_server_that_ends_while_it_writes_its_first_journal_keeps_its_data(
+    directory: Path,
+) -> None:
+    with connect(directory) as client:
+        wait_for(lambda: keeps_a_journal(client), "the append-only file")
+        client.mset(dict.fromkeys("abcdef", "kept"))
+        client.config_set("rdb-key-save-delay", 200_000)  # microseconds: a slow disk
+        client.config_set("appendonly", "no")
+        wait_for(lambda: client.info("persistence")["aof_rewrite_in_progress"], "another one")
+        client.config_set("shutdown-on-sigterm", "default")  # the one that Redis 6 has
+    shutil.rmtree(directory / "appendonlydir")  # as if there had not been one before
+    embedded.release(directory)
+    wait_until_gone(directory)
+    with connect(directory) as client:
+        assert client.mget("a", "f") == ["kept", "kept"]
+
+
+def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
+    directory: Path,
+) -> None:
+    directory.mkdir(mode=0o700)
+    (directory / "appendonlydir").touch()  # so that there is no append-only file
+    with connect(directory) as client:
+        (directory / supervisor.SNAPSHOT).mkdir()  # nor a snapshot
+        client.set("a", "lost")
+    before = processes(directory)
+    embedded.release(directory)
+    wait_for(lambda: not can_lock(directory, fcntl.LOCK_SH), "the supervisor to stop it")
+    began = time.monotonic()
+    (directory / "appendonlydir").unlink()
+    wait_for(lambda: before["server"] not in dict(living(directory)).values(), "its end")
+    (directory / supervisor.SNAPSHOT).rmdir()
+    with connect(directory) as client:
+        assert client.get("a") is None
+    assert time.monotonic() - began < 3
 
 
 def test_a_server_in_its_last_moments_is_waited_for(directory: Path) -> None:
@@ -650,12 +866,13 @@ def test_only_this_user_can_get_at_it(directory: Path) -> None:
     try:
         with connect(directory) as client:
             client.save()
+            wait_for(lambda: keeps_a_journal(client), "the append-only file")
             assert client.config_get("port") == {"port": "0"}
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     finally:
         os.umask(umask)
     modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
-    assert modes.pop("server.sock") == 0o700
+    assert modes.pop("server.sock") == modes.pop("appendonlydir") == 0o700
     assert directory.stat().st_mode & 0o777 == 0o700
     assert set(modes.values()) == {0o600}
 

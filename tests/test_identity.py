@@ -260,7 +260,7 @@ def test_a_function_that_is_not_there_is_an_error_when_the_app_is_wrapped(
     source: str, problem: str
 ) -> None:
     settings = chain(f"user={source}")
-    app: Any = None
+    app: Any = print
     for middleware in (wsgi.PresenceMiddleware, asgi.PresenceMiddleware):
         with pytest.raises(SettingsError, match=problem) as caught:
             middleware(app, settings=settings)

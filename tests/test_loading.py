@@ -1,19 +1,59 @@
 """`PRESENCE_APP` and the Paste entry points: a site that changes no code."""
 
+import operator
 import pkgutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
+from wsgiref.validate import validator
 
+import prometheus_client
 import pytest
+from asgiref.wsgi import WsgiToAsgi
+from beaker.middleware import SessionMiddleware
+from bottle import Bottle, default_app
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from fastapi import FastAPI
+from flask import Flask, current_app
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.routing import Route, Router
+from starlette.staticfiles import StaticFiles
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.wrappers import Request as WerkzeugRequest
+from werkzeug.wrappers import Response as WerkzeugResponse
 
-from presence_middleware import Presence, Settings, SettingsError, asgi, loading, paste, wsgi
+from presence_middleware import Presence, Settings, SettingsError, asgi, paste, wsgi
+from presence_middleware.loading import check_app, load_app
 
 from .conftest import Server, wait_until
-from .servers import ROOT, Command, WebServer, environment, free_port, gunicorn, uvicorn, waitress
+from .servers import (
+    ROOT,
+    Command,
+    WebServer,
+    environment,
+    free_port,
+    granian,
+    gunicorn,
+    hypercorn,
+    started_by,
+    uvicorn,
+    uwsgi,
+    waitress,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that they import
+    import web
+    from pyramid.config import Configurator
+    from webob.dec import wsgify
 
 SITE = '''
 async def respond(scope, receive, send):
@@ -32,8 +72,17 @@ class places:
 def create_app():
     return places.app
 
+application = places.app
+
 def create_asgi_app():
     return respond
+
+def of_env(name, *, debug):
+    assert (name, debug) == ("prod", False)
+    return places.app
+
+from presence_middleware.wsgi import PresenceMiddleware
+wrapped_by_itself = PresenceMiddleware(places.app)
 
 def failing():
     return places.no_such_app
@@ -53,21 +102,35 @@ def site(tmp_path: Path) -> Path:
     return folder
 
 
-WSGI, ASGI = "presence_middleware.wsgi:application", "presence_middleware.asgi:application"
-SERVERS = [gunicorn(WSGI), uvicorn(ASGI), waitress(WSGI)]
-NAMES = ["gunicorn", "uvicorn", "waitress"]
+WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
+SERVERS = [
+    gunicorn(WSGI),
+    uvicorn(ASGI),
+    waitress(WSGI),
+    hypercorn(ASGI),
+    uwsgi(WSGI, 1, "--need-app"),  # else it serves errors
+]
+NAMES = ["gunicorn", "uvicorn", "waitress", "hypercorn", "uwsgi"]
 
 
 @pytest.mark.parametrize(
     ("command", "app"),
     [
         (gunicorn(WSGI), "our.site:places.app"),
-        (gunicorn(WSGI), "our.site:create_app()"),
+        (gunicorn("presence_middleware.wsgi_app"), "our.site:create_app()"),
+        (gunicorn(WSGI), "our.site:of_env('prod', debug=False)"),
         (uvicorn(ASGI), "our.site:respond"),
         (uvicorn(ASGI), "our.site:create_asgi_app()"),
-        (waitress(WSGI), "our.site:create_app()"),
+        (waitress(WSGI), "our.site"),
+        (hypercorn(ASGI), "our.site:respond"),
+        (hypercorn(ASGI, 2), "our.site:create_asgi_app()"),
+        (uwsgi(WSGI), "our.site"),
+        (uwsgi(WSGI, 2, "--enable-threads"), "our.site:wrapped_by_itself"),
+        (uwsgi("presence_middleware.wsgi_app"), "our.site:create_app()"),
+        (granian(ASGI, 1, "--interface=asgi"), "our.site:respond"),
+        (granian(WSGI, 1, "--interface=wsgi"), "our.site"),
     ],
-    ids=["gunicorn", "gunicorn, factory", "uvicorn", "uvicorn, factory", "waitress"],
+    ids=lambda value: value if isinstance(value, str) else value(0)[0],
 )
 def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
     command: Command, app: str, site: Path, valkey: Server, prefix: str
@@ -82,13 +145,30 @@ def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
         wait_until(lambda: presence.count("guest") == 2)
 
 
+def test_a_site_that_imports_the_middleware_is_not_loaded_by_it(site: Path) -> None:
+    """A shell of the site has its environment, and the site's module may come first."""
+    script = "import presence_middleware.wsgi, presence_middleware.asgi, our.site, sys; print(1)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=site,
+        env=environment(PRESENCE_APP="our.broken:app"),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
 def start(command: Command, site: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a server that cannot start."""
+    """Run a server that cannot start."""
+    program, *arguments = command(free_port())
     return subprocess.run(
-        [sys.executable, "-m", *command(free_port())],
+        [*started_by(program), *arguments],
         cwd=site,
         env=environment(XDG_RUNTIME_DIR=str(site), **variables),
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=50,
     )
@@ -98,11 +178,10 @@ def start(command: Command, site: Path, **variables: str) -> subprocess.Complete
 def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
     command: Command, site: Path
 ) -> None:
-    done = start(command, site, PRESENCE_APP="our.broken:app")
-    assert done.returncode != 0
-    assert f'File "{site}/our/broken.py", line 3' in done.stderr
-    assert "os.no_such_thing  # the site's own line" in done.stderr
-    assert "AttributeError: module 'os' has no attribute 'no_such_thing'" in done.stderr
+    said = start(command, site, PRESENCE_APP="our.broken:app").stdout
+    assert f'File "{site}/our/broken.py", line 3' in said
+    assert "os.no_such_thing  # the site's own line" in said
+    assert "AttributeError: module 'os' has no attribute 'no_such_thing'" in said
 
 
 @pytest.mark.parametrize("command", SERVERS, ids=NAMES)
@@ -112,54 +191,98 @@ def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
         ("our.missing:app", "No module named 'not_installed_here'"),
         ("our.nothing:app", "No module named 'our.nothing'"),
         ("our.site:nobody", "our/site.py) has no nobody"),
-        ("our.site", "PRESENCE_APP='our.site': wants package.module:app"),
-        ("", "PRESENCE_APP is not set: wants package.module:app"),
+        ("our.broken", "no_such_thing"),
+        ("our", "our/__init__.py) has no application"),
+        ("our.site:create_app(1)", "too many positional arguments"),
+        ("our.site:create_app(secret())", "create_app(secret())': wants package.module"),
+        ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
     ],
 )
 def test_an_app_that_is_not_there_is_a_clear_error(
     command: Command, app: str, said: str, site: Path
 ) -> None:
-    assert said in start(command, site, PRESENCE_APP=app).stderr
+    assert said in start(command, site, PRESENCE_APP=app).stdout
 
 
 @pytest.fixture
-def here(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """This process in the site's folder; returns a function that names the app."""
+def load(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Return a function that loads an app from the site's folder."""
     monkeypatch.chdir(site)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    loading.load_wrapped.cache_clear()
-    yield lambda app: monkeypatch.setenv("PRESENCE_APP", app)
-    loading.load_wrapped.cache_clear()
+
+    def load(app: str) -> Any:
+        monkeypatch.setenv("PRESENCE_APP", app)
+        return load_app()
+
+    yield load
     for name in [name for name in sys.modules if name.split(".")[0] == "our"]:
         del sys.modules[name]
 
 
-def test_the_app_is_loaded_once_and_wrapped_for_each_protocol(here: Callable[[str], None]) -> None:
-    here("our.site:create_app()")
-    app = wsgi.application
-    assert isinstance(app, wsgi.PresenceMiddleware)
-    assert wsgi.application is app
-    assert app.app.__name__ == "app"
-    here("our.site:create_asgi_app()")
-    assert isinstance(asgi.application, asgi.PresenceMiddleware)
-    assert pkgutil.resolve_name(WSGI) is app
-
-
-@pytest.mark.parametrize("module", [wsgi, asgi])
-def test_an_attribute_error_of_a_factory_does_not_pass_for_no_application(
-    module: Any, here: Callable[[str], None]
+@pytest.mark.parametrize(
+    ("app", "arguments"),
+    [
+        ("our.making", None),
+        ("our.making:application", None),
+        ("our.making:app", "app"),
+        (" our.making:inside.app ", "inside"),
+        ("our.making:make()", ((), {})),
+        ("our.making:inside.make()", ((), {})),
+        ("our.making:make('prod', 2, debug=False)", (("prod", 2), {"debug": False})),
+        ("our.making: make( -1.5, {'a': [None, (1, )]} )", ((-1.5, {"a": [None, (1,)]}), {})),
+        ('our.making:make(":", b"x")', ((":", b"x"), {})),
+        ("our.making:wrapped('prod')", (("prod",), {})),
+    ],
+)
+def test_an_app_is_named_as_for_gunicorn_and_also_with_dots(
+    app: str, arguments: object, load: Callable[[str], Any]
 ) -> None:
-    here("our.site:failing()")
+    Path("our/making.py").write_text(MAKING)
+    assert load(app) == arguments
+
+
+MAKING = """
+import functools
+application = None
+app = "app"
+def make(*arguments, **options): return arguments, options
+class inside:
+    app = "inside"
+    make = make
+
+@functools.wraps(lambda: None)
+def wrapped(*arguments): return make(*arguments)
+"""
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("our.making:make_one()", "missing a required argument: 'name'"),
+        ("our.making:make_one('a', 'b')", "too many positional arguments"),
+        ("our.making:make_one('a', debug=True)", "unexpected keyword argument 'debug'"),
+        ("our.making:app()", "not a callable object"),
+        ("our.making:application", "has no application"),
+        ("our.making:inside.app", "has no inside.app"),
+    ],
+)
+def test_an_app_that_cannot_be_had_is_named_in_the_error(
+    app: str, said: str, load: Callable[[str], Any]
+) -> None:
+    Path("our/making.py").write_text("app = 'app'\ndef make_one(name): pass")
+    with pytest.raises(SettingsError) as caught:
+        load(app)
+    assert said in str(caught.value)
+    assert app in str(caught.value)
+
+
+def test_an_error_of_a_factory_is_shown_as_it_is(load: Callable[[str], Any]) -> None:
     with pytest.raises(RuntimeError, match="no_such_app") as caught:
-        module.application  # noqa: B018
-    assert isinstance(caught.value.__cause__, AttributeError)
-    assert caught.traceback[-1].name == "load_wrapped"
-
-
-@pytest.mark.parametrize("module", [wsgi, asgi])
-def test_other_names_are_missing_as_usual(module: Any) -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'app'"):
-        module.app  # noqa: B018
+        load("our.site:failing()")
+    assert isinstance(caught.value.__cause__, AttributeError)  # which servers would hide
+    Path("our/making.py").write_text("def make(): return 1 + 'a'")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        load("our.making:make()")
 
 
 def test_the_paste_entry_points_are_declared() -> None:
@@ -196,3 +319,241 @@ def test_an_ini_gives_settings_that_the_environment_wins_over(
         wrap(site, windwo="15m")
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW='x'"):
         wrap(site, window="x")
+
+
+# What is no app
+
+
+def plain(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+def generating(environ: Any, start_response: Any) -> Iterator[bytes]:
+    yield b""
+
+
+def configured(name: str, environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+class Callable2:
+    def __call__(self, environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+    def method(self, environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+
+class Pep3333:
+    """The class is an app: its instances are the responses."""
+
+    def __init__(self, environ: Any, start_response: Any) -> None: ...
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([])
+
+
+class Respond:
+    """A class that makes something else."""
+
+    def __new__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Calling(type):
+    def __call__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Called(metaclass=Calling):
+    """A class that is called in a way of its own."""
+
+
+@wraps(lambda scope, receive, send: None)
+def adapted_wsgi(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+@WerkzeugRequest.application
+def werkzeug(request: Any) -> Any:
+    return WerkzeugResponse()
+
+
+async def plain_asgi(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def plain_awaitable(scope: Any, receive: Any, send: Any) -> Any:
+    return plain_asgi(scope, receive, send)
+
+
+async def configured_asgi(name: str, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class Callable3:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def method(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+async def any_asgi(*arguments: Any) -> None: ...
+
+
+class AnyCallable3:
+    async def __call__(self, *arguments: Any) -> None: ...
+
+
+class Endpoint(HTTPEndpoint):
+    """The class is an app: its instances are awaited."""
+
+
+@wraps(lambda environ, start_response: None)
+def adapted_asgi(scope: Any, receive: Any, send: Any) -> Any:
+    return plain_asgi(scope, receive, send)
+
+
+def anything(*arguments: Any) -> Any:
+    return arguments
+
+
+def webpy() -> Any:
+    return web.application(("/", "page"), {})
+
+
+def pyramid() -> Any:
+    return Configurator().make_wsgi_app()
+
+
+def memory() -> Settings:
+    return Settings.from_env({}, redis_url="memory://")
+
+
+# Django's instances need the settings of a site, their classes do not.
+WSGI_APPS: dict[str, Callable[[], Any]] = {
+    "Flask": lambda: Flask("site"),
+    "Flask's wsgi_app": lambda: Flask("site").wsgi_app,
+    "Django": lambda: object.__new__(WSGIHandler),
+    "Pyramid": pyramid,
+    "web.py": lambda: webpy().wsgifunc(),
+    "Bottle": Bottle,
+    "Bottle's default": default_app,
+    "Beaker": lambda: SessionMiddleware(plain),
+    "werkzeug": lambda: werkzeug,
+    "werkzeug's dispatcher": lambda: DispatcherMiddleware(plain),
+    "a proxy of nothing": lambda: current_app,
+    "WebOb": lambda: wsgify(lambda request: None),
+    "Prometheus": prometheus_client.make_wsgi_app,
+    "a validator": lambda: validator(plain),
+    "this middleware": lambda: wsgi.PresenceMiddleware(plain, settings=memory()),
+    "a function": lambda: plain,
+    "a generator": lambda: generating,
+    "a lambda": lambda: lambda environ, start_response: [],
+    "a partial": lambda: partial(configured, "site"),
+    "a partial of an object": lambda: partial(Callable2()),
+    "an object": Callable2,
+    "a method": lambda: Callable2().method,
+    "a class": lambda: Pep3333,
+    "a class with __new__": lambda: Respond,
+    "a class of a metaclass": lambda: Called,
+    "decorated": lambda: adapted_wsgi,
+    "a function of anything": lambda: anything,
+    "a mock": Mock,
+    "builtin": lambda: operator.call,
+}
+ASGI_APPS: dict[str, Callable[[], Any]] = {
+    "Starlette": Starlette,
+    "FastAPI": FastAPI,
+    "Django": lambda: object.__new__(ASGIHandler),
+    "a router": Router,
+    "a route": lambda: Route("/", Endpoint),
+    "an endpoint": lambda: Endpoint,
+    "static files": lambda: StaticFiles(check_dir=False),
+    "a WSGI app as ASGI": lambda: WsgiToAsgi(plain),  # type: ignore[no-untyped-call]
+    "Prometheus": prometheus_client.make_asgi_app,
+    "this middleware": lambda: asgi.PresenceMiddleware(plain_asgi, settings=memory()),
+    "a function": lambda: plain_asgi,
+    "a function that returns an awaitable": lambda: plain_awaitable,
+    "a partial": lambda: partial(configured_asgi, "site"),
+    "an object": Callable3,
+    "a method": lambda: Callable3().method,
+    "decorated": lambda: adapted_asgi,
+    "a coroutine function of anything": lambda: any_asgi,
+    "an object of anything": AnyCallable3,
+    "a function of anything": lambda: anything,
+    "a mock": AsyncMock,
+    "builtin": lambda: operator.call,
+}
+BOTH = {"a function of anything", "a mock", "builtin"}
+"""Those of which it cannot be known."""
+
+
+@pytest.mark.parametrize("name", WSGI_APPS)
+def test_a_wsgi_app_is_one(name: str) -> None:
+    check_app(WSGI_APPS[name](), "wsgi")
+
+
+@pytest.mark.parametrize("name", ASGI_APPS)
+def test_an_asgi_app_is_one(name: str) -> None:
+    check_app(ASGI_APPS[name](), "asgi")
+
+
+@pytest.mark.parametrize("name", sorted(ASGI_APPS.keys() - BOTH - {"an endpoint"}))
+def test_an_asgi_app_is_refused_by_the_wsgi_wrapper(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"is for ASGI, not for WSGI: .*presence_middleware\.asgi,"
+    ):
+        check_app(ASGI_APPS[name](), "wsgi")
+
+
+UNKNOWN = {
+    *("a validator", "werkzeug", "WebOb", "a class", "a class with __new__"),
+    "a class of a metaclass",
+}
+
+
+@pytest.mark.parametrize("name", sorted(WSGI_APPS.keys() - BOTH - UNKNOWN - {"a proxy of nothing"}))
+def test_a_wsgi_app_is_refused_by_the_asgi_wrapper(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"is for WSGI, not for ASGI: .*presence_middleware\.wsgi,"
+    ):
+        check_app(WSGI_APPS[name](), "asgi")
+
+
+def create_app() -> Any:
+    return plain
+
+
+def with_one(argument: Any) -> Any:
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("app", "protocol", "remedy"),
+    [
+        (Flask, "wsgi", "is a class: pass an instance of it, Flask(...)"),
+        (FastAPI, "asgi", "is a class: pass an instance of it, FastAPI(...)"),
+        (Starlette, "wsgi", "is a class"),
+        (Bottle, "wsgi", "is a class"),
+        (WSGIHandler, "wsgi", "is a class"),
+        (Callable2, "wsgi", "is a class"),
+        (Callable3, "asgi", "is a class"),
+        (create_app, "wsgi", "cannot be called with (environ, start_response)"),
+        (create_app, "wsgi", "if it makes the app, call it: create_app()"),
+        (create_app, "asgi", "cannot be called with (scope, receive, send)"),
+        (
+            with_one,
+            "asgi",
+            "with_one is no ASGI app: it cannot be called with (scope, receive, send)",
+        ),
+        (None, "wsgi", "None cannot be called"),
+        (None, "asgi", "None cannot be called"),
+        ("shop:app", "wsgi", "an instance of builtins.str cannot be called"),
+        (operator, "wsgi", "the module operator cannot be called: pass the WSGI app"),
+        (webpy(), "wsgi", "call its wsgifunc()"),
+        (Configurator(), "wsgi", "call its make_wsgi_app()"),
+    ],
+)
+def test_what_is_no_app_is_refused_with_the_remedy(app: Any, protocol: Any, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_app(app, protocol)
+    assert remedy in str(caught.value)
+    assert (app is create_app) == ("if it makes the app" in str(caught.value))

@@ -14,16 +14,21 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from django.http import parse_cookie
+from flask import Flask, session
 from redis import Redis
+from werkzeug.test import Client
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.identity import SecretHasher
 
+from .asking import Request, ids
 from .conftest import Server, wait_until
 from .servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
 
@@ -94,7 +99,7 @@ class Site:
         """How its server is started, and with which variable besides."""
         app = f"tests.login_sites.{self.app}"
         if not (is_bare or self.wraps_itself):
-            served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}:application"
+            served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}_app:application"
             serve = uvicorn if self.is_asgi else _wsgi_server
             return serve(served, workers), {"PRESENCE_APP": f"{app}()"}
         if self.is_asgi:
@@ -601,6 +606,73 @@ def test_any_public_key_that_the_site_is_told_verifies_and_no_other(
     here.browser.log_in()
     here.browser.client.get("/me")
     assert (here.identity == KNOWN) is is_known
+
+
+IN_COOKIES = [name for name in LOCAL if "fastapi" not in name]
+
+
+@pytest.mark.parametrize("name", IN_COOKIES)
+def test_of_two_cookies_with_one_name_the_frameworks_choice_names_the_user(
+    name: str, local: Open
+) -> None:
+    """A site that changed the path or domain of its cookie gets both for a while."""
+    site = SITES[name]
+    here = local(site, offline(site.settings))
+    client = here.browser.client
+    cookies = []
+    for user in (USER, "43"):
+        response = client.post(f"/login?user={user}")
+        cookies.append(response.headers.get_list("set-cookie")[0].partition(";")[0])
+        client.cookies.clear()
+    [cookie, _, _] = cookies[0].partition("=")
+    one, other = cookies
+    chosen = []
+    for pair in ((one, other), (other, one), (one, f"{cookie}="), (f"{cookie}=", one)):
+        response = client.get("/me", headers={"Cookie": "; ".join(("a=1", *pair, "b=2"))})
+        chosen.append(response.text.split()[0])
+        user_id = here.identity.id if here.identity and here.identity.kind == "user" else "nobody"
+        assert user_id == chosen[-1]
+        client.cookies.clear()
+    assert set(chosen[:2]) == {USER, "43"}
+
+
+@pytest.mark.parametrize("header", ["sessionid=a; sessionid=b", "sessionid=b; x=1; sessionid=a"])
+def test_of_two_django_sessions_the_last_one_counts_as_for_django(header: str) -> None:
+    identity = {"PRESENCE_IDENTITY": "user=django-session", "PRESENCE_SECRET": SECRET}
+    django_key = parse_cookie(header)["sessionid"]
+    assert ids(offline(identity), Request([("Cookie", header.encode())])) == SecretHasher(SECRET)(
+        django_key
+    )
+
+
+def test_of_two_plain_cookies_the_first_one_counts() -> None:
+    settings = offline({"PRESENCE_IDENTITY": "user=cookie:sid:raw"})
+    assert ids(settings, Request([("Cookie", b"a=0; sid=a; sid=b")])) == "a"
+
+
+@pytest.mark.parametrize("key", ["user", "account.id"])
+def test_a_user_with_a_uuid_in_flasks_session_is_found_by_it(
+    key: str, variables: dict[str, str], presence: Presence
+) -> None:
+    user = uuid4()
+    app = Flask("a_site")
+    app.secret_key = SECRET
+
+    @app.get("/")
+    def home() -> str:
+        session.update(user=user, account={"id": user})
+        return "hello"
+
+    identity = f"user=flask-session:{key}"
+    told = {"PRESENCE_IDENTITY": identity, "PRESENCE_SESSION_SECRET": SECRET}
+    wrapped = wsgi.PresenceMiddleware(app, settings=Settings.from_env({**variables, **told}))
+    client = Client(wrapped)
+    for _ in range(2):  # the second brings the cookie
+        client.get("/")
+    assert wrapped.recorder.flush()
+    assert [seen.id for seen in presence.online()] == [str(user)]
+    assert presence.is_online(str(user))
+    wrapped.recorder.close()
 
 
 def test_the_key_of_a_django_session_is_counted_hashed(

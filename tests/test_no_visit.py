@@ -318,7 +318,7 @@ async def asgi(scope, receive, send):
 def rooted(root: str) -> Command:
     """uvicorn behind a proxy that takes `root` off the paths that it passes on."""
     return lambda port: [
-        *uvicorn("presence_middleware.asgi:application")(port),
+        *uvicorn("presence_middleware.asgi_app:application")(port),
         "--root-path",
         root,
     ]
@@ -327,8 +327,8 @@ def rooted(root: str) -> Command:
 @pytest.mark.parametrize(
     ("command", "app", "exclude", "targets"),
     [
-        (gunicorn("presence_middleware.wsgi:application"), "inside:wsgi", "", {}),
-        (uvicorn("presence_middleware.asgi:application"), "inside:asgi", "", {}),
+        (gunicorn("presence_middleware.wsgi_app:application"), "inside:wsgi", "", {}),
+        (uvicorn("presence_middleware.asgi_app:application"), "inside:asgi", "", {}),
         (
             rooted("/api"),
             "inside:asgi",

@@ -21,7 +21,7 @@ MODULES = [
     *(
         found.name
         for found in pkgutil.walk_packages(presence_middleware.__path__, "presence_middleware.")
-        if not found.name.endswith("__main__")
+        if not found.name.endswith(("__main__", "_app"))  # importing these runs a site
     ),
 ]
 

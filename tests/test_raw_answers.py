@@ -27,8 +27,6 @@ def wsgiref(app: str) -> Command:
 
 
 def hypercorn(app: str) -> Command:
-    # It looks for a module's own variables only, not for what the module's `__getattr__` has.
-    app = app.replace(":application", ":__getattr__('application')")
     return lambda port: ["hypercorn", app, f"--bind=127.0.0.1:{port}"]
 
 
@@ -145,7 +143,7 @@ def differences(here: WebServer, there: WebServer, requests: dict[str, bytes]) -
 def test_raw_answers_are_those_of_the_bare_app(
     serve: Serve, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
-    application = f"presence_middleware.{kind(serve)}:application"
+    application = f"presence_middleware.{kind(serve)}_app:application"
     requests = dict(REQUESTS[kind(serve)])
     if serve is hypercorn:
         del requests["an upload broken off"]  # the bare one, too, says 400 or 500 as it comes

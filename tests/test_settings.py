@@ -15,7 +15,7 @@ from presence_middleware.connections.url import hide_credentials
 from presence_middleware.recorder import recorder_for
 from presence_middleware.settings import variable
 
-SECRET = "s3cret-" * 4  # none of the project's: any text of 16 characters or more
+SECRET = "s3cret-" * 5  # none of the project's: any text of 16 characters or more
 
 # Of each setting: texts that are wrong, and what the message must say of the accepted form.
 WRONG: Mapping[str, tuple[list[str], str]] = {
@@ -76,7 +76,13 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         ["short", "fifteen-letters", "sixteen with blanks", "sechzehn-Zeichen-ä"],
         "at least 16 letters, digits or marks, such as PRESENCE_BOARD_TOKEN=",
     ),
-    "app": (["module", "module:", ":app", "a.b:c()()", "a b:c", "a:b(1)"], "package.module:app"),
+    "app": (
+        [
+            *("module:", ":app", "a.b:c()()", "a b:c", "a:b c", "a-b:c", "a:b(", "a:b[0]", "a:1"),
+            *("a:b(c)", "a:b(c())", "a:b(*[1])", "a:b(**{})", "a:b=c", "a:lambda: c", "a:b:c"),
+        ],
+        "package.module:app or package.module:create_app()",
+    ),
 }
 
 
@@ -293,7 +299,45 @@ def test_what_is_signed_needs_the_secret_of_the_framework(source: str) -> None:
     (problem,) = problems_of(chain)
     assert source in problem
     assert "needs PRESENCE_SESSION_SECRET" in problem
-    assert settings_of({**chain, "PRESENCE_SESSION_SECRET": "dev"}).identity[0].type.signed
+    assert settings_of({**chain, "PRESENCE_SESSION_SECRET": SECRET}).identity[0].type.signed
+
+
+PUBLIC_KEY = "-----BEGIN PUBLIC KEY-----\nM\n-----END PUBLIC KEY-----"
+LONG, SHORT = "l" * 32, "s" * 31
+
+
+@pytest.mark.parametrize("secret", [SHORT, "dev"])
+def test_a_secret_that_is_too_short_for_tokens_is_refused(secret: str) -> None:
+    settings = {"PRESENCE_IDENTITY": "user=bearer:sub", "PRESENCE_SESSION_SECRET": secret}
+    (problem,) = problems_of(settings)
+    assert "user=bearer:sub" in problem
+    assert "PRESENCE_SESSION_SECRET" in problem
+    assert "at least 32 bytes" in problem
+    assert f"not {len(secret)}:" in problem
+    assert "token_urlsafe(32)" in problem
+    assert "public key" in problem
+    assert secret not in problem
+
+
+@pytest.mark.parametrize(
+    ("source", "secret"),
+    [
+        ("user=bearer:sub", LONG),
+        ("user=bearer:sub", "ü" * 16),
+        ("user=bearer:sub", PUBLIC_KEY),
+        ("user=bearer:sub", f"{LONG},{LONG}2"),
+        ("user=flask-session:user", SHORT),
+        ("user=starlette-session:user", SHORT),
+        ("user=auth-tkt", SHORT),
+        ("user=bearer:sub", f"{SHORT}, {SHORT}"),  # which may be a single one
+        ("user=bearer:sub, user=flask-session:user", f"{LONG},{SHORT}"),
+    ],
+)
+def test_a_secret_that_is_long_enough_or_signs_no_tokens_is_accepted(
+    source: str, secret: str
+) -> None:
+    settings = {"PRESENCE_IDENTITY": source, "PRESENCE_SESSION_SECRET": secret}
+    assert settings_of(settings).session_secret[0] == secret
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_logout_on_one_worker_holds_on_all(
 def test_an_unreachable_redis_does_not_stop_a_site_nor_change_what_it_answers(
     tmp_path: Path, serve: Callable[[str], Command], kind: str
 ) -> None:
-    bare, wrapped = f"tests.live_site:{kind}_plain", f"presence_middleware.{kind}:application"
+    bare, wrapped = f"tests.live_site:{kind}_plain", f"presence_middleware.{kind}_app:application"
     nowhere = {"PRESENCE_REDIS_URL": f"redis://127.0.0.1:{free_port()}", "PRESENCE_APP": bare}
     with (
         WebServer(serve(bare), ROOT, tmp_path / "bare") as plain,

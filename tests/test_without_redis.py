@@ -136,7 +136,7 @@ def test_wrapping_brings_no_redis_client_until_the_first_visit() -> None:
     program = """
 import sys
 from presence_middleware import asgi, wsgi
-wsgi.PresenceMiddleware(None), asgi.PresenceMiddleware(None)
+wsgi.PresenceMiddleware(print), asgi.PresenceMiddleware(print)
 print("redis" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,9 +1,10 @@
 """`embedded://`: a real Valkey or Redis server that the processes of this user share on a socket.
 
-Whoever comes first starts it. Each process that uses it holds a shared lock, its *share*;
-`supervisor.py`, which says what the lock files mean, stops the server after the last share is
-gone. Nothing here blocks for longer than the times below, nothing is held across a fork, and no
-thread waits for another.
+The first process to use it starts it, with a supervisor. Each process that uses it holds a shared
+lock, its *share*; the supervisor stops the server after the last share is gone. The server ends
+with its supervisor; the next `serve` then starts both. `supervisor.py` explains the lock files and
+how the data is kept. Nothing here blocks for longer than the times below, nothing is held across a
+fork, and no thread waits for another.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ JOIN_SECONDS = 1.0  # without starting one: somebody may be about to
 ANSWER_SECONDS = 0.5
 POLL_SECONDS = 0.01
 LOG_CHARACTERS = 600
-LAUNCHES = 2  # the first may have met the last moments of an older server
+LAUNCHES = 2  # the first may have found a server that was ending
 
 __all__ = [
     "NO_SERVER",

@@ -1,16 +1,21 @@
-"""The process that owns an embedded server: starts it, waits for its last user, saves and stops it.
+"""The process that owns an embedded server: it starts the server, and ends it after its last user.
 
 `launcher.py` runs this file by its path, in a session of its own, with the standard library only.
-All that is kept lies in one directory. Three lock files in it say who is alive; they are never
-deleted, and the kernel unlocks them however their holders die:
+All files lie in one directory. Three lock files in it show who is alive. They are never deleted,
+and the kernel unlocks them however their holders die:
 
-- `users.lock`: shared by every process that uses the server. Who gets it exclusively knows that
-  nobody is left, and that nobody can arrive before it is let go.
+- `users.lock`: shared by every process that uses the server. Whoever locks it exclusively knows
+  that no user is left, and that none can arrive before it is unlocked.
 - `supervisor.lock`: exclusive, the supervisor's.
-- `server.lock`: exclusive, inherited by the server, so that its data never has two of them.
+- `server.lock`: exclusive, inherited by the server, so that its data never has two servers.
 
-The supervisor lives exactly as long as its server. Whoever finds no supervisor starts one, which
-takes over a server that is still alive.
+The server does not outlive its supervisor, however that ends: Linux terminates it, and elsewhere a
+guard process does. A process that finds no supervisor starts one, which waits for a server that is
+still ending.
+
+The data is in an append-only file, the journal: a server that is killed, or whose machine crashes,
+loses about a second. A journal that is missing is made from the data in memory. Until that is done,
+and while the disk is full, the server saves snapshots instead, each minute and at its end.
 """
 
 from __future__ import annotations
@@ -23,34 +28,60 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 USERS_LOCK = "users.lock"
 SUPERVISOR_LOCK = "supervisor.lock"
 SERVER_LOCK = "server.lock"
 SOCKET = "server.sock"
 LOG = "server.log"
+SNAPSHOT = "presence.rdb"
 
 POLL_SECONDS = 0.1
+JOURNAL_SECONDS = 1.0  # between two looks at the journal
+ANSWER_SECONDS = 0.5
 STOP_SECONDS = 30.0  # to write the data of millions of users to a slow disk
 LOG_BYTES = 64 * 1024
+REPLY_BYTES = 8192
 STDERR = 2
+PR_SET_PDEATHSIG = 1
 
+SNAPSHOTS = "60 1"  # seconds, and changes in them
 SERVER_OPTIONS = {
     "port": "0",  # no network
     "unixsocket": SOCKET,  # relative to the directory: a whole path may be too long for a socket
     "unixsocketperm": "700",
     "daemonize": "no",
     "loglevel": "warning",
-    "dbfilename": "presence.rdb",
-    "save": "60 1",  # at the end, and each minute in case of a crash
-    "appendonly": "no",
+    "dbfilename": SNAPSHOT,
+    "appendfsync": "everysec",
     "stop-writes-on-bgsave-error": "no",  # a full disk should not stop what is kept in memory
     "maxmemory-policy": "noeviction",
 }
+# Until it has written a new journal, which it tries again and again, the server works without one.
+NEW_JOURNAL = (
+    "CONFIG SET appendonly no",
+    f'CONFIG SET save "{SNAPSHOTS}"',
+    "CONFIG SET shutdown-on-sigterm force",  # also if it cannot save; unknown to Redis 6
+    "CONFIG SET appendonly yes",
+)
+COMPLETE_JOURNAL = {
+    b"aof_enabled:1",
+    b"aof_rewrite_in_progress:0",
+    b"aof_rewrite_scheduled:0",
+    b"aof_last_bgrewrite_status:ok",
+}
+# Each is sent if the server refused the one before. It refuses to end while it writes its first
+# journal, and if it cannot save a snapshot.
+FAREWELL = ("SHUTDOWN", "CONFIG SET appendonly no", "SHUTDOWN SAVE", "SHUTDOWN NOSAVE")
 
 
 def open_lock(path: str | os.PathLike[str]) -> int:
-    """A new open file description of the lock file, made when missing, and closed by `exec`."""
+    """Open a lock file, and create it if it is missing.
+
+    Each call returns a descriptor with a lock of its own, which executed programs do not inherit.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if descriptor > STDERR:
         return descriptor
@@ -62,7 +93,7 @@ def open_lock(path: str | os.PathLike[str]) -> int:
 
 
 def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take the lock, or say False at once when somebody holds it."""
+    """Take the lock. Return False at once if another descriptor holds it."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,70 +101,173 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def _options() -> list[str]:
-    return [
-        word for name, value in SERVER_OPTIONS.items() for word in (f"--{name}", *value.split())
-    ]
+def ask(command: str, seconds: float = ANSWER_SECONDS) -> bytes:
+    """Send a command to the server in the current directory, and return its reply.
+
+    The reply is empty if there is none within `seconds`, or if the server ended.
+    """
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
+        connection.settimeout(seconds)
+        connection.connect(SOCKET)
+        connection.sendall(f"{command}\r\n".encode())
+        return connection.recv(REPLY_BYTES)
+    return b""
+
+
+def has_journal() -> bool:
+    """Return whether the current directory has a complete journal that no snapshot is newer than.
+
+    A server that was started with a journal loads no snapshot.
+    """
+    here = Path()
+    # A server of version 7 or later has a directory with a manifest, an older one a single file.
+    complete = [*here.glob("appendonlydir/*.manifest"), *here.glob("appendonly.aof")]
+    files = [*complete, *here.glob("appendonlydir/*.aof")]
+    written = [path.stat().st_mtime_ns for path in files]
+    saved = [path.stat().st_mtime_ns for path in here.glob(SNAPSHOT)]
+    return bool(complete) and max(written) >= max(saved, default=0)
+
+
+def ending_with_parent() -> Callable[[], None] | None:
+    """Return what a child must call so that Linux terminates it as soon as this process ends.
+
+    Return None on other systems.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            set_option = ctypes.CDLL(None).prctl
+            parent = os.getpid()
+
+            def in_child() -> None:
+                set_option(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+                if os.getppid() != parent:  # it ended before the line above
+                    os._exit(1)
+
+            return in_child
+    return None
 
 
 class Server:
     """The server in the current directory: a new child, or one that an earlier supervisor left."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = open_lock(SERVER_LOCK)
+        self._saves_snapshots = True
+        self._next_look = 0.0
+
+    def start(self, program: str) -> None:
+        """Start the server, unless one is alive, and make sure that it ends with this process."""
+        in_child = ending_with_parent()
         if try_lock(self._lock):
-            command = [program, *_options()]
-            self._child = subprocess.Popen(command, pass_fds=[self._lock])  # noqa: S603
+            self._saves_snapshots = not has_journal()
+            command = [program, *self._options()]
+            self._child = subprocess.Popen(  # noqa: S603
+                command,
+                pass_fds=[self._lock],
+                preexec_fn=in_child,  # noqa: PLW1509 (this process has one thread)
+            )
             os.close(self._lock)  # the lock is the server's alone now
             self._lock = open_lock(SERVER_LOCK)
+        if self._child is None or in_child is None:
+            start_guard()
+
+    def _options(self) -> list[str]:
+        options = {
+            **SERVER_OPTIONS,
+            "appendonly": "no" if self._saves_snapshots else "yes",
+            "save": SNAPSHOTS if self._saves_snapshots else "",
+        }
+        return [
+            word
+            for name, value in options.items()
+            for word in (f"--{name}", *(value.split() or [""]))
+        ]
 
     def is_gone(self) -> bool:
-        """True once the server has ended, and a child of it that may be saving, too."""
+        """Return whether the server has ended, and a child of it that may be saving, too."""
         if self._child is not None:
             self._child.poll()  # leaves no zombie
         return try_lock(self._lock)
 
+    def keep_journal(self) -> None:
+        """Have the server write a journal, and snapshots as long as it has no complete one.
+
+        To be called often: the server is asked at most once a second.
+        """
+        if time.monotonic() < self._next_look:
+            return
+        facts = set(ask("INFO persistence").split(b"\r\n"))
+        if b"loading:0" not in facts:
+            return  # it is not up yet
+        self._next_look = time.monotonic() + JOURNAL_SECONDS
+        is_refused = b"aof_last_write_status:err" in facts  # then the server refuses all writes
+        if is_refused or b"aof_enabled:0" in facts:
+            self._saves_snapshots = True
+            for command in NEW_JOURNAL:
+                ask(command)
+        elif self._saves_snapshots and facts >= COMPLETE_JOURNAL:
+            self._saves_snapshots = False
+            ask('CONFIG SET save ""')
+            Path(SNAPSHOT).unlink(missing_ok=True)  # its data is in the journal
+
     def stop(self) -> None:
-        """Have the data saved and the server ended; kill it when it cannot do so in time."""
-        if not self.is_gone():
-            self._ask_to_stop()
+        """Have the data saved and the server ended; kill it if it does not end in time."""
         deadline = time.monotonic() + STOP_SECONDS
+        if not self.is_gone():
+            self._ask_to_stop(deadline)
         while not self.is_gone() and time.monotonic() < deadline:
             time.sleep(0.01)
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
-    def _ask_to_stop(self) -> None:
-        if self._child is not None:
-            deleted = os.fstat(self._lock).st_nlink == 0  # no folder to save to: it would refuse
-            self._child.send_signal(signal.SIGKILL if deleted else signal.SIGTERM)  # TERM saves
+    def _ask_to_stop(self, deadline: float) -> None:
+        if os.fstat(self._lock).st_nlink == 0 and self._child is not None:
+            self._child.kill()  # its folder was deleted: there is nowhere to save to
             return
-        # Not our child: its process id could be another's by now, or be of another container.
-        with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
-            connection.settimeout(STOP_SECONDS)
-            connection.connect(SOCKET)
-            connection.sendall(b"SHUTDOWN SAVE\r\n")
-            connection.recv(1)  # nothing: it has ended
+        for command in FAREWELL:
+            if not ask(command, max(deadline - time.monotonic(), ANSWER_SECONDS)):
+                break
+        if self._child is not None:
+            self._child.terminate()  # in case it was not yet listening
+
+
+def start_guard() -> None:
+    """Fork a process that stops the server when this one ends, even if it is killed."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(reader)  # `writer` stays open for as long as this process lives
+        return
+    os.dup2(reader, 0)
+    os.closerange(STDERR + 1, writer + 1)  # with this process's copies of the locks
+    os.read(0, 1)  # returns when the supervisor has ended
+    Server().stop()
+    os._exit(0)
 
 
 def watch(server: Server) -> None:
     """Return when the server has ended or has no users left; then none can come until we exit."""
     users = open_lock(USERS_LOCK)  # never closed
     while not server.is_gone() and not try_lock(users):
+        server.keep_journal()
         if os.fstat(STDERR).st_size > LOG_BYTES:
             os.ftruncate(STDERR, 0)
         time.sleep(POLL_SECONDS)
 
 
 def take_charge(handed: int) -> bool:
-    """Trade the starter's lock for one of our own. A process that was forked from the starter at
-    the wrong moment has a copy of `handed`, and would hold it for as long as it lives."""
+    """Trade the starter's lock for one of our own. Return False if another starter was quicker.
+
+    A process that was forked from the starter at the wrong moment has a copy of `handed`, and would
+    hold that lock for as long as it lives.
+    """
     own = open_lock(SUPERVISOR_LOCK)
     fcntl.flock(handed, fcntl.LOCK_UN)
     os.close(handed)
-    return try_lock(own)  # else another starter was quicker
+    return try_lock(own)
 
 
 def main(directory: str, program: str, handed: int) -> None:
@@ -145,8 +279,9 @@ def main(directory: str, program: str, handed: int) -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starting thread may have blocked some
-    server = Server(program)
+    server = Server()
     try:
+        server.start(program)
         watch(server)
     finally:
         server.stop()

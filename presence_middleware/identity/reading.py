@@ -29,9 +29,14 @@ def token(name: str) -> str:
     return name
 
 
-def cookie(name: str) -> Read:
-    """The first cookie of that name: browsers send the most specific path first (RFC 6265 5.4)."""
-    find = re.compile(rf'(?:^|;)[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)').search
+def cookie(name: str, *, last: bool = False) -> Read:
+    """Return a reader of a cookie: of several with that name the first one, or the `last`.
+
+    Browsers send the cookie of the most specific path first (RFC 6265 5.4), and Werkzeug takes that
+    one. Starlette, Django, WebOb, web.py, Bottle and Beaker take the last one.
+    """
+    pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
+    find = re.compile(rf"(?s:.*;)?{pair}").match if last else re.compile(rf"(?:^|;){pair}").search
 
     def read(request: Request) -> str | None:
         cookies = request.header("cookie")

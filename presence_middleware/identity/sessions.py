@@ -2,6 +2,9 @@
 
 The cryptography is the libraries' own (itsdangerous, WebOb, Pyramid, PyJWT), each imported when a
 source of its kind is made. Whatever is expired, tampered with, foreign or garbage is nobody.
+
+Of several cookies with one name, each source takes the one that its framework takes: the first one
+for Flask, the last one for the others.
 """
 
 import base64
@@ -12,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b, sha1
 from typing import Any
+from uuid import UUID
 
 from ..request import Request
 from .reading import Read, Signing, as_id, cookie, nested
@@ -22,6 +26,7 @@ FLASK_SECONDS = 31 * DAY
 STARLETTE_SECONDS = 14 * DAY
 PYRAMID_SECONDS = 1200
 LONGEST = 8192  # characters of a cookie or token; browsers send half of it
+TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
@@ -47,7 +52,7 @@ def flask_session(argument: str, signing: Signing) -> Read:
         session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
         return session, signed.timestamp() + FLASK_SECONDS
 
-    return _session_cookie(argument, [verify], signing)
+    return _session_cookie(argument, [verify], signing, to_id=_flask_id, last=False)
 
 
 def starlette_session(argument: str, signing: Signing) -> Read:
@@ -94,7 +99,7 @@ def auth_tkt(argument: str, signing: Signing) -> Read:
 
         return verify
 
-    return _verified(cookie(name), list(map(verifier, signing.secrets)), as_id, signing)
+    return _verified(cookie(name, last=True), list(map(verifier, signing.secrets)), as_id, signing)
 
 
 def _unquoted(value: str) -> str:
@@ -139,6 +144,14 @@ def _token(request: Request) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
+def can_verify_tokens(secret: str) -> bool:
+    """Return whether `secret` is long enough for HS256; every public key (PEM) is.
+
+    PyJWT warns of a shorter one at each token. Where warnings are errors, it accepts no token.
+    """
+    return len(secret.encode()) >= TOKEN_SECRET_BYTES
+
+
 def _algorithms(secret: str) -> list[str]:
     """A public key never serves as a shared secret: whoever has it could sign with it."""
     if secret.lstrip().startswith("-----BEGIN"):
@@ -146,20 +159,32 @@ def _algorithms(secret: str) -> list[str]:
     return ["HS256", "HS384", "HS512"]
 
 
-def _session_cookie(argument: str, verifiers: list[Verify], signing: Signing) -> Read:
-    """`KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own."""
+def _session_cookie(
+    argument: str,
+    verifiers: list[Verify],
+    signing: Signing,
+    *,
+    to_id: Callable[[object], str | None] = as_id,
+    last: bool = True,
+) -> Read:
+    """Read `KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own.
+
+    `to_id` makes an id of the value under that key. `last` chooses among cookies with one name.
+    """
     key, _, name = argument.partition("@")
     return _verified(
-        cookie(name or "session"),
+        cookie(name or "session", last=last),
         verifiers,
-        lambda session: as_id(_untagged(nested(session, key))),
+        lambda session: to_id(nested(session, key)),
         signing,
     )
 
 
-def _untagged(value: object) -> object:
-    """A UUID in Flask's session stands as `{" u": hexadecimal}`."""
-    return value[" u"] if isinstance(value, Mapping) and set(value) == {" u"} else value
+def _flask_id(value: object) -> str | None:
+    """Return the id that a value of Flask's session is. A UUID is stored as `{" u": hex}`."""
+    if isinstance(value, Mapping) and set(value) == {" u"}:
+        return str(UUID(value[" u"]))
+    return as_id(value)
 
 
 def _verified(

@@ -76,7 +76,7 @@ def cookie(name: str, _: Signing) -> Read:
 
 def django_session(name: str, _: Signing) -> Read:
     """The key of a Django session: a login's as well as a guest's, and opaque."""
-    return reading.cookie(name or "sessionid")
+    return reading.cookie(name or "sessionid", last=True)
 
 
 def header(name: str, _: Signing) -> Read:

@@ -109,7 +109,7 @@ async def measured(url: str, days: int, hours: int) -> tuple[Held, Held, Held, i
     settings = Settings.from_env(
         {}, redis_url=url, prefix="bench", history=f"{days}d", board_path="/presence"
     )
-    app = asgi.PresenceMiddleware(None, settings=settings)  # type: ignore[arg-type]
+    app = asgi.PresenceMiddleware(lambda *_: None, settings=settings)  # type: ignore[arg-type]
     await app.presence.count()  # connects
     meter = Meter()
     with meter.running():
