@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from .board import asgi_board
 from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
+from .loading import check_app
 from .presence import AsyncPresence
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, VISIT, AsgiRequest
@@ -41,6 +42,7 @@ class PresenceMiddleware:
         self.app = app
         self._problem: SettingsError | None = None
         try:
+            check_app(app, "asgi")
             self.recorder = recorder_for(settings, client, clock)
             self.presence = AsyncPresence(backend=self.recorder.backend)
             self._board = asgi_board(self.recorder.settings, self.presence)

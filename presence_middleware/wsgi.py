@@ -6,6 +6,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from .board import wsgi_board
 from .connections import Clock
+from .loading import check_app
 from .presence import Presence
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, USER, VISIT, WsgiRequest
@@ -31,6 +32,7 @@ class PresenceMiddleware:
 
         Raises `SettingsError` with everything that is wrong; never connects.
         """
+        check_app(app, "wsgi")
         self.app = app
         self.recorder = recorder_for(settings, client, clock)
         self.presence = Presence(backend=self.recorder.backend)

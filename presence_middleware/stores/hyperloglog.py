@@ -65,12 +65,13 @@ class HyperLogLog:
     def last_seen(self, id: str, now: float) -> NoReturn:
         self._refuse("tell when somebody was seen", "sorted-set can, minute-sets to the minute")
 
-    def leave(self, id: str, now: float) -> NoReturn:
-        self._refuse("take somebody offline", "sorted-set and minute-sets can")
-
-    def forget(self, id: str, now: float) -> Plan[None]:
-        """Nothing to do: a HyperLogLog keeps no ids."""
-        return
+    def depart(
+        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
+    ) -> Plan[float]:
+        """Erase nothing: a HyperLogLog keeps no ids. It can take nobody offline either."""
+        if not erase:
+            self._refuse("take somebody offline", "sorted-set and minute-sets can")
+        return moment
         yield
 
     def keys(self, now: float) -> list[str]:

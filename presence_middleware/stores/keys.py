@@ -89,6 +89,11 @@ def left(prefix: str, kind: str) -> str:
     return f"{prefix}:{kind}:left"
 
 
+def gone(prefix: str, kind: str) -> str:
+    """Sorted set: id of somebody who left, by last-seen time."""
+    return f"{prefix}:{kind}:gone"
+
+
 def forgotten(prefix: str, kind: str) -> str:
     """Sorted set: hexadecimal SHA-1 of an id by the moment it was erased. It lives for a window."""
     return f"{prefix}:{kind}:forgotten"

@@ -42,7 +42,7 @@ class MinuteSets:
         share = max(1, most * (self._earlier + 1) // minutes)
         self._writers = keys.writers(prefix, kind)
         self._script = RecordScript("minute_sets", prefix, kind, keep, share)
-        self._departures = Departures(prefix, kind, window, keep)
+        self._departures = Departures(prefix, kind, window, keep, most)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
         commands = [
@@ -94,20 +94,26 @@ class MinuteSets:
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
         minutes = keys.minutes_of(now, self.keep)
         asked = tuple(("SISMEMBER", self._key(minute), id) for minute in minutes)
-        *seen, left = yield Batch((*asked, self._departures.moment(id)), atomic=True)
+        *seen, gone = yield Batch((*asked, self._departures.last_seen(id)), atomic=True)
         moments = [float(m * keys.MINUTE) for m, is_in in zip(minutes, seen, strict=True) if is_in]
-        if (moment := score(left)) is not None and moment > now - self.keep:
+        if (moment := score(gone)) is not None and keys.minute_of(moment) in minutes:
             moments.append(moment)
         return max(moments, default=None)
 
-    def leave(self, id: str, now: float) -> Plan[None]:
-        removals = self._removals(id, now, self.keep)
-        yield Batch((*removals, *self._departures.leave(id, now)), atomic=True)
-
-    def forget(self, id: str, now: float) -> Plan[None]:
+    def depart(
+        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
+    ) -> Plan[float]:
         # A key outlives its last write by `keep` and some slack, and that may be a window late.
-        removals = self._removals(id, now, 2 * self.keep + keys.SLACK)
-        yield Batch((*removals, *self._departures.forget(id, now)), atomic=True)
+        reach = 2 * self.keep + keys.SLACK if erase else self.keep
+        minutes = keys.minutes_of(moment, reach)
+        departures = self._departures
+        names = (departures.left, departures.forgotten, departures.gone, *map(self._key, minutes))
+        script, first = "depart_minute_sets", minutes[0] * keys.MINUTE
+        command = departures.depart(
+            script, names, id, moment, is_server_time=is_server_time, erase=erase, more=(first,)
+        )
+        (at,) = yield Batch((command,))
+        return float(at)
 
     def keys(self, now: float) -> list[str]:
         return self._keys(now, self.keep)
@@ -118,14 +124,12 @@ class MinuteSets:
         yield Batch((("ZREMRANGEBYSCORE", self._writers, "-inf", silent),))
         if not is_server_time:
             return False
-        return (yield from clamp_future_scores(self._departures.keys, now))
+        names = (self._departures.left, self._departures.forgotten)
+        return (yield from clamp_future_scores(names, now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:
         (members,) = yield Batch((("SUNION", *self._keys(now, window)),))
         return set(texts(members))
-
-    def _removals(self, id: str, now: float, reach: float) -> tuple[tuple[str, str, str], ...]:
-        return tuple(("SREM", key, id) for key in self._keys(now, reach))
 
     def _keys(self, now: float, window: float) -> list[str]:
         return [self._key(minute) for minute in keys.minutes_of(now, window)]

@@ -6,13 +6,11 @@ it compiles a script once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
-from importlib.resources import files
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from . import keys
-from .departures import digest
+from .departures import digest, text_of
 from .plan import Batch, Command, Plan, score, texts
 
 CHUNK = 250  # members a command: one to two milliseconds of server time where there are a million
@@ -96,12 +94,6 @@ class RecordScript:
             noted = _noted(write)
             commands.append((*head, seconds(min(arrivals)), _joined(arrivals), *noted, "", *ids))
         return commands
-
-
-@cache
-def text_of(script: str) -> str:
-    """Return the text of one of the record scripts."""
-    return files(__package__).joinpath(f"{script}.lua").read_text("utf-8")
 
 
 def seconds(microseconds: int) -> str:

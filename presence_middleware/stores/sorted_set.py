@@ -31,7 +31,7 @@ class SortedSet:
         self._seen = keys.seen(prefix, kind)
         self._writers = keys.writers(prefix, kind)
         self._script = RecordScript("sorted_set", prefix, kind, keep, most)
-        self._departures = Departures(prefix, kind, window, keep)
+        self._departures = Departures(prefix, kind, window, keep, most)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
         return total(
@@ -116,16 +116,22 @@ class SortedSet:
         return [Sighting(id, moment_of(at)) for at, id in sorted(online, reverse=True)]
 
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
-        replies = yield Batch((("ZSCORE", self._seen, id), self._departures.moment(id)))
+        replies = yield Batch((("ZSCORE", self._seen, id), self._departures.last_seen(id)))
         moments = [moment for moment in map(score, replies) if moment is not None]
         newest = max(moments, default=None)
         return None if newest is None or newest <= now - self.keep else newest
 
-    def leave(self, id: str, now: float) -> Plan[None]:
-        yield Batch((("ZREM", self._seen, id), *self._departures.leave(id, now)), atomic=True)
-
-    def forget(self, id: str, now: float) -> Plan[None]:
-        yield Batch((("ZREM", self._seen, id), *self._departures.forget(id, now)), atomic=True)
+    def depart(
+        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
+    ) -> Plan[float]:
+        departures = self._departures
+        names = (self._seen, departures.left, departures.forgotten, departures.gone)
+        script = "depart_sorted_set"
+        command = departures.depart(
+            script, names, id, moment, is_server_time=is_server_time, erase=erase
+        )
+        (at,) = yield Batch((command,))
+        return float(at)
 
     def keys(self, now: float) -> list[str]:
         return [self._seen]
@@ -133,7 +139,8 @@ class SortedSet:
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         are_ahead = False
         if is_server_time:
-            names = (self._seen, *self._departures.keys)
+            left = self._departures
+            names = (self._seen, left.left, left.forgotten)
             are_ahead = yield from clamp_future_scores(names, now)
         # By score, never by rank: when two workers do this at once, ranks have moved for the
         # second, and it would remove people who are online.
@@ -143,6 +150,7 @@ class SortedSet:
         silent = now - self._window - 2 * keys.SLACK
         yield Batch(
             (
+                ("ZREMRANGEBYSCORE", self._departures.gone, "-inf", now - self.keep),
                 ("ZREMRANGEBYSCORE", self._writers, "-inf", silent),
                 ("ZREMRANGEBYSCORE", self._seen, "-inf", limit),
             )

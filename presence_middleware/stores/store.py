@@ -65,11 +65,14 @@ class Store(Protocol):
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
         """When an id was last seen, as far back as it is kept."""
 
-    def leave(self, id: str, now: float) -> Plan[None]:
-        """Takes an id offline: what arrived up to `now` no longer counts, nor is it recorded."""
+    def depart(
+        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
+    ) -> Plan[float]:
+        """Take an id offline, or erase it; return the moment at which that counts.
 
-    def forget(self, id: str, now: float) -> Plan[None]:
-        """Erases an id; sightings of what arrived up to `now` are refused."""
+        What arrived up to then no longer counts, nor is it recorded; whoever was seen since stays.
+        With `is_server_time` the moment is no later than the server's clock.
+        """
 
     def keys(self, now: float) -> list[str]:
         """The keys in which those of the window are."""
