@@ -1,6 +1,7 @@
 """The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any, TypeVar
 
 from .board import asgi_board
@@ -8,6 +9,7 @@ from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
+from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, VISIT, AsgiRequest
 from .settings import Settings
@@ -102,6 +104,16 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
         if self.recorder.has_pending:
             return await in_thread(self.recorder.read, plan)
         return await self.backend.async_driver.run(plan)
+
+    async def leave(self, id: Id | None, kind: str | None = None) -> None:
+        """Take `id` offline: at once, or as soon as Redis answers again."""
+        if (who := self.backend.queries.departing(id, kind)) is not None:
+            await in_thread(self.recorder.depart, who)
+
+    async def forget(self, id: Id | None, kind: str | None = None) -> None:
+        """Erase `id`: at once, or as soon as Redis answers again."""
+        if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
+            await in_thread(partial(self.recorder.depart, who, erase=True))
 
 
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:

@@ -17,6 +17,7 @@ from .connections import (
     driver,
     is_async,
 )
+from .departed import Departed
 from .queries import Queries
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards
@@ -47,7 +48,15 @@ class Backend:
             max(store.keep for store in self.stores.values()),
         )
         self.history = History(settings.prefix, settings.history)
-        self.queries = Queries(settings, self.clock, self.stores, self.layout, self.history)
+        self.departed = Departed(settings.window, settings.max_pending)
+        self.queries = Queries(
+            settings,
+            clock=self.clock,
+            stores=self.stores,
+            layout=self.layout,
+            history=self.history,
+            departed=self.departed,
+        )
 
     @cached_property
     def driver(self) -> Driver:

@@ -99,19 +99,27 @@ class Presence:
         """Forgets the peak: it is counted from now on."""
         self.backend.driver.run(self.backend.queries.reset_peak(kind))
 
-    def touch(self, id: Id, kind: str | None = None) -> None:
-        """Says that one is here now, where no request does."""
+    def touch(self, id: Id | None, kind: str | None = None) -> None:
+        """Record `id` as seen now, where no request does; None is nobody.
+
+        Raises `PresenceUnavailable` if there is no room for it (`PRESENCE_MAX_MEMBERS`).
+        """
         self.backend.driver.run(self.backend.queries.touch(id, kind))
 
-    def leave(self, id: Id, kind: str | None = None) -> None:
-        """Takes one offline at once: nothing that came before counts any more, on any worker.
+    def leave(self, id: Id | None, kind: str | None = None) -> None:
+        """Take `id` offline at once: nothing from before counts any more, on any worker.
 
-        Nor do connections that stay open, until their handler calls `identify` again.
+        Nor do connections that stay open, until their handler calls `identify` again. None is
+        nobody. Through the reader of a request it never raises `PresenceUnavailable`: where Redis
+        does not answer, the departure waits as sightings do.
         """
         self.backend.driver.run(self.backend.queries.leave(id, kind))
 
-    def forget(self, id: Id, kind: str | None = None) -> None:
-        """Erases one, last-seen time included; what came before, or is open, brings nobody back."""
+    def forget(self, id: Id | None, kind: str | None = None) -> None:
+        """Erase `id`, last-seen time included; nothing from before, or still open, brings it back.
+
+        None is nobody. Through the reader of a request it waits for Redis, as `leave` does.
+        """
         self.backend.driver.run(self.backend.queries.forget(id, kind))
 
     def run(self, plan: Plan[T]) -> T:
@@ -197,19 +205,27 @@ class AsyncPresence:
         """Forgets the peak: it is counted from now on."""
         await self.backend.async_driver.run(self.backend.queries.reset_peak(kind))
 
-    async def touch(self, id: Id, kind: str | None = None) -> None:
-        """Says that one is here now, where no request does."""
+    async def touch(self, id: Id | None, kind: str | None = None) -> None:
+        """Record `id` as seen now, where no request does; None is nobody.
+
+        Raises `PresenceUnavailable` if there is no room for it (`PRESENCE_MAX_MEMBERS`).
+        """
         await self.backend.async_driver.run(self.backend.queries.touch(id, kind))
 
-    async def leave(self, id: Id, kind: str | None = None) -> None:
-        """Takes one offline at once: nothing that came before counts any more, on any worker.
+    async def leave(self, id: Id | None, kind: str | None = None) -> None:
+        """Take `id` offline at once: nothing from before counts any more, on any worker.
 
-        Nor do connections that stay open, until their handler calls `identify` again.
+        Nor do connections that stay open, until their handler calls `identify` again. None is
+        nobody. Through the reader of a request it never raises `PresenceUnavailable`: where Redis
+        does not answer, the departure waits as sightings do.
         """
         await self.backend.async_driver.run(self.backend.queries.leave(id, kind))
 
-    async def forget(self, id: Id, kind: str | None = None) -> None:
-        """Erases one, last-seen time included; what came before, or is open, brings nobody back."""
+    async def forget(self, id: Id | None, kind: str | None = None) -> None:
+        """Erase `id`, last-seen time included; nothing from before, or still open, brings it back.
+
+        None is nobody. Through the reader of a request it waits for Redis, as `leave` does.
+        """
         await self.backend.async_driver.run(self.backend.queries.forget(id, kind))
 
     async def aclose(self) -> None:

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
+from uuid import UUID
 
 from .connections import ServerClock
+from .departed import Departed, Departure
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
 from .settings import Settings
@@ -16,7 +18,7 @@ from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans
 from .values import duration, format_duration
 
 T = TypeVar("T")
-Id = str | int
+Id = str | int | bytes | UUID
 Window = float | str | object
 
 
@@ -26,12 +28,14 @@ class Queries:
     def __init__(
         self,
         settings: Settings,
+        *,
         clock: ServerClock,
         stores: Mapping[str, Shards],
         layout: Layout,
         history: History,
+        departed: Departed,
     ) -> None:
-        self._clock = clock
+        self._clock, self._departed = clock, departed
         self._window = settings.window
         self._kinds = settings.kinds
         self._stores, self._layout, self._history = stores, layout, history
@@ -96,17 +100,42 @@ class Queries:
     def reset_peak(self, kind: str | None) -> Plan[None]:
         yield from self._history.reset_peak(self._known(kind))
 
-    def touch(self, id: Id, kind: str | None) -> Plan[None]:
-        store, stored = self._store(kind), _stored(id)
+    def touch(self, id: Id | None, kind: str | None) -> Plan[None]:
+        store = self._store(kind)
+        if id is None:
+            return
+        stored = _stored(id)
         yield from store.shard_for(stored).touch(stored, (yield from self._latest()))
 
-    def leave(self, id: Id, kind: str | None) -> Plan[None]:
-        store, stored = self._store(kind), _stored(id)
-        yield from store.shard_for(stored).leave(stored, (yield from self._latest()))
+    def leave(self, id: Id | None, kind: str | None) -> Plan[None]:
+        yield from self._depart(self.departing(id, kind), erase=False)
 
-    def forget(self, id: Id, kind: str | None) -> Plan[None]:
-        store, stored = self._store(kind), _stored(id)
-        yield from store.shard_for(stored).forget(stored, (yield from self._latest()))
+    def forget(self, id: Id | None, kind: str | None) -> Plan[None]:
+        yield from self._depart(self.departing(id, kind, erase=True), erase=True)
+
+    def departing(
+        self, id: Id | None, kind: str | None, *, erase: bool = False
+    ) -> tuple[str, str] | None:
+        """Return the kind and id of somebody who is to leave, or to be erased; None for nobody.
+
+        Raises `QueryError` for an unknown kind, `UnsupportedQuery` if its store cannot do that.
+        """
+        name = self._known(kind)
+        if id is None:
+            return None
+        stored = _stored(id)
+        self._stores[name].shard_for(stored).depart(stored, 0.0, erase=erase).close()
+        return name, stored
+
+    def _depart(self, who: tuple[str, str] | None, *, erase: bool) -> Plan[None]:
+        if who is None:
+            return
+        stamp = self._clock.stamp()
+        shard = self._stores[who[0]].shard_for(who[1])
+        latest = yield from self._latest()
+        is_server_time = self._clock.is_server_time
+        moment = yield from shard.depart(who[1], latest, is_server_time=is_server_time, erase=erase)
+        self._departed.note(who, Departure(stamp, moment, erase))
 
     def _read(self, plan: Plan[T]) -> Plan[T]:
         """Run a plan; every few seconds, also check in the same round trip where to read."""
@@ -153,7 +182,11 @@ class Queries:
 
 
 def _stored(id: Id) -> str:
-    stored = normalize_id(str(id))
+    """Return an id as it is stored. Raises `QueryError` for what is none."""
+    try:
+        stored = normalize_id(id.decode() if isinstance(id, bytes) else str(id))
+    except UnicodeDecodeError:
+        stored = ""
     if not stored:
         raise QueryError("an id is text that is not empty")
     return stored

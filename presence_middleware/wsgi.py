@@ -8,6 +8,7 @@ from .board import wsgi_board
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence
+from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, USER, VISIT, WsgiRequest
 from .settings import Settings
@@ -70,6 +71,16 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
         """Write what this process holds, this visit included, and run the plan."""
         self.record()
         return self.recorder.read(plan)
+
+    def leave(self, id: Id | None, kind: str | None = None) -> None:
+        """Take `id` offline: at once, or as soon as Redis answers again."""
+        if (who := self.backend.queries.departing(id, kind)) is not None:
+            self.recorder.depart(who)
+
+    def forget(self, id: Id | None, kind: str | None = None) -> None:
+        """Erase `id`: at once, or as soon as Redis answers again."""
+        if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
+            self.recorder.depart(who, erase=True)
 
 
 def _is_file(body: Any, environ: WSGIEnvironment) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from presence_middleware.recorder import writer
 from presence_middleware.recorder.buffer import Buffer, Seen
-from presence_middleware.stores import Stamped, record
+from presence_middleware.stores import Stamped, departures, record
 
 from .conftest import Server
 from .timed_site import Site, opened, settings
@@ -49,7 +49,7 @@ def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
     """Takes a condition out of the record scripts."""
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        text_of = record.text_of
+        text_of = departures.text_of
 
         def broken(script: str) -> str:
             text = text_of(script)
@@ -66,8 +66,8 @@ def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
 def forgets_the_arrival(patch: pytest.MonkeyPatch) -> None:
     stamped = writer.Writer.stamped
 
-    def broken(self: writer.Writer, taken: list[Seen]) -> list[Stamped]:
-        return [(id, moment, moment) for id, moment, _ in stamped(self, taken)]
+    def broken(self: writer.Writer, buffer: Buffer, taken: list[Seen]) -> list[Stamped]:
+        return [(id, moment, moment) for id, moment, _ in stamped(self, buffer, taken)]
 
     patch.setattr(writer.Writer, "stamped", broken)
 

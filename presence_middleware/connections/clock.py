@@ -60,11 +60,15 @@ class ServerClock:
     def latest(self) -> Plan[float]:
         """Return the time in seconds since the epoch, never earlier than it really is."""
         yield from self.synchronise()
-        return round(self._high + self.stamp(), 6)
+        return self.latest_moment(self.stamp())
 
     def moment(self, stamp: float) -> float:
         """Return a stamp as seconds since the epoch by the server's clock."""
         return round(self._low + stamp, 6)
+
+    def latest_moment(self, stamp: float) -> float:
+        """Return a stamp as seconds since the epoch, never earlier than it really was."""
+        return round(self._high + stamp, 6)
 
     def microseconds(self, stamp: float) -> int:
         """Return a stamp as whole microseconds since the epoch by the server's clock."""

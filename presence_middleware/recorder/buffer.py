@@ -6,7 +6,7 @@ Every sighting ends in one of the counters: recorded = coalesced + flushed + pen
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..identity import Who
 from ..stores import Store
@@ -34,6 +34,14 @@ class Seen:
         self.shard: Store | None = None
 
 
+class Departing(NamedTuple):
+    """Somebody who is to leave, or to be erased."""
+
+    stamp: float
+    """When that was asked for, by the recorder's clock."""
+    erase: bool
+
+
 class Buffer:
     """Identities by kind and id, under a lock that nothing holds across I/O."""
 
@@ -48,6 +56,7 @@ class Buffer:
         self._waiting: list[Seen] = []
         self._taken: list[Seen] = []
         self._in_flight = 0
+        self._departing: dict[Who, Departing] = {}
         self.recorded = 0
         self.coalesced = 0
         self.flushed = 0
@@ -59,6 +68,11 @@ class Buffer:
     def pending(self) -> int:
         """How many identities wait, those just being written included."""
         return len(self._waiting) + self._in_flight
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits: no sighting and no departure."""
+        return not (self._waiting or self._in_flight or self._departing)
 
     @property
     def expired_or_full(self) -> int:
@@ -123,6 +137,27 @@ class Buffer:
         with self._lock:
             self.recorded += 1
             self.dropped[reason] += 1
+
+    def depart(self, who: Who, stamp: float, *, erase: bool) -> None:
+        """Take a departure; past the limit only of somebody whose departure waits already."""
+        with self._lock:
+            known = self._departing.get(who)
+            if known is not None:
+                erase = erase or known.erase
+            elif len(self._departing) >= self._limit:
+                return
+            self._departing[who] = Departing(stamp, erase)
+
+    def departing(self) -> dict[Who, Departing]:
+        """Return the departures that wait."""
+        with self._lock:
+            return dict(self._departing)
+
+    def departed(self, who: Who, departing: Departing) -> None:
+        """Note that a departure was written, unless another has come since."""
+        with self._lock:
+            if self._departing.get(who) == departing:
+                del self._departing[who]
 
     def take(self, most: int) -> list[Seen]:
         """Take out up to `most` that wait. `wrote` must follow for each, or else `restore`."""

@@ -157,7 +157,15 @@ class Recorder:
     @property
     def has_pending(self) -> bool:
         """Whether anything waits to be written."""
-        return self._buffer.pending > 0
+        return not self._buffer.is_empty
+
+    def depart(self, who: Who, *, erase: bool = False) -> None:
+        """Take somebody offline, or erase them: now, or once Redis answers. Never raises."""
+        stamp = self.stamp()
+        self._buffer.depart(who, stamp, erase=erase)
+        for visit in list(self.open_visits):
+            visit.dismiss({who: stamp})
+        self.write_for_reader()
 
     def write_for_reader(self) -> None:
         """Write what can be written without waiting for a server that failed: the thread does."""
@@ -188,7 +196,7 @@ class Recorder:
 
     def _try(self, attempt: Attempt, seconds: float) -> bool:
         self._check_process()
-        if not self._buffer.pending:
+        if self._buffer.is_empty:
             return True
         if not self._flushing.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return False
@@ -230,7 +238,7 @@ class Recorder:
         self._wake_after = -math.inf
         try:
             self._refresh_open()
-            busy = self._buffer.pending > 0
+            busy = not self._buffer.is_empty
             is_written = self._write(self.health.is_due)
             self._rewrite_lost()
             self._writer.clean_up()

@@ -1,18 +1,20 @@
 """Writes what waits in the buffer to Redis, and removes what is stale there."""
 
+import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend import Backend
 from ..connections import TRUSTED, Driver
+from ..departed import Departure
 from ..errors import PresenceUnavailable, QueryError
 from ..identity import IdentityResolver, Who
 from ..stores import Plan, Recorded, Stamped, Store, agree, keys, run_all
-from ..stores.record import CHUNK
-from .buffer import Buffer, Seen
+from ..stores.record import CHUNK, microseconds
+from .buffer import Buffer, Departing, Seen
 from .rewrite_log import RewriteLog
 from .setup_hints import SetupHints
 
@@ -55,7 +57,7 @@ class Writer:
     ) -> None:
         self.driver = driver
         self._clock, self._health, self._layout = backend.clock, backend.health, backend.layout
-        self._stores = backend.stores
+        self._stores, self._departed = backend.stores, backend.departed
         self._window = backend.settings.window
         self._round = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._resolver, self._hints = resolver, hints
@@ -70,18 +72,19 @@ class Writer:
     def write(self, buffer: Buffer, attempt: Attempt) -> None:
         """Write what waits in `buffer`. What failed, or may not be tried, waits on."""
         if not attempt.may_try(""):
-            attempt.unwritten = buffer.pending
+            attempt.unwritten = buffer.pending + len(buffer.departing())
             return
         began, waiting = time.monotonic(), buffer.pending
         try:
             self._prepare()
             self._write_rounds(buffer, attempt)
+            self._write_departures(buffer, attempt)
         except Exception as error:  # a fault of ours, too, must lose nobody
             self._health.failed("")
             attempt.failure = error
         finally:  # nor may whatever interrupts a handler that writes
             buffer.restore()
-            attempt.unwritten = waiting - attempt.written
+            attempt.unwritten = waiting - attempt.written + len(buffer.departing())
             self.flushes += 1
             self.flush_seconds += time.monotonic() - began
         if not attempt.unwritten:
@@ -96,6 +99,40 @@ class Writer:
             for node in sorted(nodes, key=self._health.is_well, reverse=True):
                 query = attempt.query if left <= 0 and len(nodes) == 1 else None
                 self._write_node(buffer, attempt, node, nodes[node], query)
+
+    def _write_departures(self, buffer: Buffer, attempt: Attempt) -> None:
+        """Take offline, or erase, who is to be; what was recorded before them was so by now."""
+        departing = buffer.departing()
+        nodes: dict[str, list[Who]] = {}
+        for who in departing:
+            nodes.setdefault(self.driver.node_of(self._shard_of(who).name), []).append(who)
+        for node, people in nodes.items():
+            if node in attempt.failed_nodes or not attempt.may_try(node):
+                continue
+            plans = [self._departure(who, departing[who]) for who in people]
+            try:
+                outcomes = self.driver.run(run_all(plans), attempt.deadline)
+            except PresenceUnavailable as error:
+                self._failed(attempt, node, error)
+                attempt.failed_nodes.add(node)
+                continue
+            for who, moment in zip(people, outcomes, strict=True):
+                if isinstance(moment, Exception):
+                    self._failed(attempt, node, moment)
+                else:
+                    stamp, erase = departing[who]
+                    buffer.departed(who, departing[who])
+                    self._departed.note(who, Departure(stamp, moment, erase))
+
+    def _departure(self, who: Who, departing: Departing) -> Plan[float]:
+        id = self._resolver.resolve_id(who[1]) or ""
+        moment = self._clock.latest_moment(departing.stamp)
+        return self._shard_of(who).depart(
+            id, moment, is_server_time=self._clock.is_server_time, erase=departing.erase
+        )
+
+    def _shard_of(self, who: Who) -> Store:
+        return self._stores[who[0]].shard_for(self._resolver.resolve_id(who[1]) or "")
 
     def _by_node(self, taken: Sequence[Seen]) -> dict[str, dict[Store, list[Seen]]]:
         """Return what was taken by shard, and those by the node that has them."""
@@ -130,7 +167,7 @@ class Writer:
         write = self._rewrites.write(self._clock.microseconds(stamp))
         tried = [shard for shard in shards if attempt.may_try(shard.name)]
         plans: list[Plan[Any]] = [
-            shard.record(self.stamped(shards[shard]), write) for shard in tried
+            shard.record(self.stamped(buffer, shards[shard]), write) for shard in tried
         ]
         if query is not None:
             plans.append(query)
@@ -151,13 +188,13 @@ class Writer:
                 self._health.succeeded(node)
                 self._recorded(buffer, attempt, shard, shards[shard], outcome)
                 if self._rewrites.wrote(shard, write, stamp, outcome.wrote_before):
-                    buffer.rewrite(shard, stamp - self._window)
+                    self._rewrite(buffer, shard, stamp)
 
     def _failed(self, attempt: Attempt, place: str, error: Exception) -> None:
         self._health.failed(place)
         attempt.failure = error
 
-    def stamped(self, taken: Sequence[Seen]) -> list[Stamped]:
+    def stamped(self, buffer: Buffer, taken: Sequence[Seen]) -> list[Stamped]:
         """Return sightings with the server's time."""
         microseconds = self._clock.microseconds
         stamped: list[Stamped] = []
@@ -167,7 +204,29 @@ class Writer:
             stamped.append(
                 (seen.id or "", moment, moment if is_same else microseconds(seen.arrival))
             )
+        departing = buffer.departing()
+        if self._departed or departing:
+            for number, seen in enumerate(taken):
+                stamped[number] = self._after_departure(seen, departing, stamped[number])
         return stamped
+
+    def _after_departure(
+        self, seen: Seen, departing: Mapping[Who, Departing], stamped: Stamped
+    ) -> Stamped:
+        """Return a sighting as later than a departure of before, by this process's own clock.
+
+        By the server's, whoever comes in again at once may seem to have come in before.
+        """
+        left = self._departed.get(seen.who)
+        floor = -math.inf if left is None or left.stamp >= seen.arrival else left.moment
+        waits = departing.get(seen.who)
+        if waits is not None and waits.stamp < seen.arrival:
+            floor = max(floor, self._clock.latest_moment(waits.stamp))
+        if floor == -math.inf:
+            return stamped
+        least = microseconds(floor) + 1
+        id, moment, arrival = stamped
+        return id, max(moment, least), max(arrival, least)
 
     def _recorded(
         self, buffer: Buffer, attempt: Attempt, shard: Store, taken: list[Seen], recorded: Recorded
@@ -213,7 +272,16 @@ class Writer:
             return
         now = self._clock.stamp()
         for shard in self._rewrites.find_lost(self.driver, now, self._health.is_well):
-            buffer.rewrite(shard, now - self._window)
+            self._rewrite(buffer, shard, now)
+        self._departed.forget_before(now)
+
+    def _rewrite(self, buffer: Buffer, shard: Store, now: float) -> None:
+        """Have sightings and departures of the window wait again for a shard that lost them."""
+        buffer.rewrite(shard, now - self._window)
+        self._departed.forget_before(now)
+        for who, departure in self._departed:
+            if self._shard_of(who) is shard:
+                buffer.depart(who, departure.stamp, erase=departure.erase)
 
     def clean_up(self) -> None:
         """Remove what is stale, a bounded number of members at a time, now and then."""

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from . import keys
-from .plan import Command
+from .plan import Argument, Command
 
 
 @cache
@@ -24,7 +24,7 @@ class Departures:
         self.forgotten = keys.forgotten(prefix, kind)
         self.gone = keys.gone(prefix, kind)
         # No buffer holds a sighting that counts for longer than a window.
-        self._limits = (window + keys.SLACK, keys.ttl(keep), max(1, most))
+        self._limits: tuple[Argument, ...] = (window + keys.SLACK, keys.ttl(keep), max(1, most))
 
     def depart(
         self,
@@ -43,7 +43,14 @@ class Departures:
         of it. `names` are the keys of the script, `more` what it takes besides.
         """
         hash = digest(id) if erase else ""
-        given = (id, repr(moment), int(is_server_time), *self._limits, hash, *more)
+        given: tuple[Argument, ...] = (
+            id,
+            repr(moment),
+            int(is_server_time),
+            *self._limits,
+            hash,
+            *more,
+        )
         return ("EVAL", text_of(script), len(names), *names, *given)
 
     def last_seen(self, id: str) -> Command:

@@ -71,6 +71,9 @@ class HyperLogLog:
         """Erase nothing: a HyperLogLog keeps no ids. It can take nobody offline either."""
         if not erase:
             self._refuse("take somebody offline", "sorted-set and minute-sets can")
+        return self._do_nothing(moment)
+
+    def _do_nothing(self, moment: float) -> Plan[float]:
         return moment
         yield
 

@@ -18,6 +18,7 @@ from .record import (
     Write,
     by_minute,
     microseconds,
+    refuse_if_full,
     send,
     total,
     unscored_ids,
@@ -41,7 +42,9 @@ class MinuteSets:
         self._earlier = min(minutes, LOOKED_AT) - 1
         share = max(1, most * (self._earlier + 1) // minutes)
         self._writers = keys.writers(prefix, kind)
-        self._script = RecordScript("minute_sets", prefix, kind, keep, share)
+        self._script = RecordScript(
+            "minute_sets", prefix, kind, window=window, keep=keep, most=share
+        )
         self._departures = Departures(prefix, kind, window, keep, most)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
@@ -66,7 +69,8 @@ class MinuteSets:
         moment = microseconds(now)
         (record,) = self._record_in(keys.minute_of(now), [(id, moment, moment)], None)
         undo = self._departures.undo(id)
-        yield Batch((undo, with_hashes(record, [id])), atomic=True)
+        _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
+        refuse_if_full(self.name, full)
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
+from ..errors import PresenceUnavailable
 from . import keys
 from .departures import digest, text_of
 from .plan import Batch, Command, Plan, score, texts
@@ -48,8 +49,11 @@ class Recorded(NamedTuple):
 class RecordScript:
     """The recording commands of one kind; `sorted_set.lua` describes their arguments."""
 
-    def __init__(self, name: str, prefix: str, kind: str, keep: float, most: int) -> None:
+    def __init__(
+        self, name: str, prefix: str, kind: str, *, window: float, keep: float, most: int
+    ) -> None:
         """`most` is how many members there may be; past it, only those that are there refresh."""
+        self._window = microseconds(window)
         self._script = text_of(name)
         self._keys = (
             keys.left(prefix, kind),
@@ -68,14 +72,15 @@ class RecordScript:
         for chunk in chunks(sightings):
             members = [word for id, moment, _ in chunk for word in (f"{moment}e-6", id)]
             arrivals = [arrival for _, _, arrival in chunk]
-            is_prompt = arrivals == [moment for _, moment, _ in chunk]
+            moments = [moment for _, moment, _ in chunk]
             commands.append(
                 (
                     *head,
                     seconds(min(arrivals)),
-                    "" if is_prompt else _joined(arrivals),
+                    "" if arrivals == moments else _joined(arrivals),
                     *_noted(write),
                     "",
+                    seconds(max(moments) - self._window),
                     *members,
                 )
             )
@@ -160,7 +165,7 @@ def with_hashes(command: Command, ids: Iterable[str]) -> Command:
 
 def scored_ids(command: Command) -> Iterable[str]:
     """Return the ids in a command that records moments and ids in turn."""
-    return map(str, command[_first_argument(command) + HASHES + 2 :: 2])
+    return map(str, command[_first_argument(command) + HASHES + 3 :: 2])
 
 
 def unscored_ids(command: Command) -> Iterable[str]:
@@ -178,3 +183,11 @@ def total(replies: Sequence[Any]) -> Recorded:
     left = frozenset(chain.from_iterable(texts(ids) for ids, *_ in replies))
     wrote_before = score(replies[0][2]) if replies else None
     return Recorded(left, sum(int(full) for _, full, _ in replies), wrote_before)
+
+
+def refuse_if_full(name: str, full: int) -> None:
+    """Raise `PresenceUnavailable` if somebody who was to be recorded found no room."""
+    if full:
+        raise PresenceUnavailable(
+            f"{name} has all the members that PRESENCE_MAX_MEMBERS allows, and all are online"
+        )

@@ -14,7 +14,8 @@
 -- ARGV[5]   the process that writes; empty if that is not to be noted
 -- ARGV[6]   the moment of this write
 -- ARGV[7]   SHA-1 of each id with spaces between; empty to send them only if they are needed
--- ARGV[8…]  moment and id of each sighting, in turn
+-- ARGV[8]   who was last seen up to this moment is online no more
+-- ARGV[9…]  moment and id of each sighting, in turn
 --
 -- Reply: the ids that left since they arrived, how many new ids found no room, and when the
 -- process wrote before this (false if that is not known). Or nothing, if the hashes are needed:
@@ -22,8 +23,8 @@
 
 local seen, left, forgotten, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local lifetime, most, earliest, arrivals = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local process, now, hashes = ARGV[5], ARGV[6], ARGV[7]
-local FIRST = 8
+local process, now, hashes, cut = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local FIRST = 9
 local count = (#ARGV - FIRST + 1) / 2
 
 local function any_since(key)
@@ -75,6 +76,21 @@ end
 local known = {}
 if is_tight then
   known = redis.call('ZMSCORE', seen, unpack(ids))
+  local new = 0
+  for n in ipairs(ids) do
+    if not known[n] then
+      new = new + 1
+    end
+  end
+  if new > room then
+    -- Those who are online no more go first, no more than are needed: a command stays short.
+    local over = redis.call('ZRANGE', seen, '-inf', cut, 'BYSCORE', 'LIMIT', 0, new - room)
+    if #over > 0 then
+      redis.call('ZREM', seen, unpack(over))
+      room = most - redis.call('ZCARD', seen)
+      known = redis.call('ZMSCORE', seen, unpack(ids))
+    end
+  end
 end
 
 local fresh, refused, full = {}, {}, 0

@@ -12,6 +12,7 @@ from .record import (
     Stamped,
     Write,
     microseconds,
+    refuse_if_full,
     scored_ids,
     send,
     total,
@@ -30,7 +31,7 @@ class SortedSet:
         self._window = window
         self._seen = keys.seen(prefix, kind)
         self._writers = keys.writers(prefix, kind)
-        self._script = RecordScript("sorted_set", prefix, kind, keep, most)
+        self._script = RecordScript("sorted_set", prefix, kind, window=window, keep=keep, most=most)
         self._departures = Departures(prefix, kind, window, keep, most)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
@@ -45,7 +46,8 @@ class SortedSet:
         moment = microseconds(now)
         (record,) = self._script.scored(self._seen, [(id, moment, moment)], None)
         undo = self._departures.undo(id)
-        yield Batch((undo, with_hashes(record, [id])), atomic=True)
+        _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
+        refuse_if_full(self.name, full)
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("ZCOUNT", self._seen, _after(now - window), "+inf"),))

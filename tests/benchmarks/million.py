@@ -128,8 +128,8 @@ def record(meter: Meter, people: int) -> None:
     random.shuffle(mixed)
     meter.step(f"record {CHUNK}, at the cap, half known", [full.record(mixed)])
     meter.step("touch", (users.touch(id, NOON) for id, *_ in known[:1000]))
-    meter.step("leave", (users.leave(id, NOON) for id, *_ in known[-1000:]))
-    meter.step("forget", (users.forget(id, NOON) for id, *_ in known[-1000:]))
+    meter.step("leave", (users.depart(id, NOON) for id, *_ in known[-1000:]))
+    meter.step("forget", (users.depart(id, NOON, erase=True) for id, *_ in known[-1000:]))
     meter.step(f"record {CHUNK}, at the cap, some have left", [full.record(mixed)])
 
 
