@@ -36,7 +36,7 @@ class Departed:
         departures = self._departures
         departures.pop(who, None)
         departures[who] = departure
-        for oldest in list(departures)[: len(departures) - self._most]:
+        for oldest in list(departures)[: max(0, len(departures) - self._most)]:
             departures.pop(oldest, None)
 
     def get(self, who: Who) -> Departure | None:

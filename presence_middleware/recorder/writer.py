@@ -78,7 +78,6 @@ class Writer:
         try:
             self._prepare()
             self._write_rounds(buffer, attempt)
-            self._write_departures(buffer, attempt)
         except Exception as error:  # a fault of ours, too, must lose nobody
             self._health.failed("")
             attempt.failure = error
@@ -91,18 +90,32 @@ class Writer:
             self._health.all_written()
 
     def _write_rounds(self, buffer: Buffer, attempt: Attempt) -> None:
+        departing = buffer.departing()
+        came_back: list[Seen] = []
         left = buffer.pending
         while left > 0:
             taken = buffer.take(min(left, self._round))
             left -= self._round
-            nodes = self._by_node(taken)
-            for node in sorted(nodes, key=self._health.is_well, reverse=True):
-                query = attempt.query if left <= 0 and len(nodes) == 1 else None
-                self._write_node(buffer, attempt, node, nodes[node], query)
+            if departing:  # who came in again after leaving is recorded after that
+                came_back += [seen for seen in taken if _is_after(seen, departing)]
+                taken = [seen for seen in taken if not _is_after(seen, departing)]
+            is_last = left <= 0 and not departing
+            self._write_taken(buffer, attempt, taken, attempt.query if is_last else None)
+        self._write_departures(buffer, attempt, departing)
+        self._write_taken(buffer, attempt, came_back, None)
 
-    def _write_departures(self, buffer: Buffer, attempt: Attempt) -> None:
-        """Take offline, or erase, who is to be; what was recorded before them was so by now."""
-        departing = buffer.departing()
+    def _write_taken(
+        self, buffer: Buffer, attempt: Attempt, taken: list[Seen], query: Plan[Any] | None
+    ) -> None:
+        nodes = self._by_node(taken)
+        for node in sorted(nodes, key=self._health.is_well, reverse=True):
+            is_one = len(nodes) == 1
+            self._write_node(buffer, attempt, node, nodes[node], query if is_one else None)
+
+    def _write_departures(
+        self, buffer: Buffer, attempt: Attempt, departing: Mapping[Who, Departing]
+    ) -> None:
+        """Take offline, or erase, who is to be."""
         nodes: dict[str, list[Who]] = {}
         for who in departing:
             nodes.setdefault(self.driver.node_of(self._shard_of(who).name), []).append(who)
@@ -310,3 +323,9 @@ class Writer:
             self._hints.cleaned(error)  # a right that is missing is no outage
             return
         self._clean_at = now  # there is more: go on after the next write
+
+
+def _is_after(seen: Seen, departing: Mapping[Who, Departing]) -> bool:
+    """Return whether somebody has come in again since a departure that waits."""
+    departure = departing.get(seen.who)
+    return departure is not None and departure.stamp < seen.arrival

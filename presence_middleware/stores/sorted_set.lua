@@ -76,19 +76,21 @@ end
 local known = {}
 if is_tight then
   known = redis.call('ZMSCORE', seen, unpack(ids))
-  local new = 0
-  for n in ipairs(ids) do
+  local comes, new = {}, 0
+  for n, id in ipairs(ids) do
+    comes[id] = true
     if not known[n] then
       new = new + 1
     end
   end
   if new > room then
     -- Those who are online no more go first, no more than are needed: a command stays short.
-    local over = redis.call('ZRANGE', seen, '-inf', cut, 'BYSCORE', 'LIMIT', 0, new - room)
-    if #over > 0 then
-      redis.call('ZREM', seen, unpack(over))
-      room = most - redis.call('ZCARD', seen)
-      known = redis.call('ZMSCORE', seen, unpack(ids))
+    local over = redis.call('ZRANGE', seen, '-inf', cut, 'BYSCORE', 'LIMIT', 0, new - room + count)
+    for _, id in ipairs(over) do
+      if new > room and not comes[id] then
+        redis.call('ZREM', seen, id)
+        room = room + 1
+      end
     end
   end
 end
