@@ -26,7 +26,6 @@ from .identity.sessions import TOKEN_SECRET_BYTES, can_verify_tokens
 log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
-PASSING_KINDS = {"guest", BOT}  # nobody asks when they were last seen: kept for the window only
 
 Parse = Callable[[object], Any]
 
@@ -163,8 +162,14 @@ class Settings:
         return stores.get(kind, stores["*"])
 
     def keep(self, kind: str) -> float:
-        """For how many seconds after its last sighting a kind can be asked for."""
-        if kind in PASSING_KINDS or self.store_of(kind) != "sorted-set":
+        """Return for how many seconds after its last sighting a kind can be asked for.
+
+        Nobody asks when a guest was last seen: a kind of which clients make up the ids is kept for
+        the window alone, and so are crawlers.
+        """
+        types = [rule.type for rule in self.identity if rule.kind == kind]
+        is_passing = kind == BOT or all(type.claimed for type in types)
+        if is_passing or self.store_of(kind) != "sorted-set":
             return self.window
         return self.window + self.retention
 

@@ -51,7 +51,13 @@ def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
 
 
 def settings(place: Place, prefix: str, **others: object) -> Settings:
-    given = {"identity": "user=header:X-User", "window": "1m", "flush_interval": "0.05s", **others}
+    given = {
+        "identity": "user=header:X-User",
+        "window": "1m",
+        "retention": "1s",  # else who is offline waits for the sake of the last-seen time
+        "flush_interval": "0.05s",
+        **others,
+    }
     return Settings.from_env({}, redis_url=place.url, prefix=prefix, **given)
 
 

@@ -163,7 +163,7 @@ def test_an_outage_loses_nobody_of_the_window_and_is_said_once(
     own_server: Server, prefix: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "presence_middleware")
-    site = settings(own_server.url, prefix, window="1m")
+    site = settings(own_server.url, prefix, window="1m", retention="1s")
     recorder = Recorder(site, clock=clock)
     visit(recorder, "early")
     assert recorder.flush()

@@ -4,17 +4,15 @@ A *place* is a node of a Cluster or a shard, by name. The empty name is the serv
 of a Cluster.
 """
 
-import logging
 import random
 import threading
 import time
 
+from .. import logs
 from ..values import format_duration
 
 LONGEST_PAUSE = 5.0  # seconds between two attempts
 STUCK_SECONDS = 30.0  # no client of ours takes so long: its timeouts are shorter
-
-log = logging.getLogger("presence_middleware")
 
 
 class RedisHealth:
@@ -90,7 +88,7 @@ class RedisHealth:
         if is_first:
             self._outage_began = time.monotonic()
             # Not the error itself: its frames hold all that was to be written.
-            log.warning(
+            logs.warn(
                 "cannot record who is online, keeping %d sightings for later: %s",
                 *(pending, self.last_error),
             )
@@ -104,7 +102,7 @@ class RedisHealth:
             is_last, self.is_outage = self.is_outage, False
         if is_last:
             lasted = format_duration(round(time.monotonic() - self._outage_began))
-            log.warning(
+            logs.warn(
                 "recording again after %s: wrote %d sightings that had waited, dropped %d",
                 *(lasted, written, dropped - self._dropped_before),
             )
@@ -120,7 +118,7 @@ class RedisHealth:
             self._waiting_since = now
         elif now - self._waiting_since > STUCK_SECONDS + pause and not self._is_stuck:
             self._is_stuck = True
-            log.warning(
+            logs.warn(
                 "no write to Redis has completed for %d s and %d sightings are waiting; if you "
                 "passed your own client, set its socket_timeout",
                 *(now - self._waiting_since, pending),

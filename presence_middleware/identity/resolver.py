@@ -4,13 +4,13 @@ A few microseconds, no I/O, never raises. Rules are asked when somebody wants th
 latest when the request is over, so that a login during the request counts.
 """
 
-import logging
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from .. import logs
 from ..request import Request
 from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
@@ -18,8 +18,6 @@ from .guests import Guests
 from .hashing import LONGEST, Hasher, Id, SecretHasher, SharedHasher, plain_hash
 from .reading import Read, Signing
 from .sources import FUNCTION, function
-
-log = logging.getLogger("presence_middleware")
 
 LONGEST_ID = 256  # bytes
 
@@ -88,7 +86,7 @@ class RuleMatcher:
             return
         self._has_failed = True
         where = "".join(traceback.format_tb(error.__traceback__))
-        log.error(
+        logs.error(
             "the source %s raised %s; its requests count as nobody's\n%s",
             *(self._rule, type(error).__name__, where),
         )

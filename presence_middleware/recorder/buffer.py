@@ -5,7 +5,7 @@ Every sighting ends in one of the counters: recorded = coalesced + flushed + pen
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ..identity import Who
@@ -14,6 +14,7 @@ from ..stores import Store
 Sightings = list[tuple[Who, float, float]]
 """Who was seen, when, and when they arrived, by the recorder's clock."""
 
+ROOMY = 0.5  # of the limit: up to there, last-seen times from before the window may wait
 Reason = Literal["expired", "full", "left", "members", "quota"]
 """Why a sighting was dropped."""
 
@@ -209,16 +210,23 @@ class Buffer:
                     seen.is_waiting = True
                     self._waiting.append(seen)
 
-    def drop_before(self, stamp: float) -> None:
-        """Drop sightings from before `stamp`: their window is over."""
+    def drop_expired(self, stamp: float, kept_since: Mapping[str, float]) -> None:
+        """Drop sightings that are of no use any more, and those from before `stamp` if it is tight.
+
+        `stamp` is when the window began: somebody from before is offline, but may have a last-seen
+        time. Of each kind, those are kept from `kept_since` on.
+        """
         with self._lock:
-            kept = [seen for seen in self._waiting if seen.last_seen > stamp]
-            for seen in self._waiting:
-                if seen.last_seen <= stamp:
+            is_tight = self.pending > ROOMY * self._limit
+            waiting, self._waiting = self._waiting, []
+            for seen in waiting:
+                since = stamp if is_tight else min(stamp, kept_since[seen.who[0]])
+                if seen.last_seen > since:
+                    self._waiting.append(seen)
+                else:
                     seen.is_waiting = False
                     self._forget(seen)
-            self.dropped["expired"] += len(self._waiting) - len(kept)
-            self._waiting = kept
+                    self.dropped["expired"] += 1
 
     def forget_idle(self, now: float, window: float) -> None:
         """Once a window, forget those who were not seen for a whole one."""

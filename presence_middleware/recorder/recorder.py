@@ -1,6 +1,5 @@
 """Takes sightings from visits and writes them, off the path of requests."""
 
-import logging
 import math
 import random
 import threading
@@ -14,6 +13,7 @@ from os import getpid
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..errors import PresenceUnavailable, RedisRefused
@@ -36,7 +36,6 @@ FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
 T = TypeVar("T")
 
-log = logging.getLogger("presence_middleware")
 live: WeakSet["Recorder"] = WeakSet()
 """The recorders of this process: all begin afresh after a fork, and are closed at exit."""
 
@@ -205,16 +204,16 @@ class Recorder:
         finally:
             self._flushing.release()
 
-    def close(self) -> None:
-        """Write what waits, in two seconds at most, and end the thread; a visit starts another.
+    def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Write what waits, in `seconds` at most, and end the thread; a visit starts another.
 
         An embedded server that is gone is not started for it.
         """
         if getpid() != self._pid:
             return  # the parent's: it writes what it held
         self._writer.driver = self._joining
-        if not self.flush(FLUSH_SECONDS):
-            log.warning("shutting down with %d sightings unwritten", self._buffer.pending)
+        if not self.flush(seconds):
+            logs.warn("shutting down with %d sightings unwritten", self._buffer.pending)
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
@@ -263,6 +262,10 @@ class Recorder:
             thread.wake()
             self.health.waits(self._buffer.pending, self.settings.flush_interval)
 
+    def _keep_before(self, now: float) -> dict[str, float]:
+        """Return by kind up to when whoever was last seen need not be recorded any more."""
+        return {kind: now - self.settings.keep(kind) for kind in self.settings.kinds}
+
     def _check_process(self) -> None:
         """Start afresh in a child that no hook told: at each write, and at a wake once a second.
 
@@ -291,7 +294,7 @@ class Recorder:
         try:
             if not self._is_threadless:
                 self._is_threadless = True
-                log.warning(
+                logs.warn(
                     "background threads are disabled, so some requests will wait for Redis; start "
                     "uWSGI with --enable-threads"
                 )
@@ -339,7 +342,8 @@ class Recorder:
         if attempt.failure:
             self.health.outage(attempt.failure, buffer.pending)
         if attempt.unwritten:
-            buffer.drop_before(self.stamp() - self.settings.window)
+            now = self.stamp()
+            buffer.drop_expired(now - self.settings.window, self._keep_before(now))
             return False
         self.health.outage_over(flushed, buffer.expired_or_full)
         return True

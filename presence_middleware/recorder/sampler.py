@@ -15,6 +15,9 @@ class Sampler:
         self._window = backend.settings.window
         self._stores, self._history = backend.stores, backend.history
         self._minute: int | None = None
+        """The last minute that somebody has sampled."""
+        self._claimed: int | None = None
+        """The last minute that was this process's to sample."""
 
     def tick(self) -> None:
         """Sample, if a minute has begun and no other process does; a failure leaves a gap."""
@@ -26,8 +29,10 @@ class Sampler:
             return  # the recorder logs outages
 
     def _sample(self, now: float) -> None:
-        self._minute = minute_of(now)
-        if self._driver.run(self._history.claim(self._minute)):
+        minute = minute_of(now)
+        if minute == self._claimed or self._driver.run(self._history.claim(minute)):
+            self._claimed = minute  # what fails is tried again while the minute lasts
             plans = [store.count(now, self._window) for store in self._stores.values()]
             counts = dict(zip(self._stores, self._driver.run(merge_plans(plans)), strict=True))
-            self._driver.run(self._history.record(self._minute, counts))
+            self._driver.run(self._history.record(minute, counts))
+        self._minute = minute

@@ -1,9 +1,9 @@
 """The mistakes of a site's first hour, each said once and by name."""
 
-import logging
 import re
 import sys
 
+from .. import logs
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
 from ..identity import BOT, Rule, is_unnamed_proxy
@@ -15,7 +15,6 @@ LONGEST = 8192  # characters of a Cookie header that are looked at
 UNREAD = 20  # requests with a session that nothing reads, before it is said
 USERLESS = 100  # sightings of people without a user, before that is said
 
-log = logging.getLogger("presence_middleware")
 
 _SIGNED = "with PRESENCE_SESSION_SECRET"
 # What frameworks send: the sources that read it, and what a site would add for whom.
@@ -147,7 +146,7 @@ class SetupHints:
     def _say(self, what: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            log.warning("presence: %s", what)
+            logs.warn("presence: %s", what)
 
 
 def _sent(request: Request) -> set[str]:

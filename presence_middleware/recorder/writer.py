@@ -10,7 +10,7 @@ from typing import Any
 from ..backend import Backend
 from ..connections import TRUSTED, Driver
 from ..departed import Departure
-from ..errors import PresenceUnavailable, QueryError
+from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import IdentityResolver, Who
 from ..stores import Plan, Recorded, Stamped, Store, agree, keys, run_all
 from ..stores.record import CHUNK, microseconds
@@ -65,6 +65,8 @@ class Writer:
         self._proposal = secrets.token_hex(32)
         self._agreed_at, self._agreed_generation = 0.0, -1
         self._clean_at = float("-inf")
+        self._is_refused = False
+        """Whether the last failure was an answer of a server."""
         self._rewrites = RewriteLog(self._window)
         self.flushes, self.flush_seconds = 0, 0.0
         """How often this has tried to write, and for how long in all."""
@@ -79,8 +81,7 @@ class Writer:
             self._prepare()
             self._write_rounds(buffer, attempt)
         except Exception as error:  # a fault of ours, too, must lose nobody
-            self._health.failed("")
-            attempt.failure = error
+            self._failed(attempt, "", error)
         finally:  # nor may whatever interrupts a handler that writes
             buffer.restore()
             attempt.unwritten = waiting - attempt.written + len(buffer.departing())
@@ -88,6 +89,7 @@ class Writer:
             self.flush_seconds += time.monotonic() - began
         if not attempt.unwritten:
             self._health.all_written()
+            self._is_refused = False
 
     def _write_rounds(self, buffer: Buffer, attempt: Attempt) -> None:
         departing = buffer.departing()
@@ -205,6 +207,7 @@ class Writer:
 
     def _failed(self, attempt: Attempt, place: str, error: Exception) -> None:
         self._health.failed(place)
+        self._is_refused = isinstance(error, RedisRefused)
         attempt.failure = error
 
     def stamped(self, buffer: Buffer, taken: Sequence[Seen]) -> list[Stamped]:
@@ -298,15 +301,19 @@ class Writer:
 
     def clean_up(self) -> None:
         """Remove what is stale, a bounded number of members at a time, now and then."""
-        if self._clock.stamp() < self._clean_at or not self._health.is_well(""):
+        # A server that answers may be full: what is stale can be removed all the same.
+        if self._clock.stamp() < self._clean_at or not self._may_clean(""):
             return
         self.driver.run(self._clock.synchronise(0))  # what is removed or moved is so by this time
         now = self._clock.stamp()
         self._clean_at = now + CLEAN_EVERY
         for store in self._stores.values():
             for shard in store.all:
-                if self._health.is_well(self.driver.node_of(shard.name)):
+                if self._may_clean(self.driver.node_of(shard.name)):
                     self._clean(shard, now)
+
+    def _may_clean(self, node: str) -> bool:
+        return self._health.is_well(node) or self._is_refused
 
     def _clean(self, shard: Store, now: float) -> None:
         try:
