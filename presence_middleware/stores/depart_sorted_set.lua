@@ -6,6 +6,7 @@
 -- KEYS[2]  who left: id by the moment of leaving
 -- KEYS[3]  who was erased: SHA-1 of an id by the moment of erasing
 -- KEYS[4]  who is gone: id by last-seen time
+-- KEYS[5]  which processes wrote, as in sorted_set.lua
 -- ARGV[1]  the id
 -- ARGV[2]  the moment
 -- ARGV[3]  1 if that is at most now by this server's clock; else 0
@@ -16,7 +17,7 @@
 --
 -- Reply: the moment at which it counts as departed.
 
-local seen, left, forgotten, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local seen, left, forgotten, gone, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local id, moment, has_server_time = ARGV[1], ARGV[2], ARGV[3] == '1'
 local matters, kept, most, hash = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 
@@ -41,6 +42,9 @@ local last_seen = redis.call('ZSCORE', seen, id)
 local is_there = last_seen and tonumber(last_seen) <= tonumber(moment)
 if is_there then
   redis.call('ZREM', seen, id)
+  if redis.call('EXISTS', seen) == 0 then
+    redis.call('ZREM', writers, '') -- it is empty, and nothing is lost
+  end
 end
 local departures, member = left, id
 if hash ~= '' then

@@ -6,7 +6,8 @@
 -- KEYS[1]   the sorted set
 -- KEYS[2]   who left: id by the moment of leaving
 -- KEYS[3]   who was erased: SHA-1 of an id by the moment of erasing
--- KEYS[4]   which processes wrote: process by the moment of its last write
+-- KEYS[4]   which processes wrote: process by the moment of its last write; the empty name is
+--           there while the sorted set has members
 -- ARGV[1]   seconds that the keys live after this write
 -- ARGV[2]   how many members the sorted set may have
 -- ARGV[3]   the earliest arrival among the sightings
@@ -40,9 +41,16 @@ end
 
 local wrote_before = false
 if process ~= '' then
+  if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
+    redis.call('DEL', writers) -- it was evicted alone: every process shall write again
+  end
   wrote_before = redis.call('ZSCORE', writers, process)
-  redis.call('ZADD', writers, now, process)
-  redis.call('EXPIRE', writers, lifetime)
+end
+local function note_write(has_members)
+  if process ~= '' then
+    redis.call('ZADD', writers, now, process, now, has_members and '' or process)
+    redis.call('EXPIRE', writers, lifetime)
+  end
 end
 
 local room = most - redis.call('ZCARD', seen)
@@ -51,6 +59,7 @@ local is_tight = count > room
 if not (may_have_left or may_be_forgotten or is_tight) then
   redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST))
   redis.call('EXPIRE', seen, lifetime)
+  note_write(true)
   return {{}, 0, wrote_before}
 end
 
@@ -116,4 +125,5 @@ if #fresh > 0 then
   redis.call('ZADD', seen, 'GT', unpack(fresh))
   redis.call('EXPIRE', seen, lifetime)
 end
+note_write(#fresh > 0)
 return {refused, full, wrote_before}

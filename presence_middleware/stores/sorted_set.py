@@ -18,7 +18,7 @@ from .record import (
     total,
     with_hashes,
 )
-from .store import Sighting, last_write, moment_of
+from .store import Sighting, moment_of
 
 PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server time
 
@@ -40,7 +40,10 @@ class SortedSet:
         )
 
     def last_write(self, process: str) -> Plan[float | None]:
-        return last_write(self._writers, process)
+        had_members, moment = ("ZSCORE", self._writers, ""), ("ZSCORE", self._writers, process)
+        is_there, had, wrote = yield Batch((("EXISTS", self._seen), had_members, moment))
+        is_evicted = had is not None and not is_there
+        return None if is_evicted else score(wrote)
 
     def touch(self, id: str, now: float) -> Plan[None]:
         moment = microseconds(now)
@@ -127,7 +130,10 @@ class SortedSet:
         self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
     ) -> Plan[float]:
         departures = self._departures
-        names = (self._seen, departures.left, departures.forgotten, departures.gone)
+        names = (
+            *(self._seen, departures.left, departures.forgotten, departures.gone),
+            self._writers,
+        )
         script = "depart_sorted_set"
         command = departures.depart(
             script, names, id, moment, is_server_time=is_server_time, erase=erase
