@@ -20,7 +20,7 @@ from .connections import (
 from .departed import Departed
 from .queries import Queries
 from .settings import Settings
-from .stores import STORES, History, Layout, Shards
+from .stores import STORES, History, Layout, Shards, SharedSettings
 from .stores.keys import spread
 
 T = TypeVar("T")
@@ -46,6 +46,11 @@ class Backend:
             settings.prefix,
             settings.shards,
             max(store.keep for store in self.stores.values()),
+        )
+        self.shared_settings = SharedSettings(
+            settings.prefix,
+            settings.shared(),
+            {kind: store.keep for kind, store in self.stores.items()},
         )
         self.history = History(settings.prefix, settings.history)
         self.departed = Departed(settings.window, settings.max_pending)

@@ -75,6 +75,7 @@ def examine(backend: Backend) -> Iterator[Finding]:
             finding = _ask(node, question)
             yield finding._replace(what=f"{name} {finding.what}".lstrip())
     yield _ask(driver, _shards(backend))
+    yield _ask(driver, _shared_settings(backend, now))
     for kind, store in backend.stores.items():
         yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
 
@@ -128,6 +129,13 @@ def _shards(backend: Backend) -> Plan[Finding]:
     each = Counter(driver.node_of(shard.name) for shard in shards).values()
     spread = f", {_range(each)} on each of {len(each)} nodes" if driver.nodes()[0][0] else ""
     return Finding(True, f"shards: {backend.settings.shards}{spread}")
+
+
+def _shared_settings(backend: Backend, now: float) -> Plan[Finding]:
+    """Whether the processes of the site have alike what they must."""
+    others = (yield from backend.shared_settings.look(now)).others
+    told = ", ".join(f"{name} is {value!r} in another process" for name, value in others.items())
+    return Finding(not others, f"settings: {told or 'the same in all processes that record'}")
 
 
 def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any
 
@@ -172,6 +173,17 @@ class Settings:
         if is_passing or self.store_of(kind) != "sorted-set":
             return self.window
         return self.window + self.retention
+
+    def shared(self) -> dict[str, str]:
+        """Return the settings that all processes of a site must have alike, without secrets."""
+        stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
+        fingerprint = blake2b(self.secret.encode(), digest_size=4).hexdigest()
+        return {
+            "PRESENCE_WINDOW": values.format_duration(self.window),
+            "PRESENCE_RETENTION": values.format_duration(self.retention),
+            "PRESENCE_SECRET": f"#{fingerprint}" if self.secret else "",
+            **stores,
+        }
 
     def _contradictions(self) -> Iterator[str]:
         if self.flush_interval > self.window / 3:

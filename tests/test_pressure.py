@@ -1,4 +1,4 @@
-"""What an attack found: full servers, long outages, exits, logs that raise, kinds of made-up ids."""
+"""What an attack found: full servers, long outages, exits, logs that raise, ids made up at will."""
 
 import logging
 import os
@@ -16,6 +16,7 @@ from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.connections import Driver
 from presence_middleware.connections.embedded import find_server
+from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.sampler import Sampler
 from presence_middleware.stores import History, Plan, moment_of
@@ -210,3 +211,66 @@ def test_who_asks_while_a_driver_fails_is_still_recorded(valkey: Server, prefix:
     visit.end()
     recorder.close()
     assert isinstance(recorder.backend.driver, Driver)
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({"window": "5m"}, "PRESENCE_WINDOW"),
+        ({"retention": "1h"}, "PRESENCE_RETENTION"),
+        ({"secret": "another secret of a test"}, "PRESENCE_SECRET"),
+        ({"store": "user=minute-sets"}, "PRESENCE_STORE user"),
+    ],
+)
+def test_processes_with_other_settings_say_so_by_name(
+    valkey: Server,
+    prefix: str,
+    other: dict[str, str],
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorders = [
+        Recorder(settings(valkey.url, prefix, **given), background=False) for given in ({}, other)
+    ]
+    for _ in range(2):
+        for recorder in recorders:
+            WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
+            assert recorder.flush()
+            recorder.health.lost_connection()  # so that they look again
+    said = [message for message in caplog.messages if "in another process of this site" in message]
+    assert {message.split(" is ")[0] for message in said} == {name}
+    assert len(said) == 2, "each says so once"
+    assert "another secret" not in caplog.text
+    (finding,) = [each for each in examine(recorders[0].backend) if each.what.startswith("setting")]
+    assert not finding.is_right
+    assert name in finding.what
+    for recorder in recorders:
+        recorder.close()
+
+
+def test_nothing_is_removed_that_another_process_keeps_for_longer(
+    valkey: Server, prefix: str
+) -> None:
+    clock = Clock()
+    long, short = (
+        Recorder(settings(valkey.url, prefix, retention=kept), clock=clock, background=False)
+        for kept in ("10d", "1s")
+    )
+    long.record(("user", "ann"), clock.now)
+    assert long.flush()
+    clock.now += 2 * WINDOW
+    for _ in range(3):
+        short.record(("user", "bob"), clock.now)
+        short.run_once()
+        clock.now += 31
+    assert Presence(backend=long.backend).last_seen("ann") == moment_of(NOON)
+    with redis.Redis.from_url(valkey.url) as client:
+        assert client.ttl(f"{prefix}:user:seen") > 9 * 86_400
+    clock.now += 3601  # the other is gone for an hour
+    for _ in range(3):
+        short.record(("user", "bob"), clock.now)
+        short.run_once()
+        clock.now += 31
+    assert Presence(backend=long.backend).last_seen("ann") is None
+    for recorder in (long, short):
+        recorder.close()

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Mapping
 
 from .. import logs
 from ..connections import Driver, eviction_policy, facts
@@ -61,6 +62,7 @@ class SetupHints:
         self._unread: dict[str, int] = {}
         self._is_behind_proxy = False
         self._said: set[str] = set()
+        self._disagreed: set[str] = set()
         self._is_unclean = self._goes_on = False
 
     def look(self, request: Request, now: float) -> None:
@@ -90,6 +92,17 @@ class SetupHints:
         if error and self._goes_on and self._is_unclean:
             self._say(f"cannot remove those who are long gone: {error}")
         self._is_unclean, self._goes_on = error is not None, False
+
+    def disagree(self, others: Mapping[str, str]) -> None:
+        """Note the settings that another process of the site has otherwise, by their values."""
+        for name, value in others.items():
+            if name not in self._disagreed:
+                self._disagreed.add(name)
+                logs.warn(
+                    "%s is %r in another process of this site and not here: numbers will differ "
+                    "until all processes have it alike",
+                    *(name, value),
+                )
 
     def quota_reached(self) -> None:
         """Hears that an address brings more guests than one may."""

@@ -58,6 +58,7 @@ class Writer:
         self.driver = driver
         self._clock, self._health, self._layout = backend.clock, backend.health, backend.layout
         self._stores, self._departed = backend.stores, backend.departed
+        self._shared_settings = backend.shared_settings
         self._window = backend.settings.window
         self._round = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._resolver, self._hints = resolver, hints
@@ -272,6 +273,10 @@ class Writer:
 
     def _agree(self, now: float) -> None:
         self.driver.run(self._layout.claim(now))
+        in_force = self.driver.run(self._shared_settings.publish(self._clock.moment(now)))
+        self._hints.disagree(in_force.others)
+        for kind, seconds in in_force.keeps.items():
+            self._stores[kind].keep_longer(seconds)
         if self._resolver.shared_key is not None:  # the key with which guests are hashed
             agreed = agree(self._visitor_key, self._proposal, keys.VISITOR_KEY_TTL)
             self._proposal = self.driver.run(agreed)

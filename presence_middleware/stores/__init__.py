@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .agreement import agree
+from .agreement import SharedSettings, agree
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .layout import Layout
@@ -29,6 +29,7 @@ __all__ = [
     "Recorded",
     "Sample",
     "Shards",
+    "SharedSettings",
     "Sighting",
     "Stamped",
     "Store",

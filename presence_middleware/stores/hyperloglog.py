@@ -80,6 +80,9 @@ class HyperLogLog:
     def keys(self, now: float) -> list[str]:
         return [self._key(minute) for minute in keys.minutes_of(now, self.keep)]
 
+    def keep_longer(self, seconds: float) -> None:
+        self.ttl = keys.ttl(max(self.keep, seconds))
+
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         """Remove processes that have gone; every minute expires by itself."""
         silent = now - self.keep - 2 * keys.SLACK
@@ -94,7 +97,7 @@ class HyperLogLog:
 
     def _add(self, minute: int, ids: list[str]) -> tuple[Command, ...]:
         key = self._key(minute)
-        return (("PFADD", key, *ids), ("EXPIRE", key, keys.ttl(self.keep)))
+        return (("PFADD", key, *ids), ("EXPIRE", key, self.ttl))
 
     def _key(self, minute: int) -> str:
         return keys.minute_log(self._prefix, self._kind, minute)

@@ -51,6 +51,11 @@ def layout(prefix: str) -> str:
     return f"{prefix}:meta"
 
 
+def settings(prefix: str) -> str:
+    """Sorted set: what processes have in force, such as `PRESENCE_WINDOW=10m`, by moment."""
+    return f"{prefix}:settings"
+
+
 def sampled(prefix: str, minute: int) -> str:
     """Says that a process samples that minute since the epoch."""
     return f"{prefix}:sampled:{minute}"

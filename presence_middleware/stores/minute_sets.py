@@ -122,6 +122,9 @@ class MinuteSets:
     def keys(self, now: float) -> list[str]:
         return self._keys(now, self.keep)
 
+    def keep_longer(self, seconds: float) -> None:
+        self._script.lifetime = keys.ttl(max(self.keep, seconds))
+
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         """Remove processes that have gone; every minute expires by itself."""
         silent = now - self.keep - 2 * keys.SLACK

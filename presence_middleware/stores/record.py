@@ -60,14 +60,16 @@ class RecordScript:
             keys.forgotten(prefix, kind),
             keys.writers(prefix, kind),
         )
-        self._limits = (keys.ttl(keep), most)
+        self._most = most
+        self.lifetime = keys.ttl(keep)
+        """For how many seconds a key lives after a write."""
 
     def scored(self, key: str, sightings: Sequence[Stamped], write: Write | None) -> list[Command]:
         """Return the commands that record each id with the moment of its sighting.
 
         No hashes are among their arguments: `send` adds them where they are asked for.
         """
-        head: Command = ("EVAL", self._script, 4, key, *self._keys, *self._limits)
+        head: Command = ("EVAL", self._script, 4, key, *self._keys, self.lifetime, self._most)
         commands: list[Command] = []
         for chunk in chunks(sightings):
             members = [word for id, moment, _ in chunk for word in (f"{moment}e-6", id)]
@@ -91,7 +93,16 @@ class RecordScript:
     ) -> list[Command]:
         """Return the commands that record ids alone; `others` hold members that are known."""
         count = 4 + len(others)
-        head: Command = ("EVAL", self._script, count, key, *self._keys, *others, *self._limits)
+        head: Command = (
+            "EVAL",
+            self._script,
+            count,
+            key,
+            *self._keys,
+            *others,
+            self.lifetime,
+            self._most,
+        )
         commands: list[Command] = []
         for chunk in chunks(sightings, min(CHUNK, LOOKS // (1 + len(others)))):
             ids = [id for id, _, _ in chunk]

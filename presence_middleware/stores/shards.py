@@ -29,6 +29,11 @@ class Shards:
             return self.all[0]
         return self.all[zlib.crc32(id.encode()) % len(self.all)]
 
+    def keep_longer(self, seconds: float) -> None:
+        """Keep last-seen times for as long as any process of the site does."""
+        for shard in self.all:
+            shard.keep_longer(seconds)
+
     def count(self, now: float, window: float) -> Plan[int]:
         return sum((yield from self._ask(lambda shard: shard.count(now, window))))
 

@@ -28,7 +28,7 @@ class SortedSet:
 
     def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
         self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
-        self._window = window
+        self._window, self._kept = window, keep
         self._seen = keys.seen(prefix, kind)
         self._writers = keys.writers(prefix, kind)
         self._script = RecordScript("sorted_set", prefix, kind, window=window, keep=keep, most=most)
@@ -144,6 +144,10 @@ class SortedSet:
     def keys(self, now: float) -> list[str]:
         return [self._seen]
 
+    def keep_longer(self, seconds: float) -> None:
+        self._kept = max(self.keep, seconds)
+        self._script.lifetime = keys.ttl(self._kept)
+
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         are_ahead = False
         if is_server_time:
@@ -152,13 +156,13 @@ class SortedSet:
             are_ahead = yield from clamp_future_scores(names, now)
         # By score, never by rank: when two workers do this at once, ranks have moved for the
         # second, and it would remove people who are online.
-        stale = ("ZRANGE", self._seen, "-inf", now - self.keep, "BYSCORE")
+        stale = ("ZRANGE", self._seen, "-inf", now - self._kept, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
-        limit = scored(last)[0][1] if last else now - self.keep
+        limit = scored(last)[0][1] if last else now - self._kept
         silent = now - self._window - 2 * keys.SLACK
         yield Batch(
             (
-                ("ZREMRANGEBYSCORE", self._departures.gone, "-inf", now - self.keep),
+                ("ZREMRANGEBYSCORE", self._departures.gone, "-inf", now - self._kept),
                 ("ZREMRANGEBYSCORE", self._writers, "-inf", silent),
                 ("ZREMRANGEBYSCORE", self._seen, "-inf", limit),
             )

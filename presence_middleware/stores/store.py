@@ -77,6 +77,9 @@ class Store(Protocol):
     def keys(self, now: float) -> list[str]:
         """The keys in which those of the window are."""
 
+    def keep_longer(self, seconds: float) -> None:
+        """Remove nothing that is younger than `seconds`, where another process keeps it so long."""
+
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         """Remove a bounded number of the stale; return whether there may be more.
 
