@@ -1,4 +1,8 @@
-"""The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
+"""The ASGI wrapper (ASGI 3.0).
+
+The app gets the server's own scope and receive. A WebSocket also gets the server's own send. The
+send of an HTTP request passes every message on unchanged and ends the visit after the last one.
+"""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +22,10 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Messages with content of a response, the last of which has no `more_body`. A pathsend is always
+# the last. Trailers come after it, but follow at once: they need not keep the visit open.
+CONTENT = frozenset(f"http.response.{name}" for name in ("body", "zerocopysend", "pathsend"))
 
 if TYPE_CHECKING:
     application: ASGIApplication
@@ -70,6 +78,8 @@ class PresenceMiddleware:
             return
         visit = AsgiVisit(self.recorder, scope)
         scope[VISIT] = scope[READER] = visit
+        if scope["type"] == "http":
+            send = _send_and_end(send, visit)
         try:
             await self.app(scope, receive, send)
         finally:
@@ -103,6 +113,22 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
         if self.recorder.has_pending:
             return await in_thread(self.recorder.read, plan)
         return await self.backend.async_driver.run(plan)
+
+
+def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
+    """Return a `send` that ends the visit after the last message of the response.
+
+    The app's call may go on after that, with background tasks in which nobody is waiting.
+    """
+
+    # A coroutine function, because asgiref warns of a `send` that is none.
+    async def send_and_end(message: Message) -> Any:
+        result = await send(message)
+        if message.get("type") in CONTENT and not message.get("more_body"):
+            visit.end()
+        return result
+
+    return send_and_end
 
 
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
