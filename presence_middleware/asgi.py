@@ -23,6 +23,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+SEQUENCE = (list, tuple)
+
 # Messages with content of a response, the last of which has no `more_body`. A pathsend is always
 # the last. Trailers come after it, but follow at once: they need not keep the visit open.
 CONTENT = frozenset(f"http.response.{name}" for name in ("body", "zerocopysend", "pathsend"))
@@ -71,8 +73,7 @@ class PresenceMiddleware:
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             await self.app(scope, receive, send)
             return
-        if type(scope.get("headers")) is not list or _is_one_shot(scope.get("client")):
-            scope = _readable(scope)
+        scope = _readable(scope)
         if self._board is not None and self._board.serves(scope):
             await self._board(scope, receive, send)
             return
@@ -139,13 +140,17 @@ async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
 
 
 def _readable(scope: Scope) -> Scope:
-    """The same scope, or a copy with lists where its iterables can be read only once."""
-    lists = {key: list(scope[key]) for key in ("headers", "client") if _is_one_shot(scope.get(key))}
+    """Return the scope, or a copy with lists in place of what can be read only once.
+
+    Only the first header is looked at: a server makes all of them in the same way.
+    """
+    headers, client = scope.get("headers"), scope.get("client")
+    lists: Scope = {}
+    if headers and not (isinstance(headers, SEQUENCE) and isinstance(headers[0], SEQUENCE)):
+        lists["headers"] = [tuple(header) for header in headers]
+    if client and not isinstance(client, SEQUENCE):
+        lists["client"] = list(client)
     return {**scope, **lists} if lists else scope
-
-
-def _is_one_shot(value: object) -> bool:
-    return value is not None and not isinstance(value, (list, tuple))
 
 
 def __getattr__(name: str) -> Any:

@@ -128,6 +128,24 @@ class LoopingAsgi(asgi.PresenceMiddleware):
         await super().__call__(scope, receive, send)
 
 
+class LoopingPairsAsgi(asgi.PresenceMiddleware):
+    """Reads each header where it can be read only once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if isinstance(scope.get("headers"), list):
+            for pair in scope["headers"]:
+                list(pair)
+        await super().__call__(scope, receive, send)
+
+
+class ListingAsgi(asgi.PresenceMiddleware):
+    """Makes a list of headers that the server has in a form of its own."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["headers"] = [tuple(pair) for pair in scope.get("headers", ())]
+        await super().__call__(scope, receive, send)
+
+
 class SwallowingLifespanAsgi(asgi.PresenceMiddleware):
     """Keeps the error of an app's start from the server."""
 

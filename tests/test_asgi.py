@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 from asgiref.compatibility import guarantee_single_callable
+from fastapi import BackgroundTasks, FastAPI
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from uvicorn.config import Config
 
 from presence_middleware import AsyncPresence, Identity, Presence, Settings
@@ -225,16 +233,30 @@ async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap:
 
 async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> None:
     async def app(scope: Scope, *_: object) -> None:
-        seen.append((list(scope["headers"]), tuple(scope["client"])))
+        seen.append(([tuple(pair) for pair in scope["headers"]], tuple(scope["client"])))
 
     seen: list[Any] = []
     headers, client = [(b"x-user", b"cy"), (b"a", b"b")], ("1.2.3.4", 5)
     for type in REQUESTS:
-        wrapped = wrap(app)
-        each = (header for header in headers)
-        await Gateway(type, user=None, headers=each, client=iter(client)).ask(wrapped)
-    assert seen == [(headers, client)] * 2
-    assert recorded(wrapped) == 2
+        for pair in (tuple, list, iter):
+            for together in (iter, list, tuple):
+                pairs = together([pair(header) for header in headers])
+                await Gateway(type, user=None, headers=pairs, client=iter(client)).ask(wrap(app))
+    assert seen == [(headers, client)] * 2 * 9
+    assert recorded(wrap(app)) == len(seen)
+
+
+async def check_headers_that_can_be_read_again_are_the_servers(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        seen.append(scope["headers"])
+
+    seen: list[Any] = []
+    servers: list[Any] = [[], (), [(b"a", b"b")], ((b"a", b"b"),), [[b"a", b"b"]], ([b"a", b"b"],)]
+    for headers in servers:
+        gateway = Gateway("http", headers=headers)
+        await gateway.ask(wrap(app))
+        assert gateway.scope.keys() >= OURS
+    assert all(a is b for a, b in zip(seen, servers, strict=True))
 
 
 async def check_the_apps_errors_are_its_own_and_end_the_visit(wrap: Wrap) -> None:
@@ -336,6 +358,8 @@ def test_the_wrapper(check: Check, settings: Settings) -> None:
         (broken.CopyingAsgi, check_lifespan_messages_pass_in_order),
         (broken.CopyingAsgi, check_unknown_types_pass_through),
         (broken.LoopingAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.LoopingPairsAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.ListingAsgi, check_headers_that_can_be_read_again_are_the_servers),
         (broken.SwallowingLifespanAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
         (
             broken.WrappingSendAsgi,
@@ -422,3 +446,49 @@ def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -
     app = PresenceMiddleware(silent, settings=settings)
     asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1
+
+
+def with_background_task(*layers: Middleware) -> Starlette:
+    async def page(request: Request) -> Response:
+        return PlainTextResponse("done", background=BackgroundTask(request.scope["work"]))
+
+    return Starlette(routes=[Route("/", page)], middleware=layers)
+
+
+def with_background_tasks() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/")
+    async def page(request: Request, tasks: BackgroundTasks) -> str:
+        tasks.add_task(request.scope["work"])
+        return "done"
+
+    return app
+
+
+async def passes_on(request: Request, call_next: Any) -> Response:
+    response: Response = await call_next(request)
+    return response
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        with_background_task(),
+        with_background_task(Middleware(BaseHTTPMiddleware, dispatch=passes_on)),
+        with_background_tasks(),
+    ],
+    ids=["starlette", "starlette, another layer", "fastapi"],
+)
+def test_a_background_task_keeps_nobody_online(app: Any, settings: Settings) -> None:
+    wrapped = PresenceMiddleware(app, settings=settings)
+    seen: list[tuple[int, int]] = []
+
+    async def work() -> None:
+        seen.append((len(wrapped.recorder.open_visits), recorded(wrapped)))
+
+    asked: list[Message] = [{"type": "http.request"}, {"type": "http.disconnect"}]
+    more = {"method": "GET", "query_string": b"", "work": work}
+    asyncio.run(Gateway("http", *asked, **more).ask(wrapped))
+    assert seen == [(0, 1)]
+    assert recorded(wrapped) == 1
