@@ -7,7 +7,7 @@ from django.http import HttpResponse, JsonResponse
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
 
-from presence_middleware import asgi, wsgi
+from presence_middleware import PresenceUnavailable, asgi, wsgi
 
 settings.configure(
     SECRET_KEY="change me",
@@ -27,16 +27,32 @@ class Identify(MiddlewareMixin):
         request.server["presence_middleware.visit"].identify(request.session.get("user"))
 
 
+def ask(read, *args, **kwargs):
+    """Return what Redis answers, or None while it cannot: pages then do without."""
+    try:
+        return read(*args, **kwargs)
+    except PresenceUnavailable:
+        return None
+
+
+async def async_ask(reading):
+    """Do the same for a reader that is awaited."""
+    try:
+        return await reading
+    except PresenceUnavailable:
+        return None
+
+
 def home(request):
     presence = request.server["presence_middleware"]
-    who = [seen.id for seen in presence.online(limit=50)]
-    return JsonResponse({"online": presence.counts(), "who": who})
+    who = [seen.id for seen in ask(presence.online, limit=50) or []]
+    return JsonResponse({"online": ask(presence.counts), "who": who})
 
 
 async def async_home(request):
     presence = request.server["presence_middleware"]
-    who = [seen.id for seen in await presence.online(limit=50)]
-    return JsonResponse({"online": await presence.counts(), "who": who})
+    who = [seen.id for seen in await async_ask(presence.online(limit=50)) or []]
+    return JsonResponse({"online": await async_ask(presence.counts()), "who": who})
 
 
 def login(request, name):

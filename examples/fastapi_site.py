@@ -6,8 +6,16 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import RedirectResponse
 from starlette.middleware.sessions import SessionMiddleware
 
-from presence_middleware import AsyncPresence
+from presence_middleware import AsyncPresence, PresenceUnavailable
 from presence_middleware.asgi import PresenceMiddleware
+
+
+async def ask(reading):
+    """Return what Redis answers, or None while it cannot: pages then do without."""
+    try:
+        return await reading
+    except PresenceUnavailable:
+        return None
 
 
 async def identify(request: Request) -> None:
@@ -27,8 +35,8 @@ app.add_middleware(PresenceMiddleware)
 
 @app.get("/")
 async def home(presence: Presence):
-    who = [seen.id for seen in await presence.online(limit=50)]
-    return {"online": await presence.counts(), "who": who}
+    who = [seen.id for seen in await ask(presence.online(limit=50)) or []]
+    return {"online": await ask(presence.counts()), "who": who}
 
 
 @app.get("/login/{name}")
@@ -40,5 +48,7 @@ async def login(name: str, request: Request):
 
 @app.get("/logout")
 async def logout(request: Request, presence: Presence):
-    await presence.leave(request.session.pop("user", "nobody"))
+    # The session ends first, whether or not Redis answers.
+    name = request.session.pop("user", "nobody")
+    await ask(presence.leave(name))
     return "bye"

@@ -2,11 +2,20 @@
 
 from flask import Flask, redirect, request, session
 
+from presence_middleware import PresenceUnavailable
 from presence_middleware.wsgi import PresenceMiddleware
 
 app = Flask(__name__)
 app.secret_key = "change me"
 app.wsgi_app = PresenceMiddleware(app.wsgi_app)
+
+
+def ask(read, *args, **kwargs):
+    """Return what Redis answers, or None while it cannot: pages then do without."""
+    try:
+        return read(*args, **kwargs)
+    except PresenceUnavailable:
+        return None
 
 
 @app.before_request
@@ -17,20 +26,21 @@ def identify():
 @app.get("/")
 def home():
     presence = request.environ["presence_middleware"]
-    return {"online": presence.counts(), "who": [seen.id for seen in presence.online(limit=50)]}
+    who = [seen.id for seen in ask(presence.online, limit=50) or []]
+    return {"online": ask(presence.counts), "who": who}
 
 
 @app.get("/users/<name>")
 def profile(name):
     presence = request.environ["presence_middleware"]
-    seen = presence.last_seen(name)
-    return {"online": presence.is_online(name), "last_seen": seen and seen.isoformat()}
+    seen = ask(presence.last_seen, name)
+    return {"online": ask(presence.is_online, name), "last_seen": seen and seen.isoformat()}
 
 
 @app.get("/friends")
 def friends():
     presence = request.environ["presence_middleware"]
-    return {"online": presence.online_friends(f"user:{session.get('user')}:friends")}
+    return {"online": ask(presence.online_friends, f"user:{session.get('user')}:friends")}
 
 
 @app.get("/login/<name>")
@@ -42,5 +52,7 @@ def login(name):
 
 @app.get("/logout")
 def logout():
-    request.environ["presence_middleware"].leave(session.pop("user", "nobody"))
+    # The session ends first, whether or not Redis answers.
+    name = session.pop("user", "nobody")
+    ask(request.environ["presence_middleware"].leave, name)
     return "bye"

@@ -4,6 +4,16 @@ from pyramid.config import Configurator
 from pyramid.httpexceptions import HTTPFound
 from pyramid.session import SignedCookieSessionFactory
 
+from presence_middleware import PresenceUnavailable
+
+
+def ask(read, *args, **kwargs):
+    """Return what Redis answers, or None while it cannot: pages then do without."""
+    try:
+        return read(*args, **kwargs)
+    except PresenceUnavailable:
+        return None
+
 
 def identify(event):
     request = event.request
@@ -12,7 +22,8 @@ def identify(event):
 
 def home(request):
     presence = request.environ["presence_middleware"]
-    return {"online": presence.counts(), "who": [seen.id for seen in presence.online(limit=50)]}
+    who = [seen.id for seen in ask(presence.online, limit=50) or []]
+    return {"online": ask(presence.counts), "who": who}
 
 
 def login(request):
@@ -22,7 +33,9 @@ def login(request):
 
 
 def logout(request):
-    request.environ["presence_middleware"].leave(request.session.pop("user", "nobody"))
+    # The session ends first, whether or not Redis answers.
+    name = request.session.pop("user", "nobody")
+    ask(request.environ["presence_middleware"].leave, name)
     return "bye"
 
 

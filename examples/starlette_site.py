@@ -8,7 +8,16 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from starlette.routing import Route, WebSocketRoute
 
+from presence_middleware import PresenceUnavailable
 from presence_middleware.asgi import PresenceMiddleware
+
+
+async def ask(reading):
+    """Return what Redis answers, or None while it cannot: pages then do without."""
+    try:
+        return await reading
+    except PresenceUnavailable:
+        return None
 
 
 class SessionBackend(AuthenticationBackend):
@@ -19,8 +28,8 @@ class SessionBackend(AuthenticationBackend):
 
 async def home(request):
     presence = request.scope["presence_middleware"]
-    who = [seen.id for seen in await presence.online(limit=50)]
-    return JSONResponse({"online": await presence.counts(), "who": who})
+    who = [seen.id for seen in await ask(presence.online(limit=50)) or []]
+    return JSONResponse({"online": await ask(presence.counts()), "who": who})
 
 
 async def login(request):
@@ -30,7 +39,9 @@ async def login(request):
 
 
 async def logout(request):
-    await request.scope["presence_middleware"].leave(request.session.pop("user", "nobody"))
+    # The session ends first, whether or not Redis answers.
+    name = request.session.pop("user", "nobody")
+    await ask(request.scope["presence_middleware"].leave(name))
     return PlainTextResponse("bye")
 
 
@@ -39,7 +50,7 @@ async def live(websocket):
     presence = websocket.scope["presence_middleware"]
     await websocket.accept()
     async for _ in websocket.iter_text():
-        await websocket.send_json([seen.id for seen in await presence.online()])
+        await websocket.send_json([seen.id for seen in await ask(presence.online()) or []])
 
 
 app = Starlette(

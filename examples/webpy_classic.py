@@ -5,6 +5,7 @@ PRESENCE_IDENTITY=user=user-agent:raw PRESENCE_STORE=minute-sets python webpy_cl
 
 import web
 
+from presence_middleware import PresenceUnavailable
 from presence_middleware.wsgi import PresenceMiddleware
 
 urls = ("/", "Visitor", "/online", "Online")
@@ -18,7 +19,10 @@ class Visitor:
 
 class Online:
     def GET(self):  # noqa: N802
-        online = web.ctx.env["presence_middleware"].online(limit=None)
+        try:
+            online = web.ctx.env["presence_middleware"].online(limit=None)
+        except PresenceUnavailable:
+            online = []
         return "".join(f"User agent: {sighting.id}\n" for sighting in online)
 
 

@@ -1,4 +1,8 @@
-"""The ASGI wrapper (ASGI 3.0): the app gets the very same scope, receive and send."""
+"""The ASGI wrapper (ASGI 3.0).
+
+The app gets the server's own scope and receive. A WebSocket also gets the server's own send. The
+send of an HTTP request passes every message on unchanged and ends the visit after the last one.
+"""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
@@ -21,6 +25,12 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SEQUENCE = (list, tuple)
+
+# Messages with content of a response, the last of which has no `more_body`. A pathsend is always
+# the last. Trailers come after it, but follow at once: they need not keep the visit open.
+CONTENT = frozenset(f"http.response.{name}" for name in ("body", "zerocopysend", "pathsend"))
 
 
 class PresenceMiddleware:
@@ -64,13 +74,14 @@ class PresenceMiddleware:
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             await self.app(scope, receive, send)
             return
-        if type(scope.get("headers")) is not list or _is_one_shot(scope.get("client")):
-            scope = _readable(scope)
+        scope = _readable(scope)
         if self._board is not None and self._board.serves(scope):
             await self._board(scope, receive, send)
             return
         visit = AsgiVisit(self.recorder, scope)
         scope[VISIT] = scope[READER] = visit
+        if scope["type"] == "http":
+            send = _send_and_end(send, visit)
         try:
             await self.app(scope, receive, send)
         finally:
@@ -116,6 +127,22 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
             await in_thread(partial(self.recorder.depart, who, erase=True))
 
 
+def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
+    """Return a `send` that ends the visit after the last message of the response.
+
+    The app's call may go on after that, with background tasks in which nobody is waiting.
+    """
+
+    # A coroutine function, because asgiref warns of a `send` that is none.
+    async def send_and_end(message: Message) -> Any:
+        result = await send(message)
+        if message.get("type") in CONTENT and not message.get("more_body"):
+            visit.end()
+        return result
+
+    return send_and_end
+
+
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
     """Has the server end at start-up (ASGI lifespan protocol); a request raises what is wrong."""
     if scope["type"] != "lifespan":
@@ -124,10 +151,14 @@ async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
 
 
 def _readable(scope: Scope) -> Scope:
-    """The same scope, or a copy with lists where its iterables can be read only once."""
-    lists = {key: list(scope[key]) for key in ("headers", "client") if _is_one_shot(scope.get(key))}
+    """Return the scope, or a copy with lists in place of what can be read only once.
+
+    Only the first header is looked at: a server makes all of them in the same way.
+    """
+    headers, client = scope.get("headers"), scope.get("client")
+    lists: Scope = {}
+    if headers and not (isinstance(headers, SEQUENCE) and isinstance(headers[0], SEQUENCE)):
+        lists["headers"] = [tuple(header) for header in headers]
+    if client and not isinstance(client, SEQUENCE):
+        lists["client"] = list(client)
     return {**scope, **lists} if lists else scope
-
-
-def _is_one_shot(value: object) -> bool:
-    return value is not None and not isinstance(value, (list, tuple))

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from presence_middleware import asgi, wsgi
 from presence_middleware.asgi import AsgiVisit, Message, Receive, Scope, Send
-from presence_middleware.request import VISIT
+from presence_middleware.request import READER, VISIT
 from presence_middleware.wsgi import WsgiVisit
 
 
@@ -128,6 +128,24 @@ class LoopingAsgi(asgi.PresenceMiddleware):
         await super().__call__(scope, receive, send)
 
 
+class LoopingPairsAsgi(asgi.PresenceMiddleware):
+    """Reads each header where it can be read only once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if isinstance(scope.get("headers"), list):
+            for pair in scope["headers"]:
+                list(pair)
+        await super().__call__(scope, receive, send)
+
+
+class ListingAsgi(asgi.PresenceMiddleware):
+    """Makes a list of headers that the server has in a form of its own."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["headers"] = [tuple(pair) for pair in scope.get("headers", ())]
+        await super().__call__(scope, receive, send)
+
+
 class SwallowingLifespanAsgi(asgi.PresenceMiddleware):
     """Keeps the error of an app's start from the server."""
 
@@ -147,6 +165,56 @@ class WrappingSendAsgi(asgi.PresenceMiddleware):
             await send(message)
 
         await super().__call__(scope, receive, pass_on)
+
+
+class CopyingSendAsgi(asgi.PresenceMiddleware):
+    """Sends a copy of each message."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_copy(message: Message) -> None:
+            return await send({**message})
+
+        await super().__call__(scope, receive, send_copy)
+
+
+class PlainSendAsgi(asgi.PresenceMiddleware):
+    """Gives the app a send that is no coroutine function, of which some frameworks warn."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = scope[VISIT] = scope[READER] = AsgiVisit(self.recorder, scope)
+
+        def send_and_end(message: Message) -> Awaitable[None]:
+            sent = send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                visit.end()
+            return sent
+
+        try:
+            await self.app(scope, receive, send_and_end)
+        finally:
+            visit.end()
+
+
+class LateEndAsgi(asgi.PresenceMiddleware):
+    """Ends the visit with the app's call, however long the app works on after its response."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visit = scope[VISIT] = scope[READER] = AsgiVisit(self.recorder, scope)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            visit.end()
+
+
+class HastyEndAsgi(asgi.PresenceMiddleware):
+    """Ends the visit with the first message of its response."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_and_end(message: Message) -> None:
+            await send(message)
+            scope[VISIT].end()
+
+        await super().__call__(scope, receive, send_and_end)
 
 
 class LosingAsgi(asgi.PresenceMiddleware):

@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 from asgiref.compatibility import guarantee_single_callable
+from fastapi import BackgroundTasks, FastAPI
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from uvicorn.config import Config
 
 from presence_middleware import AsyncPresence, Identity, Presence, Settings
@@ -22,6 +30,15 @@ Check = Callable[[Wrap], Awaitable[None]]
 OURS = {"presence_middleware", "presence_middleware.visit"}
 REQUESTS = ("http", "websocket")
 SAID: ContextVar[str] = ContextVar("SAID")
+BODY = "http.response.body"
+START: Message = {"type": "http.response.start", "status": 200, "headers": []}
+PATHSEND: Message = {"type": "http.response.pathsend", "path": __file__}
+ZEROCOPYSEND: Message = {"type": "http.response.zerocopysend", "file": 1}
+TRAILERS: Message = {"type": "http.response.trailers", "headers": []}
+
+
+def body(content: bytes = b"", *, more: bool = False) -> Message:
+    return {"type": BODY, "body": content, "more_body": more}
 
 
 class Gateway:
@@ -52,7 +69,7 @@ async def silent(*_: object) -> None:
     """An app that says nothing."""
 
 
-async def check_scope_receive_and_send_are_the_servers(wrap: Wrap) -> None:
+async def check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send(wrap: Wrap) -> None:
     for type in REQUESTS:
         calls: list[Any] = []
 
@@ -63,9 +80,101 @@ async def check_scope_receive_and_send_are_the_servers(wrap: Wrap) -> None:
         before, receive, send = dict(gateway.scope), gateway.receive, gateway.send
         await wrap(app)(gateway.scope, receive, send)
         assert len(calls) == 1
-        assert all(a is b for a, b in zip(calls[0], (gateway.scope, receive, send), strict=True))
+        assert calls[0][0] is gateway.scope
+        assert calls[0][1] is receive
+        assert type == "http" or calls[0][2] is send
         assert {key: gateway.scope[key] for key in before} == before
         assert gateway.scope.keys() - before.keys() == OURS
+
+
+async def check_each_message_of_a_response_reaches_the_server_as_it_is(wrap: Wrap) -> None:
+    """In its order, at once, and with what the server's `send` returns or raises."""
+    messages = [
+        {"type": "http.response.debug", "info": {}},
+        *(START, body(b"a", more=True), body(b""), body(b"past the end"), {"type": "new"}),
+        *(PATHSEND, ZEROCOPYSEND, TRAILERS, body(b"refused"), {}),
+    ]
+    answers = [OSError("gone") if message == body(b"refused") else object() for message in messages]
+    passed: list[Any] = []
+
+    async def server_send(message: Message) -> None:
+        passed.append(message)
+        answer = answers[len(passed) - 1]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer  # type: ignore[return-value]  # more than ASGI demands of a server
+
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        assert inspect.iscoroutinefunction(send)
+        for number, (message, answer) in enumerate(zip(messages, answers, strict=True)):
+            copy = {**message}
+            if isinstance(answer, OSError):
+                with pytest.raises(OSError, match="gone") as caught:
+                    await send(message)
+                assert caught.value is answer
+            else:
+                assert await send(message) is answer
+            assert passed[number] is message
+            assert message == copy
+
+    await wrap(app)(Gateway("http").scope, Gateway("http").receive, server_send)
+    assert len(passed) == len(messages)
+
+
+async def check_a_visit_ends_with_its_response_and_not_with_work_behind_it(wrap: Wrap) -> None:
+    responses: list[list[Message]] = [
+        [START, body(b"all")],
+        [{"type": "http.response.early_hint", "links": []}, START, {"type": BODY}],
+        [START, body(b"a", more=True), body(b"", more=True), body()],
+        [START, PATHSEND],
+        [START, {**ZEROCOPYSEND, "more_body": True}, ZEROCOPYSEND],
+        [{**START, "trailers": True}, body(b"all")],
+        [{"type": "http.response.push", "path": "/", "headers": []}, START, body()],
+    ]
+    for messages in responses:
+        await _ends_after(messages, wrap)
+
+
+async def _ends_after(messages: list[Message], wrap: Wrap) -> None:
+    async def app(scope: Scope, _: Any, send: Any) -> None:
+        visit = scope["presence_middleware.visit"]
+        for message in messages:
+            assert recorded(wrapped) == before
+            assert not visit.is_over
+            await send(message)
+        await send(TRAILERS)
+        assert recorded(wrapped) == before + 1
+        assert visit.is_over
+        assert not wrapped.recorder.open_visits
+        assert visit.identity == Identity("user", "ann")
+        visit.identify("who came too late")
+        await scope["presence_middleware"].count()
+        await send(body(b"past the end"))
+
+    wrapped = wrap(app)
+    before = recorded(wrapped)
+    await Gateway("http").ask(wrapped)
+    assert recorded(wrapped) == before + 1
+    assert not Presence(wrapped.recorder.settings).is_online("who came too late")
+
+
+async def check_a_response_that_is_never_ended_ends_with_the_apps_call(wrap: Wrap) -> None:
+    for messages in ([], [START], [START, body(b"a", more=True)], [TRAILERS]):
+        await _ends_with_the_call("http", messages, wrap)
+    await _ends_with_the_call("websocket", [{"type": "websocket.accept"}, body()], wrap)
+
+
+async def _ends_with_the_call(type: str, messages: list[Message], wrap: Wrap) -> None:
+    async def app(scope: Scope, _: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+        assert not scope["presence_middleware.visit"].is_over
+
+    wrapped = wrap(app)
+    before = recorded(wrapped)
+    await Gateway(type).ask(wrapped)
+    assert recorded(wrapped) == before + 1
+    assert not wrapped.recorder.open_visits
 
 
 async def check_unknown_types_pass_through(wrap: Wrap) -> None:
@@ -124,16 +233,30 @@ async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap:
 
 async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> None:
     async def app(scope: Scope, *_: object) -> None:
-        seen.append((list(scope["headers"]), tuple(scope["client"])))
+        seen.append(([tuple(pair) for pair in scope["headers"]], tuple(scope["client"])))
 
     seen: list[Any] = []
     headers, client = [(b"x-user", b"cy"), (b"a", b"b")], ("1.2.3.4", 5)
     for type in REQUESTS:
-        wrapped = wrap(app)
-        each = (header for header in headers)
-        await Gateway(type, user=None, headers=each, client=iter(client)).ask(wrapped)
-    assert seen == [(headers, client)] * 2
-    assert recorded(wrapped) == 2
+        for pair in (tuple, list, iter):
+            for together in (iter, list, tuple):
+                pairs = together([pair(header) for header in headers])
+                await Gateway(type, user=None, headers=pairs, client=iter(client)).ask(wrap(app))
+    assert seen == [(headers, client)] * 2 * 9
+    assert recorded(wrap(app)) == len(seen)
+
+
+async def check_headers_that_can_be_read_again_are_the_servers(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        seen.append(scope["headers"])
+
+    seen: list[Any] = []
+    servers: list[Any] = [[], (), [(b"a", b"b")], ((b"a", b"b"),), [[b"a", b"b"]], ([b"a", b"b"],)]
+    for headers in servers:
+        gateway = Gateway("http", headers=headers)
+        await gateway.ask(wrap(app))
+        assert gateway.scope.keys() >= OURS
+    assert all(a is b for a, b in zip(seen, servers, strict=True))
 
 
 async def check_the_apps_errors_are_its_own_and_end_the_visit(wrap: Wrap) -> None:
@@ -231,12 +354,34 @@ def test_the_wrapper(check: Check, settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("wrapper", "check"),
     [
-        (broken.CopyingAsgi, check_scope_receive_and_send_are_the_servers),
+        (broken.CopyingAsgi, check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send),
         (broken.CopyingAsgi, check_lifespan_messages_pass_in_order),
         (broken.CopyingAsgi, check_unknown_types_pass_through),
         (broken.LoopingAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.LoopingPairsAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.ListingAsgi, check_headers_that_can_be_read_again_are_the_servers),
         (broken.SwallowingLifespanAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
-        (broken.WrappingSendAsgi, check_scope_receive_and_send_are_the_servers),
+        (
+            broken.WrappingSendAsgi,
+            check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send,
+        ),
+        *(
+            (wrapper, check_each_message_of_a_response_reaches_the_server_as_it_is)
+            for wrapper in (
+                broken.WrappingSendAsgi,
+                broken.CopyingSendAsgi,
+                broken.BufferingAsgi,
+                broken.ReorderingAsgi,
+                broken.FilteringAsgi,
+                broken.HastyAsgi,
+                broken.DeafAsgi,
+                broken.PlainSendAsgi,
+            )
+        ),
+        (broken.LateEndAsgi, check_a_visit_ends_with_its_response_and_not_with_work_behind_it),
+        (broken.HastyEndAsgi, check_a_visit_ends_with_its_response_and_not_with_work_behind_it),
+        (broken.HastyEndAsgi, check_a_response_that_is_never_ended_ends_with_the_apps_call),
+        (broken.EndlessAsgi, check_a_response_that_is_never_ended_ends_with_the_apps_call),
         (broken.WrappingSendAsgi, check_lifespan_messages_pass_in_order),
         (broken.WrappingSendAsgi, check_unknown_types_pass_through),
         (broken.LosingAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
@@ -301,3 +446,49 @@ def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -
     app = PresenceMiddleware(silent, settings=settings)
     asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1
+
+
+def with_background_task(*layers: Middleware) -> Starlette:
+    async def page(request: Request) -> Response:
+        return PlainTextResponse("done", background=BackgroundTask(request.scope["work"]))
+
+    return Starlette(routes=[Route("/", page)], middleware=layers)
+
+
+def with_background_tasks() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/")
+    async def page(request: Request, tasks: BackgroundTasks) -> str:
+        tasks.add_task(request.scope["work"])
+        return "done"
+
+    return app
+
+
+async def passes_on(request: Request, call_next: Any) -> Response:
+    response: Response = await call_next(request)
+    return response
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        with_background_task(),
+        with_background_task(Middleware(BaseHTTPMiddleware, dispatch=passes_on)),
+        with_background_tasks(),
+    ],
+    ids=["starlette", "starlette, another layer", "fastapi"],
+)
+def test_a_background_task_keeps_nobody_online(app: Any, settings: Settings) -> None:
+    wrapped = PresenceMiddleware(app, settings=settings)
+    seen: list[tuple[int, int]] = []
+
+    async def work() -> None:
+        seen.append((len(wrapped.recorder.open_visits), recorded(wrapped)))
+
+    asked: list[Message] = [{"type": "http.request"}, {"type": "http.disconnect"}]
+    more = {"method": "GET", "query_string": b"", "work": work}
+    asyncio.run(Gateway("http", *asked, **more).ask(wrapped))
+    assert seen == [(0, 1)]
+    assert recorded(wrapped) == 1

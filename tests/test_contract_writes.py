@@ -236,7 +236,7 @@ def test_every_key_has_the_prefix_and_a_lifetime(site: Site, store: str) -> None
         lifetimes = {key: site.redis.ttl(key) for key in site.held()}
         assert lifetimes, f"{name} wrote nothing"
         for key, seconds in lifetimes.items():
-            lasting = {"visitor-key": 30 * 86400, "peak": 366 * 86400}
+            lasting = {"visitor-key": 30 * 86400, "peak": 366 * 86400, "settings": 3600}
             limit = lasting.get(key.rpartition(":")[2], longest)
             if ":history:" in key:
                 limit = 8 * 86400 + 120

@@ -41,10 +41,12 @@ def keys(valkey: Server) -> Iterator[Redis]:
 def run(variables: dict[str, str], tmp_path: Path) -> Iterator[Run]:
     """Starts an example; at the end it must stop when told to, and have complained of nothing."""
     with ExitStack() as stack:
-        servers = []
+        servers: list[WebServer] = []
 
         def start(command: Command, **settings: str) -> WebServer:
-            server = WebServer(command, EXAMPLES, tmp_path / "log", **variables, **settings)
+            server = WebServer(
+                command, EXAMPLES, tmp_path / f"log{len(servers)}", **variables | settings
+            )
             servers.append(stack.enter_context(server))
             return servers[-1]
 
@@ -54,10 +56,14 @@ def run(variables: dict[str, str], tmp_path: Path) -> Iterator[Run]:
             assert "Traceback" not in server.output
 
 
-def read(browser: httpx.Client, path: str) -> dict[str, Any]:
+def read_text(browser: httpx.Client, path: str) -> str:
     response = browser.get(path)
     assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
+    return response.text
+
+
+def read(browser: httpx.Client, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(read_text(browser, path))
     return found
 
 
@@ -80,13 +86,70 @@ def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, na
             assert read(bob, home)["who"] == ["bob"]
 
 
+PAGES = {
+    "flask": ["/", "/friends", "/users/ann"],
+    "django": ["/"],
+    "django-async": ["/async"],
+}
+AWAY = {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"}  # a port that no test is given
+CLASSIC = {"PRESENCE_IDENTITY": "user=user-agent:raw", "PRESENCE_STORE": "minute-sets"}
+
+
+def log_in(browser: httpx.Client) -> httpx.Cookies:
+    """What the browser has then."""
+    answer = browser.get("/login/ann", follow_redirects=False)
+    assert answer.is_success or answer.is_redirect
+    return httpx.Cookies(browser.cookies)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_an_example_shows_its_pages_without_numbers_while_redis_is_away(
+    run: Run, name: str
+) -> None:
+    site = run(SITES[name], **AWAY)
+    pages = PAGES.get(name, ["/"])
+    with site.client("A") as ann:
+        for page in pages:
+            assert not any(read(ann, page).values())
+        log_in(ann)
+        for page in pages:
+            assert not any(read(ann, page).values())
+
+
+@pytest.mark.parametrize("name", [name for name in SITES if not name.startswith("django")])
+def test_an_example_ends_its_sessions_while_redis_is_away(run: Run, name: str) -> None:
+    site = run(SITES[name], **AWAY)
+    with site.client("A") as ann:
+        logged_in = log_in(ann)
+        assert "bye" in read_text(ann, "/logout")
+        logged_out = ann.cookies
+    with run(SITES[name]).client("A") as ann:
+        for cookies, who in ((logged_out, []), (logged_in, ["ann"])):
+            ann.cookies = cookies
+            assert read(ann, "/")["who"] == who
+
+
+def test_an_open_websocket_goes_on_while_redis_is_away(run: Run) -> None:
+    site = run(STARLETTE, **AWAY)
+    with connect(f"ws://{site.address}/live", proxy=None) as socket:
+        for _ in range(2):
+            socket.send("who?")
+            assert json.loads(socket.recv(10)) == []
+
+
+def test_the_classic_goes_on_while_redis_is_away(run: Run) -> None:
+    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC, **AWAY)
+    with site.client("Firefox/1") as browser:
+        assert read_text(browser, "/") == "User:\tFirefox/1"
+        assert read_text(browser, "/online") == ""
+
+
 def test_the_classic_lists_everyone_of_the_window_and_no_ghost_of_last_hour(
     run: Run, variables: dict[str, str], keys: Redis
 ) -> None:
-    classic = {"PRESENCE_IDENTITY": "user=user-agent:raw", "PRESENCE_STORE": "minute-sets"}
-    settings = Settings.from_env({**variables, **classic})
+    settings = Settings.from_env({**variables, **CLASSIC})
     Presence(settings, clock=lambda: float(keys.time()[0]) - 3600).touch("Ghost/1")
-    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **classic)
+    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC)
     agents = ["Firefox/1", "Opera/2 (X11; Linux)", "Safari/3"]
     for agent in agents:
         with site.client(agent) as browser:

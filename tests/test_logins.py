@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from django.http import parse_cookie
 from flask import Flask, session
 from redis import Redis
+from websockets.sync.client import ClientConnection, connect
 from werkzeug.test import Client
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
@@ -137,7 +138,8 @@ FLASK, FASTAPI = "flask_site:create_app", "fastapi_site:create_app"
 STARLETTE, STARLETTE_AUTH = "starlette_site:with_sessions", "starlette_site:with_authentication"
 PYRAMID, TICKETS = "pyramid_site:with_session", "pyramid_site:with_tickets"
 BEAKER, BEAKER_INSIDE = "bottle_site:create_app", "bottle_site:wrapped_inside"
-WSGI, ASGI = "django_site:wsgi", "django_site:asgi"
+EVERY_USER = {"SITE_IDENTIFY": "identify_every_user"}
+WSGI, ASGI, CHANNELS = "django_site:wsgi", "django_site:asgi", "channels_site:asgi"
 SITES: dict[str, Site] = {
     "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
     "flask": Site(FLASK, "flask-session:user", signed=True),
@@ -175,6 +177,12 @@ SITES: dict[str, Site] = {
     "django, ASGI": Site(ASGI, everywhere=False, at_once=True, asking="/async/"),
     "django, coroutines": Site(
         ASGI, everywhere=False, at_once=True, views="/async/", asking="/async/"
+    ),
+    "django, Channels": Site(CHANNELS, everywhere=False, at_once=True, asking="/async/"),
+    "django, every user": Site(WSGI, own=EVERY_USER, at_once=True),
+    "django, every user, ASGI": Site(ASGI, own=EVERY_USER, at_once=True, asking="/async/"),
+    "django, every user, coroutines": Site(
+        ASGI, own=EVERY_USER, at_once=True, views="/async/", asking="/async/"
     ),
 }
 DJANGO = [name for name in SITES if name.startswith("django")]
@@ -267,7 +275,7 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, s
     def serving(
         site: Site, workers: int | None = None, is_bare: bool = False, **more: str
     ) -> Iterator[Browser]:
-        if site.app.startswith("django") and not (tmp_path / DATABASE).exists():
+        if site.app in (WSGI, ASGI, CHANNELS) and not (tmp_path / DATABASE).exists():
             shutil.copy(request.getfixturevalue("django_folder") / DATABASE, tmp_path)
         workers = workers or site.workers
         command, named = site.command(workers, is_bare)
@@ -276,7 +284,7 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, s
             given["SITE_BARE"] = "1"
         else:
             given |= {**variables, "PRESENCE_FLUSH_INTERVAL": NEVER, **site.settings, **named}
-        with WebServer(command, ROOT, tmp_path / f"log{is_bare}", **given, **more) as server:
+        with WebServer(command, ROOT, tmp_path / f"log{is_bare}", **{**given, **more}) as server:
             with server.client("") as client:
                 yield Browser(client, site, workers)
             assert "Traceback" not in server.output, server.output
@@ -468,7 +476,7 @@ def test_looking_in_the_middle_of_a_request_touches_no_session_that_its_page_lea
         assert (headers_of(response), has_touched_session(wrapped.last)) == expected
 
 
-@pytest.mark.parametrize("name", DJANGO)
+@pytest.mark.parametrize("name", [name for name in DJANGO if SITES[name].own != EVERY_USER])
 def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, serve: Serve) -> None:
     """Each response says how many queries its process has made, so the next tells of late ones."""
     site = SITES[name]
@@ -480,6 +488,33 @@ def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, ser
         seen = [wrapped.client.get(f"{site.asking}{page}") for page in ("", "", "online", "")]
         assert len({page.headers["X-Queries"] for page in seen}) == 1
         assert not any("Vary" in page.headers or "Set-Cookie" in page.headers for page in seen)
+
+
+@pytest.mark.parametrize("name", [name for name in DJANGO if SITES[name].own == EVERY_USER])
+def test_to_identify_every_user_costs_a_query_for_a_session_and_changes_no_response(
+    name: str, serve: Serve
+) -> None:
+    def without_queries(response: httpx.Response) -> object:
+        status, headers, text = shown(response)
+        return status, [header for header in headers if header[0] != "x-queries"], text
+
+    site = SITES[name]
+    with serve(site, 1, is_bare=True) as bare, serve(site, 1) as wrapped:
+        pages = ("/", "/me", "/cart", "/async/", "/async/me", "/async/cart")
+        for one, other in zip(journey(bare, *pages), journey(wrapped, *pages), strict=True):
+            assert without_queries(other) == without_queries(one), one.request.url
+
+        def queries(browser: Browser, page: str) -> int:
+            counts = [int(browser.client.get(page).headers["X-Queries"]) for _ in range(2)]
+            return counts[1] - counts[0]
+
+        home = site.views
+        assert (queries(bare, home), queries(wrapped, home)) == (0, 0), "no cookie, no session"
+        for browser in (bare, wrapped):
+            browser.log_in()
+        assert (queries(bare, home), queries(wrapped, home)) == (0, 1)
+        for page in ("me", "cart"):
+            assert queries(wrapped, home + page) == queries(bare, home + page) > 0
 
 
 @pytest.mark.parametrize("name", ["django", "django, coroutines"])
@@ -514,6 +549,54 @@ def test_whom_django_refuses_is_a_guest_again_though_his_session_names_him(
         assert browser.see("me") == {"nobody"}
         browser.ask()
         assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
+
+
+SHORT = {"PRESENCE_WINDOW": "3s", "PRESENCE_FLUSH_INTERVAL": "0.2s"}
+
+
+def socket_of(browser: Browser) -> ClientConnection:
+    """A WebSocket of a site with Channels, with what cookies the browser has."""
+    address = browser.client.base_url.netloc.decode()
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+    return connect(
+        f"ws://{address}/socket",
+        additional_headers={"Cookie": cookies} if cookies else {},
+        user_agent_header=FIREFOX.format(BEFORE),
+        proxy=None,
+    )
+
+
+def says(socket: ClientConnection, command: str) -> str:
+    socket.send(command)
+    return str(socket.recv(10)).split()[0]
+
+
+def test_an_open_socket_of_channels_keeps_its_user_online(
+    serve: Serve, variables: dict[str, str]
+) -> None:
+    presence = Presence(Settings.from_env({**variables, **SHORT}))
+    with serve(SITES["django, Channels"], 1, **SHORT) as browser:
+        browser.log_in()
+        with socket_of(browser) as socket:
+            assert says(socket, "me") == USER
+            for _ in range(5):  # each a third of the window later than the one before
+                before = presence.last_seen(USER)
+                wait_until(lambda: presence.last_seen(USER) != before)  # noqa: B023
+            assert presence.counts() == {"user": 1, "guest": 0, "bot": 0}
+        wait_until(lambda: presence.count() == 0)
+
+
+def test_a_login_on_an_open_socket_of_channels_counts_and_so_does_a_logout(
+    serve: Serve, variables: dict[str, str]
+) -> None:
+    presence = Presence(Settings.from_env({**variables, **SHORT}))
+    with serve(SITES["django, Channels"], 1, **SHORT) as browser, socket_of(browser) as socket:
+        assert says(socket, "me") == "nobody"
+        wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
+        assert says(socket, "login") == USER
+        wait_until(lambda: presence.counts() == {"user": 1, "guest": 0, "bot": 0})
+        says(socket, "logout")
+        wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
 
 
 @pytest.mark.parametrize("name", LOCAL)

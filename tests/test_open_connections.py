@@ -132,6 +132,8 @@ def test_who_logs_in_anew_on_an_open_connection_counts_at_once(worker: Worker, a
     visit.identify(None)
     visit.end()
     visit.identify(again)  # after its end
+    visit.record()
+    visit.end()
     worker.recorder.flush()
     assert again not in worker.online()
 

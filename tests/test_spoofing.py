@@ -757,8 +757,8 @@ WEIRD = [
 ]
 WEIRD_BYTES = [b"mallory\xff\xfe", b"\xc3\x28mallory", b"\xed\xa0\x80mallory", b"\x80" * 300]
 OF_A_KEY = (
-    r"{prefix}:(meta|visitor-key|sampled:\d+|"
-    r"(user|guest):(writers|peak|history:\d+|seen|left|forgotten|m:\d+|h:\d+))"
+    r"{prefix}:(meta|settings|visitor-key|sampled:\d+|"
+    r"(user|guest):(writers|peak|history:\d+|seen|left|gone|forgotten|m:\d+|h:\d+))"
 )
 
 

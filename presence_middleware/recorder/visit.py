@@ -90,11 +90,14 @@ class Visit(Request):
         self.recorder.write_for_reader()
 
     def record(self) -> None:
-        """Record who this visit turned out to be, once each."""
-        self._record(*self._resolve())
+        """Record who this visit turned out to be, once each; nobody once it is over."""
+        if self.state is not OVER:
+            self._record(*self._resolve())
 
     def refresh(self, now: float, interval: float) -> None:
         """Record a connection that is still open, at most once per `interval` seconds."""
+        if self.state is OVER:  # another thread has ended it meanwhile
+            return
         who, matcher = self._resolve()
         is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)
         if not is_long and matcher is not None and matcher.awaits_login:
@@ -116,7 +119,9 @@ class Visit(Request):
             self._dismissed = who, arrival
 
     def end(self) -> None:
-        """End the visit: the request is over, however it ended."""
+        """End the visit: the request is over, however it ended. A second call does nothing."""
+        if self.state is OVER:
+            return
         recorder = self.recorder
         recorder.open_visits.pop(self, None)
         if self._is_long:

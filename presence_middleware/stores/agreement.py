@@ -52,12 +52,15 @@ class SharedSettings:
         *_, members = yield Batch(
             (
                 ("ZADD", self._key, *added),
-                ("ZREMRANGEBYSCORE", self._key, "-inf", now - self.KEPT),
                 ("EXPIRE", self._key, math.ceil(self.KEPT)),
                 ("ZRANGE", self._key, 0, -1, "WITHSCORES"),
             ),
         )
-        return self._compared(scored(members), now)
+        found = scored(members)
+        stale = [member for member, moment in found if moment <= now - self.KEPT]
+        if stale:
+            yield Batch((("ZREM", self._key, *stale),))
+        return self._compared(found, now)
 
     def look(self, now: float) -> Plan[InForce]:
         """Return what is in force elsewhere; write nothing."""
@@ -71,7 +74,7 @@ class SharedSettings:
             name, _, value = member.partition("=")
             kind = name.removeprefix("keep ")
             if kind != name:
-                if kind in keeps:
+                if kind in keeps and moment > now - self.KEPT:
                     keeps[kind] = max(keeps[kind], float(value))
             elif moment > now - self.FRESH and self._settings.get(name, value) != value:
                 others[name] = value

@@ -1,6 +1,7 @@
 """Django with its own users and sessions in SQLite; each page as a plain view and as a coroutine.
 
-`presence_middleware.django.identify_user` is the last of its MIDDLEWARE, unless SITE_BARE is set.
+`presence_middleware.django.identify_user`, or what SITE_IDENTIFY names in its place, is the last of
+its MIDDLEWARE, unless SITE_BARE is set.
 One page more, `/cart`, reads the session and does not look at the user. Every response says how
 many queries its process has made so far.
 """
@@ -22,7 +23,8 @@ from django.utils.deprecation import MiddlewareMixin
 from . import answer, names, secret, setting
 
 USER, PASSWORD = 42, "only in this test"
-IDENTIFY = [] if setting("BARE", "") else ["presence_middleware.django.identify_user"]
+NAMED = f"presence_middleware.django.{setting('IDENTIFY', 'identify_user')}"
+IDENTIFY = [] if setting("BARE", "") else [NAMED]
 
 settings.configure(
     SECRET_KEY=secret(),

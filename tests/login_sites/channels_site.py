@@ -1,0 +1,44 @@
+"""Django behind the routers of Channels, which pass copies of the scope on; with a WebSocket.
+
+The socket answers each command: `me`, `login` and `logout` do what the pages of those names do.
+`presence_middleware.django.IdentifyWebSocketUser` is around it, unless SITE_BARE is set.
+"""
+
+from typing import Any
+
+import channels.auth
+from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.contrib import auth
+from django.urls import path, re_path
+
+from presence_middleware.django import IdentifyWebSocketUser
+
+from . import answer, setting
+from . import django_site as site
+
+
+class Socket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
+    """Somebody who stays."""
+
+    async def receive(self, text_data: str) -> None:
+        if text_data == "login":
+            user = await auth.get_user_model().objects.aget(id=site.USER)
+            await channels.auth.login(self.scope, user)
+        elif text_data == "logout":
+            await channels.auth.logout(self.scope)
+        await self.send(answer(self.scope["user"].pk))
+
+
+def asgi() -> Any:
+    """The site for ASGI servers."""
+    http = site.asgi()
+    sockets = URLRouter([path("socket", Socket.as_asgi())])
+    if not setting("BARE", ""):
+        sockets = IdentifyWebSocketUser(sockets)
+    return ProtocolTypeRouter(
+        {
+            "http": URLRouter([re_path("", http)]),
+            "websocket": channels.auth.AuthMiddlewareStack(sockets),
+        }
+    )
