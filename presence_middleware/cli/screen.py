@@ -39,7 +39,8 @@ class Screen:
 
     def _keep_highest(self, samples: Mapping[str, Sample]) -> None:
         for kind, sample in samples.items():
-            if kind not in self._peaks or sample.count > self._peaks[kind].count:
+            highest = self._peaks[kind].count if kind in self._peaks else 0
+            if sample.count > highest:
                 self._peaks[kind] = sample
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
@@ -63,9 +64,10 @@ class Screen:
         """A line a kind; what was known before an outage is dim."""
         style = "dim" if self._outage else ""
         for kind, count in self._counts.items():
-            peak = self._peaks[kind]
             line = Text(f"{kind:>10}  ", style).append(f"{count:<9}", "bold")
-            yield line.append(f"peak {peak.count}, {show.ago(peak.at)}", "dim")
+            if (peak := self._peaks.get(kind)) is not None:
+                line.append(f"peak {peak.count}, {show.ago(peak.at)}", "dim")
+            yield line
 
     def _chart(self, width: int, height: int, options: ConsoleOptions) -> list[Text]:
         if not self._counts or height < _LEAST + 2:
