@@ -19,6 +19,7 @@ from .stores import Batch, Plan, Shards
 from .stores.plan import text
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that do all that is needed
+NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS
 MOST_OFFSET = 1.0  # seconds between this host's clock and the server's
 # How many members a key of a type has; HyperLogLogs are strings.
 _SIZES = {"zset": "ZCARD", "set": "SCARD", "string": "PFCOUNT"}
@@ -78,6 +79,8 @@ def examine(backend: Backend) -> Iterator[Finding]:
     yield _ask(driver, _shared_settings(backend, now))
     for kind, store in backend.stores.items():
         yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
+        if settings.store_of(kind) != "hyperloglog":
+            yield _ask(driver, _room(kind, store, settings, now))
 
 
 def _ask(driver: Driver, question: Plan[Finding]) -> Finding:
@@ -160,6 +163,20 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     if lasting:
         return Finding(False, f"{found}; these have no time to live: {', '.join(lasting)}")
     return Finding(True, found)
+
+
+def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:
+    """Whether a kind has room for more: only those who are online take it from the new."""
+    if settings.store_of(kind) == "sorted-set":
+        members = yield from store.count(now, settings.window)
+    else:  # there, an id is a member of each minute that it was seen in
+        sizes = yield Batch(tuple(("SCARD", key) for key in store.keys(now)))
+        members = sum(map(int, sizes))
+    share = members / settings.max_members
+    what = f"room of {kind}: {members} online of {settings.max_members} ({share:.0%})"
+    if share < NEARLY_FULL:
+        return Finding(True, what)
+    return Finding(False, f"{what}; past that new ones are refused: raise PRESENCE_MAX_MEMBERS")
 
 
 def _balance(store: Shards, sizes: dict[str, int]) -> str:

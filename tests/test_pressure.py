@@ -274,3 +274,24 @@ def test_nothing_is_removed_that_another_process_keeps_for_longer(
     assert Presence(backend=long.backend).last_seen("ann") is None
     for recorder in (long, short):
         recorder.close()
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_the_doctor_warns_from_nine_tenths_of_the_room(
+    valkey: Server, prefix: str, store: str
+) -> None:
+    recorder = Recorder(settings(valkey.url, prefix, store=store, max_members=10), background=False)
+
+    def is_right() -> bool:
+        found = examine(recorder.backend)
+        (room,) = [each for each in found if each.what.startswith("room of user")]
+        return room.is_right
+
+    for number in range(8):
+        WsgiVisit(recorder, {"HTTP_X_USER": f"user{number}"}).end()
+    assert recorder.flush()
+    assert is_right()
+    WsgiVisit(recorder, {"HTTP_X_USER": "user9"}).end()
+    assert recorder.flush()
+    assert not is_right()
+    recorder.close()

@@ -9,6 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import PresenceMiddleware
 
 from .conftest import Server, wait_until
-from .faults import OUTAGES, SLOW_OUTAGES, Place, adding_up, at_a_place
+from .faults import OUTAGES, SLOW_OUTAGES, Fault, Place, adding_up, at_a_place, rolled_back
 from .proxy import THREADS
 
 WINDOW = 30.0
 SLACK = 2.0  # seconds by which a slow server's clock may be misread
 PEOPLE = 200  # of each thread at a time
 GUESTS = 150
+READERS = 60  # more than connections
 STREAMS = 20  # of each thread at a time
 BOTS = ["Googlebot/2.1", "bingbot/2.0", "AhrefsBot/7.0"]
 MOST_GROWTH = 1_000_000  # bytes; ten minutes are some 150,000 requests
@@ -219,9 +221,23 @@ def going_on(*works: Callable[[threading.Event], None]) -> Iterator[None]:
     assert not failures
 
 
-def breaks(place: Place, chance: random.Random, longest: float) -> str:
+def crowded(presence: Presence) -> Fault:
+    """More readers at once than there are connections; all must have their answer."""
+
+    @contextlib.contextmanager
+    def fault(_: Place) -> Iterator[None]:
+        with ThreadPoolExecutor(READERS) as pool:
+            answers = [pool.submit(presence.counts) for _ in range(4 * READERS)]
+            yield
+        assert all(answer.result() for answer in answers)
+
+    return fault
+
+
+def breaks(place: Place, presence: Presence, chance: random.Random, longest: float) -> str:
     """A fault at random, for a moment at random; returns when all is well again."""
-    name, fault = chance.choice([*OUTAGES.items(), *SLOW_OUTAGES.items()])
+    others = {"rolled back": rolled_back, "crowded": crowded(presence)}
+    name, fault = chance.choice([*(OUTAGES | SLOW_OUTAGES | others).items(), *others.items()])
     lasts = chance.random() * longest
     with fault(place):
         time.sleep(lasts)
@@ -285,7 +301,7 @@ def test_nothing_grows_and_nobody_is_lost(
         with adding_up(recorder, 0.01), going_on(sockets.go_on, *(one.go_on for one in traffic)):
             while (elapsed := time.monotonic() - began) < seconds:
                 time.sleep(chance.random())
-                what = breaks(place, chance, min(5, seconds / 6))
+                what = breaks(place, presence, chance, min(5, seconds / 6))
                 wait_until(lambda: drained(recorder))
                 samples.append((elapsed, memory(), own_threads(), connections(place)))
                 print(what, "then", *samples[-1][1:], flush=True)
