@@ -8,6 +8,7 @@ the right, where the nearest proxy wrote, and the first that is no trusted proxy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from ..request import Request
@@ -22,6 +23,16 @@ Bits = tuple[int, int]
 """How much of an IPv4 and of an IPv6 address is kept."""
 
 WHOLE: Bits = (32, 128)
+LONGEST_ADDRESS = 64  # characters, with brackets, interface and port
+# Where proxies are. `is_private` is more than that: also addresses of examples and benchmarks.
+_INTERNAL = tuple(
+    ip_network(network)
+    for network in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+        "100.64.0.0/10",  # of carriers, and of the containers of some clouds
+        *("::1/128", "fc00::/7", "fe80::/10"),
+    )
+)
 _HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are looked at
 LONGEST = 4096  # characters of it
@@ -163,13 +174,46 @@ def _x_forwarded_for(request: Request) -> list[Address | None]:
 
 
 def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
-    """Whether the peer is a proxy that nobody has named: its address is that of all behind it."""
+    """Return whether the peer is a proxy that `proxies` does not name.
+
+    All its clients have its address.
+    """
     said = [header for name in _HEADERS if (header := request.header(name))]
+    if not said or proxies.hops:
+        return False
     peer = parse_address(request.peer or "")
-    if not said or proxies.hops or peer in proxies:
+    if peer in proxies:
         return False
     # A server that looks at the headers by itself has put what they say in the place of the peer.
-    return peer is None or (peer.is_private and not any(str(peer) in header for header in said))
+    return peer is None or (_is_internal(peer) and not any(str(peer) in header for header in said))
+
+
+def is_silent_proxy(request: Request) -> bool:
+    """Return whether the peer, if it is a proxy, passes on nothing about its clients.
+
+    The peer is on this host, in a private network or on a unix socket, and sends neither header.
+    """
+    if any(request.header(name) for name in _HEADERS):
+        return False
+    peer = parse_address(request.peer or "")
+    return peer is None or _is_internal(peer)
+
+
+def _is_internal(peer: Address) -> bool:
+    return any(peer in network for network in _INTERNAL)
+
+
+@lru_cache(maxsize=2048)
+def normalize_address(text: str) -> str:
+    """Return the one spelling of an address; text that is no address is returned as it is.
+
+    An IPv4 address may be written as one of IPv6 (`::ffff:192.0.2.1`), one of IPv6 with capitals,
+    more zeros or the name of an interface, and either with a port.
+    """
+    if len(text) > LONGEST_ADDRESS:
+        return text
+    address = parse_address(text)
+    return text if address is None else str(address)
 
 
 def parse_address(text: str) -> Address | None:
