@@ -11,9 +11,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from presence_middleware import Settings, SettingsError
-from presence_middleware.identity import locator, parse_prefix, parse_proxies
-from presence_middleware.identity.addresses import MOST_HOPS, WHOLE, Proxies, parse_address
+from presence_middleware.identity import locator, normalize_id, parse_prefix, parse_proxies
+from presence_middleware.identity.addresses import (
+    MOST_HOPS,
+    WHOLE,
+    Proxies,
+    normalize_address,
+    parse_address,
+)
 from presence_middleware.request import AsgiRequest, WsgiRequest
+
+from .asking import Request, ids
 
 PROXY = "10.0.0.1"
 NETWORKS = "10.0.0.0/8, fd00::/8"
@@ -370,6 +378,48 @@ def test_an_address_is_cut(prefix: str, address: str, kept: str) -> None:
 def test_only_what_is_found_is_cut_and_never_what_is_trusted() -> None:
     """A proxy's neighbour is not that proxy."""
     assert located("10.0.0.2", for_("198.51.100.7"), "10.0.0.3", "/24, /56") == "10.0.0.0"
+
+
+# ---- One client is one guest, however a server writes its address.
+
+SPELLINGS = [
+    (
+        "192.0.2.7",
+        ["::ffff:192.0.2.7", "::FFFF:c000:207", "192.0.2.7:4711", "[::ffff:192.0.2.7]:80"],
+    ),
+    ("2001:db8::7", ["2001:DB8::7", "2001:db8:0:0:0:0:0:7", "[2001:db8::7]", "[2001:db8::7]:4711"]),
+    ("fe80::1", ["fe80::1%eth0", "fe80::1%25eth0", "[fe80::1%eth0]:80"]),
+]
+
+
+@pytest.mark.parametrize("source", ["ip", "visitor", "ip:raw"])
+@pytest.mark.parametrize(("address", "spellings"), SPELLINGS)
+def test_a_client_is_one_guest_however_the_address_is_written(
+    address: str, spellings: list[str], source: str
+) -> None:
+    settings = Settings.from_env(
+        {}, identity=f"guest={source}", secret="0123456789abcdef", bots="off", enabled=False
+    )
+    found = ids(settings, Request(peer=address))
+    assert found is not None
+    assert [ids(settings, Request(peer=spelling)) for spelling in spellings] == [found] * len(
+        spellings
+    )
+    assert ids(settings, Request(peer="192.0.2.77")) != found
+
+
+@pytest.mark.parametrize("text", ["testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99])
+def test_a_peer_that_is_no_address_stays_as_it_is(text: str) -> None:
+    settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
+    assert ids(settings, Request(peer=text)) == normalize_id(text)
+
+
+def test_few_addresses_are_remembered_to_be_written_in_one_way() -> None:
+    for n in range(5000):
+        assert normalize_address(f"2001:DB8::{n:X}") == f"2001:db8::{n:x}".replace("::0", "::")
+    size = normalize_address.cache_info().maxsize
+    assert size is not None
+    assert size <= 5000
 
 
 # ---- The same as others read, for what they read the same.

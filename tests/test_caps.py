@@ -444,6 +444,20 @@ def test_a_network_of_ipv6_is_one_address() -> None:
     assert door.comes("in the old net", ADDRESS)
 
 
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ["192.0.2.{0}", "::ffff:192.0.2.{0}", "::FFFF:c000:2{0:02x}", "192.0.2.{0}:4711"],
+        ["2001:db8::{0:x}", "2001:DB8:0:0::{0:X}", "[2001:db8::{0:x}]:80", "2001:db8::{0:x}%eth0"],
+    ],
+)
+def test_a_guest_is_one_guest_however_the_address_is_written(spellings: list[str]) -> None:
+    door = Door()
+    for n in range(50):
+        assert all(door.comes(f"guest{n}", spelling.format(7)) for spelling in spellings)
+    assert door.come("forged", 100, spellings[-1].format(7)) == guests.QUOTA - 50
+
+
 def forged_hosts(site: str, many: int) -> Iterator[str]:
     """Yield addresses of as many /64s in a /48 such as `2001:db8:1`."""
     return (f"{site}:{n:x}::1" for n in range(many))

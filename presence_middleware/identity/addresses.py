@@ -203,6 +203,15 @@ def _is_internal(peer: Address) -> bool:
     return any(peer in network for network in _INTERNAL)
 
 
+def client_address(request: Request) -> str | None:
+    """Return the address of a request's client, always in the same spelling.
+
+    A server writes an IPv4 address in one way, unless it adds the port or writes it as IPv6.
+    """
+    address = request.address
+    return normalize_address(address) if address and ":" in address else address
+
+
 @lru_cache(maxsize=2048)
 def normalize_address(text: str) -> str:
     """Return the one spelling of an address; text that is no address is returned as it is.

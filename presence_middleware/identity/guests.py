@@ -10,13 +10,7 @@ from enum import Enum, auto
 from ipaddress import IPv6Address
 
 from ..request import Request
-from .addresses import (
-    Proxies,
-    is_silent_proxy,
-    is_unnamed_proxy,
-    normalize_address,
-    parse_address,
-)
+from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, parse_address
 from .hashing import LONGEST, Id
 
 # New guests of one host in a window: of an IPv4 address or, since a host has as many addresses of
@@ -166,15 +160,15 @@ class Guests:
         current = self._current
         if not current.since - self._window <= at < current.since + self._window:
             self._turn(current, at)
-        address = request.address
-        if address and ":" in address:
-            address = normalize_address(address)
-        known = hash((address, guest))
-        return known in self._current.guests.first or self._meet(request, address, known)
+        known = hash((request.address, guest))
+        return known in self._current.guests.first or self._meet(request, guest)
 
-    def _meet(self, request: Request, address: str | None, guest: int) -> bool:
+    def _meet(self, request: Request, id: Id) -> bool:
         """Return whether a guest counts who is not among the first of this period."""
         current, before = self._current, self._before
+        # With a port or as `::ffff:192.0.2.1`, the address was another text than what is counted.
+        address = client_address(request)
+        guest = hash((address, id))
         if guest in current.guests:
             return True
         host, site = _networks(address)
