@@ -242,3 +242,16 @@ def cut(address: Address, bits: Bits) -> str:
     if kept == address.max_prefixlen:
         return str(address)
     return str(ip_network((address, kept), strict=False).network_address)
+
+
+def networks(address: str | None) -> tuple[int, int | None]:
+    """Return hashes of the networks of an address: a host's, and of IPv6 also the site's.
+
+    A host has an IPv4 address or a /64 of IPv6, a site has a /48. They are ints, as addresses are
+    not to be kept.
+    """
+    parsed = parse_address(address) if address and ":" in address else None
+    if not isinstance(parsed, IPv6Address):
+        return hash(address if parsed is None else str(parsed)), None
+    bits = int(parsed)
+    return hash(("host", bits >> 64)), hash(("site", bits >> 80))

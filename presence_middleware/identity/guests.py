@@ -7,10 +7,9 @@ Known guests are always refreshed. A guest is remembered by a hash, never by wha
 
 from collections.abc import Callable
 from enum import Enum, auto
-from ipaddress import IPv6Address
 
 from ..request import Request
-from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, parse_address
+from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, networks
 from .hashing import LONGEST, Id
 
 # New guests of one host in a window: of an IPv4 address or, since a host has as many addresses of
@@ -171,7 +170,7 @@ class Guests:
         guest = hash((address, id))
         if guest in current.guests:
             return True
-        host, site = _networks(address)
+        host, site = networks(address)
         is_new = guest not in before.guests
         crowd = self._crowd(host, site) if is_new else None
         if crowd is not None and not self._may_bring_any(request):
@@ -205,12 +204,3 @@ class Guests:
         has_just_ended = ended <= at < ended + self._window
         self._before = current if has_just_ended else _Period(at)
         self._current = _Period(ended if has_just_ended else at)
-
-
-def _networks(address: str | None) -> tuple[int, int | None]:
-    """Return the hashes of the host's network and, of IPv6, of the site's."""
-    parsed = parse_address(address) if address and ":" in address else None
-    if not isinstance(parsed, IPv6Address):
-        return hash(address), None
-    bits = int(parsed)
-    return hash(("host", bits >> 64)), hash(("site", bits >> 80))
