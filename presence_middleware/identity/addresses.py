@@ -8,7 +8,6 @@ the right, where the nearest proxy wrote, and the first that is no trusted proxy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from ..request import Request
@@ -24,6 +23,9 @@ Bits = tuple[int, int]
 
 WHOLE: Bits = (32, 128)
 LONGEST_ADDRESS = 64  # characters, with brackets, interface and port
+MOST_PLACES = 10_000  # addresses that need not be parsed again
+_places: dict[int, slice] = {}
+"""Where in a text its address stands, by the hash of the text. No address itself is kept."""
 # Where proxies are. `is_private` is more than that: also addresses of examples and benchmarks.
 _INTERNAL = tuple(
     ip_network(network)
@@ -212,17 +214,23 @@ def client_address(request: Request) -> str | None:
     return normalize_address(address) if address and ":" in address else address
 
 
-@lru_cache(maxsize=2048)
 def normalize_address(text: str) -> str:
     """Return the one spelling of an address; text that is no address is returned as it is.
 
     An IPv4 address may be written as one of IPv6 (`::ffff:192.0.2.1`), one of IPv6 with capitals,
     more zeros or the name of an interface, and either with a port.
     """
-    if len(text) > LONGEST_ADDRESS:
-        return text
-    address = parse_address(text)
-    return text if address is None else str(address)
+    place = _places.get(hash(text))
+    if place is not None:
+        return text[place]
+    address = parse_address(text) if len(text) <= LONGEST_ADDRESS else None
+    normal = text if address is None else str(address)
+    start = text.find(normal)
+    if start >= 0:
+        if len(_places) >= MOST_PLACES:
+            _places.clear()
+        _places[hash(text)] = slice(start, start + len(normal))
+    return normal
 
 
 def parse_address(text: str) -> Address | None:
