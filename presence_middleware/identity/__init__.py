@@ -11,7 +11,7 @@ from .addresses import (
 )
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
-from .guests import QUOTA, SITE_QUOTA, Crowd, Guests, Report, ignore
+from .guests import QUOTA, SITE_QUOTA, Crowd, Guests, Report, report_nothing
 from .hashing import Hasher, Id, PendingId, SecretHasher, SharedHasher
 from .reading import user_id
 from .resolver import Identity, IdentityResolver, Matcher, Who, normalize_id
@@ -37,7 +37,6 @@ __all__ = [
     "SecretHasher",
     "SharedHasher",
     "Who",
-    "ignore",
     "is_unnamed_proxy",
     "kinds",
     "known_kind",
@@ -47,5 +46,6 @@ __all__ = [
     "parse_chain",
     "parse_prefix",
     "parse_proxies",
+    "report_nothing",
     "user_id",
 ]

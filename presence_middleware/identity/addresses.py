@@ -208,10 +208,10 @@ def _is_internal(peer: Address) -> bool:
 def client_address(request: Request) -> str | None:
     """Return the address of a request's client, always in the same spelling.
 
-    A server writes an IPv4 address in one way, unless it adds the port or writes it as IPv6.
+    Without a colon, there is but one way to write an address.
     """
     address = request.address
-    return normalize_address(address) if address and ":" in address else address
+    return normalize_address(address) if isinstance(address, str) and ":" in address else address
 
 
 def normalize_address(text: str) -> str:
@@ -258,7 +258,7 @@ def networks(address: str | None) -> tuple[int, int | None]:
     A host has an IPv4 address or a /64 of IPv6, a site has a /48. They are ints, as addresses are
     not to be kept.
     """
-    parsed = parse_address(address) if address and ":" in address else None
+    parsed = parse_address(address) if isinstance(address, str) and ":" in address else None
     if not isinstance(parsed, IPv6Address):
         return hash(address if parsed is None else str(parsed)), None
     bits = int(parsed)

@@ -25,8 +25,8 @@ SITE_QUOTA = 2_000
 REMEMBERED = 20_000
 # A megabyte: of a million guests, as many as PRESENCE_MAX_MEMBERS has room for, it confuses 2%.
 FILTER_BITS = 1 << 23
-# Networks of a period that have a counter of their own. Those beyond share as many counters. Twenty
-# strangers in a counter are no harm, and a flood from more networks ends at PRESENCE_MAX_MEMBERS.
+# Networks of a period that have a counter of their own. Those beyond share as many counters: it
+# takes a million guests to fill these, and that is where PRESENCE_MAX_MEMBERS ends it.
 COUNTED = 10_000
 
 ToId = Callable[[str], Id]
@@ -47,8 +47,8 @@ class Crowd(Enum):
 Report = Callable[[Crowd], None]
 
 
-def ignore(_: Crowd) -> None:
-    """Report nothing."""
+def report_nothing(_: Crowd) -> None:
+    """Do nothing, where no log is kept."""
 
 
 class _Known:
@@ -123,7 +123,7 @@ class Guests:
     Threads may race for a count, so a quota may be passed by a few.
     """
 
-    def __init__(self, window: float, proxies: Proxies, report: Report = ignore) -> None:
+    def __init__(self, window: float, proxies: Proxies, report: Report = report_nothing) -> None:
         """Count in periods of `window` seconds; call `report` when a quota is reached.
 
         The peer of a request has no quota if it seems to be a proxy and its clients are unknown:
@@ -193,10 +193,12 @@ class Guests:
 
     def _may_bring_any(self, request: Request) -> bool:
         """Return whether a request comes from a proxy whose clients cannot be told apart."""
+        if not isinstance(request.address, str | None):
+            return True  # a server's mistake, and nobody can choose it
         if is_silent_proxy(request):
             self._report(Crowd.SILENT_PROXY)
             return True
-        return not isinstance(request.address, str) or is_unnamed_proxy(request, self._proxies)
+        return request.address is None or is_unnamed_proxy(request, self._proxies)
 
     def _turn(self, current: _Period, at: float) -> None:
         """Begin a period; the one before is the one that has just ended, if any has."""

@@ -101,7 +101,7 @@ def visitor(_: str, __: Signing) -> Read:
     def read(request: Request) -> str:
         # As `client_address` does, without the call: most requests come here.
         address = request.address
-        if address and ":" in address:
+        if isinstance(address, str) and ":" in address:
             address = normalize_address(address)
         return f"{address}\n{request.user_agent or ''}"
 

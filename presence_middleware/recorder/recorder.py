@@ -17,7 +17,7 @@ from weakref import WeakSet
 from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..errors import PresenceUnavailable, RedisRefused
-from ..identity import Guests, Id, IdentityResolver, Report, Who, ignore
+from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
 from ..request import Request
 from ..settings import Settings
 from ..stores import Plan
@@ -336,7 +336,9 @@ class Recorder:
         return True
 
 
-def resolver_for(settings: Settings, report: Report = ignore, **others: Any) -> IdentityResolver:
+def resolver_for(
+    settings: Settings, report: Report = report_nothing, **others: Any
+) -> IdentityResolver:
     """Return the resolver of a site; it calls `report` when a quota of guests is reached.
 
     `others` are keyword arguments of `IdentityResolver`. Raises `SettingsError` for a function that
