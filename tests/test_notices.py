@@ -604,8 +604,9 @@ def test_an_id_that_everybody_has_is_said_once(view: Make, site: Open) -> None:
 
 def test_an_id_that_everybody_has_is_found_also_when_a_layer_logs_in_late(site: Open) -> None:
     one = site()
-    for request in visitors(over_asgi, SHARED_BY + 1):
-        visit = opened(one.recorder, request)
+    visits = [opened(one.recorder, request) for request in visitors(over_asgi, SHARED_BY + 1)]
+    assert one.said == []
+    for visit in visits:
         visit.state["user"] = EveryoneIsUser()  # type: ignore[index]
         visit.end()
     (notice,) = one.said
