@@ -11,9 +11,23 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from presence_middleware import Settings, SettingsError
-from presence_middleware.identity import locator, parse_prefix, parse_proxies
-from presence_middleware.identity.addresses import MOST_HOPS, WHOLE, Proxies, parse_address
+from presence_middleware.identity import (
+    addresses,
+    locator,
+    normalize_id,
+    parse_prefix,
+    parse_proxies,
+)
+from presence_middleware.identity.addresses import (
+    MOST_HOPS,
+    WHOLE,
+    Proxies,
+    normalize_address,
+    parse_address,
+)
 from presence_middleware.request import AsgiRequest, WsgiRequest
+
+from .asking import Request, ids
 
 PROXY = "10.0.0.1"
 NETWORKS = "10.0.0.0/8, fd00::/8"
@@ -465,3 +479,59 @@ def test_where_werkzeug_reads_otherwise(value: str, werkzeug: str, ours: str) ->
 def test_where_uvicorn_reads_otherwise(value: str, peer: str, uvicorn: str, ours: str) -> None:
     assert fixed_by_uvicorn(NETWORKS, value, peer) == uvicorn
     assert located(NETWORKS, for_(value), peer) == ours
+
+
+# ---- One client is one guest, however a server writes its address.
+
+SPELLINGS = [
+    (
+        "192.0.2.7",
+        ["::ffff:192.0.2.7", "::FFFF:c000:207", "192.0.2.7:4711", "[::ffff:192.0.2.7]:80"],
+    ),
+    ("2001:db8::7", ["2001:DB8::7", "2001:db8:0:0:0:0:0:7", "[2001:db8::7]", "[2001:db8::7]:4711"]),
+    ("fe80::1", ["fe80::1%eth0", "fe80::1%25eth0", "[fe80::1%eth0]:80"]),
+]
+
+
+@pytest.mark.parametrize("source", ["ip", "visitor", "ip:raw"])
+@pytest.mark.parametrize(("address", "spellings"), SPELLINGS)
+def test_a_client_is_one_guest_however_the_address_is_written(
+    address: str, spellings: list[str], source: str
+) -> None:
+    settings = Settings.from_env(
+        {}, identity=f"guest={source}", secret="0123456789abcdef", bots="off", enabled=False
+    )
+    found = ids(settings, Request(peer=address))
+    assert found is not None
+    assert [ids(settings, Request(peer=spelling)) for spelling in spellings] == [found] * len(
+        spellings
+    )
+    assert ids(settings, Request(peer="192.0.2.77")) != found
+
+
+@pytest.mark.parametrize("text", ["testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99])
+def test_a_peer_that_is_no_address_stays_as_it_is(text: str) -> None:
+    settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
+    assert ids(settings, Request(peer=text)) == normalize_id(text)
+
+
+def test_no_address_is_remembered_and_few_hashes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "MOST_PLACES", 100)
+    monkeypatch.setattr(addresses, "_places", {})
+    for n in range(1, 500):
+        assert normalize_address(f"2001:db8::{n:x}") == f"2001:db8::{n:x}"
+        assert normalize_address(f"::ffff:192.0.2.{n % 256}") == f"192.0.2.{n % 256}"
+    assert len(addresses._places) <= 100
+    assert {type(known) for known in addresses._places} == {int}
+    assert {type(place) for place in addresses._places.values()} == {slice}
+
+
+@given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))
+def test_an_address_is_written_alike_before_and_after_it_is_remembered(
+    address: IPv4Address | IPv6Address, form: str
+) -> None:
+    text = form.format(address)
+    parsed = parse_address(text)
+    normal = text if parsed is None else str(parsed)
+    assert normalize_address(text) == normal
+    assert normalize_address(text) == normal, "and from memory"

@@ -493,7 +493,7 @@ def test_nothing_is_left_of_who_is_too_many(
     left = Left(ask, settings, many)
     assert left.recorder.stats().dropped
     assert left.in_redis == left.waiting == left.kept == left.shown == set()
-    assert "an address brings more guests" in caplog.text
+    assert "more than 100 new guests from one address" in caplog.text
     assert found([caplog.text]) == set()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence_middleware.connections import Driver, RedisHealth
-from presence_middleware.identity import Guests, Proxies, guests
+from presence_middleware.identity import Guests, Proxies, guests, parse_proxies
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
 from presence_middleware.recorder.writer import CLEAN_EVERY
@@ -331,9 +331,10 @@ def id_of(said: str) -> str:
 class Door:
     """Guests, a clock, and how many were too many."""
 
-    def __init__(self) -> None:
+    def __init__(self, proxies: Proxies = Proxies()) -> None:  # noqa: B008 - frozen
         self.clock, self.refused = Clock(), 0
-        self.guests = Guests(WINDOW, Proxies())
+        self.reported: list[guests.Crowd] = []
+        self.guests = Guests(WINDOW, proxies, self.reported.append)
 
     def comes(self, said: str, address: str | None = ADDRESS, **headers: str) -> bool:
         """Whether somebody who says so is let in."""
@@ -349,10 +350,17 @@ class Door:
         return sum(self.comes(f"{how}{n}", address, **headers) for n in range(many))
 
     def remembered(self) -> int:
-        """How much is remembered, of guests or of addresses."""
-        periods = (vars(self.guests._current), vars(self.guests._before))
-        kept = [kept for period in periods for kept in period.values() if kept != period["since"]]
-        return max(map(len, [*kept, self.guests._ids]))
+        """Return the length of the longest container: of guests or of networks."""
+        return max(_lengths(self.guests))
+
+
+def _lengths(holder: object) -> Iterator[int]:
+    """Yield the length of each container that an object of the quota holds."""
+    for held in vars(holder).values():
+        if hasattr(held, "__len__"):
+            yield len(held)
+        elif type(held).__module__ == guests.__name__:
+            yield from _lengths(held)
 
 
 def test_an_address_brings_so_many_guests_and_no_more_and_others_theirs() -> None:
@@ -436,6 +444,106 @@ def test_a_network_of_ipv6_is_one_address() -> None:
     assert door.comes("in the old net", ADDRESS)
 
 
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ["192.0.2.{0}", "::ffff:192.0.2.{0}", "::FFFF:c000:2{0:02x}", "192.0.2.{0}:4711"],
+        ["2001:db8::{0:x}", "2001:DB8:0:0::{0:X}", "[2001:db8::{0:x}]:80", "2001:db8::{0:x}%eth0"],
+    ],
+)
+def test_a_guest_is_one_guest_however_the_address_is_written(spellings: list[str]) -> None:
+    door = Door()
+    for n in range(50):
+        assert all(door.comes(f"guest{n}", spelling.format(7)) for spelling in spellings)
+    assert door.come("forged", 100, spellings[-1].format(7)) == guests.QUOTA - 50
+
+
+def forged_hosts(site: str, many: int) -> Iterator[str]:
+    """Yield addresses of as many /64s in a /48 such as `2001:db8:1`."""
+    return (f"{site}:{n:x}::1" for n in range(many))
+
+
+def test_a_site_of_ipv6_has_a_quota_however_many_networks_are_in_it() -> None:
+    door = Door()
+    hosts = list(forged_hosts("2001:db8:1", 400))
+    let_in = sum(door.come(f"forged{host}", 20, host) for host in hosts)
+    assert let_in == guests.SITE_QUOTA
+    first, late = hosts[0], hosts[-1]
+    assert door.come(f"forged{first}", 20, first) == 20, "the known go on"
+    assert door.come(f"forged{late}", 20, late) == 0
+    assert door.come("elsewhere", 20, "2001:db8:2::1") == 20
+    assert door.come("in the old net", 20, ADDRESS) == 20
+    door.clock.now += WINDOW - 1
+    assert door.come("late", 20, late) == 0, "the window is not over"
+    door.clock.now += 2
+    assert door.come("late", 20, late) == 0, "those of the last second are still online"
+    door.clock.now += 2 * WINDOW
+    assert door.come("late", 20, late) == 20
+
+
+def test_a_site_is_wider_than_what_a_customer_gets() -> None:
+    """A customer with a /56 has 256 networks; a forger has rented one."""
+    door = Door()
+    hosts = [f"2001:db8:1:ab{n:02x}::1" for n in range(256)]
+    assert sum(door.come(host, 50, host) for host in hosts) == guests.SITE_QUOTA
+
+
+def test_many_hosts_of_one_network_of_ipv4_are_not_held_together() -> None:
+    """A carrier puts thousands of people behind each of them."""
+    door = Door()
+    hosts = [f"192.0.2.{n}" for n in range(100)]
+    assert sum(door.come(host, 50, host) for host in hosts) == 5000
+
+
+def test_quotas_go_on_when_more_guests_are_there_than_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guests, "REMEMBERED", 200)
+    door = Door()
+    crowd = [f"198.51.{n // 250}.{n % 250}" for n in range(1000)]
+    assert sum(door.comes("guest", host) for host in crowd) == 1000
+    assert door.come("forged", 500) == guests.QUOTA
+    assert door.come("forged", guests.QUOTA) == guests.QUOTA, "the known go on"
+    for _ in range(200):
+        assert door.comes("guest", crowd[-1]), "many requests are not many guests"
+    assert door.come("other", 150, crowd[-1]) == guests.QUOTA - 1
+    hosts = list(forged_hosts("2001:db8:1", 400))
+    assert sum(door.come(f"forged{host}", 20, host) for host in hosts) <= guests.SITE_QUOTA + 20
+    door.clock.now += WINDOW
+    assert sum(door.comes("guest", host) for host in crowd) == 1000
+    assert door.come("forged again", 500) == 0
+
+
+def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guests, "COUNTED", 100)
+    door = Door()
+    for n in range(150):
+        assert door.comes("guest", f"198.51.100.{n}")
+    assert guests.QUOTA - 10 < door.come("forged", 500) <= guests.QUOTA
+    assert door.comes("guest", "198.51.100.149"), "the known go on"
+    door = Door()
+    sites = [f"2001:db8:{n:x}" for n in range(500)]
+    assert all(door.comes("guest", f"{site}::1") for site in sites)
+    hosts = forged_hosts(sites[-1], 700)
+    let_in = sum(door.come(f"forged{host}", 3, host) for host in hosts)
+    assert guests.SITE_QUOTA - 100 < let_in <= guests.SITE_QUOTA
+    current = door.guests._current
+    assert max(*_lengths(current.hosts), *_lengths(current.sites)) <= 2 * guests.COUNTED
+
+
+def test_the_filter_forgets_no_guest_and_confuses_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As full as with a million guests."""
+    monkeypatch.setattr(guests, "REMEMBERED", 0)
+    monkeypatch.setattr(guests, "FILTER_BITS", guests.FILTER_BITS // 256)
+    known, people = guests._Known(), [hash((ADDRESS, f"guest{n}")) for n in range(8000)]
+    for person in people[:4000]:
+        known.add(person)
+    assert all(person in known for person in people[:4000])
+    assert sum(person in known for person in people[4000:]) < 4000 * 0.04
+
+
 @pytest.mark.parametrize("mapped", ["::ffff:192.0.2.{}", "192.0.2.{}"])
 def test_a_host_of_ipv4_is_one_address_however_it_is_written(mapped: str) -> None:
     door = Door()
@@ -446,6 +554,8 @@ def test_what_is_remembered_is_bounded_and_past_it_nobody_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guests, "REMEMBERED", 200)
+    monkeypatch.setattr(guests, "FILTER_BITS", 8 * 200)
+    monkeypatch.setattr(guests, "COUNTED", 100)
     door = Door()
     assert door.come("known", 50) == 50
     for window in range(4):
@@ -472,12 +582,50 @@ def test_a_socket_without_an_address_may_bring_everybody() -> None:
 
 @pytest.mark.parametrize(
     ("peer", "headers"),
-    [("10.1.2.3", {}), ("127.0.0.1", {}), ("8.8.8.8", {"x_forwarded_for": "9.9.9.9"})],
+    [
+        ("8.8.8.8", {}),
+        ("2001:4860:4860::8888", {}),
+        ("8.8.8.8", {"x_forwarded_for": "9.9.9.9"}),
+        ("10.1.2.3", {"x_forwarded_for": "10.1.2.3"}),  # a server has looked: it is the client
+    ],
 )
 def test_whoever_is_no_proxy_or_only_says_so_has_a_quota(
     peer: str, headers: dict[str, str]
 ) -> None:
     assert Door().come("guest", 500, peer, **headers) == guests.QUOTA
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        *("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "172.16.0.9", "192.168.1.1"),
+        *("169.254.1.1", "100.64.0.9", "fd00::1", "fe80::1%eth0", None),
+    ],
+)
+def test_a_proxy_on_the_inside_that_sends_no_header_may_bring_everybody(peer: str | None) -> None:
+    """Nobody can tell its clients apart, so a quota would leave 100 of all of them."""
+    door = Door()
+    assert door.come("guest", 100, peer) == 100
+    assert door.reported == []
+    assert door.come("more", 100, peer, x_real_ip="203.0.113.9") == 100
+    assert set(door.reported) == {guests.Crowd.SILENT_PROXY}
+
+
+def test_a_proxy_that_is_named_and_sends_no_header_may_bring_everybody() -> None:
+    for proxies in (Proxies(hops=1), parse_proxies("10.0.0.0/8, unix")):
+        door = Door(proxies)
+        for peer in ("10.1.2.3", None):
+            assert door.come("guest", 500, peer) == 500
+        assert door.come("guest", 500, "8.8.8.8") == guests.QUOTA
+
+
+def test_a_full_quota_is_reported_with_how_wide_it_is() -> None:
+    door = Door()
+    door.come("forged", 101)
+    assert door.reported == [guests.Crowd.HOST]
+    for host in forged_hosts("2001:db8:1", 101):
+        door.come("forged", 20, host)
+    assert set(door.reported[1:]) == {guests.Crowd.SITE}
 
 
 # Through a recorder: what is counted and said.
@@ -499,6 +647,15 @@ def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: st
     return visit.identity
 
 
+@pytest.mark.parametrize("address", [5, 1.5, b"192.0.2.7", b"::1"])
+def test_an_address_that_is_no_text_harms_no_request(recorder: Recorder, address: Any) -> None:
+    """A server's mistake: it is recorded, and nothing is raised."""
+    for n in range(150):
+        asks(recorder, f"browser {n}", address)
+    assert recorder.stats().recorded == 150
+    assert recorder.stats().dropped == {}
+
+
 def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -510,7 +667,9 @@ def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
     found = recorder.stats()
     assert found.dropped == {"quota": 2 * (250 - guests.QUOTA)}
     assert (found.recorded, found.flushed) == (500, 2 * guests.QUOTA)
-    said = [record.getMessage() for record in caplog.records if "one may" in record.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "new guests from" in record.getMessage()
+    ]
     assert len(said) == 1
     assert "PRESENCE_TRUSTED_PROXIES" in said[0]
     assert ADDRESS not in caplog.text
@@ -528,7 +687,7 @@ def test_users_are_not_held_to_the_quota_of_their_address(
     assert presence.count() == 250
     assert recorder.stats().dropped == {}
     assert recorder.stats().recorded == 250
-    assert "one may" not in caplog.text
+    assert "new guests from" not in caplog.text
 
 
 def test_users_leave_the_guests_of_their_address_their_quota(

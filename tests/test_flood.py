@@ -170,6 +170,8 @@ def test_a_flood_takes_little_room_and_pushes_nobody_out(
     valkey: Server, prefix: str, forge: Forge, flood: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guests, "REMEMBERED", MOST_REMEMBERED)
+    monkeypatch.setattr(guests, "FILTER_BITS", 100 * MOST_REMEMBERED)
+    monkeypatch.setattr(guests, "COUNTED", MOST_REMEMBERED)
     site = Flooded(valkey, prefix, forge)
     server, process = site.used_memory(), held()
     for n in range(flood):

@@ -16,6 +16,7 @@ import redis
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.setup_hints import LOOKED_AT, UNREAD, USERLESS, SetupHints
+from presence_middleware.recorder.shared_ids import REMEMBERED, SHARED_BY
 from presence_middleware.request import AsgiRequest, Request, WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 
@@ -505,13 +506,164 @@ def test_an_address_with_too_many_guests_is_said_once(site: Open) -> None:
     assert one.said == []
     one.ask(over_wsgi(user_agent=f"{VALUE} 100"))
     (notice,) = one.said
-    assert "an address brings more guests than one may" in notice
-    assert "PRESENCE_TRUSTED_PROXIES" in notice
+    assert notice == (
+        "presence: more than 100 new guests from one address: the rest is not recorded. If the "
+        "address is a proxy, add it to PRESENCE_TRUSTED_PROXIES"
+    )
     for number in range(200):
         one.ask(over_wsgi(user_agent=f"{VALUE} {number}"))
     assert one.said == [notice]
     assert VALUE not in notice
     assert PUBLIC not in notice
+
+
+def test_a_network_of_ipv6_with_too_many_guests_is_said_once(site: Open) -> None:
+    one = site("user=header:X-User, guest=visitor")
+    one.ask(over_wsgi(x_user="ann"))
+    for number in range(2001):
+        one.ask(over_wsgi(f"2001:4860:1:{number:x}::1"))
+    (notice,) = one.said
+    assert notice == (
+        "presence: more than 2000 new guests from one /48 of IPv6: the rest is not recorded. If "
+        "its addresses are proxies, add them to PRESENCE_TRUSTED_PROXIES"
+    )
+
+
+# A proxy that passes on nothing about its clients.
+
+
+@BOTH
+@pytest.mark.parametrize("peer", [*PROXIES, None])
+@pytest.mark.parametrize("settings", [{}, {"trusted_proxies": "10.0.0.0/8, ::1, unix"}])
+def test_a_proxy_that_sends_no_header_is_said_with_the_line_that_it_lacks(
+    peer: str | None, settings: dict[str, str], view: Make, site: Open
+) -> None:
+    one = site("user=header:X-User, guest=visitor", **settings)
+    one.ask(view(PUBLIC, x_user="ann"))
+    for number in range(100):
+        one.ask(view(peer, user_agent=f"{VALUE} {number}"))
+    assert one.said == []
+    for number in range(100, 150):
+        one.ask(view(peer, user_agent=f"{VALUE} {number}"))
+    (notice,) = one.said
+    assert "no X-Forwarded-For" in notice
+    assert "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;" in notice
+    assert "PRESENCE_TRUSTED_PROXIES" in notice
+    assert VALUE not in notice
+    assert one.recorder.stats().dropped == {}
+    assert one.presence.counts()["guest"] == 150
+
+
+def test_one_browser_on_the_own_machine_is_no_proxy(site: Open) -> None:
+    """Who develops a site asks it all day."""
+    one = site("user=header:X-User, guest=visitor")
+    one.ask(over_wsgi("127.0.0.1", x_user="ann"))
+    one.ask(over_wsgi("127.0.0.1"), over_wsgi("::1"), times=1000)
+    assert one.said == []
+
+
+def test_a_proxy_that_sends_no_header_is_no_matter_where_cookies_tell_guests_apart(
+    site: Open,
+) -> None:
+    one = site("user=header:X-User, guest=cookie:sid")
+    one.ask(over_wsgi("127.0.0.1", x_user="ann"))
+    for number in range(150):
+        one.ask(over_wsgi("127.0.0.1", cookie=f"sid={number}"))
+    assert one.said == []
+    assert one.presence.counts()["guest"] == 150
+
+
+# A name that everybody has.
+
+
+class EveryoneIsUser:
+    """What some apps set for each visitor, such as Starlette's `SimpleUser("user")`."""
+
+    is_authenticated = True
+    identity = display_name = "user"
+
+
+def visitors(view: Make, how_many: int, **given: Any) -> Iterator[WsgiRequest | AsgiRequest]:
+    """Yield requests, each from a network of its own."""
+    return (view(f"23.4.{n >> 8}.{n & 255}", **given) for n in range(how_many))
+
+
+@BOTH
+def test_an_id_that_everybody_has_is_said_once(view: Make, site: Open) -> None:
+    one = site()
+    one.ask(*visitors(view, SHARED_BY, user="user"))
+    assert one.said == []
+    one.ask(*visitors(view, SHARED_BY + 1, user="user"))
+    (notice,) = one.said
+    assert notice.startswith("presence: more than 50 addresses have the same id of kind user")
+    assert "PRESENCE_IDENTITY" in notice
+    assert "user=cookie:NAME" in notice
+    one.ask(*visitors(view, 3 * SHARED_BY, user="user"))
+    assert one.said == [notice]
+
+
+def test_an_id_that_everybody_has_is_found_also_when_a_layer_logs_in_late(site: Open) -> None:
+    one = site()
+    visits = [opened(one.recorder, request) for request in visitors(over_asgi, SHARED_BY + 1)]
+    assert one.said == []
+    for visit in visits:
+        visit.state["user"] = EveryoneIsUser()  # type: ignore[index]
+        visit.end()
+    (notice,) = one.said
+    assert "have the same id of kind user" in notice
+
+
+def test_an_id_that_everybody_has_is_found_in_the_requests_of_later(site: Open) -> None:
+    """Past the first requests of a process, one a second is looked at."""
+    clock = Clock()
+    one = site(clock=clock)
+    one.ask(over_wsgi(user="user"), times=LOOKED_AT)
+    for request in visitors(over_wsgi, 2 * SHARED_BY, user="user"):
+        clock.now += 1
+        one.ask(request)
+        assert len(one.said) <= 1
+    assert len(one.said) == 1
+
+
+def test_many_users_of_many_addresses_are_as_it_should_be(site: Open) -> None:
+    one = site()
+    for number, request in enumerate(visitors(over_wsgi, 300)):
+        one.ask(over_wsgi(request.peer, user=f"user{number // 10}"), request)
+        one.ask(over_wsgi(request.peer, user="shared"))
+    assert one.said == []
+    one.ask(*visitors(over_wsgi, 300, user="shared"))
+    assert one.said == [], "once told apart, users are not looked at again"
+
+
+def test_one_user_with_many_addresses_of_one_network_is_one(site: Open) -> None:
+    """A telephone changes its address of IPv6 as often as it likes."""
+    one = site()
+    one.ask(*(over_wsgi(f"2001:4860:1:2::{n:x}", user="ann") for n in range(1, 300)))
+    assert one.said == []
+
+
+def test_one_user_who_comes_from_somewhere_else_each_day_is_one(site: Open) -> None:
+    clock = Clock()
+    one = site(clock=clock)
+    for request in visitors(over_wsgi, 3 * SHARED_BY, user="ann"):
+        clock.now += 60
+        one.ask(request)
+    assert one.said == []
+
+
+def test_guests_who_share_an_id_are_not_said(site: Open) -> None:
+    """Who reads the User-Agent alone means it so, and a client may send any cookie."""
+    one = site("user=header:X-User, guest=user-agent, other=cookie:sid")
+    one.ask(over_wsgi(x_user="ann"))
+    one.ask(*visitors(over_wsgi, 3 * SHARED_BY))
+    one.ask(*visitors(over_wsgi, 3 * SHARED_BY, cookie="sid=1", user_agent=""))
+    assert one.said == []
+
+
+def test_few_visits_are_remembered_to_look_for_an_id_that_everybody_has(site: Open) -> None:
+    one = site()
+    one.ask(*visitors(over_wsgi, LOOKED_AT, user="user"))
+    assert len(one.recorder._hints._shared_ids._visits) <= REMEMBERED
 
 
 def test_a_request_that_cannot_be_read_is_said_once(site: Open) -> None:

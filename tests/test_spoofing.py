@@ -265,7 +265,8 @@ def test_without_trusted_proxies_headers_are_ignored(site: Site, peer: str) -> N
         settings = site(trusted_proxies=trusted)
         forged = forgeries("X-Forwarded-For", FORGED_X) + forgeries("Forwarded", FORGED_FORWARDED)
         for fields in [*forged, [("X-Real-IP", EVIL)], [("Client-IP", EVIL)], [("Via", EVIL)]]:
-            assert ids(settings, through(both, 0, fields, peer)) == peer
+            found = ids(settings, through(both, 0, fields, peer))
+            assert found == peer.removeprefix("::ffff:"), "IPv4 within IPv6 is IPv4"
 
 
 @pytest.mark.parametrize("trusted", ["1", NETWORKS])

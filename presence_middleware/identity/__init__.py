@@ -1,9 +1,17 @@
 """Who is asking: from a request to a kind and an id."""
 
-from .addresses import Bits, Proxies, is_unnamed_proxy, locator, parse_prefix, parse_proxies
+from .addresses import (
+    Bits,
+    Proxies,
+    is_unnamed_proxy,
+    locator,
+    networks,
+    parse_prefix,
+    parse_proxies,
+)
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
-from .guests import Guests
+from .guests import QUOTA, SITE_QUOTA, Crowd, Guests, Report, report_nothing
 from .hashing import Hasher, Id, PendingId, SecretHasher, SharedHasher
 from .reading import user_id
 from .resolver import Identity, IdentityResolver, Matcher, Who, normalize_id
@@ -12,7 +20,10 @@ from .rules import Rule, kinds, known_kind, parse_chain
 __all__ = [
     "BOT",
     "BOT_MODES",
+    "QUOTA",
+    "SITE_QUOTA",
     "Bits",
+    "Crowd",
     "Guests",
     "Hasher",
     "Id",
@@ -21,6 +32,7 @@ __all__ = [
     "Matcher",
     "PendingId",
     "Proxies",
+    "Report",
     "Rule",
     "SecretHasher",
     "SharedHasher",
@@ -29,9 +41,11 @@ __all__ = [
     "kinds",
     "known_kind",
     "locator",
+    "networks",
     "normalize_id",
     "parse_chain",
     "parse_prefix",
     "parse_proxies",
+    "report_nothing",
     "user_id",
 ]

@@ -22,6 +22,19 @@ Bits = tuple[int, int]
 """How much of an IPv4 and of an IPv6 address is kept."""
 
 WHOLE: Bits = (32, 128)
+LONGEST_ADDRESS = 64  # characters, with brackets, interface and port
+MOST_PLACES = 10_000  # addresses that need not be parsed again
+_places: dict[int, slice] = {}
+"""Where in a text its address stands, by the hash of the text. No address itself is kept."""
+# Where proxies are. `is_private` is more than that: also addresses of examples and benchmarks.
+_INTERNAL = tuple(
+    ip_network(network)
+    for network in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+        "100.64.0.0/10",  # of carriers, and of the containers of some clouds
+        *("::1/128", "fc00::/7", "fe80::/10"),
+    )
+)
 _HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are looked at
 LONGEST = 4096  # characters of it
@@ -163,13 +176,61 @@ def _x_forwarded_for(request: Request) -> list[Address | None]:
 
 
 def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
-    """Whether the peer is a proxy that nobody has named: its address is that of all behind it."""
+    """Return whether the peer is a proxy that `proxies` does not name.
+
+    All its clients have its address.
+    """
     said = [header for name in _HEADERS if (header := request.header(name))]
+    if not said or proxies.hops:
+        return False
     peer = parse_address(request.peer or "")
-    if not said or proxies.hops or peer in proxies:
+    if peer in proxies:
         return False
     # A server that looks at the headers by itself has put what they say in the place of the peer.
-    return peer is None or (peer.is_private and not any(str(peer) in header for header in said))
+    return peer is None or (_is_internal(peer) and not any(str(peer) in header for header in said))
+
+
+def is_silent_proxy(request: Request) -> bool:
+    """Return whether the peer, if it is a proxy, passes on nothing about its clients.
+
+    The peer is on this host, in a private network or on a unix socket, and sends neither header.
+    """
+    if any(request.header(name) for name in _HEADERS):
+        return False
+    peer = parse_address(request.peer or "")
+    return peer is None or _is_internal(peer)
+
+
+def _is_internal(peer: Address) -> bool:
+    return any(peer in network for network in _INTERNAL)
+
+
+def client_address(request: Request) -> str | None:
+    """Return the address of a request's client, always in the same spelling.
+
+    Without a colon, there is but one way to write an address.
+    """
+    address = request.address
+    return normalize_address(address) if isinstance(address, str) and ":" in address else address
+
+
+def normalize_address(text: str) -> str:
+    """Return the one spelling of an address; text that is no address is returned as it is.
+
+    An IPv4 address may be written as one of IPv6 (`::ffff:192.0.2.1`), one of IPv6 with capitals,
+    more zeros or the name of an interface, and either with a port.
+    """
+    place = _places.get(hash(text))
+    if place is not None:
+        return text[place]
+    address = parse_address(text) if len(text) <= LONGEST_ADDRESS else None
+    normal = text if address is None else str(address)
+    start = text.find(normal)
+    if start >= 0:
+        if len(_places) >= MOST_PLACES:
+            _places.clear()
+        _places[hash(text)] = slice(start, start + len(normal))
+    return normal
 
 
 def parse_address(text: str) -> Address | None:
@@ -189,3 +250,16 @@ def cut(address: Address, bits: Bits) -> str:
     if kept == address.max_prefixlen:
         return str(address)
     return str(ip_network((address, kept), strict=False).network_address)
+
+
+def networks(address: str | None) -> tuple[int, int | None]:
+    """Return hashes of the networks of an address: a host's, and of IPv6 also the site's.
+
+    A host has an IPv4 address or a /64 of IPv6, a site has a /48. They are ints, as addresses are
+    not to be kept.
+    """
+    parsed = parse_address(address) if isinstance(address, str) and ":" in address else None
+    if not isinstance(parsed, IPv6Address):
+        return hash(address if parsed is None else str(parsed)), None
+    bits = int(parsed)
+    return hash(("host", bits >> 64)), hash(("site", bits >> 80))

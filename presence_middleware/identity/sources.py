@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import SettingsError
 from ..request import Request
 from . import reading, sessions
+from .addresses import client_address, normalize_address
 from .reading import Read, Signing, as_id, nested, token, user_id
 
 CREDENTIAL_HEADERS = frozenset(
@@ -91,12 +92,20 @@ def user_agent(_: str, __: Signing) -> Read:
 
 def ip(_: str, __: Signing) -> Read:
     """The client's address, through trusted proxies only."""
-    return attrgetter("address")
+    return client_address
 
 
 def visitor(_: str, __: Signing) -> Read:
     """Address and User-Agent: a guest without a name."""
-    return lambda request: f"{request.address}\n{request.user_agent or ''}"
+
+    def read(request: Request) -> str:
+        # As `client_address` does, without the call: most requests come here.
+        address = request.address
+        if isinstance(address, str) and ":" in address:
+            address = normalize_address(address)
+        return f"{address}\n{request.user_agent or ''}"
+
+    return read
 
 
 def session(key: str, _: Signing) -> Read:

@@ -17,7 +17,7 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..errors import PresenceUnavailable, RedisRefused
-from ..identity import Guests, Id, IdentityResolver, Who
+from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
 from ..request import Request
 from ..settings import Settings
 from ..stores import Plan
@@ -87,7 +87,7 @@ class Recorder:
         self._joining = self._driver.joining()
         self._hints = SetupHints(settings)
         self._filter = RequestFilter(settings, self._hints)
-        self.resolver = resolver_for(settings)
+        self.resolver = resolver_for(settings, self._hints.crowd)
         self._refresh_every = min(REFRESH_EVERY, settings.window / 3)
         self._is_threadless = False
         self.begin()
@@ -135,11 +135,10 @@ class Recorder:
             self._wake()
 
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
-        """Return whether a guest is not one too many of an address; count those that are."""
+        """Return whether a guest is within the quota of its network; count those that are not."""
         if self.resolver.guests.admit(request, guest, stamp):
             return True
         self._buffer.refuse("quota")
-        self._hints.quota_reached()
         return False
 
     def flush(self, seconds: float = math.inf) -> bool:
@@ -349,13 +348,19 @@ class Recorder:
         return True
 
 
-def resolver_for(settings: Settings, **others: Any) -> IdentityResolver:
-    """Return the resolver of a site. Raises `SettingsError` for a function that is not there."""
+def resolver_for(
+    settings: Settings, report: Report = report_nothing, **others: Any
+) -> IdentityResolver:
+    """Return the resolver of a site; it calls `report` when a quota of guests is reached.
+
+    `others` are keyword arguments of `IdentityResolver`. Raises `SettingsError` for a function that
+    is not there.
+    """
     return IdentityResolver(
         settings.identity,
         secret=settings.secret,
         session_secrets=settings.session_secret,
         bots=settings.bots,
-        guests=Guests(settings.window, settings.trusted_proxies),
+        guests=Guests(settings.window, settings.trusted_proxies, report),
         **others,
     )

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from .. import logs
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
-from ..identity import BOT, Rule, is_unnamed_proxy
+from ..identity import BOT, QUOTA, SITE_QUOTA, Crowd, Rule, is_unnamed_proxy
 from ..request import Request
 from ..settings import Settings
+from .shared_ids import SHARED_BY, SharedIds
+from .visit import Visit
 
 LOOKED_AT = 1000  # requests; later one a second
 LONGEST = 8192  # characters of a Cookie header that are looked at
@@ -33,11 +35,27 @@ _SESSIONS = {
     "cookie beaker.session.id": ({"session"}, "Beaker wants user=session:KEY"),
     "a bearer token": ({"bearer"}, f"a JWT wants user=bearer:sub {_SIGNED}"),
 }
+_CROWDS = {
+    Crowd.HOST: (
+        f"more than {QUOTA} new guests from one address: the rest is not recorded. If the address "
+        "is a proxy, add it to PRESENCE_TRUSTED_PROXIES"
+    ),
+    Crowd.SITE: (
+        f"more than {SITE_QUOTA} new guests from one /48 of IPv6: the rest is not recorded. If its "
+        "addresses are proxies, add them to PRESENCE_TRUSTED_PROXIES"
+    ),
+    Crowd.SILENT_PROXY: (
+        f"more than {QUOTA} guests come from one private address or unix socket, with no "
+        "X-Forwarded-For: it seems to be a proxy, and people with the same browser count as one. "
+        "Let the proxy send that header (nginx: proxy_set_header X-Forwarded-For "
+        "$proxy_add_x_forwarded_for;) and add the proxy to PRESENCE_TRUSTED_PROXIES"
+    ),
+}
 _COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*+([^=; \t]++)[ \t]*+=")
 
 
 class SetupHints:
-    """What a process has found so far. Only `look` is on the path of requests."""
+    """What a process has found so far. Only `look` and `crowd` are on the path of requests."""
 
     def __init__(self, settings: Settings) -> None:
         chain = settings.identity
@@ -46,6 +64,7 @@ class SetupHints:
         logins = {rule.kind for rule in chain if not rule.type.claimed}
         self._users = logins or set(settings.kinds) - {chain[-1].kind, BOT}
         self._has_users = False
+        self._shared_ids = SharedIds(logins, settings.window)
         self._needs_address = not self._reads.isdisjoint({"ip", "visitor"})
         self._proxies = settings.trusted_proxies
         self._question = (
@@ -66,12 +85,14 @@ class SetupHints:
         self._is_unclean = self._goes_on = False
 
     def look(self, request: Request, now: float) -> None:
-        """Looks in an arriving request for what nothing reads."""
+        """Look in an arriving request for what nothing reads; `now` is the recorder's time."""
         self._looks -= 1
         if self._looks < 0:
             self.look_at = now + 1
         if self._needs_address and is_unnamed_proxy(request, self._proxies):
             self._is_behind_proxy = True
+        if isinstance(request, Visit):
+            self._shared_ids.note(request, now)
         for sent in _sent(request) & _SESSIONS.keys() - self._reads:
             if self._reads.isdisjoint(_SESSIONS[sent][0]):
                 self._unread[sent] = self._unread.get(sent, 0) + 1
@@ -104,12 +125,10 @@ class SetupHints:
                     *(name, value),
                 )
 
-    def quota_reached(self) -> None:
-        """Hears that an address brings more guests than one may."""
-        self._say(
-            "an address brings more guests than one may, and some are not recorded; if it is a "
-            "proxy's, name it in PRESENCE_TRUSTED_PROXIES"
-        )
+    def crowd(self, crowd: Crowd) -> None:
+        """Log that one place brings more guests than its quota."""
+        if crowd is not Crowd.SILENT_PROXY or self._needs_address:
+            self._say(_CROWDS[crowd])
 
     def unreadable(self, error: Exception) -> None:
         """Hears of a request that its server put together wrongly."""
@@ -127,6 +146,12 @@ class SetupHints:
             self._say(
                 "requests come through a proxy, which PRESENCE_TRUSTED_PROXIES does not name: "
                 "people with one browser count as one"
+            )
+        for kind in self._shared_ids.find():
+            self._say(
+                f"more than {SHARED_BY} addresses have the same id of kind {kind}: their people "
+                "count as one. Put a source that tells people apart first in PRESENCE_IDENTITY, "
+                f"such as {kind}=cookie:NAME or {kind}=visitor"
             )
         if self._users and not self._has_users:
             self._say_what_is_unread()
