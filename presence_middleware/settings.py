@@ -73,7 +73,8 @@ class Settings:
         "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests",
     )
     exclude: tuple[str, ...] = _setting(
-        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping, /metrics",
+        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping, /metrics, "
+        "/__heartbeat__, /__lbheartbeat__",
         values.paths,
         "paths whose requests are no visit; `*` is anything, `none` is no path",
     )

@@ -181,7 +181,7 @@ def test_a_preflight_is_asked_by_the_browser_and_anything_else_by_somebody(
 
 DEFAULT = [
     *("/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"),
-    "/metrics",
+    *("/metrics", "/__heartbeat__", "/__lbheartbeat__"),
 ]
 
 
