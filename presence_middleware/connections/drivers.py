@@ -1,6 +1,7 @@
 """Run plans: a driver for a sync client, one for an async one. Their errors become ours."""
 
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,9 @@ from ..errors import PresenceError, PresenceUnavailable, QueryError, RedisRefuse
 from ..stores.plan import Batch, Plan, first_error
 from .health import RedisHealth
 from .loops import in_thread, is_trio
+
+# Redis 6.2 puts this before the error of a command that a script calls; Redis 7 does not.
+_IN_SCRIPT = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
 T = TypeVar("T")
 Connect = Callable[[], Any]
@@ -209,4 +213,5 @@ def _is_answer(error: Exception) -> bool:
 def _words(error: Exception) -> str:
     """Return the server's own words: the client quotes the command before them, ids included."""
     text = str(error)
-    return (text.partition("caused error: ")[2] or text).strip("(',)\"")
+    text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
+    return _IN_SCRIPT.sub("", text)
