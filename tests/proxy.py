@@ -28,6 +28,8 @@ class Proxy:
         self.connections = 0
         self.delay = 0.0
         """Seconds that each reply takes longer."""
+        self.drip: float | None = None
+        """Seconds between two bytes of a reply; None sends it whole."""
         self.answer: bytes | None = None
         """What each command is answered with, instead of by the server; empty: nothing ever is."""
         self.hangs_up = False
@@ -94,6 +96,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while reply := server.recv(BYTES):
                 time.sleep(self.delay)
+                while self.drip is not None and reply:
+                    client.sendall(reply[:1])
+                    reply = reply[1:]
+                    time.sleep(self.drip)
                 client.sendall(reply)
             client.shutdown(socket.SHUT_RDWR)
 
