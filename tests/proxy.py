@@ -19,8 +19,10 @@ _COMMAND = re.compile(rb"(?:^|\r\n)\*\d+\r\n")  # where one begins (RESP)
 class Proxy:
     """Hands on what comes to `port`, unless it is told otherwise; counts the connections."""
 
-    def __init__(self, server: Path) -> None:
-        """`server` is the unix socket of the one behind; changed, it is that of new connections."""
+    def __init__(self, server: Path | tuple[str, int]) -> None:
+        """`server` is the unix socket or the address of the one behind; of new connections, if it
+        is changed.
+        """
         self.server = server
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -75,8 +77,10 @@ class Proxy:
                 _in_thread(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
-            server.connect(str(self.server))
+        behind = self.server
+        family = socket.AF_UNIX if isinstance(behind, Path) else socket.AF_INET
+        with client, socket.socket(family) as server, contextlib.suppress(OSError):
+            server.connect(str(behind) if isinstance(behind, Path) else behind)
             _in_thread(self._reply, server, client)
             try:
                 self._hand_on(client, server)
