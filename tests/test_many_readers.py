@@ -111,7 +111,7 @@ def all_taken(presence: Presence) -> Iterator[slots.Slots]:
     taken = slots.slots_of(driver._connect(), driver._readers)
     with ExitStack() as stack:
         for _ in range(taken._most):
-            stack.enter_context(taken.one())
+            stack.enter_context(taken)
         yield taken
 
 

@@ -40,7 +40,8 @@ def sync_client(url: RedisURL, *, start: bool = True) -> Any:
     address = _address(key, start)
     client = _sync.get(key)  # another thread may take it out
     if client is None:
-        client = _sync[key] = _open_sync(url, address)
+        # Of threads that come here together, all use the client of the first.
+        client = _sync.setdefault(key, _open_sync(url, address))
     return client
 
 

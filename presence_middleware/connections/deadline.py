@@ -2,8 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 READ_SECONDS = 2.0
@@ -17,14 +15,17 @@ PROMPT_SECONDS = 0.1
 _end: ContextVar[float] = ContextVar("presence_end", default=math.inf)
 
 
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
+class within:  # noqa: N801 - read as a statement
     """Have everything in the block end in so many seconds, or sooner if that is asked already."""
-    token = _end.set(min(_end.get(), time.monotonic() + seconds))
-    try:
-        yield
-    finally:
-        _end.reset(token)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._token = _end.set(min(_end.get(), time.monotonic() + self._seconds))
+
+    def __exit__(self, *_: object) -> None:
+        _end.reset(self._token)
 
 
 def remaining() -> float:

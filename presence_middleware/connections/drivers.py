@@ -111,8 +111,8 @@ class Driver:
         try:
             with errors_of_redis():
                 client = self._connect()
-            with self._slot(client), errors_of_redis():
-                replies = self._exchange(client, batch)
+                with self._slot(client):
+                    replies = self._exchange(client, batch)
         except ConnectionsBusy:
             raise
         except PresenceUnavailable:
@@ -123,7 +123,7 @@ class Driver:
         return replies
 
     def _slot(self, client: Any) -> AbstractContextManager[None]:
-        return nullcontext() if self._is_writer else slots_of(client, self._readers).one()
+        return nullcontext() if self._is_writer else slots_of(client, self._readers)
 
     def _exchange(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch; return the replies. Raises what the client raises."""
@@ -179,9 +179,12 @@ class AsyncDriver:
             with errors_of_redis():
                 async with asyncio.timeout(seconds):
                     client = await self._connect()
-                    async with async_slots_of(client, self._readers).one(seconds / 2):
+                    slot = await async_slots_of(client, self._readers).acquire(seconds / 2)
+                    try:
                         pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
                         replies = checked(await pipeline.execute(raise_on_error=False), batch)
+                    finally:
+                        slot.release()
         except ConnectionsBusy:
             raise
         except PresenceUnavailable:

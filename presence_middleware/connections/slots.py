@@ -8,8 +8,6 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,8 +34,7 @@ class Slots:
         self._pid, self._lock_type = os.getpid(), threading.Lock
         self._free = threading.Semaphore(self._most)
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Wait for a slot, and hold it for the block. Raises `ConnectionsBusy`."""
         # The slots that threads of a parent process held are never given back in its child, and
         # gevent may have replaced the locks since.
@@ -45,11 +42,10 @@ class Slots:
             self._begin()
         free = self._free
         if not free.acquire(blocking=False) and not free.acquire(timeout=longest_wait()):
-            raise ConnectionsBusy()
-        try:
-            yield
-        finally:
-            free.release()
+            raise ConnectionsBusy
+
+    def __exit__(self, *_: object) -> None:
+        self._free.release()
 
 
 class AsyncSlots:
@@ -59,23 +55,22 @@ class AsyncSlots:
         self._most = most
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    @asynccontextmanager
-    async def one(self, seconds: float) -> AsyncIterator[None]:
-        """Wait for a slot, so many seconds at most. Raises `ConnectionsBusy`."""
+    async def acquire(self, seconds: float) -> asyncio.Semaphore:
+        """Wait for a slot, so many seconds at most; return what to release afterwards.
+
+        Raises `ConnectionsBusy`.
+        """
         if self._loop is not (running := asyncio.get_running_loop()):
             self._loop, self._free = running, asyncio.Semaphore(self._most)
         free = self._free
-        if not free.locked():
-            await free.acquire()
-        else:
-            try:
-                await asyncio.wait_for(free.acquire(), seconds)
-            except TimeoutError:
-                raise ConnectionsBusy() from None
         try:
-            yield
-        finally:
-            free.release()
+            if free.locked():
+                await asyncio.wait_for(free.acquire(), seconds)
+            else:
+                await free.acquire()
+        except TimeoutError:
+            raise ConnectionsBusy from None
+        return free
 
 
 def slots_of(client: Any, most: int | None) -> Slots:

@@ -19,6 +19,8 @@ class TimedSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        # The library looks for these before each command: so they are found at once.
+        self.fileno, self.pending = sock.fileno, getattr(sock, "pending", int)
         self._timeout = self._set = sock.gettimeout()
 
     def __getattr__(self, name: str) -> Any:
