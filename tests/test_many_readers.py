@@ -170,15 +170,15 @@ def test_a_pool_of_the_sites_own_that_is_full_is_no_outage(
     settings = settings_of(valkey.url, prefix)
     client = redis.Redis(connection_pool=pool)
     presence, recorder = Presence(settings, client=client), Recorder(settings, client=client)
-    taken = [pool.get_connection() for _ in range(2)]
+    taken = [redis.Redis(connection_pool=pool, single_connection_client=True) for _ in range(2)]
     with pytest.raises(ConnectionsBusy):
         presence.count()
     recorder.background = False
     recorder.record(("user", "bob"), recorder.stamp())
     assert not recorder.flush()
     recorder.run_once()
-    for connection in taken:
-        pool.release(connection)
+    for each in taken:
+        each.close()
     wait_until(recorder.flush)
     assert presence.count() == 1
     recorder.close()

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,10 @@ def test_an_address_where_nobody_answers_any_more_is_looked_up_again(
         return usual(addresses.pop(0) if host == HOST else host, *others, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert Presence(settings_of(url_of(place), prefix)).count() == 0
+    count = Presence(settings_of(url_of(place), prefix)).count
+    with suppress(PresenceUnavailable):  # newer redis-py tries a second time by itself
+        count()
+    assert count() == 0
     assert addresses == []
 
 
