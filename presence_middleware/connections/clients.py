@@ -112,8 +112,19 @@ def _open_sync(url: RedisURL, address: str) -> Any:
     if url.is_cluster:
         common = {**_OPTIONS, "connection_class": CLASSES[url.scheme]}
         return cluster.client(cluster.parse(address), common, room_for(url))
-    kind = CLASSES[address.partition("://")[0]]
-    return _with_room(Redis.from_url(address, **options, connection_class=kind), url)
+    scheme = address.partition("://")[0]
+    if scheme == "unix":
+        options |= _without_notifications()
+    return _with_room(Redis.from_url(address, **options, connection_class=CLASSES[scheme]), url)
+
+
+def _without_notifications() -> dict[str, Any]:
+    """Return the option with which redis-py 7 speaks RESP3 over a unix socket: else it raises."""
+    try:
+        from redis.maint_notifications import MaintNotificationsConfig
+    except ImportError:  # before redis-py 7
+        return {}
+    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
 def _open_async(url: RedisURL, address: str) -> Any:
