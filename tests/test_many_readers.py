@@ -194,11 +194,27 @@ def test_a_client_of_the_sites_own_is_never_asked_for_more_than_its_pool_has(
     assert set(answers) == {0}
 
 
+def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix: str) -> None:
+    client = redis.asyncio.Redis.from_url(valkey.url)
+
+    async def ask() -> set[object]:
+        presence = AsyncPresence(settings_of(valkey.url, prefix), client=client)
+        answers = await ask_in_tasks(presence, 50)
+        await client.aclose()
+        return set(answers)
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
+
+
 def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         presence = Presence(settings_of(valkey.url, prefix), client=client)
         with all_taken(presence):
             pid = os.fork()
             if pid == 0:
-                os._exit(presence.count())
+                status = 1
+                try:
+                    status = presence.count()
+                finally:
+                    os._exit(status)
             assert os.waitpid(pid, 0)[1] == 0

@@ -19,8 +19,9 @@ class TimedSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        # The library looks for these before each command: so they are found at once.
-        self.fileno, self.pending = sock.fileno, getattr(sock, "pending", int)
+        # The library looks for these two before each command; `__getattr__` would be slow.
+        self.fileno = sock.fileno
+        self.pending = getattr(sock, "pending", _nothing_pending)
         self._timeout = self._set = sock.gettimeout()
 
     def __getattr__(self, name: str) -> Any:
@@ -51,6 +52,11 @@ class TimedSocket:
         if timeout != self._set:  # a system call, seldom needed
             self._sock.settimeout(None if timeout == float("inf") else timeout)
             self._set = timeout
+
+
+def _nothing_pending() -> int:
+    """Return how many decrypted bytes wait in a socket without TLS."""
+    return 0
 
 
 class _Timed:
