@@ -69,6 +69,11 @@ class Backend:
         return driver(self.settings.redis_url, self.health, self._client)
 
     @cached_property
+    def writing_driver(self) -> Driver:
+        """Runs the plans of the recorder: however many read, it never waits for them."""
+        return driver(self.settings.redis_url, self.health, self._client, is_writer=True)
+
+    @cached_property
     def async_driver(self) -> AsyncRunner:
         """Runs plans from coroutines."""
         return async_driver(self.settings.redis_url, self.health, self._client)

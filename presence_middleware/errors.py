@@ -29,3 +29,13 @@ class PresenceUnavailable(PresenceError):
 
 class RedisRefused(PresenceUnavailable):
     """Redis answered, and refused: out of memory, read-only, loading, without permission …"""
+
+
+class ConnectionsBusy(PresenceUnavailable):
+    """All connections of this process were in use by others: this process is busy, not Redis."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "all connections of this process to Redis were in use for too long; read less often, "
+            "or raise max_connections in PRESENCE_REDIS_URL or of your own client"
+        )

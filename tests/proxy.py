@@ -19,8 +19,10 @@ _COMMAND = re.compile(rb"(?:^|\r\n)\*\d+\r\n")  # where one begins (RESP)
 class Proxy:
     """Hands on what comes to `port`, unless it is told otherwise; counts the connections."""
 
-    def __init__(self, server: Path) -> None:
-        """`server` is the unix socket of the one behind; changed, it is that of new connections."""
+    def __init__(self, server: Path | tuple[str, int]) -> None:
+        """`server` is the unix socket or the address of the one behind; of new connections, if it
+        is changed.
+        """
         self.server = server
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -28,6 +30,8 @@ class Proxy:
         self.connections = 0
         self.delay = 0.0
         """Seconds that each reply takes longer."""
+        self.drip: float | None = None
+        """Seconds between two bytes of a reply; None sends it whole."""
         self.answer: bytes | None = None
         """What each command is answered with, instead of by the server; empty: nothing ever is."""
         self.hangs_up = False
@@ -73,8 +77,10 @@ class Proxy:
                 _in_thread(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX) as server, contextlib.suppress(OSError):
-            server.connect(str(self.server))
+        behind = self.server
+        family = socket.AF_UNIX if isinstance(behind, Path) else socket.AF_INET
+        with client, socket.socket(family) as server, contextlib.suppress(OSError):
+            server.connect(str(behind) if isinstance(behind, Path) else behind)
             _in_thread(self._reply, server, client)
             try:
                 self._hand_on(client, server)
@@ -94,6 +100,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while reply := server.recv(BYTES):
                 time.sleep(self.delay)
+                while self.drip is not None and reply:
+                    client.sendall(reply[:1])
+                    reply = reply[1:]
+                    time.sleep(self.drip)
                 client.sendall(reply)
             client.shutdown(socket.SHUT_RDWR)
 

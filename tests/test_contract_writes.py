@@ -14,7 +14,7 @@ from presence_middleware.stores import moment_of
 from .timed_site import NOON, WINDOW, Site, opened, settings
 
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-URLS = ["valkey", "redis_server"]
+URLS = ["valkey", "redis_server", "redis62"]
 REAL = pytest.mark.parametrize("backend", [*URLS, "cluster", "cluster/6"], indirect=True)
 OF_ONE_SERVER = pytest.mark.parametrize("backend_url", URLS, indirect=True)
 
@@ -246,6 +246,26 @@ def test_every_key_has_the_prefix_and_a_lifetime(site: Site, store: str) -> None
         assert [key for key in fresh if not key.startswith(mine)] == []
 
 
+@OF_ONE_SERVER
+@pytest.mark.parametrize("store", ["sorted-set"])
+def test_a_key_of_another_type_stops_its_own_kind_only(
+    backend_url: str, prefix: str, store: str
+) -> None:
+    with opened(settings(backend_url, prefix, store=store)) as site:
+        site.redis.set(f"{prefix}:user:seen", "not a sorted set")
+        with pytest.raises(QueryError, match="Redis refused: WRONGTYPE "):
+            site.presence.touch("ann")
+        recorder = site._recorder
+        recorder.record(("user", "ann"), site.clock.now)
+        recorder.record(("guest", "g1"), site.clock.now)
+        assert not recorder.flush()
+        assert site.presence.count("guest") == 1
+        assert (recorder.stats().last_error or "").startswith("Redis refused: WRONGTYPE ")
+        site.redis.delete(f"{prefix}:user:seen")
+        assert recorder.flush()
+        assert site.presence.is_online("ann")
+
+
 def _client(mode: str, url: str, options: dict[str, Any]) -> Any:
     factory: Any = redis.asyncio.Redis if mode == "async" else redis.Redis
     return factory.from_url(url, **options)
@@ -274,7 +294,7 @@ def test_a_url_may_choose_the_protocol(
 ) -> None:
     with opened(settings(f"{backend_url}?protocol=3", prefix, store=store), mode) as site:
         _ask_everything(site)
-        assert site.redis.get_connection_kwargs()["protocol"] == 3
+        assert int(site.redis.get_connection_kwargs()["protocol"]) == 3  # text, before redis-py 6
 
 
 def _ask_everything(site: Site) -> None:

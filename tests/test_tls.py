@@ -228,7 +228,7 @@ def test_what_is_wrong_is_said_without_credentials(
     assert PASSWORD[:-1] not in caplog.text
 
 
-@pytest.fixture(params=["valkey", "redis_server"])
+@pytest.fixture(params=["valkey", "redis_server", "redis62"])
 def plain(request: pytest.FixtureRequest) -> Server:
     server: Server = request.getfixturevalue(request.param)
     return server

@@ -13,6 +13,7 @@ from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
 from .health import RedisHealth
 from .loops import in_thread, is_in_loop
 from .server import eviction_policy, facts
+from .slots import CONNECTIONS
 from .url import RedisURL
 
 __all__ = [
@@ -38,10 +39,13 @@ __all__ = [
 Clock = Callable[[], float]
 
 
-def driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Driver:
+def driver(
+    url: RedisURL, health: RedisHealth, client: Any = None, *, is_writer: bool = False
+) -> Driver:
     """Return a driver for the site's Redis, or for a `redis.Redis` or `RedisCluster` of its own.
 
-    Raises `SettingsError` for a client of another sort.
+    `is_writer` is for whatever records: it never waits for those who read. Raises `SettingsError`
+    for a client of another sort.
     """
     kind: type[Driver] = ClusterDriver if url.is_cluster else Driver
     if client is None:
@@ -50,11 +54,13 @@ def driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Driver:
             health,
             join=partial(sync_client, url, start=False),
             forget=partial(forget, url),
+            readers=url.max_connections or CONNECTIONS,
+            is_writer=is_writer,
         )
     if is_async(client):
         raise SettingsError("client must be a synchronous redis.Redis, because a thread uses it")
     _check(client, url)
-    return kind(lambda: client, health)
+    return kind(lambda: client, health, is_writer=is_writer)
 
 
 def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> AsyncRunner:
@@ -73,7 +79,11 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     if client is not None or url.is_cluster:
         return threads
     return AsyncDriver(
-        partial(async_client, url), health, forget=partial(forget, url), under_trio=threads
+        partial(async_client, url),
+        health,
+        forget=partial(forget, url),
+        readers=url.max_connections or CONNECTIONS,
+        under_trio=threads,
     )
 
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from . import cluster, sentinel
 from .loops import is_trio
+from .slots import CONNECTIONS, RESERVED
 from .url import RedisURL
 
 TIMEOUT = 0.5  # seconds, for a connection and for a reply
@@ -39,7 +40,8 @@ def sync_client(url: RedisURL, *, start: bool = True) -> Any:
     address = _address(key, start)
     client = _sync.get(key)  # another thread may take it out
     if client is None:
-        client = _sync[key] = _open_sync(url, address)
+        # Of threads that come here together, all use the client of the first.
+        client = _sync.setdefault(key, _open_sync(url, address))
     return client
 
 
@@ -101,14 +103,28 @@ def _open_sync(url: RedisURL, address: str) -> Any:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
+    from .timed import CLASSES
+
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     if url.scheme == "redis+sentinel":
-        return sentinel.client(sentinel.parse(address), options)
+        return _with_room(sentinel.client(sentinel.parse(address), options), url)
     if url.is_cluster:
-        is_encrypted = url.scheme.startswith("rediss")
-        return cluster.client(cluster.parse(address), _OPTIONS, is_encrypted=is_encrypted)
-    return Redis.from_url(address, **options)
+        common = {**_OPTIONS, "connection_class": CLASSES[url.scheme]}
+        return cluster.client(cluster.parse(address), common, room_for(url))
+    scheme = address.partition("://")[0]
+    if scheme == "unix":
+        options |= _without_notifications()
+    return _with_room(Redis.from_url(address, **options, connection_class=CLASSES[scheme]), url)
+
+
+def _without_notifications() -> dict[str, Any]:
+    """Return the option with which redis-py 7 speaks RESP3 over a unix socket: else it raises."""
+    try:
+        from redis.maint_notifications import MaintNotificationsConfig
+    except ImportError:  # before redis-py 7
+        return {}
+    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
 def _open_async(url: RedisURL, address: str) -> Any:
@@ -122,8 +138,18 @@ def _open_async(url: RedisURL, address: str) -> Any:
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     if url.scheme == "redis+sentinel":
-        return sentinel.async_client(sentinel.parse(address), options)
-    return Redis.from_url(address, **options)
+        return _with_room(sentinel.async_client(sentinel.parse(address), options), url)
+    return _with_room(Redis.from_url(address, **options), url)
+
+
+def _with_room(client: Any, url: RedisURL) -> Any:
+    client.connection_pool.max_connections = room_for(url)
+    return client
+
+
+def room_for(url: RedisURL) -> int:
+    """Return how many connections a pool may have: for readers, and for whatever writes."""
+    return (url.max_connections or CONNECTIONS) + RESERVED
 
 
 def _memory(client: str, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
 from . import hosts
-from .drivers import Driver, checked, errors_of_redis, execute, fill, is_refusing, ours
+from .drivers import Driver, checked, execute, fill, ours
 
 PORT = 6379
 FORM = (
@@ -34,21 +34,30 @@ def parse(rest: str) -> hosts.Hosts:
     return found
 
 
-def client(nodes: hosts.Hosts, common: dict[str, Any], *, is_encrypted: bool) -> Any:
-    """A client that asks these nodes for all others. Raises unless one of them answers."""
+def client(nodes: hosts.Hosts, common: dict[str, Any], room: int) -> Any:
+    """A client that asks these nodes for all others. Raises unless one of them answers.
+
+    `room` is how many connections to each node it may have.
+    """
     from redis import RedisCluster
     from redis.backoff import NoBackoff
     from redis.cluster import ClusterNode
     from redis.retry import Retry
 
     again = Retry(NoBackoff(), 1)  # the node that it asks first may be away
-    options = {**common, **hosts.typed(nodes.options), "retry": again}
+    options = {**common, **hosts.typed(nodes.options), "retry": again, "max_connections": room}
+    first, *others = nodes.addresses
     return RedisCluster(
-        startup_nodes=[ClusterNode(*address) for address in nodes.addresses],  # type: ignore[no-untyped-call]
+        # Only with a URL does the library use a connection class that is given.
+        url=_url_of(*first),
+        startup_nodes=[ClusterNode(*address) for address in others],  # type: ignore[no-untyped-call]
         require_full_coverage=False,  # where a node is away, the others go on
-        ssl=is_encrypted,
         **options,
     )
+
+
+def _url_of(host: str, port: int) -> str:
+    return f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
 
 
 class ClusterDriver(Driver):
@@ -69,18 +78,12 @@ class ClusterDriver(Driver):
         except Exception:
             return "nowhere"
 
-    def _send(self, batch: Batch) -> list[Any]:
-        try:
-            with errors_of_redis():
-                client = self._connect()
-                is_keyless = batch.commands[0][0] in _KEYLESS
-                replies = (self._ask_any if is_keyless else self._ask_owners)(client, batch)
-        except PresenceUnavailable:
-            self.health.lost_connection()
-            raise
-        if is_refusing(replies):
-            self.health.lost_connection()
-        return replies
+    def lost_connection(self, client: Any) -> None:
+        self.health.lost_connection()  # whose connection it was is seen to where it is found out
+
+    def _exchange(self, client: Any, batch: Batch) -> list[Any]:
+        is_keyless = batch.commands[0][0] in _KEYLESS
+        return (self._ask_any if is_keyless else self._ask_owners)(client, batch)
 
     def _ask_any(self, client: Any, batch: Batch) -> list[Any]:
         """Asks the node that all processes ask; while it is away, the next: clocks may differ."""

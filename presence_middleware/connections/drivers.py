@@ -1,15 +1,30 @@
 """Run plans: a driver for a sync client, one for an async one. Their errors become ours."""
 
+import asyncio
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
-from ..errors import PresenceError, PresenceUnavailable, QueryError, RedisRefused
+from ..errors import (
+    ConnectionsBusy,
+    PresenceError,
+    PresenceUnavailable,
+    QueryError,
+    RedisRefused,
+)
 from ..stores.plan import Batch, Plan, first_error
+from .deadline import Allowance, within
 from .health import RedisHealth
 from .loops import in_thread, is_trio
+from .slots import async_slots_of, is_pool_full, slots_of
+
+TOO_LATE = "Redis did not answer in time"
+
+# Redis 6.2 puts this before the error of a command that a script calls; Redis 7 does not.
+_IN_SCRIPT = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
 T = TypeVar("T")
 Connect = Callable[[], Any]
@@ -39,14 +54,27 @@ class Driver:
         *,
         join: Connect | None = None,
         forget: Forget = lambda: None,
+        readers: int | None = None,
+        is_writer: bool = False,
     ) -> None:
-        """`join` connects without starting an embedded server; by default as `connect` does."""
+        """`join` connects without starting an embedded server; by default as `connect` does.
+
+        `readers` is how many may use the client at once, by default as its pool has room for;
+        `is_writer` is for the one who never waits for those.
+        """
         self._connect, self._join, self._forget = connect, join or connect, forget
+        self._readers, self._is_writer = readers, is_writer
         self.health = health
 
     def joining(self) -> "Driver":
         """Return this driver, but one that starts no server."""
-        return type(self)(self._join, self.health, forget=self._forget)
+        return type(self)(
+            self._join,
+            self.health,
+            forget=self._forget,
+            readers=self._readers,
+            is_writer=self._is_writer,
+        )
 
     def nodes(self) -> "list[tuple[str, Driver]]":
         """Return each server by name, with a driver of its own; one alone has no name."""
@@ -59,32 +87,47 @@ class Driver:
     def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
         """Run a plan and return its result.
 
-        Raises `PresenceUnavailable` if Redis does not answer, also rather than start a round trip
-        after `deadline` (by `time.monotonic()`); `RedisRefused` if it refuses; `QueryError` for a
-        key of another type.
+        Raises `PresenceUnavailable` if Redis does not answer within `READ_SECONDS`, also rather
+        than start a round trip after `deadline` (by `time.monotonic()`); `ConnectionsBusy` if
+        other readers use all connections; `RedisRefused` if Redis refuses; `QueryError` for a key
+        of another type.
         """
         replies: list[Any] | None = None
+        allowance = Allowance()
         while True:
-            if time.monotonic() > deadline:
-                raise PresenceUnavailable("Redis did not answer in time")
+            if time.monotonic() > deadline or allowance.left <= 0:
+                raise PresenceUnavailable(TOO_LATE)
             try:
-                batch = plan.send(replies)  # type: ignore[arg-type]
+                batch = _next_batch(plan, replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = self._send(batch)
+            allowance.begin()
+            with within(allowance.left):
+                replies = self._send(batch)
+            allowance.end()
 
     def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
             with errors_of_redis():
                 client = self._connect()
-                replies = execute(client, batch)
+                with self._slot(client):
+                    replies = self._exchange(client, batch)
+        except ConnectionsBusy:
+            raise
         except PresenceUnavailable:
             self.lost_connection(client)
             raise
         if is_refusing(replies):
             self.lost_connection(client)
         return replies
+
+    def _slot(self, client: Any) -> AbstractContextManager[None]:
+        return nullcontext() if self._is_writer else slots_of(client, self._readers)
+
+    def _exchange(self, client: Any, batch: Batch) -> list[Any]:
+        """Send a batch; return the replies. Raises what the client raises."""
+        return execute(client, batch)
 
     def lost_connection(self, client: Any) -> None:
         """Have the next command open a connection: another server may answer there by then."""
@@ -103,31 +146,47 @@ class AsyncDriver:
         health: RedisHealth,
         *,
         forget: Forget = lambda: None,
+        readers: int | None = None,
         under_trio: AsyncRunner | None = None,
     ) -> None:
-        """`under_trio` runs the plans there, where no async client works."""
+        """`under_trio` runs the plans there, where no async client works.
+
+        `readers` is how many may use the client at once, by default as its pool has room for.
+        """
         self._connect, self._forget, self._health = connect, forget, health
-        self._under_trio = under_trio
+        self._readers, self._under_trio = readers, under_trio
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result. Raises what `Driver.run` does."""
         if self._under_trio is not None and is_trio():
             return await self._under_trio.run(plan)
         replies: list[Any] | None = None
+        allowance = Allowance()
         while True:
+            if allowance.left <= 0:
+                raise PresenceUnavailable(TOO_LATE)
             try:
-                batch = plan.send(replies)  # type: ignore[arg-type]
+                batch = _next_batch(plan, replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = await self._send(batch)
+            allowance.begin()
+            replies = await self._send(batch, allowance.left)
+            allowance.end()
 
-    async def _send(self, batch: Batch) -> list[Any]:
+    async def _send(self, batch: Batch, seconds: float) -> list[Any]:
         client: Any = None
         try:
             with errors_of_redis():
-                client = await self._connect()
-                pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
-                replies = checked(await pipeline.execute(raise_on_error=False), batch)
+                async with asyncio.timeout(seconds):
+                    client = await self._connect()
+                    slot = await async_slots_of(client, self._readers).acquire(seconds / 2)
+                    try:
+                        pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
+                        replies = checked(await pipeline.execute(raise_on_error=False), batch)
+                    finally:
+                        slot.release()
+        except ConnectionsBusy:
+            raise
         except PresenceUnavailable:
             await self._lost_connection(client)
             raise
@@ -151,6 +210,24 @@ class ThreadDriver:
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result. Raises what `Driver.run` does."""
         return await in_thread(self._driver.run, plan)
+
+
+def _next_batch(plan: Plan[Any], replies: list[Any] | None) -> Batch:
+    """Send a plan the replies to its last batch; return its next one, or raise `StopIteration`.
+
+    Raises `PresenceUnavailable` if it cannot read them: somebody else wrote to its keys.
+    """
+    try:
+        return plan.send(replies)  # type: ignore[arg-type]
+    except (StopIteration, PresenceError):
+        raise
+    except Exception as error:
+        if replies is None:
+            raise
+        raise PresenceUnavailable(
+            "a key holds something that presence_middleware did not write "
+            f"({type(error).__name__}); is PRESENCE_PREFIX used by another program?"
+        ) from error
 
 
 def execute(client: Any, batch: Batch) -> list[Any]:
@@ -193,6 +270,10 @@ def ours(error: Exception) -> PresenceError:
     """Return the error of ours for one of a client, the network, or an address that is none."""
     if isinstance(error, PresenceError):
         return error
+    if is_pool_full(error):
+        return ConnectionsBusy()
+    if type(error) is TimeoutError:
+        return PresenceUnavailable(TOO_LATE)
     if not _is_answer(error):
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
     words = _words(error)
@@ -209,4 +290,5 @@ def _is_answer(error: Exception) -> bool:
 def _words(error: Exception) -> str:
     """Return the server's own words: the client quotes the command before them, ids included."""
     text = str(error)
-    return (text.partition("caused error: ")[2] or text).strip("(',)\"")
+    text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
+    return _IN_SCRIPT.sub("", text)

@@ -9,6 +9,7 @@ import threading
 import time
 
 from .. import logs
+from ..errors import ConnectionsBusy
 from ..values import format_duration
 
 LONGEST_PAUSE = 5.0  # seconds between two attempts
@@ -81,8 +82,13 @@ class RedisHealth:
         self._failing.clear()
 
     def outage(self, error: Exception, pending: int) -> None:
-        """Note that `pending` sightings could not be written; log it as an outage begins."""
+        """Note that `pending` sightings could not be written; log it as an outage begins.
+
+        That this process uses all its connections is no outage of Redis.
+        """
         self.last_error = str(error)
+        if isinstance(error, ConnectionsBusy):
+            return
         with self._lock:  # a handler that writes may meet with the same outage
             is_first, self.is_outage = not self.is_outage, True
         if is_first:

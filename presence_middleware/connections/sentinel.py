@@ -45,7 +45,12 @@ def client(service: Service, common: dict[str, Any]) -> Any:
     """A client of the primary; it asks the Sentinels for each connection that it opens."""
     from redis.sentinel import Sentinel
 
-    return _sentinels(Sentinel, service, common).master_for(service.name)
+    from .timed import TimedConnection, TimedSentinelConnection
+
+    sentinels = _sentinels(Sentinel, service, common)
+    for each in sentinels.sentinels:
+        each.connection_pool.connection_class = TimedConnection
+    return sentinels.master_for(service.name, connection_class=TimedSentinelConnection)
 
 
 def async_client(service: Service, common: dict[str, Any]) -> Any:

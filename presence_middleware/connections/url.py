@@ -36,6 +36,8 @@ _OPTIONS = re.compile(
     r"|socket_(timeout|connect_timeout|keepalive)|ssl_\w+"
 )
 
+_MAX_CONNECTIONS = re.compile(r"[?&]max_connections=0*([1-9]\d{0,8})(?:&|$)")
+
 
 class MissingPart(ValueError):
     """The address is well-formed; what it needs is not installed."""
@@ -56,6 +58,12 @@ class RedisURL:
     def is_cluster(self) -> bool:
         """Whether keys are on several nodes."""
         return self.scheme.endswith("+cluster")
+
+    @property
+    def max_connections(self) -> int | None:
+        """How many readers may use a client at once; None if the address does not name a number."""
+        found = _MAX_CONNECTIONS.search(self.target)
+        return int(found[1]) if found else None
 
     def __str__(self) -> str:
         return hide_credentials(

@@ -83,7 +83,7 @@ class Recorder:
         self.health = self.backend.health
         self.stamp = self.backend.clock.stamp
         """The clock of arrivals, in seconds."""
-        self._driver = self.backend.driver
+        self._driver = self.backend.writing_driver
         self._joining = self._driver.joining()
         self._hints = SetupHints(settings)
         self._filter = RequestFilter(settings, self._hints)
@@ -183,7 +183,7 @@ class Recorder:
         failure = attempt.failure
         if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
             raise failure
-        return self._driver.run(plan)
+        return self.backend.driver.run(plan)
 
     def _write(self, may_try: MayTry, seconds: float = math.inf) -> bool:
         """Write what waits, in the caller's thread; return whether nothing is left to write.

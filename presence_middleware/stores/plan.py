@@ -5,6 +5,7 @@ needs; what it returns is the answer. `connections.drivers` runs any plan, sync 
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -89,6 +90,15 @@ def text(reply: bytes | str) -> str:
 def texts(reply: Any) -> list[str]:
     """The members of a list or set reply."""
     return [text(member) for member in reply]
+
+
+def readable_texts(reply: Any) -> list[str]:
+    """Return the members of a key of the site's own that are text: no other is an id."""
+    found: list[str] = []
+    for member in reply:
+        with suppress(UnicodeDecodeError):
+            found.append(text(member))
+    return found
 
 
 def score(reply: Any) -> float | None:

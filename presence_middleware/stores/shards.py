@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 
 from . import keys
-from .plan import Batch, Plan, T, merge_plans, texts
+from .plan import Batch, Plan, T, merge_plans, readable_texts
 from .store import Sighting, Store
 
 
@@ -58,7 +58,7 @@ class Shards:
             found = yield from merge_plans(plans, atomic=self._on_one_server)
             return list(_in_order(found))
         (members,) = yield Batch((("ZUNION", 1, friends),))  # of a set as well
-        online = yield from self.online_among(texts(members), now, window)
+        online = yield from self.online_among(readable_texts(members), now, window)
         return list(_in_order([[sighting] for sighting in online]))
 
     def keys(self, now: float) -> list[str]:
