@@ -62,7 +62,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     *(
         (name, (id,), {})
         for name in ("is_online", "last_seen")
-        for id in (None, b"ann", ["a"], True)
+        for id in (None, b"\xff", ["a"], True)
     ),
     *((name, (Unspeakable(),), {}) for name in ("touch", "leave", "forget", "is_online")),
     *(("online_among", (ids,), {}) for ids in (None, 5, "ann", b"ann", [None], [["ann"]])),

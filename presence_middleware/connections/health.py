@@ -16,6 +16,9 @@ LONGEST_PAUSE = 5.0  # seconds between two attempts
 STUCK_SECONDS = 30.0  # no client of ours takes so long: its timeouts are shorter
 
 
+_jitter = random.SystemRandom()  # nothing of the site's own, and forks are not in step
+
+
 class RedisHealth:
     """What failed, when to try it again, and when an outage of writing began and ended."""
 
@@ -70,7 +73,7 @@ class RedisHealth:
         They grow, and no two processes wait equally long.
         """
         growing = min(self._first_pause * 2.0 ** min(failures, 16), LONGEST_PAUSE)
-        return max(self._first_pause, growing) * random.uniform(0.8, 1.0)
+        return max(self._first_pause, growing) * _jitter.uniform(0.8, 1.0)
 
     def succeeded(self, place: str) -> None:
         """Note that an attempt to write there succeeded."""

@@ -35,6 +35,7 @@ WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
 
 T = TypeVar("T")
+_jitter = random.SystemRandom()  # nothing of the site's own, and forks are not in step
 
 live: WeakSet["Recorder"] = WeakSet()
 """The recorders of this process: all begin afresh after a fork, and are closed at exit."""
@@ -247,7 +248,7 @@ class Recorder:
         except Exception as error:
             self.health.outage(error, self._buffer.pending)
             busy = True
-        return self.settings.flush_interval * random.uniform(0.8, 1.0) if busy else 0.0
+        return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if busy else 0.0
 
     def _wake(self) -> None:
         """Have the thread write; what is recorded until it does goes with it."""
