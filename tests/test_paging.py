@@ -9,7 +9,7 @@ from presence_middleware import Presence, Sighting
 from presence_middleware.stores import sorted_set
 
 from .conftest import Server
-from .timed_site import Site, opened, settings
+from .timed_site import NOON, Site, opened, settings
 
 
 @pytest.fixture(params=["sorted-set", "minute-sets"])
@@ -90,3 +90,12 @@ def test_who_goes_or_comes_between_two_pages_costs_nobody_else_his_place(
         else:
             site.presence.touch(before.id)
     assert sorted(found) == ids
+
+
+def test_times_that_another_program_wrote_do_not_keep_a_reader_for_ever(
+    valkey: Server, prefix: str
+) -> None:
+    with opened(settings(valkey.url, prefix)) as site:
+        moment = NOON - 0.12345678
+        site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": moment for n in range(2500)})
+        assert len({who.id for who in site.presence.online(limit=None)}) >= 1000

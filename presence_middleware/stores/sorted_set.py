@@ -74,7 +74,10 @@ class SortedSet:
         found: list[Sighting] = []
         while limit is None or len(found) < limit:
             wanted = PAGE if limit is None else min(PAGE, limit - len(found))
-            page = yield from self._page(cut, wanted, found[-1] if found else before)
+            last = found[-1] if found else before
+            page = yield from self._page(cut, wanted, last)
+            if last is not None and page and page[-1] == last:
+                break  # times that are no whole microseconds are not ours: there is no end to them
             found += page
             if len(page) < wanted:
                 break
