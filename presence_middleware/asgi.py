@@ -85,7 +85,8 @@ class PresenceMiddleware:
         try:
             await self.app(scope, receive, send)
         finally:
-            visit.end()
+            if not visit.is_over:  # else its response was complete before the app's call ended
+                visit.end()
 
     def _closing(self, receive: Receive, scope: Scope) -> Receive:
         """Writes what waits before the app hears of the shutdown: a server may exit right after."""

@@ -57,6 +57,7 @@ class Request(Protocol):
         """Return what a server or another layer put into the environ or scope, or None."""
 
 
+UNREAD = "unread"  # by identity: no request holds this object
 OVER: Mapping[str, Any] = MappingProxyType({})
 """What a request holds in place of its environ or scope once it is over."""
 
@@ -125,10 +126,10 @@ class WsgiRequest:
 class AsgiRequest:
     """An ASGI scope of type `http` or `websocket`, whose headers are bytes."""
 
-    _headers: dict[bytes, bytes] | None = None
-
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self.state = scope
+        self._headers: dict[bytes, bytes] | None = None
+        self._user_agent: str | None = UNREAD
         client = scope.get("client")
         self.peer: str | None = str(client[0]) if client and client[0] else None
         self.address = self.peer
@@ -154,7 +155,9 @@ class AsgiRequest:
 
     @property
     def user_agent(self) -> str | None:
-        return self.header("user-agent")
+        if self._user_agent is UNREAD:  # crawlers are looked for by it, and guests are told by it
+            self._user_agent = self.header("user-agent")
+        return self._user_agent
 
     def header(self, name: str) -> str | None:
         value = (self._headers or self._read_headers()).get(_header_name(name))
@@ -177,7 +180,8 @@ class AsgiRequest:
 
     def release(self) -> None:
         """Let go of the scope, and of all that was read from it."""
-        self.state, self._headers, self.peer, self.address = OVER, None, None, None
+        self.state, self._headers, self._user_agent = OVER, None, None
+        self.peer = self.address = None
 
     def _read_headers(self) -> dict[bytes, bytes]:
         headers = self._headers = _by_name(self.state.get("headers", ()))

@@ -88,6 +88,7 @@ class Recorder:
         self._joining = self._driver.joining()
         self._hints = SetupHints(settings)
         self._filter = RequestFilter(settings, self._hints)
+        self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
         self.resolver = resolver_for(settings, self._hints.crowd)
         self._refresh_every = min(REFRESH_EVERY, settings.window / 3)
         self._is_threadless = False
@@ -114,10 +115,10 @@ class Recorder:
     def admit(self, visit: Visit) -> bool:
         """Take a visit that has just arrived among the open ones; return whether it counts."""
         try:
-            is_plain = visit.is_plain(self._filter.paths)
+            is_plain = visit.is_plain(self._plain_paths)
         except Exception:  # an environ or scope that is none: the filter says so
             is_plain = False
-        is_due = self._filter.looks_at_all or visit.arrival >= self._hints.look_at
+        is_due = self._looks_at_all or visit.arrival >= self._hints.look_at
         if (is_due or not is_plain) and not self._filter.admit(visit, visit.arrival):
             return False
         if not self._is_started:
