@@ -158,7 +158,7 @@ def test_all_workers_count_and_the_last_sighting_is_stored_where_the_readme_says
         ask(server, "last")
         assert not presence.is_online("last")
         assert server.stop() in ENDED
-        said = "no thread runs here" in server.output
+        said = "background threads are disabled" in server.output
     assert said == (case.variables == WITHOUT_THREADS)
     if case.row == HYPERCORN_WORKERS:
         assert README[case.row] == "may be lost"  # which worker wins the race, nobody knows
