@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any
 
 import click
@@ -34,6 +35,9 @@ ASKING = {
     "forget": ["ann", "--yes"],
 }
 
+# Before click 8.2, the two outputs are one unless asked for apart.
+APART: Any = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+
 
 class Script:
     """A script with the settings of a site."""
@@ -43,7 +47,7 @@ class Script:
 
     def __call__(self, *arguments: str, **variables: str) -> Result:
         environ = {**self.variables, **variables}
-        return CliRunner().invoke(command, arguments, env=environ, prog_name="presence")
+        return CliRunner(**APART).invoke(command, arguments, env=environ, prog_name="presence")
 
     def says(self, *arguments: str) -> str:
         ended = self(*arguments)
