@@ -295,3 +295,23 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
     assert recorder.flush()
     assert not is_right()
     recorder.close()
+
+
+def test_a_handler_that_is_answered_nonsense_gets_an_error_of_ours(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a proxy in front of Redis that mixes up its clients."""
+    recorder = Recorder(settings(valkey.url, prefix), background=False)
+    comes = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
+    assert comes.run(comes.backend.queries.count(None, None)) == 1
+    again = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    execute = redis.client.Pipeline.execute
+
+    def mixed_up(pipeline: redis.client.Pipeline, raise_on_error: bool = True) -> list[object]:
+        return [*execute(pipeline, raise_on_error)[:-1], ["nonsense"]]
+
+    monkeypatch.setattr(redis.client.Pipeline, "execute", mixed_up)
+    with pytest.raises(PresenceUnavailable, match="did not write"):
+        again.run(again.backend.queries.count(None, None))
+    monkeypatch.undo()
+    recorder.close()

@@ -15,7 +15,7 @@ from ..errors import (
     QueryError,
     RedisRefused,
 )
-from ..stores.plan import Batch, Plan, first_error
+from ..stores.plan import Batch, Plan, first_error, next_batch
 from .deadline import Allowance, within
 from .health import RedisHealth
 from .loops import in_thread, is_trio
@@ -98,7 +98,7 @@ class Driver:
             if time.monotonic() > deadline or allowance.left <= 0:
                 raise PresenceUnavailable(TOO_LATE)
             try:
-                batch = _next_batch(plan, replies)
+                batch = next_batch(plan, replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             allowance.begin()
@@ -166,7 +166,7 @@ class AsyncDriver:
             if allowance.left <= 0:
                 raise PresenceUnavailable(TOO_LATE)
             try:
-                batch = _next_batch(plan, replies)
+                batch = next_batch(plan, replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             allowance.begin()
@@ -210,24 +210,6 @@ class ThreadDriver:
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result. Raises what `Driver.run` does."""
         return await in_thread(self._driver.run, plan)
-
-
-def _next_batch(plan: Plan[Any], replies: list[Any] | None) -> Batch:
-    """Send a plan the replies to its last batch; return its next one, or raise `StopIteration`.
-
-    Raises `PresenceUnavailable` if it cannot read them: somebody else wrote to its keys.
-    """
-    try:
-        return plan.send(replies)  # type: ignore[arg-type]
-    except (StopIteration, PresenceError):
-        raise
-    except Exception as error:
-        if replies is None:
-            raise
-        raise PresenceUnavailable(
-            "a key holds something that presence_middleware did not write "
-            f"({type(error).__name__}); is PRESENCE_PREFIX used by another program?"
-        ) from error
 
 
 def execute(client: Any, batch: Batch) -> list[Any]:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from ..errors import PresenceError, PresenceUnavailable
+
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
 T = TypeVar("T")
@@ -50,7 +52,7 @@ def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | 
         asked: dict[int, Batch] = {}
         for number, reply in replies.items():
             try:
-                asked[number] = _advance(plans[number], reply)
+                asked[number] = next_batch(plans[number], reply)
             except StopIteration as end:
                 outcomes[number] = end.value
             except Exception as raised:
@@ -65,11 +67,23 @@ def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | 
     return [outcomes[number] for number in range(len(plans))]
 
 
-def _advance(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
-    """Send a plan the replies, or throw it the error, of what it asked; return what it asks."""
-    if isinstance(reply, Exception):
-        return plan.throw(reply)
-    return plan.send(reply)  # type: ignore[arg-type]
+def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
+    """Send a plan the replies to its last batch, or throw it their error; return its next batch.
+
+    Raises `StopIteration` at its end, and `PresenceUnavailable` if it cannot read the replies:
+    somebody else wrote to its keys.
+    """
+    try:
+        return plan.throw(reply) if isinstance(reply, Exception) else plan.send(reply)  # type: ignore[arg-type]
+    except (StopIteration, PresenceError):
+        raise
+    except Exception as error:
+        if reply is None or error is reply:
+            raise
+        raise PresenceUnavailable(
+            "a key holds something that presence_middleware did not write "
+            f"({type(error).__name__}); is PRESENCE_PREFIX used by another program?"
+        ) from error
 
 
 def first_error(replies: Sequence[Any]) -> Exception | None:
