@@ -15,7 +15,6 @@ from .connections import (
     ServerClock,
     async_driver,
     driver,
-    is_async,
 )
 from .departed import Departed
 from .queries import Queries
@@ -77,10 +76,6 @@ class Backend:
     def async_driver(self) -> AsyncRunner:
         """Runs plans from coroutines."""
         return async_driver(self.settings.redis_url, self.health, self._client)
-
-    def check_client(self) -> None:
-        """Raise `SettingsError` if the client does not fit the settings."""
-        _ = self.async_driver if is_async(self._client) else self.driver
 
     def _shards(self, kind: str) -> Shards:
         settings = self.settings

@@ -126,11 +126,8 @@ class Writer:
             if node in attempt.failed_nodes or not attempt.may_try(node):
                 continue
             plans = [self._departure(who, departing[who]) for who in people]
-            try:
-                outcomes = self.driver.run(run_all(plans), attempt.deadline)
-            except PresenceUnavailable as error:
-                self._failed(attempt, node, error)
-                attempt.failed_nodes.add(node)
+            outcomes = self._run_at(node, plans, attempt)
+            if outcomes is None:
                 continue
             for who, moment in zip(people, outcomes, strict=True):
                 if isinstance(moment, Exception):
@@ -187,11 +184,8 @@ class Writer:
         ]
         if query is not None:
             plans.append(query)
-        try:
-            outcomes = self.driver.run(run_all(plans), attempt.deadline)
-        except PresenceUnavailable as error:
-            self._failed(attempt, node, error)
-            attempt.failed_nodes.add(node)
+        outcomes = self._run_at(node, plans, attempt)
+        if outcomes is None:
             return
         if query is not None:
             attempt.answer, attempt.is_answered = outcomes.pop(), True
@@ -205,6 +199,15 @@ class Writer:
                 self._recorded(buffer, attempt, shard, shards[shard], outcome)
                 if self._rewrites.wrote(shard, write, stamp, outcome.wrote_before):
                     self._rewrite(buffer, shard, stamp)
+
+    def _run_at(self, node: str, plans: Sequence[Plan[Any]], attempt: Attempt) -> list[Any] | None:
+        """Run plans on a node in one round trip; note it, and return None, if none is answered."""
+        try:
+            return self.driver.run(run_all(plans), attempt.deadline)
+        except PresenceUnavailable as error:
+            self._failed(attempt, node, error)
+            attempt.failed_nodes.add(node)
+            return None
 
     def _failed(self, attempt: Attempt, place: str, error: Exception) -> None:
         self._health.failed(place)
