@@ -6,32 +6,13 @@
 -- KEYS[2]   who was erased: SHA-1 of an id by the moment of erasing
 -- KEYS[3]   who is gone: id by the minute of the last sighting
 -- KEYS[4…]  the sets, the earliest first
--- ARGV[1…7] as in depart_sorted_set.lua
+-- ARGV[1…7] as in departing.lua, which stands before this
 -- ARGV[8]   when the first of the minutes began
 --
 -- Reply: the moment at which it counts as departed.
 
 local left, forgotten, gone = KEYS[1], KEYS[2], KEYS[3]
-local id, moment, has_server_time = ARGV[1], ARGV[2], ARGV[3] == '1'
-local matters, kept, most, hash = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local first = tonumber(ARGV[8])
-
-if has_server_time then
-  local time = redis.call('TIME')
-  local now = time[1] .. '.' .. string.format('%06d', time[2])
-  if tonumber(moment) > tonumber(now) then
-    moment = now
-  end
-end
-
-local function note(key, member, score, lifetime)
-  redis.call('ZADD', key, 'GT', score, member)
-  redis.call('EXPIRE', key, lifetime)
-  local excess = redis.call('ZCARD', key) - most
-  if excess > 0 then
-    redis.call('ZREMRANGEBYRANK', key, 0, excess - 1)
-  end
-end
 
 local last_seen = false
 for i = 4, #KEYS do

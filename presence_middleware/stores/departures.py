@@ -51,7 +51,7 @@ class Departures:
             hash,
             *more,
         )
-        return ("EVAL", text_of(script), len(names), *names, *given)
+        return ("EVAL", text_of("departing") + text_of(script), len(names), *names, *given)
 
     def last_seen(self, id: str) -> Command:
         """Return the command that asks when somebody who left was seen before."""
