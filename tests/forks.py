@@ -37,8 +37,7 @@ def fork() -> int:
 def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
     """Has a child run something, forked while its parent writes."""
     if IS_BARE and recorder._thread:  # such a fork allows no other thread, but there was one
-        recorder._thread.stop()
-        recorder._thread.join()
+        recorder._thread.stop(10)
     with recorder._flushing, recorder._buffer._lock:
         pid = fork()
         if pid == 0:

@@ -359,6 +359,26 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     assert embedded.wait_until_stopped(tmp_path / "site")
 
 
+def test_close_ends_the_thread_after_its_round(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = threading.Event()
+
+    def clean_up() -> None:
+        began.set()
+        assert thread._stopping.wait(10)
+        time.sleep(0.05)  # a close that does not wait returns before this
+
+    monkeypatch.setattr(recorder._writer, "clean_up", clean_up)
+    recorder.background = True
+    thread = recorder._start()
+    assert thread is not None
+    visit(recorder, "bob")
+    assert began.wait(10)
+    recorder.close()
+    assert not thread.is_alive()
+
+
 def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) -> None:
     recorder.background = False
     visit(recorder, "bob")

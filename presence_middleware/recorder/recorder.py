@@ -212,11 +212,12 @@ class Recorder:
         """
         if getpid() != self._pid:
             return  # the parent's: it writes what it held
+        deadline = time.monotonic() + seconds
         self._writer.driver = self._joining
         if not self.flush(seconds):
             logs.warn("shutting down with %d sightings unwritten", self._buffer.pending)
         if self._thread is not None:
-            self._thread.stop()
+            self._thread.stop(max(0.0, deadline - time.monotonic()))
             self._thread = None
         self._is_started = False
 

@@ -44,15 +44,20 @@ class FlushThread(threading.Thread):
         """Says that something waits."""
         self._woken.set()
 
-    def stop(self) -> None:
-        """Asks the thread to end after what it is doing."""
+    def stop(self, seconds: float) -> None:
+        """End the thread after the round that it is in; wait for that for `seconds` at most."""
         self._stopping.set()
         self._woken.set()
+        # At its end, uWSGI may already have frozen its threads.
+        if self is not threading.current_thread() and not is_uwsgi():
+            self.join(seconds)
 
     def run(self) -> None:
-        while not self._stopping.is_set():
+        while True:
             self._woken.wait(self._idle)
             self._woken.clear()
+            if self._stopping.is_set():
+                return
             if (tick := self._tick()) is None:
                 return  # nobody uses the recorder any more
             pause = tick()
