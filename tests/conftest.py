@@ -1,64 +1,23 @@
 """Real servers for the tests, one of each a session; every test has keys of its own in them."""
 
 import shutil
-import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
-import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import STORES
-
-from . import timed_site
+from tests.support import timed_site
+from tests.support.backends import BACKENDS, Backend, Server
 
 if TYPE_CHECKING:
-    from .clusters import Cluster
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Waits for a condition, never for a time; fails when it does not come true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
-
-
-class Server:
-    """A server process on a unix socket, without persistence."""
-
-    def __init__(self, binary: str, folder: Path, *options: str) -> None:
-        self.binary = binary
-        self.socket = folder / "s"
-        self.url = f"unix://{self.socket}"
-        self._command = [
-            *(binary, "--port", "0", "--unixsocket", str(self.socket), "--save", ""),
-            *("--dir", str(folder), "--logfile", str(folder / "log"), *options),
-        ]
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(self._command)
-        with redis.Redis.from_url(self.url) as client:
-            wait_until(lambda: self._answers(client))
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    @staticmethod
-    def _answers(client: "redis.Redis") -> bool:
-        try:
-            return bool(client.ping())
-        except redis.ConnectionError:
-            return False
+    from tests.support.clusters import Cluster
 
 
 def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -98,21 +57,11 @@ def prefix() -> str:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
     """Three nodes."""
-    from .clusters import Cluster
+    from tests.support.clusters import Cluster
 
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     yield cluster
     cluster.close()
-
-
-BACKENDS = ["memory", "valkey", "redis_server", "redis62", "cluster"]
-
-
-class Backend(NamedTuple):
-    """Where a site keeps its keys, and over how many of a kind."""
-
-    url: str
-    shards: int
 
 
 def _url(name: str, request: pytest.FixtureRequest) -> str:

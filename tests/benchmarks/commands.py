@@ -15,7 +15,7 @@ from typing import Any
 
 import redis
 
-from tests.servers import ROOT, WebServer, gunicorn
+from tests.support.servers import ROOT, WebServer, gunicorn
 
 from .load import requests_per_second
 from .machine import server

@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 
 from presence_middleware.connections.embedded import find_server
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 @contextmanager

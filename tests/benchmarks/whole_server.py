@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.servers import ROOT, Command, WebServer
+from tests.support.servers import ROOT, Command, WebServer
 
 from .load import requests_per_second
 from .machine import processor_seconds, server

@@ -1,0 +1,296 @@
+"""The board in a real browser: Chromium, where it is installed."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from presence_middleware import Presence, Settings
+from presence_middleware.backend import Backend
+from tests.support.backends import Server
+from tests.support.servers import WebServer, gunicorn
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+TOKEN = "the-token-of-the-board"
+ODD_IDS = ["<img src=x onerror=document.title='run'>", "\x1b[2Jred", "abc\u202egnp.exe", "日本"]
+PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"  # no crawler
+PAGE = """<!doctype html><title>Shop</title>
+<p><span data-presence></span>, <span data-presence="guest"></span>
+<script src="/presence/widget.js" async></script>"""
+SITE = f'''
+from presence_middleware.wsgi import PresenceMiddleware
+
+def app(environ, start_response):
+    policy = "default-src 'none'; script-src 'self'; connect-src 'self'"
+    headers = [("Content-Type", "text/html"), ("Content-Security-Policy", policy)]
+    start_response("200 OK", headers)
+    return [b"""{PAGE}"""]
+
+application = PresenceMiddleware(app)
+'''
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.timeout(120),
+]
+
+Opened = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
+    """Two workers, and a window so short that who goes is seen to go."""
+    (tmp_path / "app.py").write_text(SITE)
+    variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
+    variables |= {"PRESENCE_WINDOW": "6s", "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor"}
+    command = gunicorn("app:application", 2, "--threads=4")
+    with WebServer(command, tmp_path, tmp_path / "log", **variables) as server:
+        yield server
+
+
+@pytest.fixture
+def open_board(browser: Browser, site: WebServer) -> Iterator[Opened]:
+    """Opens the board in a browser of its own; in the end, none may have met with an error."""
+    errors: list[str] = []
+    contexts = []
+
+    def opened(path: str = "/presence", credentials: str = "", **looks: Any) -> Page:
+        somebody: Any = {"user_agent": PERSON, "locale": "en-GB", "timezone_id": "Europe/Berlin"}
+        context = browser.new_context(**somebody, **looks)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if _is_wrong(said) else None)
+        page.goto(f"http://{credentials}{site.address}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def _is_wrong(said: Any) -> bool:
+    return said.type in ("error", "warning") and "Failed to load resource" not in said.text
+
+
+def unlock(page: Page, token: str = TOKEN) -> None:
+    page.get_by_label("Token of the board").fill(token)
+    page.get_by_role("button", name="Show names").click()
+
+
+def sample(variables: dict[str, str], *counts: int) -> None:
+    """The last minutes of the site had these numbers of users."""
+    settings = Settings.from_env(variables)
+    backend = Backend(settings)
+    runs = backend.driver
+    minute = int(runs.run(backend.clock.now()) // 60)
+    for ago, count in enumerate(reversed(counts), 1):
+        counted = {"user": count, "guest": 5 * count, "bot": 1}
+        runs.run(backend.history.record(minute - ago, counted))
+
+
+def test_the_page_shows_who_comes_and_goes(
+    open_board: Opened, site: WebServer, presence: Presence
+) -> None:
+    board = open_board()
+    expect(board.locator("#state")).to_have_text("live")
+    expect(board.locator("#count-guest")).to_have_text("0")  # who looks is nobody
+    visitor = open_board("/")
+    expect(board.locator("#count-guest")).to_have_text("1", timeout=15000)
+    expect(board.get_by_text("Online: 0 users, 1 guest, 0 bots")).to_have_count(1)
+    visitor.close()
+    expect(board.locator("#count-guest")).to_have_text("0", timeout=15000)
+
+
+@pytest.mark.slow
+def test_the_token_is_asked_for_and_a_wrong_one_refused(
+    open_board: Opened, presence: Presence, variables: dict[str, str]
+) -> None:
+    presence.touch("bob")
+    board = open_board()
+    expect(board.locator("#names")).to_be_hidden()
+    unlock(board, "the-token-of-another")
+    expect(board.get_by_role("alert")).to_have_text("That is not the token.")
+    expect(board.locator("#names")).to_be_hidden()
+    unlock(board)
+    expect(board.get_by_role("cell", name="bob")).to_be_visible()
+    assert TOKEN not in board.url + board.content()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ODD_IDS)
+def test_an_id_is_shown_as_text(open_board: Opened, presence: Presence, id: str) -> None:
+    presence.touch(id)
+    board = open_board()
+    unlock(board)
+    expect(board.locator("#online bdi")).to_have_text(id, use_inner_text=False)
+    assert board.locator("#online img").count() == 0
+    board.get_by_label("Find somebody by id").fill(id)
+    board.get_by_role("button", name="Find").click()
+    expect(board.locator("#found")).to_contain_text("is online, seen")
+    expect(board.locator("#found bdi")).to_have_text(id, use_inner_text=False)
+    assert board.title() == "Who is online"
+
+
+@pytest.mark.slow
+def test_search_finds_who_has_gone_and_not_who_never_was(
+    open_board: Opened, presence: Presence
+) -> None:
+    presence.touch("bob")
+    board = open_board()
+    unlock(board)
+    find = board.get_by_role("button", name="Find")
+    board.get_by_label("Find somebody by id").fill("zoe")
+    find.click()
+    expect(board.locator("#found")).to_have_text("zoe is no user who was seen lately")
+    board.get_by_label("Find somebody by id").fill("bob")
+    expect(board.locator("#count-user")).to_have_text("0", timeout=15000)
+    find.click()
+    expect(board.locator("#found")).to_contain_text("bob is offline, last seen")
+
+
+@pytest.mark.slow
+def test_the_chart_draws_and_marks_its_peak(open_board: Opened, variables: dict[str, str]) -> None:
+    sample(variables, 3, 7, 4)
+    board = open_board()
+    expect(board.locator("#chart .label")).to_contain_text("7 at ")
+    expect(board.locator("#chart .line")).to_have_count(1)
+    expect(board.get_by_role("img")).to_have_accessible_name(board.locator("#summary").inner_text())
+    expect(board.locator("#summary")).to_contain_text("The most in 24 hours: 7 users at")
+    board.locator("#charted").get_by_role("radio", name="guests").check()
+    expect(board.locator("#chart .label")).to_contain_text("35 at ")
+    board.get_by_text("As a table").click()
+    assert board.locator("#hours td.number").all_inner_texts().count("35") == 1
+
+
+def test_where_nobody_was_online_there_is_no_peak(
+    open_board: Opened, variables: dict[str, str]
+) -> None:
+    sample(variables, 0, 0, 0)
+    board = open_board()
+    expect(board.locator("#summary")).to_have_text("No user was online in the last 24 hours.")
+    expect(board.locator("#chart .line")).to_have_count(1)
+    expect(board.locator("#chart .peak")).to_have_count(0)
+    expect(board.locator("#chart .label")).to_have_count(0)
+
+
+def test_a_page_that_was_opened_with_credentials_in_its_url_works(
+    open_board: Opened, presence: Presence
+) -> None:
+    board = open_board(credentials=f"me:{TOKEN}@")
+    expect(board.locator("#state")).to_have_text("live")
+    presence.touch("bob")
+    unlock(board)
+    expect(board.get_by_role("cell", name="bob")).to_be_visible()
+
+
+def test_a_widget_on_a_page_that_was_opened_with_credentials_works(
+    open_board: Opened, presence: Presence
+) -> None:
+    presence.touch("bob")
+    page = open_board("/", credentials="me:secret@")
+    expect(page.locator("[data-presence='']")).to_have_text("1 online")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", [*product([360, 1200], ["light", "dark"])], ids=str)
+def test_it_is_readable_on_any_screen(
+    open_board: Opened,
+    presence: Presence,
+    variables: dict[str, str],
+    axe: str,
+    screen: tuple[int, str],
+) -> None:
+    width, scheme = screen
+    sample(variables, 3, 7, 4)
+    presence.touch("x" * 200)
+    board = open_board(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True
+    )
+    expect(board.locator("#chart .line")).to_have_count(1)
+    assert violations(board, axe) == []
+    unlock(board)
+    expect(board.locator("#online tr")).to_have_count(1)
+    assert board.evaluate("document.documentElement.scrollWidth") == width
+    ground = board.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
+    assert violations(board, axe) == []
+
+
+def violations(board: Page, axe: str) -> list[Any]:
+    """What axe finds; nothing without it."""
+    if not axe:
+        return []
+    board.evaluate(axe)
+    found = board.evaluate("axe.run().then(found => found.violations)")
+    return [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found]
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core, where npm can get it; else nothing."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        return ""
+    packed = subprocess.run([npm, "pack", "axe-core"], cwd=folder, capture_output=True, timeout=60)
+    archives = list(folder.glob("axe-core-*.tgz"))
+    if packed.returncode or not archives:
+        return ""
+    shutil.unpack_archive(archives[0], folder, filter="data")
+    return (folder / "package" / "axe.min.js").read_text()
+
+
+@pytest.mark.slow
+def test_an_outage_is_said_and_ends(open_board: Opened, valkey: Server, presence: Presence) -> None:
+    board = open_board()
+    expect(board.locator("#state")).to_have_text("live")
+    board.route("**/counts", lambda route: route.fulfill(status=503, json={"error": "no Redis"}))
+    expect(board.locator("#state")).to_have_text("no Redis", timeout=10000)
+    board.unroute("**/counts")
+    expect(board.locator("#state")).to_have_text("live", timeout=10000)
+
+
+@pytest.mark.slow
+def test_two_lines_show_the_number_on_a_page_with_a_strict_policy(
+    open_board: Opened, presence: Presence
+) -> None:
+    for id in range(1234):
+        presence.touch(id)
+    page = open_board("/")
+    expect(page.locator("[data-presence='']")).to_have_text("1,234 online")
+    expect(page.locator("[data-presence=guest]")).to_contain_text(" online")
+
+
+@pytest.mark.slow
+def test_a_hidden_page_asks_nothing(open_board: Opened) -> None:
+    board = open_board()
+    expect(board.locator("#state")).to_have_text("live")
+    board.evaluate("Object.defineProperty(document, 'hidden', { value: true, writable: true })")
+    asked: list[str] = []
+    board.on("request", lambda request: asked.append(request.url))
+    other = open_board()
+    for _ in range(2):
+        with other.expect_response("**/counts"):
+            pass
+    assert asked == []
+    with board.expect_response("**/counts") as answered:
+        board.evaluate(
+            "document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    assert answered.value.request.headers["presence"] == "passive"

@@ -1,0 +1,306 @@
+"""The board's history: few points whatever is kept, every peak among them, and one read for all."""
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware.backend import Backend
+from presence_middleware.board.history import (
+    DAY,
+    MAX_POINTS,
+    POINTS_A_TRIP,
+    EncodedHistory,
+    read_for,
+    span_of,
+    step_for,
+    trips,
+)
+from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import sync_client
+from presence_middleware.stores import Batch, Plan, keys
+from tests.support.backends import Server
+from tests.support.timed_site import NOON, Clock
+
+Samples = dict[int, int]
+"""Minutes since the epoch, and how many were online."""
+
+MINUTE = int(NOON // 60)
+YEAR = 366
+CALLS = 500  # of functions: an answer that is shared makes fewer
+
+
+def settings(url: str, prefix: str, days: float) -> Settings:
+    return Settings.from_env(
+        {}, redis_url=url, prefix=prefix, history=f"{days}d", board_path="/presence"
+    )
+
+
+def write(settings: Settings, samples: Samples) -> None:
+    """Write samples of users as the site does, but a day at a time."""
+    by_day: dict[int, dict[Any, Any]] = {}
+    for minute, count in samples.items():
+        by_day.setdefault(minute // DAY, {})[minute % DAY] = count
+    client = sync_client(settings.redis_url)
+    for day, counts in by_day.items():
+        client.hset(keys.history(settings.prefix, "user", day), mapping=counts)
+
+
+def walk(days: int, every: int = 1) -> Samples:
+    """Return the samples of some days until noon: a random walk with gaps, and a rare spike."""
+    rng, samples, count = random.Random(days), {}, 500
+    for minute in range(MINUTE - days * DAY, MINUTE + 1, every):
+        count = max(0, count + rng.randint(-9, 9))
+        if rng.random() > 0.01:
+            samples[minute] = count + (5000 if rng.random() < 0.0001 else 0)
+    return samples
+
+
+def thinned(samples: Samples, hours: int) -> list[tuple[int, int]]:
+    """Return the expected points: the first of the highest minutes of each step."""
+    step = step_for(hours)
+    highest: dict[int, tuple[int, int]] = {}
+    for minute, count in sorted(samples.items()):
+        place = minute // step
+        if place not in highest or count > highest[place][1]:
+            highest[place] = (minute, count)
+    return [point for point in highest.values() if point[0] > MINUTE - hours * 60]
+
+
+def points(answer: dict[str, Any]) -> list[tuple[int, int]]:
+    return [
+        (int(datetime.fromisoformat(at).timestamp() // 60), count)
+        for at, count in answer["samples"]
+    ]
+
+
+def ask(settings: Settings, hours: int, clock: Clock | None = None) -> dict[str, Any]:
+    """Return what a new process answers."""
+    app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=clock or Clock(NOON))
+    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://site") as client:
+        answer = client.get(f"/presence/history?hours={hours}")
+    app.recorder.close()
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("days", "hours", "step"),
+    [(2, 24, 1), (2, 1, 1), (3, 48, 2), (7, 168, 10), (7, 100, 5), (YEAR, YEAR * 24, 360)],
+)
+def test_a_history_has_every_peak_in_at_most_1500_points(
+    valkey: Server, prefix: str, days: int, hours: int, step: int
+) -> None:
+    site, samples = settings(valkey.url, prefix, days), walk(days)
+    write(site, samples)
+    answer = ask(site, hours)
+    assert answer["step"] == step * 60
+    shown, expected = points(answer), thinned(samples, hours)
+    # The first step may be cut off where the history ends.
+    assert shown == expected[-len(shown) :]
+    assert len(expected) - len(shown) <= 1
+    assert 0.5 * hours * 60 / step < len(shown) <= MAX_POINTS
+    oldest = MINUTE - hours * 60 + 2 * step
+    assert max(count for _, count in shown) >= max(n for at, n in samples.items() if at > oldest)
+
+
+def test_steps_of_several_days_have_their_highest_minute(valkey: Server, prefix: str) -> None:
+    site, samples = settings(valkey.url, prefix, 3660), walk(3660, every=97)
+    write(site, samples)
+    shown = points(ask(site, 3660 * 24))
+    expected = thinned(samples, 3660 * 24)
+    assert shown == expected[-len(shown) :]
+    assert len(expected) - len(shown) <= 1
+    assert 1000 < len(shown) <= MAX_POINTS
+
+
+def test_a_day_stays_whole(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, 7)
+    samples = {minute: minute % 1000 for minute in range(MINUTE - 2 * DAY, MINUTE + 1)}
+    write(site, samples)
+    assert points(ask(site, 24)) == [
+        (minute, samples[minute]) for minute in range(MINUTE - DAY + 1, MINUTE + 1)
+    ]
+
+
+def test_what_is_no_longer_kept_or_still_to_come_is_not_shown(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, 1.5 / 24)
+    samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
+    write(site, samples)
+    assert points(ask(site, 24)) == [(MINUTE - 89, 1), (MINUTE, 2)]
+    assert points(ask(site, 24, Clock(NOON + 90 * 60))) == [(MINUTE + 1, 8)]
+
+
+def test_no_number_of_hours_has_more_points() -> None:
+    for hours in range(1, 3660 * 24 + 1):
+        # The first and the last step may be cut, so there may be one more.
+        assert hours * 60 / step_for(hours) + 1 <= MAX_POINTS
+
+
+def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
+    site = settings(backend_url, prefix, 7)
+    backend = Backend(site)
+    for minute, count in {MINUTE - 1500: 4, MINUTE - 721: 3, MINUTE - 1: 0, MINUTE: 5}.items():
+        backend.driver.run(backend.history.record(minute, {"user": count, "guest": 1}))
+    day = [(MINUTE - 721, 3), (MINUTE - 1, 0), (MINUTE, 5)]
+    assert points(ask(site, 24)) == day
+    # In steps of 10 minutes, the last two minutes are one point.
+    assert points(ask(site, 168)) == [
+        (MINUTE - 1500, 4),
+        (MINUTE - 721, 3),
+        (MINUTE - 1, 0),
+        day[2],
+    ]
+
+
+@pytest.mark.parametrize("hours", [24, 25, 168, YEAR * 24, 3660 * 24])
+def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
+    """An event loop sends one and parses its replies without serving anybody else meanwhile."""
+    site = settings(valkey.url, prefix, 3660)
+    write(site, walk(YEAR if hours == YEAR * 24 else 9))
+    presence = Presence(site, clock=Clock(NOON))
+    read = read_for(site.prefix, "user", site.history, hours)
+    batches: list[tuple[int, int]] = []
+    presence.run(observed(read.plan(presence.backend.queries), batches))
+    assert max(commands for commands, _ in batches) <= 16
+    assert max(numbers for _, numbers in batches) <= 2 * POINTS_A_TRIP
+    assert 0 < sum(numbers for _, numbers in batches) <= 2 * MAX_POINTS
+
+
+def observed(plan: Plan[Any], batches: list[tuple[int, int]]) -> Plan[Any]:
+    """Run a plan; note how many commands each batch has, and how many numbers their replies."""
+    replies: Any = None
+    while True:
+        try:
+            batch: Batch = plan.send(replies)
+        except StopIteration as end:
+            return end.value
+        replies = yield batch
+        texts = [reply for reply in replies if isinstance(reply, bytes)]
+        batches.append((len(batch.commands), sum(len(text.split()) for text in texts)))
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 30, 360, 4320])
+def test_round_trips_are_of_every_minute_once(step: int) -> None:
+    first, last = (MINUTE - span_of(step)) // step * step, MINUTE
+    covered = [
+        part.day * DAY + minute
+        for trip in trips(step, first, last)
+        for part in trip
+        for minute in range(part.first, part.last + 1)
+    ]
+    assert covered == list(range(first, last + 1))
+
+
+async def get(app: Any, hours: int, etag: str = "") -> tuple[int, str, bytes]:
+    """Return the status, the ETag and the body that an ASGI app answers."""
+    sent: list[Any] = []
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/presence/history",
+        "query_string": f"hours={hours}".encode(),
+        "headers": [(b"if-none-match", etag.encode())],
+    }
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    headers = dict(sent[0]["headers"])
+    body = b"".join(message.get("body", b"") for message in sent)
+    return sent[0]["status"], headers[b"etag"].decode(), body
+
+
+@contextmanager
+def calls() -> Iterator[Callable[[], int]]:
+    """Count the function calls of this thread inside the block, those of C functions too."""
+    count = 0
+
+    def called(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        yield lambda: count
+    finally:
+        sys.setprofile(None)
+
+
+def test_only_the_first_reader_causes_a_read_and_an_encoding(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = settings(valkey.url, prefix, YEAR)
+    write(site, walk(YEAR))
+    encodings: list[EncodedHistory] = []
+    finish = EncodedHistory.finish
+
+    def counted(encoded: EncodedHistory, now: int) -> None:
+        encodings.append(encoded)
+        finish(encoded, now)
+
+    monkeypatch.setattr(EncodedHistory, "finish", counted)
+
+    async def main() -> None:
+        app = asgi.PresenceMiddleware(lambda *_: None, settings=site, clock=Clock(NOON))  # type: ignore[arg-type]
+        answers = await asyncio.gather(*(get(app, YEAR * 24) for _ in range(20)))
+        assert len(set(answers)) == 1
+        status, etag, body = answers[0]
+        assert (status, len(encodings)) == (200, 1)
+        with calls() as made:
+            assert await get(app, YEAR * 24) == answers[0]
+        assert made() < CALLS
+        with calls() as made:
+            assert await get(app, YEAR * 24, etag) == (304, etag, b"")
+        assert made() < CALLS
+        with calls() as made:  # of the same step
+            _, _, shorter = await get(app, YEAR * 24 - 240)
+        assert made() < CALLS
+        assert 0 < len(shorter) < len(body)
+        assert len(encodings) == 1
+        await close_async_clients()
+
+    asyncio.run(main())
+
+
+def test_threads_are_sent_the_same_bytes(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, 7)
+    write(site, walk(7))
+    app = wsgi.PresenceMiddleware(lambda *_: [], settings=site, clock=Clock(NOON))
+
+    def get(etag: str = "") -> tuple[str, bytes]:
+        headers: dict[str, str] = {}
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/presence/history",
+            "QUERY_STRING": "hours=168",
+            "HTTP_IF_NONE_MATCH": etag,
+        }
+
+        def start_response(_: str, given: list[tuple[str, str]], *__: Any) -> Any:
+            headers.update(given)
+
+        body = b"".join(app(environ, start_response))
+        return headers["ETag"], body
+
+    etag, body = get()
+    assert len(json.loads(body)["samples"]) > 1000
+    with calls() as made:
+        assert get() == (etag, body)
+    assert made() < CALLS
+    with calls() as made:
+        assert get(etag) == (etag, b"")
+    assert made() < CALLS

@@ -1,0 +1,197 @@
+"""Cleaning up removes all that is stale, a bounded number at a time, and nobody else, ever."""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import permutations
+
+import pytest
+from redis import Redis
+
+from presence_middleware.backend import Backend
+from presence_middleware.connections.clients import sync_client
+from presence_middleware.recorder import Recorder, writer
+from presence_middleware.stores import Batch, Plan, sorted_set
+from presence_middleware.stores.future import clamp_future_scores
+from presence_middleware.stores.sorted_set import PAGE, SortedSet
+from tests.support.backends import Server, wait_until
+from tests.support.timed_site import NOON, Clock, Site, opened, settings
+
+KEEP = 600.0
+STEPS = sorted(set(permutations("AABBrs")))
+"""Two batches each of the workers A and B; `r` and `s`: two who are stale are seen again."""
+
+
+@pytest.fixture
+def site(valkey: Server, prefix: str) -> Iterator[Site]:
+    """One whose guests are kept for the window, so that the stale ones are soon there."""
+    with opened(settings(valkey.url, prefix, window=KEEP)) as site:
+        yield site
+
+
+class ByRank(SortedSet):
+    """The tempting way: counts the stale, and removes as many from the low end. It is wrong."""
+
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+        yield from clamp_future_scores((self._seen,), now)
+        (stale,) = yield Batch((("ZCOUNT", self._seen, "-inf", now - self.keep),))
+        if stale:
+            last = min(stale, sorted_set.PAGE) - 1
+            yield Batch((("ZREMRANGEBYRANK", self._seen, 0, last),))
+        return bool(stale)
+
+
+class Table:
+    """A sorted set on a real server, and two workers that clean it up, one batch at a time."""
+
+    def __init__(self, site: Site, store: type[SortedSet], stale: int) -> None:
+        self._redis, self._key = site.redis, f"{site.settings.prefix}:guest:seen"
+        self._redis.delete(self._key)
+        living = {f"living{n}": NOON - n for n in range(4)}
+        gone = {f"stale{n}": NOON - KEEP - n for n in range(stale)}
+        self._redis.zadd(self._key, living | gone)
+        self.living = {id.encode() for id in living}
+        store_of_site = store(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
+        self._plans = {"A": store_of_site.clean_up(NOON), "B": store_of_site.clean_up(NOON + 0.5)}
+        self._replies: dict[str, list[object] | None] = {"A": None, "B": None}
+        for worker in self._plans:
+            self._batch(worker)  # nothing lies ahead: what follows is about the stale
+
+    def step(self, step: str) -> None:
+        """The next batch of a worker; or the oldest (`s`) or newest (`r`) of the stale is seen."""
+        if step in self._plans:
+            self._batch(step)
+        else:
+            id = b"stale0" if step == "r" else b"stale2"
+            self._redis.zadd(self._key, {id: NOON})
+            self.living.add(id)
+
+    def _batch(self, worker: str) -> None:
+        try:
+            batch = self._plans[worker].send(self._replies[worker])  # type: ignore[arg-type]
+        except StopIteration:
+            return
+        self._replies[worker] = [self._redis.execute_command(*c) for c in batch.commands]
+
+    def lost(self) -> set[bytes]:
+        """Who is online and not in the sorted set any more."""
+        return self.living - set(self._redis.zrange(self._key, 0, -1))
+
+
+def _harmful(site: Site, store: type[SortedSet], stale: int) -> list[str]:
+    """The orders of steps after which somebody who is online was lost."""
+    harmful = []
+    for steps in STEPS:
+        table = Table(site, store, stale)
+        for step in steps:
+            table.step(step)
+            if table.lost():
+                harmful.append("".join(steps))
+                break
+    return harmful
+
+
+@pytest.mark.parametrize("stale", [0, 1, 3, 4, 5, 8])
+def test_two_workers_at_once_lose_nobody_in_any_order_of_their_batches(
+    site: Site, stale: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_set, "PAGE", 4)
+    assert _harmful(site, SortedSet, stale) == []
+
+
+def test_removal_by_rank_would_lose_the_living(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: it does for this."""
+    monkeypatch.setattr(sorted_set, "PAGE", 4)
+    assert "AABBrs" not in _harmful(site, ByRank, 3), "one after the other it would go well"
+    assert {"ABABrs", "ABBArs", "ArABsB"} <= set(_harmful(site, ByRank, 3))
+
+
+def _rounds(site: Site, plan: Callable[[], Plan[bool]]) -> list[int]:
+    """How many each round removed, until one says that there is no more."""
+    removed, more = [], True
+    while more:
+        replies: list[object] | None = None
+        steps = plan()
+        try:
+            while True:
+                batch = steps.send(replies)  # type: ignore[arg-type]
+                replies = [site.redis.execute_command(*c) for c in batch.commands]
+        except StopIteration as end:
+            more = end.value
+        assert isinstance(replies, list)
+        removed.append(int(str(replies[-1])))
+    return removed
+
+
+@pytest.mark.parametrize("stale", [0, 1, 999, 1000, 1001, 3500])
+def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
+    site: Site, stale: int
+) -> None:
+    key = f"{site.settings.prefix}:guest:seen"
+    # Four share each moment, and one of these is not split.
+    crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
+    site.redis.zadd(key, crowd | {"online": NOON - KEEP + 0.000001})
+    store = SortedSet(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
+    removed = _rounds(site, lambda: store.clean_up(NOON))
+    assert max(removed) <= PAGE + 4
+    assert sum(removed) == stale
+    assert len(removed) == stale // PAGE + 1
+    assert site.redis.zrange(key, 0, -1) == [b"online"]
+
+
+def test_recorders_clean_up_by_themselves_until_nothing_stale_is_left(site: Site) -> None:
+    key = f"{site.settings.prefix}:guest:seen"
+    crowd = 21_500  # more than are removed at one go
+    site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(crowd)})
+    site.saw("g1", kind="guest")
+    wait_until(lambda: site.redis.zrange(key, 0, -1) == [b"g1"])
+
+
+def test_two_recorders_clean_up_while_the_stale_come_back(valkey: Server, prefix: str) -> None:
+    given, clock = settings(valkey.url, prefix, window=KEEP), Clock()
+    redis, key = sync_client(given.redis_url), f"{prefix}:guest:seen"
+    redis.zadd(key, {f"id{n}": NOON - KEEP - n / 100 for n in range(15_000)})
+    recorders = [Recorder(given, clock=clock) for _ in range(2)]
+    coming = [f"id{n}" for n in range(0, 15_000, 25)]
+    for number, id in enumerate(coming):  # both threads clean up meanwhile
+        recorders[number % 2].record(("guest", id), NOON)
+    wait_until(lambda: all(recorder.flush() for recorder in recorders))
+    wait_until(lambda: not redis.zcount(key, "-inf", NOON - KEEP))
+    assert sorted(id.decode() for id in redis.zrange(key, 0, -1)) == sorted(coming)
+    for recorder in recorders:
+        recorder.close()
+
+
+def test_what_lies_ahead_is_of_now_a_thousand_at_a_time(site: Site) -> None:
+    """As when the server's clock was set back: nobody drops out, nobody stays for an hour more."""
+    names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "left")]
+    crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
+    site.redis.zadd(names[0], crowd | {"soon": NOON + 100, "now": NOON})
+    site.redis.zadd(names[1], {"gone": NOON + 3600})
+    store, rounds = Backend(site.settings).stores["user"].all[0], 0
+    while Backend(site.settings).driver.run(store.clean_up(NOON)):
+        rounds += 1
+    assert rounds == 2
+    assert {at for _, at in site.redis.zrange(names[0], 0, -1, withscores=True)} == {
+        NOON,
+        NOON + 100,
+    }
+    assert site.redis.zcard(names[0]) == 2502
+    assert site.redis.zscore(names[1], "gone") == NOON
+
+
+def test_a_clean_up_that_is_not_allowed_is_no_outage_and_is_said_once(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CLEAN_EVERY", 0)
+    with Redis.from_url(valkey.url) as admin:
+        rules = ("on", "nopass", "~*", "+@all", "-zremrangebyscore")
+        admin.execute_command("ACL", "SETUSER", prefix, *rules)
+    url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
+    with opened(settings(url, prefix)) as site, caplog.at_level(logging.WARNING):
+        for number in range(5):
+            site.saw(f"ann{number}")
+            site._recorder.run_once()
+        assert not site._recorder.health.is_outage
+    said = [record.message for record in caplog.records if "presence: " in record.message]
+    assert len(said) == 1
+    assert "cannot remove those who are long gone: Redis refused: " in said[0]

@@ -1,0 +1,446 @@
+"""The same connections to an app bare and wrapped: all that happens is the same, in that order."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTasks
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from presence_middleware import Settings
+from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
+from tests.support import broken_wrappers as broken
+from tests.support.backends import wait_until
+
+SAID: ContextVar[str] = ContextVar("SAID", default="nothing")
+OURS = {"presence_middleware", "presence_middleware.visit"}
+START: Message = {"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]}
+ASKED: Message = {"type": "http.request", "body": b"", "more_body": False}
+GONE: Message = {"type": "http.disconnect"}
+CONNECT: Message = {"type": "websocket.connect"}
+
+
+def body(content: bytes = b"", *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": content, "more_body": more}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A connection: the app, and what the server has for it and does."""
+
+    app: ASGIApplication
+    messages: tuple[Message, ...] = (ASKED,)
+    type: str = "http"
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    fails_at: int | None = None
+    """Which message, from 0 on, cannot be sent."""
+    is_cancelled: bool = False
+    """Once the app has heard all there is."""
+
+
+class Gateway:
+    """The server's side of one connection. `log` has all that happens, in order."""
+
+    def __init__(self, case: Case) -> None:
+        self._case, self._messages, self._sent = case, list(case.messages), 0
+        self.log: list[Any] = []
+        self._is_idle = asyncio.Event()
+        self.scope: Scope = {
+            **{"type": case.type, "asgi": {"version": "3.0", "spec_version": "2.4"}},
+            **{"http_version": "1.1", "method": "GET", "scheme": "http", "path": "/"},
+            **{"raw_path": b"/", "query_string": b"", "root_path": "", "headers": []},
+            **{"client": ("1.2.3.4", 5), "server": ("site", 80), "state": {"from": "the server"}},
+            **{"extensions": {}, "note": self.log.append},
+            **case.scope,
+        }
+
+    async def receive(self) -> Message:
+        if not self._messages:
+            self._is_idle.set()
+            await asyncio.Event().wait()
+        message = self._messages.pop(0)
+        self.log.append(("received", message))
+        return message
+
+    async def send(self, message: Message) -> None:
+        self._sent += 1
+        if self._case.fails_at == self._sent - 1:
+            self.log.append(("not sent", message))
+            raise OSError("the client is gone")
+        self.log.append(("sent", dict(message)))
+        await asyncio.sleep(0)
+
+    async def serve(self, app: ASGIApplication) -> list[Any]:
+        task = asyncio.create_task(self._ask(app))
+        if self._case.is_cancelled:
+            await self._is_idle.wait()
+            task.cancel("the server stops")
+        await asyncio.wait([task])
+        self.log.append(("task", task.cancelled()))
+        return self.log
+
+    async def _ask(self, app: ASGIApplication) -> None:
+        SAID.set("by the server")
+        before = set(self.scope)
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as error:
+            self.log.append(("raised", told(error)))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        self.log.append(("ended", SAID.get(), self.scope["state"], set(self.scope) - before - OURS))
+
+
+def told(error: BaseException | None) -> Any:
+    """All of an exception that can be compared."""
+    if error is None:
+        return None
+    caused = (told(error.__cause__), told(error.__context__), error.__suppress_context__)
+    if isinstance(error, BaseExceptionGroup):
+        return type(error), error.message, [told(part) for part in error.exceptions], caused
+    return type(error), error.args, caused
+
+
+def sending(*messages: Message) -> ASGIApplication:
+    """An app that sends these; those of an extension only if the server has it."""
+
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        for message in messages:
+            name = message["type"]
+            if name.startswith(PLAIN) or name in scope["extensions"]:
+                await send(message)
+                scope["note"](f"sent {name}")
+            else:
+                scope["note"](f"the server has no {name}")
+
+    return app
+
+
+PLAIN = ("http.response.start", "http.response.body", "websocket.accept", "websocket.close")
+
+
+async def echo(scope: Scope, receive: Any, send: Any) -> None:
+    while (message := await receive())["type"] == "http.request" and message["more_body"]:
+        scope["note"](message["body"])
+    await send(START)
+    await send(body(message["body"]))
+
+
+async def until_gone(scope: Scope, receive: Any, send: Any) -> None:
+    await send(START)
+    while (await receive())["type"] != "http.disconnect":
+        await send(body(b"more", more=True))
+    scope["note"]("the client went")
+
+
+async def sees_cancelling(scope: Scope, receive: Any, send: Any) -> None:
+    await send(START)
+    try:
+        while True:
+            await receive()
+    except asyncio.CancelledError as error:
+        scope["note"](("cancelled", error.args))
+        raise
+    finally:
+        await send(body(b"cleaned up"))
+
+
+async def survives_cancelling(scope: Scope, receive: Any, send: Any) -> None:
+    with suppress(asyncio.CancelledError):
+        while True:
+            await receive()
+    await send(START)
+
+
+async def catches(scope: Scope, receive: Any, send: Any) -> None:
+    try:
+        await sending(START, body(b"a", more=True), body(b"b"))(scope, receive, send)
+    except OSError as error:
+        scope["note"](error.args)
+
+
+async def works_on(scope: Scope, receive: Any, send: Any) -> None:
+    await sending(START, body(b"all"))(scope, receive, send)
+    for step in ("one", "two"):
+        await asyncio.sleep(0)
+        scope["note"](f"in the background: {step}")
+    raise ValueError("in the background")
+
+
+async def context(scope: Scope, receive: Any, send: Any) -> None:
+    scope["note"](SAID.get())
+    SAID.set("by the app")
+    scope["state"]["from"] = "the app"
+
+
+def raising(error: BaseException, *first: Message) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        await sending(*first)(scope, receive, send)
+        raise error
+
+    return app
+
+
+async def from_another(scope: Scope, receive: Any, send: Any) -> None:
+    raise LookupError("second") from KeyError("first")
+
+
+async def in_a_group(scope: Scope, receive: Any, send: Any) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(raising(ValueError("one"))(scope, receive, send))
+        group.create_task(echo(scope, receive, send))
+
+
+async def talks(scope: Scope, receive: Any, send: Any) -> None:
+    await receive()
+    accept = {"type": "websocket.accept", "subprotocol": scope["subprotocols"][0]}
+    await send({**accept, "headers": [(b"x-own", b"1")]})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message["text"]})
+    scope["note"](("closed", message["code"]))
+
+
+async def lives(scope: Scope, receive: Any, send: Any) -> None:
+    for _ in range(2):
+        message = await receive()
+        scope["state"][message["type"]] = True
+        await send({"type": f"{message['type']}.complete"})
+
+
+def websocket(app: ASGIApplication, *messages: Message, **more: Any) -> Case:
+    scope = {"subprotocols": ["chat"], **more.pop("scope", {})}
+    return Case(app, (CONNECT, *messages), "websocket", scope=scope, **more)
+
+
+def lifespan(app: ASGIApplication) -> Case:
+    told: tuple[Message, ...] = ({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    return Case(app, told, "lifespan")
+
+
+def extended(*messages: Message, type: str = "http") -> Case:
+    """A server that can do all that is sent."""
+    able: Scope = {"extensions": {message["type"]: {} for message in messages}}
+    app = sending(*messages)
+    return websocket(app, scope=able) if type == "websocket" else Case(app, scope=able)
+
+
+FILE = Path(__file__)
+DENIED: Message = {"type": "websocket.http.response.start", "status": 418, "headers": []}
+SPOKEN: tuple[Message, ...] = (
+    {"type": "websocket.receive", "text": "hello"},
+    {"type": "websocket.disconnect", "code": 1001},
+)
+PARTS = tuple({"type": "http.request", "body": b"%d" % n, "more_body": n < 2} for n in range(3))
+
+CASES = {
+    "streaming": Case(sending(START, body(b"a", more=True), body(b"", more=True), body(b"b"))),
+    "an upload in parts": Case(echo, PARTS),
+    "an upload broken off": Case(echo, (*PARTS[:2], GONE)),
+    "a path": extended(START, {"type": "http.response.pathsend", "path": str(FILE)}),
+    "a file": extended(
+        START,
+        {"type": "http.response.zerocopysend", "file": io.BytesIO(b"f"), "offset": 1, "count": 2},
+        body(b"end"),
+    ),
+    "early hints": extended(
+        {"type": "http.response.early_hint", "links": [b"</a.css>; rel=preload"]},
+        START,
+        body(b"late"),
+    ),
+    "push": extended({"type": "http.response.push", "path": "/a", "headers": []}, START, body()),
+    "trailers": extended(
+        {**START, "trailers": True},
+        body(b"all"),
+        {"type": "http.response.trailers", "headers": [(b"sum", b"1")], "more_trailers": False},
+    ),
+    "debug": extended({"type": "http.response.debug", "info": {"template": "a"}}, START, body()),
+    "no extensions": Case(sending({"type": "http.response.push", "path": "/"}, START, body())),
+    "an error before": Case(raising(ValueError("before"))),
+    "an error in the middle": Case(raising(ValueError("middle"), START, body(b"a", more=True))),
+    "an error after": Case(raising(ValueError("after"), START, body(b"a"))),
+    "an error from another": Case(from_another),
+    "a group of errors": Case(raising(ExceptionGroup("two", [ValueError("1"), KeyError("2")]))),
+    "a task group": Case(in_a_group, ()),
+    "an exit": Case(raising(SystemExit(3), START)),
+    "no messages at all": Case(sending()),
+    "work in the background": Case(works_on),
+    "a client that goes": Case(until_gone, (ASKED, GONE)),
+    "a client that cannot be told": Case(sending(START, body(b"a", more=True), body()), fails_at=1),
+    "one whose app sees to it": Case(catches, fails_at=1),
+    "cancelling": Case(sees_cancelling, is_cancelled=True),
+    "cancelling in vain": Case(survives_cancelling, is_cancelled=True),
+    "context and state": Case(context),
+    "a conversation": websocket(talks, *SPOKEN),
+    "a rejection": websocket(sending({"type": "websocket.close", "code": 4000, "reason": "no"})),
+    "a denial": extended(
+        DENIED, {"type": "websocket.http.response.body", "body": b"no"}, type="websocket"
+    ),
+    "a conversation cut off": websocket(talks, SPOKEN[0], is_cancelled=True),
+    "a conversation with nobody": websocket(talks, *SPOKEN, fails_at=1),
+    "an error once accepted": websocket(raising(ValueError("ws"), {"type": "websocket.accept"})),
+    "a life": lifespan(lives),
+    "a start that fails": lifespan(raising(ValueError("start"))),
+}
+
+
+async def streams(request: Request) -> Response:
+    async def lines() -> AsyncIterator[bytes]:
+        try:
+            for n in range(3):
+                yield b"%d" % n
+                await asyncio.sleep(0)
+        finally:
+            request.scope["note"]("the stream is closed")
+
+    return StreamingResponse(lines())
+
+
+async def sends_file(request: Request) -> Response:
+    return FileResponse(FILE, headers={"etag": "1", "last-modified": "then"})
+
+
+async def has_background(request: Request) -> Response:
+    def fail() -> None:
+        raise ValueError("in the background")
+
+    tasks = BackgroundTasks()
+    tasks.add_task(request.scope["note"], "one")
+    tasks.add_task(request.scope["note"], "two")
+    tasks.add_task(fail)
+    tasks.add_task(request.scope["note"], "never")
+    return PlainTextResponse("done", background=tasks)
+
+
+async def reads(request: Request) -> Response:
+    try:
+        content = await request.body()
+    except ClientDisconnect:
+        request.scope["note"]("broken off")
+        raise
+    return PlainTextResponse(content + SAID.get().encode())
+
+
+async def fails(request: Request) -> Response:
+    raise ZeroDivisionError("failed")
+
+
+async def forbids(request: Request) -> Response:
+    raise HTTPException(403, "not you", headers={"x-own": "1"})
+
+
+async def chats(socket: WebSocket) -> None:
+    await socket.accept(subprotocol="chat")
+    async for text in socket.iter_text():
+        await socket.send_text(text)
+
+
+async def denies(socket: WebSocket) -> None:
+    await socket.send_denial_response(PlainTextResponse("no", 418))
+
+
+async def passes(request: Request, call_next: Any) -> Response:
+    SAID.set("by a layer")
+    response: Response = await call_next(request)
+    response.headers["x-layer"] = "1"
+    return response
+
+
+PAGES = [streams, sends_file, has_background, reads, fails, forbids]
+ROUTES = [Route(f"/{page.__name__}", page, methods=["GET", "POST"]) for page in PAGES]
+SOCKETS = [WebSocketRoute(f"/{socket.__name__}", socket) for socket in (chats, denies)]
+PATHSEND: Scope = {"extensions": {"http.response.pathsend": {}}}
+DENIAL: Scope = {"extensions": {"websocket.http.response": {}}}
+
+
+def starlette(path: str, *messages: Message, layers: Any = (), **scope: Any) -> Case:
+    app = Starlette(routes=[*ROUTES, *SOCKETS], middleware=layers)
+    type = "websocket" if path in ("/chats", "/denies") else "http"
+    return Case(app, messages or (ASKED,), type, {"path": path, "subprotocols": ["chat"], **scope})
+
+
+LAYER = [Middleware(BaseHTTPMiddleware, dispatch=passes)]
+CASES |= {
+    "starlette: a stream": starlette("/streams"),
+    "starlette: a stream to nobody": starlette("/streams", ASKED, GONE),
+    "starlette: a file": starlette("/sends_file"),
+    "starlette: the head of a file": starlette("/sends_file", method="HEAD"),
+    "starlette: a file by its path": starlette("/sends_file", **PATHSEND),
+    "starlette: a part of a file": starlette("/sends_file", headers=[(b"range", b"bytes=2-5")]),
+    "starlette: in the background": starlette("/has_background"),
+    "starlette: an upload": starlette("/reads", *PARTS, method="POST"),
+    "starlette: an upload broken off": starlette("/reads", *PARTS[:2], GONE, method="POST"),
+    "starlette: an error": starlette("/fails"),
+    "starlette: an answer raised": starlette("/forbids"),
+    "starlette: nothing there": starlette("/nothing"),
+    "starlette: another layer": starlette("/reads", layers=LAYER),
+    "starlette: another layer's error": starlette("/fails", layers=LAYER),
+    "starlette: a conversation": starlette("/chats", CONNECT, *SPOKEN),
+    "starlette: a denial": starlette("/denies", CONNECT, **DENIAL),
+    "starlette: a denial without words": starlette("/denies", CONNECT),
+    "starlette: a life": lifespan(Starlette()),
+}
+
+
+def happens(case: Case, app: ASGIApplication) -> list[Any]:
+    """All that happens on a connection of this case to an app."""
+
+    async def serve() -> list[Any]:
+        return await asyncio.wait_for(Gateway(case).serve(app), 5)
+
+    return asyncio.run(serve())
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_wrapped_app_does_what_the_bare_one_does(name: str, settings: Settings) -> None:
+    case = CASES[name]
+    wrapped = PresenceMiddleware(case.app, settings=settings)
+    counted = wrapped.recorder.stats().recorded
+    expected = happens(case, case.app)
+    assert happens(case, wrapped) == expected
+    assert len(expected) > 1, "something happened"
+    wait_until(lambda: wrapped.recorder.stats().recorded == counted + (case.type != "lifespan"))
+
+
+NOTICED = {
+    broken.BufferingAsgi: ["streaming", "a conversation", "starlette: a stream"],
+    broken.ReorderingAsgi: ["early hints", "push", "a denial", "starlette: a file"],
+    broken.ExtensionlessAsgi: ["a path", "trailers", "starlette: a file by its path"],
+    broken.FilteringAsgi: ["a file", "debug", "a denial", "starlette: a file by its path"],
+    broken.GroupingAsgi: ["an error before", "an error once accepted", "starlette: an error"],
+    broken.SwallowingAsgi: ["an error after", "a start that fails", "starlette: in the background"],
+    broken.SwallowingLifespanAsgi: ["a start that fails"],
+    broken.LosingAsgi: ["a group of errors", "an exit", "cancelling"],
+    broken.ListeningAsgi: ["an upload in parts", "starlette: an upload", "starlette: a denial"],
+    broken.ShieldingAsgi: ["cancelling", "cancelling in vain"],
+    broken.HastyAsgi: ["work in the background", "starlette: in the background"],
+    broken.DeafAsgi: ["a client that cannot be told", "one whose app sees to it"],
+    broken.TaskAsgi: ["context and state"],
+}
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "name"), [(wrapper, name) for wrapper, names in NOTICED.items() for name in names]
+)
+def test_a_broken_wrapper_fails(
+    wrapper: type[PresenceMiddleware], name: str, settings: Settings
+) -> None:
+    case = CASES[name]
+    expected = happens(case, case.app)
+    try:
+        found = happens(case, wrapper(case.app, settings=settings))
+    except TimeoutError:
+        return  # it waits for what never comes
+    assert found != expected

@@ -1,0 +1,100 @@
+"""Pages lose and repeat nobody, however many were last seen in the same instant."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from presence_middleware import Presence, Sighting
+from presence_middleware.stores import sorted_set
+from tests.support.backends import Server
+from tests.support.timed_site import NOON, Site, opened, settings
+
+
+@pytest.fixture(params=["sorted-set", "minute-sets"])
+def site(request: pytest.FixtureRequest, valkey: Server, prefix: str) -> Iterator[Site]:
+    with opened(settings(valkey.url, prefix, store=request.param)) as site:
+        yield site
+
+
+def _paged(presence: Presence, limit: int, window: float | None = None) -> list[Sighting]:
+    """Everyone, a page after the other; each but the last is full."""
+    found: list[Sighting] = []
+    before = None
+    while page := presence.online(limit=limit, before=before, window=window):
+        assert not len(found) % limit, "a page before this one was not full"
+        assert page[-1] not in found[-limit:], "this page was there before"
+        found += page
+        before = page[-1]
+    return found
+
+
+@pytest.fixture
+def crowd(site: Site) -> list[str]:
+    """2,500 ids, most of them seen in one of two instants: more than one reply brings."""
+    ids = [f"id{number:04}" for number in range(2500)]
+    site.saw(*ids[:1200], ago=20)
+    site.saw(*ids[1200:2420], ago=10)
+    for number, id in enumerate(ids[2420:]):
+        site.saw(id, ago=number / 8)
+    return ids
+
+
+@pytest.mark.parametrize("limit", [37, 999, 1000, 1001, 1220, 2500, 2501])
+def test_a_crowd_of_equal_times_comes_once_each(site: Site, crowd: list[str], limit: int) -> None:
+    found = _paged(site.presence, limit)
+    assert sorted(who.id for who in found) == crowd
+    assert found == site.presence.online(limit=None)
+    times = [who.last_seen for who in found if who.last_seen]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_sightings_come_once_each_in_pages_of_any_size(
+    site: Site, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(sorted_set, "PAGE", rng.randint(1, 7))
+    ages = [rng.choice([0, 0.000001, 59.999999, rng.uniform(0, 700)]) for _ in range(5)]
+    expected: dict[str, float] = {}
+    for number in range(rng.randint(1, 60)):
+        id, ago = f"{rng.choice('aé小🦊')}{number}", rng.choice(ages)
+        site.saw(id, ago=ago)
+        if ago < 600:
+            expected[id] = ago
+    found = [who.id for who in _paged(site.presence, rng.randint(1, 9))]
+    assert len(found) == len(set(found))
+    if site.settings.store_of("user") == "minute-sets":
+        assert found == sorted(found)
+        assert set(expected) <= set(found)
+    else:
+        newest_first = sorted(((-ago, id) for id, ago in expected.items()), reverse=True)
+        assert found == [id for _, id in newest_first]
+
+
+@pytest.mark.parametrize("change", ["leaves", "is seen again"])
+def test_who_goes_or_comes_between_two_pages_costs_nobody_else_his_place(
+    site: Site, change: str
+) -> None:
+    ids = [f"id{number:02}" for number in range(30)]
+    site.saw(*ids, ago=5)
+    found: list[str] = []
+    before = None
+    while page := site.presence.online(limit=4, before=before):
+        found += [who.id for who in page]
+        assert before != page[-1]
+        before = page[-1]
+        if change == "leaves":
+            site.presence.leave(before.id)
+        else:
+            site.presence.touch(before.id)
+    assert sorted(found) == ids
+
+
+def test_times_that_another_program_wrote_do_not_keep_a_reader_for_ever(
+    valkey: Server, prefix: str
+) -> None:
+    with opened(settings(valkey.url, prefix)) as site:
+        moment = NOON + 0.1234568
+        site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": moment for n in range(2500)})
+        assert len({who.id for who in site.presence.online(limit=None)}) >= 1000

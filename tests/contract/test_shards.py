@@ -1,0 +1,99 @@
+"""How many shards there are is one number for all processes; one server is one snapshot."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.connections.clients import sync_client
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import Batch, Plan
+from presence_middleware.stores.layout import TRUSTED
+from presence_middleware.stores.plan import merge_plans
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import Server
+from tests.support.timed_site import Clock, opened, settings
+
+
+def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    old = settings(valkey.url, prefix, shards=4)
+    with opened(old) as site:
+        site.saw("ann")
+    new = settings(valkey.url, prefix)
+    recorder = Recorder(new, clock=clock)
+    recorder.background = False
+    with caplog.at_level(logging.WARNING, "presence_middleware"):
+        WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
+        assert not recorder.flush()
+    refusal = f"PRESENCE_SHARDS=1, but keys are spread over 4: .* delete the key {prefix}:meta"
+    assert f"{prefix}:meta" in caplog.text
+    for ask in ("count", "online"):
+        with pytest.raises(PresenceUnavailable, match=refusal):
+            getattr(Presence(new, clock=clock), ask)()
+    for ask in ("touch", "leave", "forget", "last_seen"):
+        with pytest.raises(PresenceUnavailable, match=refusal):
+            getattr(Presence(new, clock=clock), ask)("bob")
+    sync_client(new.redis_url).delete(f"{prefix}:meta")
+    assert recorder.flush()
+    assert Presence(new, clock=clock).is_online("bob")
+    with pytest.raises(PresenceUnavailable, match="PRESENCE_SHARDS=4, but keys are spread over 1"):
+        Presence(old, clock=clock).count()
+    recorder.close()
+
+
+def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
+    valkey: Server, prefix: str
+) -> None:
+    with opened(settings(valkey.url, prefix)) as site:
+        site.saw("ann")
+        redis = sync_client(site.settings.redis_url)
+        redis.set(f"{prefix}:meta", 8, ex=600)
+        site.clock.now += TRUSTED + 1
+        with pytest.raises(AssertionError, match="spread over 8"):
+            site.saw("bob")
+        assert redis.zscore(f"{prefix}:user:seen", "bob") is None
+
+
+def test_a_reader_writes_nothing(valkey: Server, prefix: str) -> None:
+    with opened(settings(valkey.url, prefix, shards=2)) as site:
+        site.presence.counts()
+        site.presence.last_seen("ann")
+        assert site.held() == {}
+
+
+@pytest.mark.parametrize(("shards", "atomic"), [(True, True), (False, False)])
+def test_what_is_asked_together_is_one_batch_while_all_go_on(shards: bool, atomic: bool) -> None:
+    def asks(name: str, rounds: int) -> Plan[str]:
+        heard = []
+        for number in range(rounds):
+            heard += yield Batch((("GET", f"{name}{number}"), ("PING",)), atomic=True)
+        return "".join(heard)
+
+    plan = merge_plans([asks("a", 2), asks("b", 0), asks("c", 1)], atomic=shards)
+    batches: list[Batch] = []
+    reply: Any = None
+    while True:
+        try:
+            batches.append(plan.send(reply))
+        except StopIteration as end:
+            returned = end.value
+            break
+        reply = [c[1] if c[0] == "GET" else "-" for c in batches[-1].commands]
+    assert returned == ["a0-a1-", "", "c0-"]
+    assert [len(batch.commands) for batch in batches] == [4, 2]
+    assert {batch.atomic for batch in batches} == {atomic}
+
+
+def test_a_share_of_the_members_is_each_shards(prefix: str, valkey: Server) -> None:
+    with opened(settings(valkey.url, prefix, shards=4, max_members=400)) as site:
+        site.saw(*(f"user{number}" for number in range(2000)))
+        sizes = [len(held) for key, held in site.held().items() if key.endswith(":seen")]
+        assert sizes == [100] * 4
+
+
+def test_settings_name_the_number(prefix: str) -> None:
+    assert Settings.from_env({"PRESENCE_SHARDS": "16"}).shards == 16

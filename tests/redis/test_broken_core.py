@@ -1,0 +1,158 @@
+"""Copies of the core with one rule taken out: what checks that rule must fail on them."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from presence_middleware.recorder import writer
+from presence_middleware.recorder.buffer import Buffer, Seen
+from presence_middleware.stores import Stamped, departures, record
+from tests.support.backends import Server
+from tests.support.timed_site import Site, opened, settings
+
+STORES = ["sorted-set", "minute-sets"]
+Check = Callable[[Site], None]
+
+
+def who_left_stays_offline(site: Site) -> None:
+    site.saw("ann", ago=20)
+    site.presence.leave("ann")
+    site.saw("ann", ago=10)  # another worker held it
+    assert not site.presence.is_online("ann")
+
+
+def who_was_erased_stays_away(site: Site) -> None:
+    site.saw("ann", ago=20)
+    site.presence.forget("ann")
+    site.saw("ann", ago=10)
+    assert not site.presence.is_online("ann")
+
+
+def who_left_on_a_long_connection_stays_offline(site: Site) -> None:
+    site.presence.leave("ann")
+    site.clock.now += 10
+    site.saw("ann", open_for=60)  # seen now, but it arrived before
+    assert not site.presence.is_online("ann")
+
+
+def there_are_never_more_than_the_cap(site: Site) -> None:
+    site.saw(*(f"user{n}" for n in range(9)))
+    assert site.presence.count() == 5
+
+
+def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Takes a condition out of the record scripts."""
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        text_of = departures.text_of
+
+        def broken(script: str) -> str:
+            text = text_of(script)
+            for line in lines:
+                assert line in text
+                text = text.replace(line, "false")
+            return text
+
+        patch.setattr(record, "text_of", broken)
+
+    return break_it
+
+
+def forgets_the_arrival(patch: pytest.MonkeyPatch) -> None:
+    stamped = writer.Writer.stamped
+
+    def broken(self: writer.Writer, buffer: Buffer, taken: list[Seen]) -> list[Stamped]:
+        return [(id, moment, moment) for id, moment, _ in stamped(self, buffer, taken)]
+
+    patch.setattr(writer.Writer, "stamped", broken)
+
+
+BROKEN = {
+    "looks for nobody who left": (without("any_since(left)"), who_left_stays_offline),
+    "looks for nobody erased": (without("any_since(forgotten)"), who_was_erased_stays_away),
+    "knows no cap": (without("count > room"), there_are_never_more_than_the_cap),
+    "forgets the arrival": (forgets_the_arrival, who_left_on_a_long_connection_stays_offline),
+}
+
+
+@contextmanager
+def site_of(server: Server, prefix: str, store: str) -> Iterator[Site]:
+    with opened(settings(server.url, prefix, store=store, max_members=5)) as site:
+        yield site
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("name", list(BROKEN))
+def test_each_rule_of_the_core_is_checked(
+    name: str, store: str, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it, check = BROKEN[name]
+    with site_of(valkey, prefix, store) as site:
+        check(site)
+    break_it(monkeypatch)
+    with (
+        site_of(valkey, f"{prefix}-broken", store) as site,
+        pytest.raises(AssertionError),
+    ):
+        check(site)
+
+
+class NoLock:
+    """In place of a lock, nothing."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def is_sound(buffer: Any) -> bool:
+    """Whether nobody waits twice, and all adds up, where threads record and write side by side."""
+    doubles = []
+
+    def work() -> None:
+        for number in range(3000):
+            buffer.put(("user", str(number // 8 % 5)), float(number), float(number))
+            if not number % 3:
+                taken = buffer.take(100)
+                doubles.append(len(taken) - len({seen.who for seen in taken}))
+                buffer.wrote(taken, [], 0)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counters = buffer.counters()
+    dropped = sum(counters.pop("dropped").values())
+    recorded = counters.pop("recorded")
+    return not any(doubles) and recorded == sum(counters.values()) + dropped == 12_000
+
+
+def test_without_its_lock_the_buffer_is_not_sound() -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert is_sound(Buffer(100))
+        for _ in range(50):
+            broken = Buffer(100)
+            broken._lock = NoLock()  # type: ignore[assignment]
+            try:
+                if not is_sound(broken):
+                    return
+            except Exception:  # what two threads take at once may also be gone
+                return
+        pytest.fail("nobody noticed that the lock is gone")
+    finally:
+        sys.setswitchinterval(usual)

@@ -1,0 +1,248 @@
+"""A real Cluster: who has which keys, and what goes on while nodes are away or keys move."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
+from presence_middleware.backend import Backend
+from presence_middleware.connections.clients import sync_client
+from presence_middleware.doctor import examine
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import keys
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import wait_until
+from tests.support.clusters import Cluster, Node
+
+SHARDS = 6
+PEOPLE = [f"user{number}" for number in range(60)]
+
+
+def settings_of(cluster: Cluster, prefix: str, **given: Any) -> Settings:
+    values = {"identity": "user=header:X-User", "flush_interval": "0.05s", "shards": SHARDS}
+    return Settings.from_env({}, redis_url=cluster.url, prefix=prefix, **{**values, **given})
+
+
+@pytest.fixture
+def settings(cluster: Cluster, prefix: str) -> Settings:
+    return settings_of(cluster, prefix)
+
+
+class Site:
+    """A site with a worker that records, and a reader elsewhere."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self.cluster, self.settings = cluster, settings
+        self.recorder, self.presence = Recorder(settings), Presence(settings)
+        self._shards = Backend(settings).stores["user"]
+
+    def comes(self, *names: str) -> None:
+        for name in names:
+            WsgiVisit(self.recorder, {"HTTP_X_USER": name}).end()
+
+    def home_of(self, name: str) -> Node:
+        """The node on which one's shard was in the beginning."""
+        return self.cluster.owner_of(self._shards.shard_for(name).name)
+
+    def is_online(self, name: str) -> bool:
+        with suppress(PresenceUnavailable):
+            return self.presence.is_online(name)
+        return False
+
+    def is_everyone_there(self) -> bool:
+        with suppress(PresenceUnavailable):
+            return {who.id for who in self.presence.online(limit=None)} == set(PEOPLE)
+        return False
+
+
+@pytest.fixture
+def own(tmp_path: Path, prefix: str) -> Iterator[Site]:
+    """A site with a Cluster of its own: three primaries without replicas."""
+    cluster = Cluster(tmp_path)
+    site = Site(cluster, settings_of(cluster, prefix))
+    yield site
+    site.recorder.close()
+    cluster.close()
+
+
+def stop(node: Node) -> None:
+    os.kill(node.process.pid, signal.SIGSTOP)
+
+
+def go_on(node: Node) -> None:
+    os.kill(node.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(("away", "back"), [(Node.stop, Node.start), (stop, go_on)])
+def test_with_one_primary_away_the_others_record_and_answer_and_nobody_is_missing_after(
+    own: Site, away: Callable[[Node], None], back: Callable[[Node], None]
+) -> None:
+    own.comes(*PEOPLE)
+    wait_until(own.is_everyone_there)
+    lost = own.home_of(PEOPLE[0])
+    there = [name for name in PEOPLE if own.home_of(name) is not lost]
+    away(lost)
+    for _ in range(3):
+        for name in there:
+            own.presence.leave(name)
+        assert not any(map(own.presence.is_online, there))
+        wait_until(lambda: own.comes(*PEOPLE) or all(map(own.is_online, there)))  # type: ignore[func-returns-value]
+    with pytest.raises(PresenceUnavailable):
+        own.presence.count()
+    with pytest.raises(PresenceUnavailable):
+        own.presence.is_online(PEOPLE[0])
+    wait_until(lambda: own.recorder.stats().pending == len(PEOPLE) - len(there))
+    back(lost)
+    wait_until(own.is_everyone_there, 20)
+    wait_until(lambda: own.recorder.stats().pending == 0)
+    stats = own.recorder.stats()
+    dropped = sum(stats.dropped.values())
+    assert stats.recorded == stats.coalesced + stats.flushed + dropped
+
+
+def test_a_failover_under_traffic_loses_nobody(tmp_path: Path, prefix: str) -> None:
+    cluster = Cluster(tmp_path, replicas=1)
+    site = Site(cluster, settings_of(cluster, prefix))
+    try:
+        site.comes(*PEOPLE[:30])
+        wait_until(site.recorder.flush)
+        lost = site.home_of(PEOPLE[0])
+        lost.ask("WAIT", 1, 5000)
+        lost.stop()
+        newcomers = iter(PEOPLE[30:])
+        while not site.is_everyone_there():
+            site.comes(*[name for name in [next(newcomers, "")] if name])
+            site.recorder.flush(0.1)
+    finally:
+        site.recorder.close()
+        cluster.close()
+
+
+def test_keys_that_move_to_another_node_are_followed(own: Site) -> None:
+    own.comes(*PEOPLE)
+    wait_until(own.is_everyone_there)
+    shard = own._shards.shard_for(PEOPLE[0])
+    slot, source = keys.slot_of(shard.name), own.home_of(PEOPLE[0])
+    target = next(node for node in own.cluster.primaries if node is not source)
+    target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
+    source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
+    moving = source.ask("CLUSTER GETKEYSINSLOT", slot, 100)
+    source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moving)
+    own.comes("while moving", *PEOPLE)
+    for node in (target, source):
+        node.ask("CLUSTER SETSLOT", slot, "NODE", target.ask("CLUSTER MYID"))
+    wait_until(lambda: own.is_online("while moving"))
+    own.presence.forget("while moving")
+    wait_until(own.recorder.flush)
+    wait_until(own.is_everyone_there)
+    assert own.presence.last_seen(PEOPLE[0]) is not None
+    assert target.client.exists(shard.keys(0)[0])
+
+
+def test_the_nodes_have_their_share_of_the_shards(cluster: Cluster, settings: Settings) -> None:
+    homes = [cluster.owner_of(shard.name).port for shard in Backend(settings).stores["user"].all]
+    assert sorted(homes) == sorted(2 * [node.port for node in cluster.primaries])
+
+
+@pytest.mark.parametrize("shards", [2, 16, 64, 1024])
+@pytest.mark.parametrize("nodes", [3, 5, 6, 12])
+def test_shards_fall_evenly_on_any_number_of_nodes(shards: int, nodes: int) -> None:
+    prefixes = keys.spread("presence", shards, is_cluster=True)
+    each = [0] * nodes
+    for prefix in prefixes:
+        each[keys.slot_of(f"{prefix}:user:seen") * nodes // keys.SLOTS] += 1
+    assert len(set(prefixes)) == shards
+    assert max(each) - min(each) <= (2 if shards < 64 else 1)
+
+
+@pytest.mark.parametrize("key", ["a", "{a}b", "{}a", "a{b", "x{é}y", "a}{b}c", "{{a}}", ""])
+def test_slots_are_those_of_the_servers(cluster: Cluster, key: str) -> None:
+    assert keys.slot_of(key) == cluster.primaries[0].ask("CLUSTER KEYSLOT", key)
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS])
+@pytest.mark.parametrize("name", ["friends", "friends{{{prefix}}}"])
+def test_friends_are_exact_wherever_their_key_is(
+    cluster: Cluster, prefix: str, shards: int, name: str
+) -> None:
+    site = Site(cluster, settings_of(cluster, prefix, shards=shards))
+    site.comes(*PEOPLE)
+    wait_until(site.recorder.flush)
+    key = f"{prefix}:{name.format(prefix=prefix)}"
+    sync_client(site.settings.redis_url).sadd(key, *PEOPLE[:9], "stranger")
+    intersections = count_of(cluster, "zinter")
+    assert set(site.presence.online_friends(key)) == set(PEOPLE[:9])
+    shares_slot = shards == 1 and name != "friends"
+    assert count_of(cluster, "zinter") - intersections == shares_slot, "one snapshot, or by person"
+    site.recorder.close()
+
+
+def count_of(cluster: Cluster, command: str) -> int:
+    """How often the nodes have executed a command."""
+    found = [node.ask("INFO", "commandstats") for node in cluster.primaries]
+    return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for stats in found)
+
+
+def test_a_client_of_the_sites_own_is_as_good(cluster: Cluster, settings: Settings) -> None:
+    client = redis.RedisCluster("127.0.0.1", cluster.primaries[0].port)
+    recorder, presence = Recorder(settings, client=client), Presence(settings, client=client)
+    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
+    wait_until(recorder.flush)
+    assert presence.is_online("bob")
+    recorder.close()
+    client.close()
+
+
+@pytest.mark.parametrize("url", ["redis://h", "redis+cluster://h"])
+def test_a_client_of_another_sort_than_the_url_is_refused(
+    cluster: Cluster, prefix: str, url: str
+) -> None:
+    settings = Settings.from_env({}, redis_url=url, prefix=prefix)
+    port = cluster.primaries[0].port
+    client = redis.Redis(port=port) if "+" in url else redis.RedisCluster("127.0.0.1", port)
+    with pytest.raises(SettingsError, match="not both"):
+        Presence(settings, client=client)
+    client.close()
+
+
+def test_the_doctor_looks_at_each_node_and_at_the_balance(own: Site) -> None:
+    own.comes(*PEOPLE)
+    wait_until(own.is_everyone_there)
+    found = list(examine(Backend(own.settings)))
+    told = "\n".join(finding.what for finding in found)
+    assert all(finding.is_right for finding in found), told
+    for node in own.cluster.primaries:
+        assert f"127.0.0.1:{node.port} server: valkey" in told
+        assert f"127.0.0.1:{node.port} eviction: noeviction" in told
+    assert "shards: 6, 2 on each of 3 nodes" in told
+    assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
+
+
+def test_an_address_where_no_cluster_is_costs_no_more_than_another(prefix: str) -> None:
+    url = "redis+cluster://ann:secret@127.0.0.1:1,127.0.0.1:2"
+    settings = Settings.from_env({}, redis_url=url, prefix=prefix)
+    began = time.monotonic()
+    with pytest.raises(PresenceUnavailable, match="cannot be connected") as raised:
+        Presence(settings).count()
+    assert time.monotonic() - began < 2
+    assert "secret" not in f"{raised.value}{settings}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis+cluster://", "redis+cluster://h/1", "redis+cluster://h?db=1"),
+        *("redis+cluster://h:x", "redis+cluster://h/service/0", "redis+cluster://h?timeouts=1"),
+        "rediss+cluster://a@b@c",
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"redis\+cluster://"):
+        Settings.from_env({}, redis_url=url)

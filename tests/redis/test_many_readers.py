@@ -1,0 +1,219 @@
+"""More readers at once than a process has connections: they wait, and it is no outage."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.connections import slots
+from presence_middleware.errors import ConnectionsBusy
+from presence_middleware.recorder import Recorder
+from tests.redis.test_sentinel import Sentinels, sentinels  # noqa: F401 - a fixture
+from tests.support.backends import Server, wait_until
+from tests.support.clusters import Cluster
+from tests.support.faults import Place, at_a_place, hung
+from tests.support.servers import environment
+
+READERS = 500
+IDENTITY = "user=header:X-User"
+
+
+def settings_of(url: str, prefix: str) -> Settings:
+    given: dict[str, Any] = {"identity": IDENTITY, "flush_interval": "0.05s"}
+    return Settings.from_env({}, redis_url=url, prefix=prefix, **given)
+
+
+def ask_at_once(presence: Presence, readers: int = READERS) -> list[object]:
+    """What each thread is answered, all of which begin together."""
+    together = threading.Barrier(readers)
+
+    def ask(_: int) -> object:
+        together.wait()
+        try:
+            return presence.count()
+        except PresenceUnavailable as error:
+            return str(error)
+
+    with ThreadPoolExecutor(readers) as pool:
+        return list(pool.map(ask, range(readers)))
+
+
+async def ask_in_tasks(presence: AsyncPresence, readers: int = READERS) -> list[object]:
+    answers = await asyncio.gather(
+        *(presence.count() for _ in range(readers)), return_exceptions=True
+    )
+    await presence.aclose()
+    return [answer if isinstance(answer, int) else str(answer) for answer in answers]
+
+
+@pytest.fixture(params=["valkey", "cluster", "sentinels"])
+def url(request: pytest.FixtureRequest) -> str:
+    server: Server | Cluster | Sentinels = request.getfixturevalue(request.param)
+    return server.url
+
+
+@pytest.mark.parametrize("mode", ["threads", "tasks"])
+def test_hundreds_of_readers_at_once_are_all_answered(url: str, prefix: str, mode: str) -> None:
+    settings = settings_of(url, prefix)
+    Presence(settings).touch("ann")
+    if mode == "threads":
+        answers = ask_at_once(Presence(settings))
+    else:
+        answers = asyncio.run(ask_in_tasks(AsyncPresence(settings)))
+    assert set(answers) == {1}
+
+
+@pytest.mark.parametrize("mode", ["threads", "tasks"])
+def test_the_url_says_how_many_connections_readers_have(
+    mode: str, tmp_path: Path, valkey: Server, prefix: str
+) -> None:
+    server = Server(valkey.binary, tmp_path)
+    settings = settings_of(f"{server.url}?max_connections=3", prefix)
+    if mode == "threads":
+        answers = ask_at_once(Presence(settings), 50)
+    else:
+        answers = asyncio.run(ask_in_tasks(AsyncPresence(settings), 50))
+    with redis.Redis.from_url(server.url) as admin:
+        came = admin.info("stats")["total_connections_received"]
+    server.stop()
+    assert set(answers) == {0}
+    assert came <= 3 + 4  # the test's own, of which there are up to four
+
+
+def test_hundreds_of_greenlets_at_once_are_all_answered(valkey: Server, prefix: str) -> None:
+    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.crowded_site"],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("{'answered': 400} []\n", "")
+
+
+@contextmanager
+def all_taken(presence: Presence) -> Iterator[slots.Slots]:
+    """All slots of the client of this process are in use."""
+    driver = presence.backend.driver
+    taken = slots.slots_of(driver._connect(), driver._readers)
+    with ExitStack() as stack:
+        for _ in range(taken._most):
+            stack.enter_context(taken)
+        yield taken
+
+
+def test_readers_that_wait_in_vain_are_no_outage_and_keep_no_writer_waiting(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_of(valkey.url, prefix)
+    presence, recorder = Presence(settings), Recorder(settings)
+    presence.touch("ann")
+    generation = presence.backend.health.generation
+    with all_taken(presence):
+        began = time.monotonic()
+        with pytest.raises(ConnectionsBusy, match="max_connections in PRESENCE_REDIS_URL"):
+            presence.count()
+        assert 0.5 < time.monotonic() - began < 2.0
+        recorder.record(("user", "bob"), recorder.stamp())
+        assert recorder.flush()
+    assert presence.count() == 2
+    assert presence.backend.health.generation == generation
+    assert not recorder.health.is_outage
+    recorder.close()
+    assert caplog.messages == []
+
+
+def test_tasks_that_wait_in_vain_are_no_outage(tmp_path: Path, valkey: Server, prefix: str) -> None:
+    async def ask(place: Place) -> None:
+        presence = AsyncPresence(settings_of(f"{place.url}?max_connections=1", prefix))
+        assert await presence.count() == 0
+        with hung(place):
+            first, second = (asyncio.create_task(presence.count()) for _ in range(2))
+            first.cancel()
+            with pytest.raises(PresenceUnavailable):
+                await second
+        assert await presence.count() == 0
+        place.proxy.delay = 0.2
+        answers = await asyncio.gather(
+            *(presence.count() for _ in range(20)), return_exceptions=True
+        )
+        generation = presence.backend.health.generation
+        assert {type(answer) for answer in answers} == {int, ConnectionsBusy}
+        place.proxy.delay = 0
+        assert await presence.count() == 0
+        assert presence.backend.health.generation == generation
+        await presence.aclose()
+
+    with at_a_place(valkey.binary, tmp_path) as place:
+        asyncio.run(ask(place))
+
+
+@pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_a_pool_of_the_sites_own_that_is_full_is_no_outage(
+    valkey: Server, prefix: str, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"timeout": 0.1} if kind is redis.BlockingConnectionPool else {}
+    pool = kind.from_url(valkey.url, max_connections=2, **options)
+    settings = settings_of(valkey.url, prefix)
+    client = redis.Redis(connection_pool=pool)
+    presence, recorder = Presence(settings, client=client), Recorder(settings, client=client)
+    taken = [redis.Redis(connection_pool=pool, single_connection_client=True) for _ in range(2)]
+    with pytest.raises(ConnectionsBusy):
+        presence.count()
+    recorder.background = False
+    recorder.record(("user", "bob"), recorder.stamp())
+    assert not recorder.flush()
+    recorder.run_once()
+    for each in taken:
+        each.close()
+    wait_until(recorder.flush)
+    assert presence.count() == 1
+    recorder.close()
+    pool.disconnect()
+    assert not [message for message in caplog.messages if "cannot record" in message]
+
+
+def test_a_client_of_the_sites_own_is_never_asked_for_more_than_its_pool_has(
+    valkey: Server, prefix: str
+) -> None:
+    with redis.Redis.from_url(valkey.url, max_connections=5) as client:
+        answers = ask_at_once(Presence(settings_of(valkey.url, prefix), client=client), 100)
+    assert set(answers) == {0}
+
+
+def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix: str) -> None:
+    client = redis.asyncio.Redis.from_url(valkey.url)
+
+    async def ask() -> set[object]:
+        presence = AsyncPresence(settings_of(valkey.url, prefix), client=client)
+        answers = await ask_in_tasks(presence, 50)
+        await client.aclose()
+        return set(answers)
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
+
+
+def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        presence = Presence(settings_of(valkey.url, prefix), client=client)
+        with all_taken(presence):
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    status = presence.count()
+                finally:
+                    os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,339 @@
+"""Every way in which Redis can fail: the site's answers stay as they are, and nobody is lost."""
+
+import asyncio
+import logging
+import re
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+
+from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.connections.health import LONGEST_PAUSE, RedisHealth
+from presence_middleware.recorder import Recorder
+from presence_middleware.request import WsgiRequest
+from presence_middleware.stores import moment_of
+from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
+from tests.support.asking import opened
+from tests.support.backends import Server, wait_until
+from tests.support.faults import (
+    OUTAGES,
+    PASSWORD,
+    READABLE,
+    SLOW_OUTAGES,
+    Place,
+    adding_up,
+    answered,
+    at_a_place,
+    hung,
+    read_only,
+    restarted,
+)
+from tests.support.timed_site import NOON, Clock
+
+SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
+NOTICEABLE = 0.4  # seconds; less than a single timeout
+NAMES = [f"user{number}" for number in range(50)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
+    with at_a_place(valkey.binary, tmp_path) as place:
+        yield place
+
+
+def settings(place: Place, prefix: str, **others: object) -> Settings:
+    given = {
+        "identity": "user=header:X-User",
+        "window": "1m",
+        "retention": "1s",  # else who is offline waits for the sake of the last-seen time
+        "flush_interval": "0.05s",
+        **others,
+    }
+    return Settings.from_env({}, redis_url=place.url, prefix=prefix, **given)
+
+
+def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    start_response("200 OK", [("X-Own", "1")])
+    return [b"hello ", environ["HTTP_X_USER"].encode()]
+
+
+def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
+    """What a server hears from the app."""
+    environ: WSGIEnvironment = {"HTTP_X_USER": name}
+    setup_testing_defaults(environ)
+    said: list[Any] = []
+    body = app(environ, lambda *start: said.append(start) or said.append)  # type: ignore[func-returns-value]
+    return said, body
+
+
+def timed(app: WSGIApplication) -> tuple[list[tuple[Any, ...]], list[float]]:
+    """The answers to everybody, and the seconds of each."""
+    answers, seconds = [], []
+    for name in NAMES:
+        began = time.perf_counter()
+        answers.append(ask(app, name))
+        seconds.append(time.perf_counter() - began)
+    return answers, seconds
+
+
+def answers_or_raises(read: Callable[[], object]) -> str:
+    """What a reader says of an outage, in time and with no secret; nothing if it can answer."""
+    began, said = time.monotonic(), ""
+    try:
+        read()
+    except PresenceUnavailable as error:
+        said = str(error)
+        assert said
+    assert time.monotonic() - began < SOON
+    assert PASSWORD not in said
+    return said
+
+
+def count_async(settings: Settings) -> None:
+    async def count() -> None:
+        presence = AsyncPresence(settings)
+        try:
+            await presence.count()
+        finally:
+            await presence.aclose()
+
+    asyncio.run(count())
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [*OUTAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_OUTAGES)],
+)
+def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
+    outage: str, place: Place, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "presence_middleware")
+    clock, given = Clock(), settings(place, prefix)
+    wrapped = PresenceMiddleware(site, settings=given, clock=clock)
+    recorder, presence = wrapped.recorder, wrapped.presence
+    with adding_up(recorder):
+        ask(wrapped, "before")
+        wait_until(lambda: recorder.stats().flushed)
+        with (OUTAGES | SLOW_OUTAGES)[outage](place):
+            ask(wrapped, "gone")
+            wait_until(lambda: recorder.health.is_outage)
+            clock.now += 30
+            answers, seconds = timed(wrapped)
+            expected, bare_seconds = timed(site)
+            assert answers == expected
+            assert sum(seconds) < sum(bare_seconds) + NOTICEABLE
+            assert statistics.median(seconds) < statistics.median(bare_seconds) + 0.002
+            for read in (presence.count, lambda: count_async(given)):
+                assert bool(answers_or_raises(read)) is (outage not in READABLE)
+            clock.now += 31  # "gone" was seen more than a window ago
+            wait_until(lambda: not recorder.flush() and recorder.stats().dropped)
+            assert recorder.stats().dropped == {"expired": 1}
+        clock.now += 5
+        wait_until(recorder.flush)
+    assert presence.online_among(["gone", *NAMES]) == NAMES
+    assert {presence.last_seen(name) for name in NAMES} == {moment_of(NOON + 30)}  # they arrived
+    recorder.close()
+    first, last = [record.message for record in caplog.records if "record" in record.message]
+    assert re.match("cannot record who is online, keeping [01] sightings for later: Redis ", first)
+    assert last.startswith("recording again after ")
+    assert last.endswith(f"s: wrote {len(NAMES)} sightings that had waited, dropped 1")
+    assert PASSWORD not in caplog.text
+
+
+def asking(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    return [str(environ["presence_middleware"].count()).encode()]
+
+
+def online(app: PresenceMiddleware) -> list[str]:
+    return [seen.id for seen in app.presence.online()]
+
+
+def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
+    place: Place, prefix: str
+) -> None:
+    given = settings(place, prefix)
+    wrapped, asked = (PresenceMiddleware(app, settings=given) for app in (site, asking))
+    recorder = wrapped.recorder
+    ask(wrapped, "before")
+    wait_until(lambda: recorder.stats().flushed)
+    wait_until(lambda: recorder._hints._said)  # the thread has no more to do
+    with hung(place):
+        ask(wrapped, "bob")
+        wait_until(recorder._flushing.locked)
+        with ThreadPoolExecutor(4) as pool:
+            said = list(
+                pool.map(lambda name: answers_or_raises(lambda: ask(asked, name)), NAMES[:4])
+            )
+    assert all(said)
+    wait_until(recorder.flush)
+    assert set(online(wrapped)) == {"before", "bob", *NAMES[:4]}
+    recorder.close()
+
+
+def test_somebody_who_came_in_an_outage_was_last_seen_as_he_came(place: Place, prefix: str) -> None:
+    """By the clock of a server that was asked for it only before and afterwards."""
+    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    with hung(place):
+        before = time.time()
+        ask(wrapped, "bob")
+        after = time.time()
+        wait_until(lambda: wrapped.recorder.health.is_outage)
+    wait_until(wrapped.recorder.flush)
+    seen = wrapped.presence.last_seen("bob")
+    assert seen is not None
+    assert before - 0.3 < seen.timestamp() < after + 0.01 < time.time() - 0.3
+    wrapped.recorder.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_only_slow_is_no_outage(
+    place: Place, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.proxy.delay = 0.3
+    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    with adding_up(wrapped.recorder):
+        answers, seconds = timed(wrapped)
+        assert answers == timed(site)[0]
+        assert sum(seconds) < NOTICEABLE
+        wait_until(lambda: wrapped.recorder.stats().flushed == len(NAMES))
+    assert sorted(online(wrapped)) == sorted(NAMES)
+    wrapped.recorder.close()
+    assert not caplog.messages
+
+
+def test_a_failover_behind_one_address_is_followed(
+    place: Place, prefix: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """New connections lead to the new primary; the open ones still to the old, read-only now."""
+    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
+    with at_a_place(place.server.binary, tmp_path_factory.mktemp("new")) as new:
+        ask(wrapped, "before")
+        wait_until(lambda: wrapped.recorder.stats().flushed)
+        place.proxy.server = new.server.socket
+        with read_only(place):
+            ask(wrapped, "bob")
+            wait_until(lambda: wrapped.recorder.stats().flushed == 2)
+        assert online(wrapped) == ["bob"]
+        assert new.admin.info("commandstats")["cmdstat_time"]["calls"] > 0  # another clock, maybe
+        wrapped.recorder.close()
+
+
+def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
+    place: Place, prefix: str
+) -> None:
+    given = settings(place, prefix, identity="user=header:X-User, guest=visitor")
+    old, new = Recorder(given), Recorder(given)
+    guest = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
+    opened(old, guest).end()
+    wait_until(old.flush)
+    with restarted(place):
+        WsgiVisit(old, {"HTTP_X_USER": "bob"}).end()
+        wait_until(lambda: old.health.is_outage)
+    wait_until(lambda: old.flush() and not old.health.is_outage)
+    for recorder in (new, old):
+        opened(recorder, guest).end()
+        wait_until(recorder.flush)
+    assert Presence(given).count("guest") == 1
+    for recorder in (new, old):
+        recorder.close()
+
+
+class Interrupt(BaseException):
+    """As a server or gevent raises it in a handler whose time is up."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+def test_a_handler_that_is_interrupted_while_it_writes_loses_nobody(
+    place: Place, prefix: str
+) -> None:
+    recorder = Recorder(settings(place, prefix, flush_interval="20s"))
+    recorder.background = False
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with hung(place):
+            visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(Interrupt):
+                visit.flush()
+    finally:
+        signal.signal(signal.SIGALRM, usual)
+    assert recorder.stats().pending == 1
+    assert recorder.flush()
+    assert recorder.stats().flushed == 1
+    recorder.close()
+
+
+def test_the_counters_add_up_while_threads_record_and_write(valkey: Server, prefix: str) -> None:
+    given = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, max_pending=100)
+    recorder, deadline = Recorder(given), time.monotonic() + 1
+
+    def record() -> None:
+        number = 0
+        while time.monotonic() < deadline:
+            recorder.record(("user", str(number % 200)), recorder.stamp())
+            number += 1
+
+    def write() -> None:
+        while time.monotonic() < deadline:
+            recorder.flush()
+
+    with adding_up(recorder, 0.0001), ThreadPoolExecutor(2) as pool:
+        for work in (record, write):
+            pool.submit(work)
+    stats = recorder.stats()
+    assert min(stats.flushed, stats.coalesced, stats.dropped["full"]) > 0
+    recorder.close()
+
+
+def test_attempts_come_apart_but_never_far_and_never_in_step() -> None:
+    health = RedisHealth(0.05)
+    assert health.is_due("node")
+    pauses = [health.pause(failures) for failures in range(1, 31)]
+    assert pauses[2] < 0.5
+    assert 0.8 * LONGEST_PAUSE <= min(pauses[10:]) < max(pauses[10:]) <= LONGEST_PAUSE
+    assert len(set(pauses[10:])) == 20
+    health.failed("node")
+    assert not health.is_due("node")
+    assert health.is_due("another node")
+    health.succeeded("node")
+    assert health.is_due("node")
+    assert RedisHealth(60).pause(1) >= 48  # a site that writes seldom does not write oftener
+
+
+def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None:
+    recorder = Recorder(settings(place, prefix))
+    deadline = time.monotonic() + 1.5
+    with answered(place, b"", hangs_up=True):
+        while time.monotonic() < deadline:
+            WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
+            time.sleep(0.001)
+        # Attempts after 0, 0.1, 0.3, 0.7 and 1.5 s; a connection found dead is tried once more.
+        assert 4 <= place.proxy.connections <= 14
+    recorder.close()
+
+
+def test_what_could_not_wait_is_said_at_the_end(
+    place: Place, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(settings(place, prefix, max_pending=2))
+    for _ in range(2):
+        place.proxy.refuse()
+        for name in NAMES[:5]:
+            recorder.record(("user", name), recorder.stamp())
+        assert not recorder.flush()
+        place.proxy.listen()
+        wait_until(recorder.flush)
+    ended = "recording again after 0s: wrote 2 sightings that had waited, dropped 3"
+    assert caplog.messages.count(ended) == 2
+    recorder.close()

@@ -1,0 +1,497 @@
+"""The recorder: what it takes, when it writes, and what it keeps when it cannot."""
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from flask import Flask
+
+from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, wsgi
+from presence_middleware.connections import Driver, embedded
+from presence_middleware.identity import Who
+from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder.buffer import Buffer
+from presence_middleware.recorder.thread import FlushThread
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import Server, wait_until
+
+BOB = ("user", "bob")
+
+
+def times(buffer: Buffer) -> dict[Who, tuple[float, float]]:
+    """What waits, with last-seen time and arrival; it is taken out."""
+    return {seen.who: (seen.last_seen, seen.arrival) for seen in buffer.take(100)}
+
+
+def settings(url: str, prefix: str, **others: object) -> Settings:
+    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
+    return Settings.from_env({}, **given)
+
+
+def visit(recorder: Recorder, name: str) -> None:
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
+
+
+class Clock:
+    """Seconds since the epoch, as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A server that the test may stop."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    os.kill(server.process.pid, signal.SIGCONT)
+    server.stop()
+
+
+@pytest.fixture
+def recorder(valkey: Server, prefix: str) -> Iterator[Recorder]:
+    recorder = Recorder(settings(valkey.url, prefix))
+    yield recorder
+    recorder.close()
+
+
+def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
+    valkey: Server, prefix: str
+) -> None:
+    site = settings(valkey.url, prefix, flush_interval="2m", window="10m")
+    recorder, presence = Recorder(site), Presence(site)
+    visit(recorder, "bob")
+    wait_until(lambda: presence.is_online("bob"))  # long before the interval is over
+    visit(recorder, "alice")
+    assert not presence.is_online("alice")
+    assert recorder.stats().pending == 1
+    recorder.close()
+    assert presence.is_online("alice")
+
+
+def test_an_identity_seen_a_thousand_times_is_written_once(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        recorder = Recorder(settings(valkey.url, prefix), client=client, clock=clock)
+        recorder.background = False  # the thread sleeps: all that comes is coalesced
+        for _ in range(1000):
+            visit(recorder, "bob")
+        assert recorder.flush()
+        stats = recorder.stats()
+        assert (stats.recorded, stats.coalesced, stats.flushed) == (1000, 999, 1)
+
+
+def test_the_newest_sighting_wins_whichever_ends_last(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        site = settings(valkey.url, prefix)
+        recorder = Recorder(site, client=client, clock=clock)
+        slow = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+        clock.now += 30
+        visit(recorder, "bob")
+        newest = clock.now
+        clock.now += 5
+        slow.end()
+        recorder.flush()
+        seen = Presence(site, client=client, clock=clock).last_seen("bob")
+        assert seen is not None
+        assert seen.timestamp() == newest
+
+
+def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
+    recorder: Recorder, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)  # this host's clock is years behind
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
+        before = client.time()[0]
+        visit(recorder, "bob")
+        recorder.flush()
+        after = client.time()[0] + 1
+        score = client.zscore(f"{prefix}:user:seen", "bob")
+    assert score is not None
+    assert before - 1 <= float(score) <= after
+
+
+def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() -> None:
+    buffer = Buffer(limit=2)
+    for name in ("a", "b", "c"):
+        buffer.put(("user", name), 1.0, 1.0)
+    buffer.put(("user", "a"), 2.0, 2.0)
+    assert times(buffer) == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
+    assert buffer.dropped["full"] == 1
+    assert buffer.coalesced == 1
+
+
+def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None:
+    buffer = Buffer(limit=4)  # of which two are in flight, and one of these waits again
+    old, new = (1.0, 1.0), (2.0, 2.0)
+    buffer.put(("user", "old"), *old)
+    buffer.put(BOB, *old)
+    buffer.take(100)
+    assert buffer.pending == 2
+    buffer.put(BOB, *new)
+    buffer.put(("user", "new"), *new)
+    buffer.put(("user", "newer"), *new)
+    buffer.restore()
+    assert buffer.pending == 3
+    assert times(buffer) == {("user", "old"): old, BOB: new, ("user", "new"): new}
+    assert buffer.recorded == 5
+    assert buffer.coalesced + buffer.dropped["full"] + buffer.pending == 5
+
+
+def test_an_outage_loses_nobody_of_the_window_and_is_said_once(
+    own_server: Server, prefix: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "presence_middleware")
+    site = settings(own_server.url, prefix, window="1m", retention="1s")
+    recorder = Recorder(site, clock=clock)
+    visit(recorder, "early")
+    assert recorder.flush()
+    own_server.stop()
+    visit(recorder, "gone")
+    assert not recorder.flush()
+    clock.now += 59
+    visit(recorder, "bob")
+    visit(recorder, "early")
+    assert not recorder.flush()
+    clock.now += 2  # "gone" has left the window
+    assert not recorder.flush()
+    assert recorder.stats().dropped == {"expired": 1}
+    assert recorder.stats().last_error is not None
+    own_server.start()
+    wait_until(recorder.flush)
+    presence = Presence(site, clock=clock)
+    assert presence.online_among(["gone", "bob", "early"]) == ["bob", "early"]
+    stats = recorder.stats()
+    dropped = sum(stats.dropped.values())
+    assert stats.recorded == stats.coalesced + stats.flushed + stats.pending + dropped
+    recorder.close()
+    said = [r.message for r in caplog.records if r.name == "presence_middleware"]
+    assert len(said) == 2
+    assert "cannot record" in said[0]
+    assert "recording again" in said[1]
+
+
+def test_a_request_does_not_notice_a_hung_server(own_server: Server, prefix: str) -> None:
+    recorder = Recorder(settings(own_server.url, prefix))
+    os.kill(own_server.process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    for number in range(2000):
+        visit(recorder, f"user{number}")
+    took = time.monotonic() - began
+    assert took < 0.5  # one timeout of the thread's; 2000 would be a quarter of an hour
+    began = time.monotonic()
+    recorder.close()
+    assert time.monotonic() - began < 2.5
+    assert recorder.stats().pending == 2000
+
+
+def test_a_wrong_key_of_one_kind_does_not_stop_the_others(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, identity="user=header:X-User, guest=header:X-Guest")
+    with redis.Redis.from_url(valkey.url) as client:
+        client.set(f"{prefix}:user:seen", "not a sorted set", ex=60)
+        recorder = Recorder(site)
+        visit(recorder, "bob")
+        WsgiVisit(recorder, {"HTTP_X_GUEST": "eve"}).end()
+        assert not recorder.flush()
+        wait_until(lambda: Presence(site).is_online("eve", "guest"))
+        assert "WRONGTYPE" in (recorder.stats().last_error or "")
+        client.delete(f"{prefix}:user:seen")
+    assert recorder.flush()
+    assert Presence(site).is_online("bob")
+    recorder.close()
+
+
+def test_what_is_stale_is_removed_now_and_then_by_the_recorder(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    site = settings(valkey.url, prefix, identity="guest=header:X-User")
+    with redis.Redis.from_url(valkey.url) as client:
+        client.zadd(f"{prefix}:guest:seen", {f"old{n}": n for n in range(2500)})
+        recorder = Recorder(site, clock=clock)
+        visit(recorder, "bob")
+        wait_until(lambda: client.zcard(f"{prefix}:guest:seen") == 1)
+    recorder.close()
+
+
+def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
+    valkey: Server, prefix: str
+) -> None:
+    """Also while the parent's thread holds both locks in the middle of a write."""
+    site = settings(valkey.url, prefix, flush_interval="3m")
+    recorder = Recorder(site)
+    recorder.background = False
+    visit(recorder, "parent")
+    recorder._buffer._lock.acquire()
+    recorder._flushing.acquire()
+    pid = os.fork()
+    if pid == 0:
+        visit(recorder, "child")
+        written = recorder.flush()
+        os._exit(0 if written and recorder.stats().recorded == 1 else 1)
+    recorder._buffer._lock.release()
+    recorder._flushing.release()
+    assert os.waitpid(pid, 0)[1] == 0
+    presence = Presence(site)
+    assert presence.online_among(["parent", "child"]) == ["child"]
+    recorder.close()
+    assert presence.online_among(["parent", "child"]) == ["parent", "child"]
+
+
+def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    """As under uWSGI: it inherits a thread that is dead and a parent that has woken it."""
+    site = settings(valkey.url, prefix)
+    recorder = Recorder(site, clock=clock)
+    recorder._wake_after, recorder._pid = clock.now + 1, -1
+    recorder._thread = FlushThread(recorder.run_once, 1)  # never started
+    visit(recorder, "early")
+    assert recorder.stats().pending == 1
+    clock.now += 1
+    visit(recorder, "bob")
+    wait_until(lambda: recorder.stats().flushed == 2)
+    assert Presence(site, clock=clock).online_among(["early", "bob"]) == ["early", "bob"]
+    recorder.close()
+
+
+def test_an_open_connection_stays_online_and_is_found_soon(
+    valkey: Server, prefix: str, clock: Clock
+) -> None:
+    site = settings(valkey.url, prefix, window="3m", flush_interval="0.05s")
+    recorder, presence = Recorder(site, clock=clock), Presence(site, clock=clock)
+    open_visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    clock.now += 2
+    wait_until(lambda: presence.is_online("bob"))
+    for _ in range(10):
+        clock.now += 60
+        wait_until(lambda: presence.last_seen("bob") == moment(clock))
+    open_visit.end()
+    clock.now += 181
+    visit(recorder, "alice")
+    recorder.flush()
+    assert not presence.is_online("bob")
+    recorder.close()
+
+
+def moment(clock: Clock) -> object:
+    from presence_middleware.stores import moment_of
+
+    return moment_of(clock.now)
+
+
+def test_where_no_thread_can_start_a_request_writes_until_one_can(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        visit(recorder, "bob")
+        visit(recorder, "alice")
+    assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
+    recorder._wake_after = -math.inf  # as after an interval
+    visit(recorder, "eve")
+    wait_until(lambda: recorder.stats().flushed == 3)
+    assert recorder._thread is not None
+    assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
+
+
+def test_after_close_a_visit_starts_the_thread_again(recorder: Recorder) -> None:
+    visit(recorder, "bob")
+    recorder.close()
+    assert recorder.stats().flushed == 1
+    visit(recorder, "alice")
+    wait_until(lambda: recorder.stats().flushed == 2)
+
+
+def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix: str) -> None:
+    one, same = (recorder_for(settings(valkey.url, prefix)) for _ in range(2))
+    other = recorder_for(settings(valkey.url, prefix, window="15m"))
+    assert one is same
+    assert one is not other
+
+
+def test_an_exit_starts_no_server(tmp_path: Path) -> None:
+    """What a process holds that never reached its embedded server is not worth a new one."""
+    recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"))
+    recorder.background = False
+    visit(recorder, "bob")
+    recorder.close()
+    assert recorder.stats().pending == 1
+    assert "no embedded server is running" in (recorder.stats().last_error or "")
+    assert not (tmp_path / "site").exists()
+
+
+def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    site = settings(f"embedded://{tmp_path}/site", "presence")
+    recorder, presence = Recorder(site), Presence(site)
+    visit(recorder, "early")
+    assert recorder.flush()
+    client = recorder._driver._connect()
+    os.kill(client.info("server")["process_id"], signal.SIGKILL)
+    visit(recorder, "bob")
+    wait_until(recorder.flush)
+    assert presence.is_online("bob")
+    recorder.close()
+    client.close()
+    assert embedded.wait_until_stopped(tmp_path / "site")
+
+
+def test_close_ends_the_thread_after_its_round(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = threading.Event()
+
+    def clean_up() -> None:
+        began.set()
+        assert thread is not None
+        assert thread._stopping.wait(10)
+        time.sleep(0.05)  # a close that does not wait returns before this
+
+    monkeypatch.setattr(recorder._writer, "clean_up", clean_up)
+    recorder.background = True
+    thread = recorder._start()
+    assert thread is not None
+    visit(recorder, "bob")
+    assert began.wait(10)
+    recorder.close()
+    assert not thread.is_alive()
+
+
+def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) -> None:
+    recorder.background = False
+    visit(recorder, "bob")
+    assert not recorder.flush(0)
+    assert recorder.stats().last_error == "Redis did not answer in time"
+    assert recorder.stats().pending == 1
+
+
+def test_who_waits_for_a_stuck_write_gives_up(recorder: Recorder) -> None:
+    recorder.background = False
+    visit(recorder, "bob")
+    with recorder._flushing:
+        assert not recorder.flush(0.02)
+    assert recorder.stats().pending == 1
+
+
+def test_a_child_that_only_ends_writes_nothing_of_its_parents(recorder: Recorder) -> None:
+    recorder.background = False
+    visit(recorder, "bob")
+    recorder._pid = -1
+    recorder.close()
+    assert recorder.stats().flushed == 0
+    assert recorder.flush()  # the parent itself, or a child that goes on
+    assert recorder.stats().flushed == 1
+
+
+def test_when_redis_is_gone_one_attempt_serves_all_kinds(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def refused(driver: Driver, *plan: object) -> None:
+        attempts.append(plan)
+        raise PresenceUnavailable("refused")
+
+    monkeypatch.setattr(Driver, "run", refused)
+    identity = "user=header:X-User, guest=header:X-Guest"
+    # So that the recorder's own thread does not attempt it, too.
+    site = settings(f"unix://{tmp_path}/s", prefix, identity=identity, flush_interval="3m")
+    recorder = Recorder(site)
+    recorder.background = False
+    visit(recorder, "bob")
+    WsgiVisit(recorder, {"HTTP_X_GUEST": "eve"}).end()
+    assert not recorder.flush()
+    assert len(attempts) == 1
+    assert recorder.stats().pending == 2
+
+
+async def ask(app: asgi.PresenceMiddleware) -> None:
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-user", b"bob")]}
+    await app(scope, None, None)  # type: ignore[arg-type]
+
+
+def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
+    valkey: Server, prefix: str
+) -> None:
+    counts = []
+
+    async def count(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        counts.append(await scope["presence_middleware"].count())
+
+    with redis.Redis.from_url(valkey.url) as client:
+        app = asgi.PresenceMiddleware(count, settings=settings(valkey.url, prefix), client=client)
+        asyncio.run(ask(app))
+        app.recorder.close()
+    assert counts == [1]
+
+
+def test_only_an_exit_is_in_a_hurry(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection of a cold start may take longer than an exit has."""
+    deadlines = []
+    run = Driver.run
+
+    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
+        deadlines.append(deadline)
+        return run(driver, plan, deadline)
+
+    monkeypatch.setattr(Driver, "run", noted)
+    recorder.background = False
+    visit(recorder, "bob")
+    assert recorder.flush()
+    assert set(deadlines) == {math.inf}
+    deadlines.clear()
+    visit(recorder, "bob")
+    recorder.close()
+    assert min(deadlines) < math.inf
+
+
+def test_an_end_that_loses_somebody_says_so(
+    tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(settings(f"unix://{tmp_path}/none", prefix))
+    recorder.background = False
+    visit(recorder, "bob")
+    recorder.close()
+    assert caplog.messages[-1] == "shutting down with 1 sightings unwritten"
+
+
+def test_flush_writes_what_is_open_and_what_nobody_closed(
+    recorder: Recorder, valkey: Server, prefix: str
+) -> None:
+    """As in a test suite, whose client keeps a response, or drops it, and closes neither."""
+    app = Flask(__name__)
+    app.wsgi_app = wsgi.PresenceMiddleware(  # type: ignore[method-assign]
+        app.wsgi_app, settings=recorder.settings, clock=recorder.stamp
+    )
+    app.add_url_rule("/", "home", lambda: "hello")
+    recorder = app.wsgi_app.recorder
+    recorder.background = False
+    client = app.test_client()
+    kept = client.get("/", headers={"X-User": "bob"})
+    client.get("/", headers={"X-User": "alice"})
+    assert recorder.flush()
+    assert app.wsgi_app.presence.online_among(["bob", "alice"]) == ["bob", "alice"]
+    kept.close()
+    recorder.close()

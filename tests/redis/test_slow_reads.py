@@ -1,0 +1,233 @@
+"""A read ends after about two seconds, whatever makes it slow."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.connections import names
+from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.deadline import READ_SECONDS, within
+from presence_middleware.recorder import Recorder
+from presence_middleware.wsgi import WsgiVisit
+from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
+from tests.support.backends import Server, wait_until
+from tests.support.faults import PASSWORD, Place, at_a_place
+from tests.support.proxy import Proxy
+
+TOO_LONG = READ_SECONDS + 1.2  # seconds: a timeout may begin just before the end
+DRIP = 0.4  # seconds between two bytes: less than the client's timeout
+HOST = "redis.example"
+
+
+@pytest.fixture
+def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
+    with at_a_place(valkey.binary, tmp_path) as place:
+        yield place
+
+
+def settings_of(url: str, prefix: str) -> Settings:
+    given: dict[str, Any] = {"identity": "user=header:X-User", "flush_interval": "0.05s"}
+    return Settings.from_env({}, redis_url=url, prefix=prefix, **given)
+
+
+def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[], object]]:
+    """Readers of each sort, for each of whom somebody is online."""
+
+    async def listed() -> object:
+        presence = AsyncPresence(settings)
+        try:
+            return await presence.online(limit=limit)
+        finally:
+            await presence.aclose()
+
+    presence = Presence(settings)
+    presence.touch("ann")
+    return {"sync": lambda: presence.online(limit=limit), "async": lambda: asyncio.run(listed())}
+
+
+def seconds_in_vain(ask: Callable[[], object]) -> float:
+    began = time.monotonic()
+    with pytest.raises(PresenceUnavailable):
+        ask()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "new"])
+def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
+    place: Place, prefix: str, mode: str, is_open: bool
+) -> None:
+    listed = readers(settings_of(place.url, prefix))[mode]
+    if not is_open:
+        place.proxy.cut()
+    place.proxy.drip = DRIP
+    assert seconds_in_vain(listed) < TOO_LONG
+    place.proxy.drip = None
+    place.proxy.cut()
+    assert listed()
+
+
+def test_a_handler_that_asks_such_a_server_waits_no_longer(place: Place, prefix: str) -> None:
+    recorder = Recorder(settings_of(place.url, prefix))
+    visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    place.proxy.drip = DRIP
+    assert seconds_in_vain(visit.count) < TOO_LONG
+    visit.end()
+    place.proxy.drip = None
+    place.proxy.cut()
+    wait_until(recorder.flush)
+    recorder.close()
+
+
+def test_nor_does_one_over_tls(prefix: str, server: TlsServer) -> None:  # noqa: F811
+    """The handshake is the first that takes too long."""
+    front = Proxy(("127.0.0.1", server.port))
+    url = server.tls_url().replace(f":{server.port}/", f":{front.port}/")
+    listed = readers(settings_of(url, prefix))["sync"]
+    assert listed()
+    front.drip = DRIP
+    for _ in ("open", "new"):
+        assert seconds_in_vain(listed) < TOO_LONG
+    front.refuse()
+
+
+def test_a_slow_server_is_waited_for_in_all_no_longer(place: Place, prefix: str) -> None:
+    """Each page of a list comes in time, the sum of them does not."""
+    asked = readers(settings_of(place.url, prefix), limit=None)
+    now = round(time.time(), 6)  # as stores write it
+    place.admin.zadd(f"{prefix}:user:seen", {f"user{number}": now for number in range(3500)})
+    for listed in asked.values():
+        assert listed()
+        place.proxy.delay = 0.25
+        assert seconds_in_vain(listed) < TOO_LONG
+        place.proxy.delay = 0
+
+
+class NameService:
+    """Knows one host; answers when it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+        self.asked = 0
+        self._usual = socket.getaddrinfo
+
+    def __call__(self, host: Any, *others: Any, **more: Any) -> Any:
+        if host not in (HOST, HOST.encode()):
+            return self._usual(host, *others, **more)
+        self.asked += 1
+        assert self.may_answer.wait(30)
+        return self._usual("127.0.0.1", *others, **more)
+
+
+@pytest.fixture
+def name_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameService]:
+    service = NameService()
+    monkeypatch.setattr(socket, "getaddrinfo", service)
+    yield service
+    service.may_answer.set()
+
+
+def url_of(place: Place) -> str:
+    return f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
+
+
+def test_a_name_service_that_is_slow_holds_no_reader(
+    place: Place, prefix: str, name_service: NameService
+) -> None:
+    count = Presence(settings_of(url_of(place), prefix)).count
+    assert seconds_in_vain(count) < TOO_LONG
+    assert seconds_in_vain(count) < TOO_LONG
+    assert name_service.asked == 1, "who asks meanwhile waits for the same answer"
+    name_service.may_answer.set()
+    assert count() == 0
+
+
+def test_a_name_service_that_is_slow_holds_no_task(
+    place: Place, prefix: str, name_service: NameService
+) -> None:
+    async def ask() -> None:
+        presence = AsyncPresence(settings_of(url_of(place), prefix))
+        began = time.monotonic()
+        with pytest.raises(PresenceUnavailable):
+            await presence.count()
+        assert time.monotonic() - began < TOO_LONG
+        name_service.may_answer.set()
+        assert await presence.count() == 0
+        await presence.aclose()
+
+    asyncio.run(ask())
+
+
+def test_an_address_where_nobody_answers_any_more_is_looked_up_again(
+    place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, addresses = socket.getaddrinfo, ["127.0.0.2", "127.0.0.1"]
+
+    def look_up(host: str, *others: Any, **more: Any) -> Any:
+        return usual(addresses.pop(0) if host == HOST else host, *others, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    count = Presence(settings_of(url_of(place), prefix)).count
+    with suppress(PresenceUnavailable):  # newer redis-py tries a second time by itself
+        count()
+    assert count() == 0
+    assert addresses == []
+
+
+def test_a_name_without_address_says_so(prefix: str) -> None:
+    with pytest.raises(PresenceUnavailable, match=r"connecting to nowhere\.invalid:6379"):
+        Presence(settings_of("redis://nowhere.invalid", prefix)).count()
+
+
+def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
+    place: Place, prefix: str
+) -> None:
+    async def ask() -> list[int]:
+        presence = AsyncPresence(settings_of(f"{place.url}?max_connections=1", prefix))
+        await presence.touch("ann")
+        answers = []
+        for _ in range(5):
+            os.kill(place.server.process.pid, signal.SIGSTOP)
+            task = asyncio.create_task(presence.is_online("nobody"))
+            await asyncio.sleep(0.01)  # it has sent its question by then
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            os.kill(place.server.process.pid, signal.SIGCONT)
+            answers.append(await presence.count())
+        await presence.aclose()
+        return answers
+
+    assert asyncio.run(ask()) == [1] * 5
+
+
+def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
+    """Only round trips that are slow are counted: of a list of a million there are a thousand."""
+    settings = settings_of(valkey.url, prefix)
+    presence = Presence(settings)
+    presence.touch("ann")
+    now = presence.run(presence.backend.queries.now())
+    client = sync_client(settings.redis_url)
+    key = f"{prefix}:user:seen"
+    for start in range(0, 100_000, 1000):
+        client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("presence_middleware.connections.deadline.READ_SECONDS", 0.1)
+        assert len(presence.online(limit=None)) == 100_001
+
+
+def test_what_waits_for_a_name_is_bounded_by_the_deadline(name_service: NameService) -> None:
+    with within(0.05), pytest.raises(TimeoutError):
+        names.addresses_of(HOST, 1, 0)
+    name_service.may_answer.set()
+    assert names.addresses_of(HOST, 1, 0) == ["127.0.0.1"]

@@ -1,0 +1,323 @@
+"""TLS and users of the server: what the URL says is enough, and a user needs few rights."""
+
+import asyncio
+import ipaddress
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import STORES
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import Server, wait_until
+from tests.support.servers import environment, free_port
+
+PASSWORD = "canary-password-of-the-user"
+PROGRAM = shutil.which("redis-server")
+
+# What a user of the server must be allowed to do, by what wants it.
+RIGHTS = {
+    "everything": "eval time expire exists zscore set get multi exec ping client|setname zadd zrem "
+    "zremrangebyscore zrange",
+    "sorted-set": "zcard zcount zmscore zinter",
+    "minute-sets": "sadd scard sismember smismember srem sunion zcard zcount zmscore zinter",
+    "hyperloglog": "pfadd pfcount",
+}
+SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +time +client|setname"
+
+
+class Authority:
+    """A certificate authority, and what it signs, as files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.certificate = folder / f"{name}.pem"
+        self._write(self.certificate, self._signed(name, self._key.public_key(), is_ca=True))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate and its key, for a server or a client on this machine."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate, file = (self._folder / f"{name}.{kind}" for kind in ("crt", "key"))
+        self._write(certificate, self._signed(name, key.public_key(), is_ca=False))
+        file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return certificate, file
+
+    def _signed(
+        self, name: str, key: ec.EllipticCurvePublicKey, *, is_ca: bool
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_common(name))
+            .issuer_name(_common(self._name))
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(here), critical=False)
+        )
+        return builder.sign(self._key, hashes.SHA256())
+
+    @staticmethod
+    def _write(file: Path, certificate: x509.Certificate) -> None:
+        file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _common(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+class TlsServer(Server):
+    """A redis-server that wants TLS of whoever comes over the network, and a certificate too."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.authority, self.port = Authority(folder, "authority"), free_port()
+        certificate, key = self.authority.issue("server")
+        self.client_certificate, self.client_key = self.authority.issue("client")
+        super().__init__(
+            str(PROGRAM),
+            folder,
+            *("--tls-port", str(self.port), "--tls-auth-clients", "yes"),
+            *("--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
+            *("--tls-ca-cert-file", str(self.authority.certificate), *options),
+        )
+        with redis.Redis.from_url(self.url) as client:
+            client.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
+
+    def tls_url(self, scheme: str = "rediss", ca: Path | None = None, *, own: bool = True) -> str:
+        """As a site writes it; `own`: with the client's certificate."""
+        ca = ca or self.authority.certificate
+        mine = f"&ssl_certfile={self.client_certificate}&ssl_keyfile={self.client_key}"
+        place = f"{scheme}://site:{PASSWORD}@localhost:{self.port}/0?ssl_ca_certs={ca}"
+        return place + (mine if own else "")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
+    if PROGRAM is None:
+        pytest.skip("redis-server is not installed")
+    server = TlsServer(tmp_path_factory.mktemp("tls"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, server: TlsServer) -> Iterator[TlsServer]:
+    """One that is a Cluster by itself."""
+    cluster = TlsServer(tmp_path, "--cluster-enabled", "yes", "--tls-cluster", "yes")
+    with redis.Redis.from_url(cluster.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+    yield cluster
+    cluster.stop()
+
+
+def settings(url: str, prefix: str, store: str = "sorted-set") -> Settings:
+    identity = "user=header:x-user, guest=visitor"
+    return Settings.from_env({}, redis_url=url, prefix=prefix, store=store, identity=identity)
+
+
+def records(site: Settings) -> bool:
+    """Whether a user and a guest who come are written, and the stale removed."""
+    recorder = Recorder(site)
+    for environ in ({"HTTP_X_USER": "ann"}, {"REMOTE_ADDR": "1.2.3.4"}):
+        WsgiVisit(recorder, environ).end()
+    is_written = recorder.flush()
+    recorder.close()
+    if is_written:
+        recorder._writer.clean_up()
+    return is_written
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
+def test_what_the_url_says_is_enough_for_tls(server: TlsServer, prefix: str, scheme: str) -> None:
+    async def ask() -> dict[str, int]:
+        presence = AsyncPresence(site)
+        try:
+            return await presence.counts()
+        finally:
+            await presence.aclose()
+
+    site = settings(server.tls_url(scheme), prefix)
+    assert records(site)
+    assert Presence(site).is_online("ann")
+    assert asyncio.run(ask()) == {"user": 1, "guest": 1, "bot": 0}
+
+
+@pytest.mark.parametrize("scheme", ["rediss+cluster", "valkeys+cluster"])
+def test_a_cluster_may_want_tls_too(cluster: TlsServer, prefix: str, scheme: str) -> None:
+    site = settings(cluster.tls_url(scheme), prefix)
+    assert records(site)
+    assert Presence(site).counts() == {"user": 1, "guest": 1, "bot": 0}
+    assert PASSWORD not in repr(site)
+
+
+def test_the_doctor_goes_where_the_site_goes(server: TlsServer, prefix: str) -> None:
+    found = doctor(server.tls_url(), prefix)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "ok    server: redis " in found.stdout
+    assert PASSWORD not in found.stdout
+
+
+Wrong = Callable[[TlsServer, Path], str]
+WRONG: dict[str, tuple[Wrong, str]] = {
+    "authority": (
+        lambda server, folder: server.tls_url(ca=Authority(folder, "other").certificate),
+        "certificate verify failed",
+    ),
+    "no authority": (
+        lambda server, folder: server.tls_url().replace("ssl_ca_certs", "ssl_ca_path"),
+        "certificate verify failed",
+    ),
+    # Cut off, at one moment or another of the handshake: in words of the system's own.
+    "no certificate": (lambda server, _: server.tls_url(own=False), "Redis did not answer"),
+    "no file": (lambda server, folder: server.tls_url(ca=folder / "none"), "No such file"),
+    "password": (
+        lambda server, _: server.tls_url().replace(PASSWORD, PASSWORD[:-1]),
+        "invalid username-password pair",
+    ),
+    "no TLS": (
+        lambda server, _: f"redis://:{PASSWORD}@localhost:{server.port}/0",
+        "Redis did not answer",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+def test_what_is_wrong_is_said_without_credentials(
+    server: TlsServer, prefix: str, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> int:
+        presence = AsyncPresence(site)
+        try:
+            return await presence.count()
+        finally:
+            await presence.aclose()
+
+    url, said = WRONG[wrong][0](server, tmp_path), WRONG[wrong][1]
+    site = settings(url, prefix)
+    questions: list[Callable[[], Any]] = [Presence(site).count, lambda: asyncio.run(ask())]
+    for question in questions:
+        with pytest.raises(PresenceUnavailable, match=said) as caught:
+            question()
+        assert PASSWORD[:-1] not in str(caught.value)
+    assert not records(site)
+    assert said in caplog.text
+    assert PASSWORD[:-1] not in caplog.text
+
+
+@pytest.fixture(params=["valkey", "redis_server", "redis62"])
+def plain(request: pytest.FixtureRequest) -> Server:
+    server: Server = request.getfixturevalue(request.param)
+    return server
+
+
+def url_of_user(server: Server, prefix: str, *rules: str) -> str:
+    """The address of a server for a user who may do what the rules say with the keys of a site."""
+    name = f"user-{uuid.uuid4().hex}"
+    with redis.Redis.from_url(server.url) as client:
+        keys = (f"~{prefix}:*", f"~{prefix}-friends")
+        client.execute_command("ACL", "SETUSER", name, "on", f">{PASSWORD}", *keys, *rules)
+        client.sadd(f"{prefix}-friends", "ann")
+    return f"unix://{name}:{PASSWORD}@{server.socket}"
+
+
+def does_everything(url: str, prefix: str, store: str) -> bool:
+    """Whether a site may do at this address all that is to be done."""
+    site = settings(url, f"{prefix}:{store}", store)
+    presence = Presence(site)
+    of_ann: list[Callable[[str], object]] = [presence.is_online, presence.last_seen]
+    of_ann += [presence.touch, presence.forget, presence.leave]
+    try:
+        if not records(site):
+            return False
+        presence.counts()
+        if store != "hyperloglog":
+            presence.online()
+            presence.online_friends(f"{prefix}-friends")
+            for do in of_ann:
+                do("ann")
+    except PresenceUnavailable:
+        return False
+    return True
+
+
+def rights(*wanted: str) -> list[str]:
+    return [f"+{name}" for want in wanted for name in RIGHTS[want].split()]
+
+
+def test_a_user_needs_few_rights(plain: Server, prefix: str, store: str) -> None:
+    # Bots are in a HyperLogLog by default, whatever the store of the others.
+    given = rights("everything", store, "hyperloglog")
+    assert does_everything(url_of_user(plain, prefix, *given), prefix, store)
+    assert does_everything(url_of_user(plain, prefix, *SHORT.split()), prefix, store)
+
+
+# PING is asked of connections only that were idle for 15 seconds.
+@pytest.mark.parametrize("right", sorted({*" ".join(RIGHTS.values()).split()} - {"ping"}))
+def test_a_user_needs_each_of_these_rights(valkey: Server, prefix: str, right: str) -> None:
+    given = rights(*RIGHTS)
+    url = url_of_user(valkey, prefix, *given, f"-{right}")
+    assert not all(does_everything(url, prefix, store) for store in STORES)
+
+
+def test_a_user_without_the_keys_of_the_site_may_do_nothing(valkey: Server, prefix: str) -> None:
+    url = url_of_user(valkey, f"{prefix}-other", *SHORT.split())
+    assert not does_everything(url, prefix, "sorted-set")
+
+
+def doctor(url: str, prefix: str) -> "subprocess.CompletedProcess[str]":
+    """What `presence doctor` says of this address."""
+    return subprocess.run(
+        [sys.executable, "-c", "from presence_middleware.cli import main; main()", "doctor"],
+        env=environment(PRESENCE_REDIS_URL=url, PRESENCE_PREFIX=prefix),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_who_may_not_ask_about_the_server_records_without_a_word(
+    plain: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = url_of_user(plain, prefix, "+@all", "-info", "-config")
+    recorder = Recorder(settings(url, prefix))
+    WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
+    wait_until(lambda: "server" in recorder._hints._said)  # it was asked
+    recorder.close()
+    assert recorder.stats().last_error is None
+    assert not caplog.records
+
+
+def test_the_doctor_tells_the_rest_to_who_may_not_ask_about_the_server(
+    plain: Server, prefix: str
+) -> None:
+    url = url_of_user(plain, prefix, "+@all", "-info", "-config")
+    assert records(settings(url, prefix))
+    found = doctor(url, prefix)
+    assert found.returncode == 1
+    assert "WRONG Redis refused: " in found.stdout
+    assert "ok    clock: " in found.stdout
+    assert "ok    kind user: sorted-set, 1 members in 1 keys" in found.stdout
+    assert PASSWORD not in found.stdout + found.stderr

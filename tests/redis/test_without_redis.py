@@ -1,0 +1,142 @@
+"""What a site sees when Redis is not there, or when presence is switched off: nothing."""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+
+from presence_middleware import (
+    AsyncPresence,
+    Identity,
+    Presence,
+    PresenceUnavailable,
+    Settings,
+    asgi,
+    wsgi,
+)
+from tests.support.backends import Server, wait_until
+
+BODY = [b"the app's own"]
+
+
+def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    start_response("200 OK", [("X-Own", "1")])
+    return BODY
+
+
+async def async_app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    await send({"type": "the app's own"})
+
+
+def ask(wrapped: Any) -> WSGIEnvironment:
+    environ: WSGIEnvironment = {"REMOTE_USER": "ann"}
+    setup_testing_defaults(environ)
+    calls: list[tuple[Any, ...]] = []
+    assert wrapped(environ, lambda *call: calls.append(call)) is BODY
+    assert calls == [("200 OK", [("X-Own", "1")])]
+    return environ
+
+
+async def ask_async(wrapped: asgi.PresenceMiddleware) -> asgi.Scope:
+    scope: asgi.Scope = {"type": "http", "headers": [], "user": "ann"}
+    sent: list[asgi.Message] = []
+
+    async def send(message: asgi.Message) -> None:
+        sent.append(message)
+
+    async def receive() -> asgi.Message:
+        return {}
+
+    await wrapped(scope, receive, send)
+    assert sent == [{"type": "the app's own"}]
+    return scope
+
+
+def flushers() -> list[threading.Thread]:
+    """The threads that write, of all recorders of this process."""
+    return [thread for thread in threading.enumerate() if thread.name == "presence-flush"]
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_an_unreachable_redis_does_not_stop_the_app(
+    closed_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings.from_env(
+        {}, redis_url=f"redis://:hunter2@127.0.0.1:{closed_port}/0", flush_interval="0.05s"
+    )
+    with caplog.at_level(logging.INFO, "presence_middleware"):
+        wrapped = wsgi.PresenceMiddleware(app, settings=settings)
+        environ = ask(wrapped)
+        asyncio.run(ask_async(asgi.PresenceMiddleware(async_app, settings=settings)))
+        assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
+        with pytest.raises(PresenceUnavailable) as caught:
+            environ["presence_middleware"].count()
+        wait_until(lambda: wrapped.recorder.stats().last_error)
+        assert wrapped.recorder.stats().pending == 1
+        wrapped.recorder.close()
+    warnings = [record for record in caplog.records if "cannot record" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "hunter2" not in f"{caught.value}{caplog.text}"
+
+
+def test_switched_off_nothing_is_recorded_and_readers_stay(valkey: Server, prefix: str) -> None:
+    on = Settings.from_env({}, redis_url=valkey.url, prefix=prefix)
+    off = Settings.from_env({"PRESENCE_ENABLED": "0"}, redis_url=valkey.url, prefix=prefix)
+    Presence(on).touch("bob")
+    threads_before = flushers()
+    wrapped = wsgi.PresenceMiddleware(app, settings=off)
+    environ = ask(wrapped)
+    assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
+    reader = environ["presence_middleware"]
+    assert reader.online_among(["ann", "bob"]) == ["bob"]
+    assert reader.count() == 1
+    wrapped_async = asgi.PresenceMiddleware(async_app, settings=off)
+
+    async def count() -> int:
+        scope = await ask_async(wrapped_async)
+        reader: AsyncPresence = scope["presence_middleware"]
+        counted = await reader.count()
+        await reader.aclose()
+        return counted
+
+    assert asyncio.run(count()) == 1
+    assert wrapped.recorder.flush()
+    assert wrapped.recorder.stats().recorded == 0
+    assert flushers() == threads_before
+    assert wrapped_async.recorder is wrapped.recorder
+
+
+@pytest.mark.parametrize("module", ["", ".wsgi", ".asgi", ".paste"])
+def test_importing_brings_no_redis_client_and_no_framework(module: str) -> None:
+    program = f"""
+import sys, presence_middleware{module}
+unwanted = "redis valkey fakeredis starlette fastapi flask django pyramid webob werkzeug web click"
+print([name for name in unwanted.split() if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_wrapping_brings_no_redis_client_until_the_first_visit() -> None:
+    program = """
+import sys
+from presence_middleware import asgi, wsgi
+wsgi.PresenceMiddleware(print), asgi.PresenceMiddleware(print)
+print("redis" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -1,0 +1,237 @@
+"""What a review of logins, guests and bots broke, each once: it stays mended."""
+
+import asyncio
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
+from presence_middleware.identity import Guests, Proxies
+from presence_middleware.recorder import Recorder
+from presence_middleware.recorder.request_filter import path_matcher
+from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import Request, ids
+from tests.support.backends import Server
+from tests.support.servers import ENDED, WebServer, uvicorn
+from tests.support.timed_site import Clock
+
+# Pyramid imports what is deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+SECRET = "a secret of the test's own, long enough"
+
+
+def test_requests_that_overlap_the_end_of_a_period_forget_nobody() -> None:
+    guests = Guests(600, Proxies())
+    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
+
+    def come(how: str, many: int, at: float) -> int:
+        return sum(guests.admit(view, f"{how}{n}", at) for n in range(many))
+
+    assert come("known", 60, 0.0) == 60
+    assert come("b", 1, 600.1) == 1
+    assert come("a", 1, 599.9) == 1  # it arrived before, and ends last
+    assert come("forged", 500, 601.0) == 100 - 60 - 2
+    assert come("known", 60, 602.0) == 60
+
+
+class Ends:
+    """A late source while whose answer is awaited another thread ends the visit."""
+
+    visit: Any = None
+
+    @classmethod
+    def read(cls, _: object) -> None:
+        visit, cls.visit = cls.visit, None
+        if visit is not None:
+            visit.end()
+
+
+def test_a_visit_that_ends_while_it_is_asked_is_asked_to_the_end(prefix: str) -> None:
+    identity = f"member={__name__}:Ends.read, user=auth, guest=visitor"
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
+    recorder = Recorder(settings)
+    visit = Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
+    visit.record()
+    assert visit.is_over
+    recorder.flush()
+    assert Presence(settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
+    recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "id"),
+    [
+        (SimpleNamespace(pk=2, is_authenticated=True, username="1"), "2"),
+        (SimpleNamespace(pk=None, is_authenticated=True, username="1"), None),  # it was deleted
+        (SimpleNamespace(pk=2, is_authenticated=True, identity="passport"), "2"),
+        (SimpleNamespace(pk=2, is_authenticated=False), None),
+    ],
+)
+def test_a_user_of_django_goes_by_the_key_alone(user: object, id: str | None) -> None:
+    from presence_middleware.django import _user
+
+    request: Any = SimpleNamespace(user=user)
+    assert _user(request) == id
+
+
+@pytest.mark.filterwarnings("ignore:Cookie value contains invalid bytes:RuntimeWarning")
+def test_a_ticket_with_tokens_is_a_ticket() -> None:
+    from pyramid.authentication import AuthTktCookieHelper
+    from pyramid.request import Request as PyramidRequest
+
+    helper = AuthTktCookieHelper(SECRET)
+    headers = helper.remember(PyramidRequest.blank("/"), "42", tokens=("editor", "staff"))
+    cookie = headers[0][1].split(";", 1)[0]
+    assert "\\054" in cookie
+    chain = {"identity": "user=auth-tkt", "session_secret": SECRET, "enabled": False}
+    settings = Settings.from_env({}, **chain)
+    assert ids(settings, Request([("Cookie", cookie.encode())])) == "42"
+
+
+async def never(*_: object) -> Any:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("bad", [b"bytes", 5, None, ["list"]])
+@pytest.mark.parametrize("key", ["HTTP_USER_AGENT", "REMOTE_ADDR", "HTTP_COOKIE", "PATH_INFO"])
+def test_an_environ_that_is_none_is_served_all_the_same(key: str, bad: object, prefix: str) -> None:
+    given = {"redis_url": f"memory://{prefix}", "identity": "guest=cookie:sid:raw, guest=visitor"}
+    app = wsgi.PresenceMiddleware(lambda *_: [b"ok"], settings=Settings.from_env({}, **given))
+    environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", key: bad}
+    assert app(environ, lambda *_: list[bytes]().append) == [b"ok"]
+    app.recorder.close()
+
+
+@pytest.mark.parametrize(
+    "headers", [[("user-agent", "text")], [(b"a",)], None, {b"user-agent": b"x"}, [(b"a", b"b", 1)]]
+)
+def test_a_scope_that_is_none_is_served_all_the_same(headers: Any, prefix: str) -> None:
+    served = []
+
+    async def app(scope: asgi.Scope, *_: object) -> None:
+        served.append(scope["type"])
+
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}")
+    wrapped = asgi.PresenceMiddleware(app, settings=settings)
+    asyncio.run(wrapped({"type": "http", "path": "/", "headers": headers}, never, never))
+    assert served == ["http"]
+    wrapped.recorder.close()
+
+
+def test_no_path_and_no_headers_take_long_to_look_at() -> None:
+    """Each took a hundred milliseconds and more; a tenth of that is enough on any machine."""
+    is_excluded = path_matcher(("/*/a/*.js", "/*a*b*c"))
+    began = time.process_time()
+    is_excluded("/" + "a/" * 16_000)
+    headers = [(b"cookie", b"a=b")] * 10_000
+    AsgiRequest({"headers": headers}).header("cookie")
+    assert time.process_time() - began < 0.1
+
+
+def test_repeated_headers_are_joined_in_turn() -> None:
+    view = AsgiRequest(
+        {"headers": [(b"A", b"1"), (b"a", b"2"), (b"cookie", b"x"), (b"cookie", b"y")]}
+    )
+    assert view.header("a") == "1,2"
+    assert view.header("cookie") == "x; y"
+
+
+def test_who_logs_in_during_a_slow_request_was_no_guest(valkey: Server, prefix: str) -> None:
+    clock = Clock()
+    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
+    recorder = Recorder(settings, clock=clock)
+    visit = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.7"})
+    clock.now += 2.5
+    recorder._refresh_open()
+    assert recorder.stats().recorded == 0
+    visit.identify("ann")
+    recorder._refresh_open()
+    visit.end()
+    assert recorder.flush()
+    assert Presence(settings, clock=clock).counts() == {"user": 1, "guest": 0, "bot": 0}
+
+    guest = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.8"})
+    clock.now += 6
+    recorder._refresh_open()
+    assert recorder.flush()
+    assert Presence(settings, clock=clock).count("guest") == 1, "nobody waits for ever"
+    guest.end()
+    recorder.close()
+
+
+def test_an_environ_that_is_served_again_has_forgotten_its_user(prefix: str) -> None:
+    seen = []
+
+    def app(environ: dict[str, Any], _: object) -> list[bytes]:
+        if environ["PATH_INFO"] == "/login":
+            environ["presence_middleware.user"] = lambda: "ada"
+        seen.append(environ["presence_middleware.visit"].identity)
+        return []
+
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity="user=auth")
+    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
+    environ: dict[str, Any] = {"PATH_INFO": "/login"}
+    wrapped(environ, lambda *_: list[bytes]().append)
+    environ["PATH_INFO"] = "/"
+    wrapped(environ, lambda *_: list[bytes]().append)
+    assert seen == [("user", "ada"), None]
+    wrapped.recorder.close()
+
+
+LAZY = """
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from presence_middleware.asgi import PresenceMiddleware
+from presence_middleware.wsgi import WsgiVisit
+app = Starlette(middleware=[Middleware(PresenceMiddleware)])
+"""
+
+
+def test_a_framework_that_builds_its_layers_late_does_not_start_with_wrong_settings(
+    tmp_path: Path,
+) -> None:
+    """It would else begin to serve, and fail with each request."""
+    (tmp_path / "lazy_site.py").write_text(LAZY)
+    settings = {"PRESENCE_IDENTITY": "user=bearer:sub", "PRESENCE_WINDOW": "soon"}
+    server = WebServer(uvicorn("lazy_site:app"), tmp_path, tmp_path / "log", **settings)
+    with pytest.raises(AssertionError, match="the server ended"):
+        server.__enter__()
+    assert server.process.returncode not in ENDED
+    assert "PRESENCE_WINDOW='soon': wants" in server.output
+    assert "startup failed" in server.output
+
+
+def test_a_request_raises_what_is_wrong_where_there_is_no_lifespan() -> None:
+    async def late() -> None:
+        app = asgi.PresenceMiddleware(never, settings=None)
+        await app({"type": "http"}, never, never)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRESENCE_WINDOW", "soon")
+        with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
+            asyncio.run(late())
+        with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
+            asgi.PresenceMiddleware(never)
+
+
+@pytest.mark.parametrize(
+    "known", ["-----BEGIN", "MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}']
+)
+def test_a_public_key_never_passes_for_a_secret(known: str) -> None:
+    with pytest.raises(SettingsError, match="whole public keys"):
+        Settings.from_env({}, session_secret=known)
+
+
+def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
+    for given in ([SECRET, b"other"], (SECRET, "other")):
+        assert Settings.from_env({}, session_secret=given).session_secret == (SECRET, "other")
+    assert Settings.from_env({}, session_secret=SECRET.encode()).session_secret[0] == SECRET
+
+
+def test_a_source_that_is_spelt_as_a_module_is_told_its_name() -> None:
+    with pytest.raises(SettingsError, match="flask_session is no source; flask-session is"):
+        Settings.from_env({}, identity="user=flask_session:user")

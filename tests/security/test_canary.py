@@ -1,0 +1,708 @@
+"""What a request says in confidence is nowhere afterwards: secrets go in, and are looked for.
+
+In Redis, in the log, in what objects show of themselves, in errors, and in the memory of what
+stays: the recorder, the middleware, the package's modules.
+"""
+
+import base64
+import functools
+import gc
+import json
+import logging
+import sys
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+from urllib.parse import quote
+
+import jwt
+import pytest
+import redis
+from flask import Flask
+from flask.sessions import SecureCookieSessionInterface
+from itsdangerous import TimestampSigner
+
+from presence_middleware import (
+    Identity,
+    Presence,
+    PresenceUnavailable,
+    Settings,
+    SettingsError,
+    asgi,
+    wsgi,
+)
+from presence_middleware.recorder import Recorder, Visit, recorder_for
+from presence_middleware.recorder.recorder import live
+from presence_middleware.recorder.registry import _shared
+from presence_middleware.request import WsgiRequest
+from presence_middleware.stores import STORES
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi
+from tests.support.backends import Server
+from tests.support.servers import WebServer, gunicorn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that WebOb imports
+    from pyramid.authentication import AuthTicket
+    from webob.cookies import SignedSerializer
+
+Ask = Callable[[Settings, Request, Inner], Identity | None]
+Site = Callable[..., Settings]
+SECRET = "the secret of the site, which hashes"
+SESSION_SECRET = "the key of the framework which signs"
+ADDRESS, ADDRESS_6, PROXY = "198.51.100.77", "2001:db8:ca:4a:12::77", "10.0.0.1"
+NAMES = (
+    *("cookie", "cookie-name", "header", "agent", "crawler", "query", "login", "csrf", "basic"),
+    *("environ", "referer", "django", "path", "proxy-user"),
+)
+
+
+def secret_of(name: str) -> str:
+    """A secret that nothing else looks like."""
+    return f"canary-{name}-7f3a91"
+
+
+SECRETS = (*map(secret_of, NAMES), ADDRESS, ADDRESS_6)
+
+# ---- What is looked for, and where.
+
+
+def disguises(secret: str) -> Iterator[str]:
+    """A secret as itself, and as encoded on the way."""
+    raw = secret.encode()
+    yield secret.lower()
+    yield raw.hex()
+    yield "".join(f"%{byte:02x}" for byte in raw)
+    yield quote(secret, safe="").lower()
+    for shift in range(3):  # wherever it begins within base64, whose ends depend on what is around
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = encode(b"\0" * shift + raw).decode().rstrip("=")
+            yield text[4 if shift else 0 : -2].lower()
+
+
+PATTERNS = [(secret, disguise) for secret in SECRETS for disguise in set(disguises(secret))]
+
+
+def found(texts: Iterable[str | bytes]) -> set[str]:
+    """The secrets that are in any of the texts."""
+    known = {text.decode("latin-1") if isinstance(text, bytes) else text for text in texts}
+    heap = "\n".join(text.lower() for text in known)
+    return {secret for secret, disguise in PATTERNS if disguise in heap}
+
+
+# Loggers lead to handlers of the test's own, these to all that pytest holds.
+OURS = ("presence_middleware", "tests")
+NOT_OURS = (int, float, logging.Logger, logging.Handler)
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """All objects that `roots` lead to, but for code, types, and the globals of functions."""
+    seen: set[int] = set()
+    waiting: list[Any] = list(roots)
+    keep: list[object] = []  # so that no id is given twice
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        keep.append(thing)
+        yield thing
+        waiting += _next(thing)
+
+
+def _next(thing: Any) -> Iterable[object]:
+    if isinstance(thing, (str, bytes, ModuleType, type, CodeType, FrameType, *NOT_OURS)):
+        return ()
+    if hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS):
+        return ()  # a library's own cache, which we only call: urlsplit's has what a server split
+    if isinstance(thing, dict):  # whose keys Python's collector passes over where all are text
+        return [*dict.keys(thing), *dict.values(thing), *gc.get_referents(thing)]
+    if isinstance(thing, FunctionType):
+        inside = (thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__)
+        return [part for part in inside if part]
+    if isinstance(thing, BuiltinFunctionType):
+        return [thing.__self__]
+    own = getattr(thing, "__dict__", None)
+    return [*gc.get_referents(thing), *([own] if isinstance(own, dict) else [])]
+
+
+def texts_of(*roots: object) -> Iterator[str | bytes]:
+    """All text and bytes that `roots` lead to."""
+    for thing in reachable(*roots):
+        if isinstance(thing, (str, bytes)):
+            yield thing
+        elif isinstance(thing, (bytearray, memoryview)):
+            yield bytes(thing)
+
+
+def buffers_of_this_process(*roots: object) -> list[object]:
+    """What stays between two requests: `roots`, modules of the package, the threads' variables."""
+    gc.collect()
+    packages = [
+        module for name, module in sys.modules.items() if name.startswith("presence_middleware")
+    ]
+    stay: list[object] = [*roots, *(vars(module) for module in packages)]
+    for frame in sys._current_frames().values():
+        up: FrameType | None = frame
+        while up is not None:
+            if "presence_middleware" in up.f_code.co_filename:
+                stay += up.f_locals.values()
+            up = up.f_back
+    return stay
+
+
+def shown(*roots: object) -> Iterator[str]:
+    """What the package's objects that `roots` lead to show of themselves."""
+    for thing in reachable(*roots):
+        if type(thing).__module__.startswith("presence_middleware"):
+            yield f"{thing!r} {thing!s} {thing}"
+
+
+def dumped(url: str, prefix: str) -> list[bytes]:
+    """The names of all keys of the server, and all that the keys of one site hold."""
+    texts: list[bytes] = []
+    with redis.Redis.from_url(url) as client:
+        for key in client.scan_iter(count=10_000):
+            texts.append(key)
+            if not key.startswith(prefix.encode()):
+                continue
+            kind = client.type(key)
+            if kind == b"zset":
+                texts += client.zrange(key, 0, -1)
+            elif kind == b"set":
+                texts += client.smembers(key)
+            elif kind == b"hash":
+                texts += [text for pair in client.hgetall(key).items() for text in pair]
+            else:
+                assert kind == b"string", kind
+                texts.append(client.get(key))
+    return texts
+
+
+# ---- The traffic, in which everything is a secret.
+
+
+def flask_value() -> str:
+    app = Flask("a_site")
+    app.secret_key = SESSION_SECRET
+    serializer = SecureCookieSessionInterface().get_signing_serializer(app)
+    assert serializer is not None
+    return str(serializer.dumps({"who": secret_of("login"), "csrf": secret_of("csrf")}))
+
+
+def starlette_value() -> str:
+    session = {"who": secret_of("login"), "csrf": secret_of("csrf")}
+    data = base64.b64encode(json.dumps(session).encode())
+    return TimestampSigner(SESSION_SECRET).sign(data).decode()
+
+
+def pyramid_value() -> str:
+    now = int(time.time())
+    session = {"who": secret_of("login"), "csrf": secret_of("csrf")}
+    serializer = SignedSerializer(SESSION_SECRET, "pyramid.session.", "sha512")
+    return str(serializer.dumps((now, now, session)).decode())
+
+
+def ticket_value() -> str:
+    login, csrf = secret_of("login"), secret_of("csrf")
+    ticket = AuthTicket(SESSION_SECRET, login, "0.0.0.0", user_data=csrf, hashalg="sha512")
+    return str(ticket.cookie_value())
+
+
+def token_value() -> str:
+    claims = {"who": secret_of("login"), "csrf": secret_of("csrf"), "exp": int(time.time()) + 600}
+    return jwt.encode(claims, SESSION_SECRET, "HS256")
+
+
+def basic_value() -> str:
+    return base64.b64encode(f"ann:{secret_of('basic')}".encode()).decode()
+
+
+def cookies() -> str:
+    return "; ".join(
+        [
+            f"{secret_of('cookie-name')}=1",
+            f"sid={secret_of('cookie')}",
+            f"sessionid={secret_of('django')}",
+            f"flask={flask_value()}",
+            f"starlette={starlette_value()}",
+            f"pyramid={pyramid_value()}",
+            f"auth_tkt={ticket_value()}",
+        ]
+    )
+
+
+def traffic(logged_in: bool = True) -> Iterator[Request]:
+    """Requests from all sides, made anew each time."""
+    for authorization in (f"Basic {basic_value()}", f"Bearer {token_value()}"):
+        for peer, via in ((ADDRESS, ""), (ADDRESS_6, ""), (PROXY, ADDRESS), (PROXY, ADDRESS_6)):
+            for agent in (secret_of("agent"), f"Spider {secret_of('crawler')} spider.com"):
+                headers = {
+                    "Cookie": cookies(),
+                    "Authorization": authorization,
+                    "User-Agent": agent,
+                    "X-Canary": secret_of("header"),
+                    "Referer": f"https://site.example/?{secret_of('referer')}",
+                    "Proxy-Authorization": f"Basic {secret_of('proxy-user')}",
+                    **({"X-Forwarded-For": via} if via else {}),
+                }
+                query = f"token={secret_of('query')}"
+                state: dict[str, object] = {
+                    "QUERY_STRING": query,
+                    "query_string": query.encode(),
+                    "PATH_INFO": f"/{secret_of('path')}",
+                    "path": f"/{secret_of('path')}",
+                    "canary.user": secret_of("environ"),
+                }
+                yield Request(
+                    [(name, value.encode()) for name, value in headers.items()],
+                    peer=peer,
+                    user=secret_of("login") if logged_in else None,
+                    session={"who": secret_of("login"), "csrf": secret_of("csrf")},
+                    state=state,
+                )
+
+
+def of_view(view: WsgiRequest) -> str:
+    """A source of the site's own, which reads all there is."""
+    return f"{view.header('cookie')} {view.user_agent} {view.address} {view.path}"
+
+
+SIGNED = [
+    *("flask-session:who@flask", "starlette-session:who@starlette", "pyramid-session:who@pyramid"),
+    *("auth-tkt", "bearer:who"),
+]
+SOURCES = [
+    *("header:X-Canary", "header:Authorization", "cookie:sid", "django-session", "ip", "visitor"),
+    *("user-agent", "session:who", "environ:canary.user", "scope:canary.user", "auth"),
+    *("tests.security.test_canary:of_view", *SIGNED),
+]
+both_wrappers = pytest.mark.parametrize("ask", [ask_wsgi, ask_asgi])
+
+
+@pytest.fixture
+def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
+    """Makes settings; in the end nothing is left of what ran with them."""
+    made = []
+
+    def make(identity: str, **given: object) -> Settings:
+        given = {"redis_url": valkey.url, "prefix": prefix, "secret": SECRET, **given}
+        given = {"session_secret": SESSION_SECRET, "trusted_proxies": "10.0.0.0/8", **given}
+        settings = Settings.from_env({}, identity=identity, flush_interval="3m", **given)
+        made.append(settings)
+        return settings
+
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "presence_middleware")
+    yield make
+    for settings in made:
+        recorder_for(settings).close()
+    _shared.cache_clear()
+
+
+class Left:
+    """What is left of some traffic, in which place."""
+
+    def __init__(self, ask: Ask, settings: Settings, requests: Iterable[Request]) -> None:
+        self.settings = settings
+        self._shown: list[str] = []
+        self.recorder = recorder_for(settings)
+        self.recorder.background = False  # its thread sleeps: all waits until we have looked
+        for other in set(live) - {self.recorder}:
+            other.begin()  # what it wrote for another test is no matter
+        self.identities = [ask(settings, request, self._inside) for request in requests]
+        self.waiting = found(texts_of(*buffers_of_this_process(self.recorder)))
+        """In memory, before anything is written."""
+        assert self.recorder.flush(), self.recorder.stats()
+        self.kept = found(texts_of(*buffers_of_this_process(self.recorder)))
+        """In memory, afterwards."""
+
+    def _inside(self, state: State) -> None:
+        """What a handler could print, in the middle of a request."""
+        visit, reader = state["presence_middleware.visit"], state["presence_middleware"]
+        self._shown += [f"{thing!r} {thing!s}" for thing in (visit, reader, visit.recorder)]
+
+    @property
+    def shown(self) -> set[str]:
+        """In the texts of objects."""
+        presence = Presence(self.settings)
+        wrapped: Any = [
+            module.PresenceMiddleware(lambda *_: None, settings=self.settings)
+            for module in (wsgi, asgi)
+        ]
+        chain = self.settings.identity
+        objects = [self.settings, self.recorder, self.recorder.stats(), presence, wrapped, chain]
+        texts = [f"{thing!r} {thing!s}" for thing in objects]
+        return found([*self._shown, *texts, *shown(*objects)])
+
+    @property
+    def in_redis(self) -> set[str]:
+        """In names and values."""
+        url = self.settings.redis_url.target
+        return found(dumped(url, self.settings.prefix))
+
+
+# ---- The search finds what is there.
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+    def method(self) -> None: ...
+
+
+def closing_over(held: object) -> Callable[[], object]:
+    return lambda: held
+
+
+def with_default(held: object) -> Callable[[], object]:
+    def function(held: object = held, *, other: object = None) -> None: ...
+
+    return function
+
+
+def cached(held: object) -> Callable[[object], object]:
+    call = functools.cache(lambda _: None)
+    call(held)
+    return call
+
+
+def generating(held: object) -> Iterator[object]:
+    def generate() -> Iterator[object]:
+        inner = held
+        yield 1
+        yield inner
+
+    generator = generate()
+    next(generator)
+    return generator
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        *(Slotted, closing_over, with_default, cached, generating, LookupError),
+        *(lambda held: {held: 1}, lambda held: {1: held}, lambda held: {"a": {held: 1}}),
+        *(lambda held: [(held,)], lambda held: {held}, lambda held: deque([held])),
+        *(lambda held: functools.partial(print, held), lambda held: Slotted(held).method),
+        *(lambda held: {held: 1}.get, lambda held: (b"a" + held.encode(), 1.0)),
+        *(lambda held: iter([held]), lambda held: [bytearray(held.encode())]),
+    ],
+)
+def test_the_search_finds_what_an_object_leads_to(hide: Callable[[str], object]) -> None:
+    secret = "".join(["canary-", "cookie-7f3a91"])
+    assert found(texts_of(hide(secret))) == {secret}
+    assert not found(texts_of(hide("".join(["canary-", "cookie-7f3a92"]))))
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+def test_the_search_knows_disguises(secret: str, before: str) -> None:
+    text = f"{before}{secret}&"
+    escaped = "".join(f"%{ord(letter):02X}" for letter in text)
+    encoded = (base64.b64encode(text.encode()), base64.urlsafe_b64encode(text.encode()))
+    for disguise in (text, text.upper(), quote(text), text.encode().hex(), escaped, *encoded):
+        assert secret in found([b"...", disguise, "..."])
+
+
+@both_wrappers
+def test_the_search_finds_what_a_raw_source_keeps(ask: Ask, site: Site) -> None:
+    agents = {secret_of("agent"), secret_of("crawler")}
+    left = Left(ask, site("user=user-agent:raw", bots="off"), traffic())
+    assert {identity and identity.id for identity in left.identities} > {secret_of("agent")}
+    assert left.waiting == left.kept == left.in_redis == agents
+
+
+# ---- And finds nothing.
+
+
+@both_wrappers
+@pytest.mark.parametrize("source", SOURCES)
+def test_nothing_is_left_of_what_is_hashed(
+    ask: Ask, source: str, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = Left(ask, site(f"user={source}:hashed, guest=visitor:hashed"), traffic())
+    assert "user" in {identity and identity.kind for identity in left.identities}
+    assert left.in_redis == set()
+    assert left.waiting == set()
+    assert left.kept == set()
+    assert left.shown == set()
+    assert found([caplog.text]) == set()
+
+
+@both_wrappers
+@pytest.mark.parametrize("store", STORES)
+def test_nothing_is_left_by_the_default_chain(
+    ask: Ask, store: str, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which has no secret to hash with before it has reached Redis."""
+    settings = site("user=auth, guest=visitor", secret="", store=store)
+    left = Left(ask, settings, traffic(logged_in=False))
+    assert {identity and identity.kind for identity in left.identities} == {None, "bot"}
+    assert ("bot", "Spider") in left.identities
+    assert recorder_for(settings).stats().flushed > 2
+    later = Left(ask, settings, traffic(logged_in=False))
+    assert {"guest", "bot"} == {identity and identity.kind for identity in later.identities}
+    for each in (left, later):
+        assert each.in_redis == each.waiting == each.kept == each.shown == set()
+    assert found([caplog.text]) == set()
+
+
+@both_wrappers
+@pytest.mark.parametrize("source", SIGNED)
+def test_of_a_session_nothing_is_left_but_the_id(
+    ask: Ask, source: str, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = Left(ask, site(f"user={source}, guest=visitor"), traffic())
+    assert ("user", secret_of("login")) in left.identities
+    assert left.in_redis == left.waiting == left.kept == {secret_of("login")}
+    assert left.shown == found([caplog.text]) == set()
+
+
+@both_wrappers
+def test_of_a_forged_session_nothing_is_left(
+    ask: Ask, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = ", ".join(f"user={source}" for source in SIGNED)
+    settings = site(f"{chain}, guest=visitor")
+    monkeypatch.setattr(sys.modules[__name__], "SESSION_SECRET", "a key that is not the site's own")
+    left = Left(ask, settings, traffic())
+    assert {identity and identity.kind for identity in left.identities} == {"guest", "bot"}
+    assert left.in_redis == left.waiting == left.kept == left.shown == set()
+    assert found([caplog.text]) == set()
+
+
+@both_wrappers
+def test_nothing_is_left_of_who_is_too_many(
+    ask: Ask, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = site("user=cookie:sid", max_members=1, bots="off")
+    many = [
+        Request([("Cookie", f"sid={secret_of('cookie')}{number}".encode())], peer=ADDRESS)
+        for number in range(150)
+    ]
+    left = Left(ask, settings, many)
+    assert left.recorder.stats().dropped
+    assert left.in_redis == left.waiting == left.kept == left.shown == set()
+    assert "more than 100 new guests from one address" in caplog.text
+    assert found([caplog.text]) == set()
+
+
+@both_wrappers
+@pytest.mark.parametrize("source", ["cookie:sid", "visitor", "header:Authorization"])
+def test_a_visit_that_is_over_holds_nothing(ask: Ask, source: str, site: Site) -> None:
+    """Although the site may keep it."""
+
+    def keep(state: State) -> None:
+        kept.append(state["presence_middleware.visit"])
+        assert found(texts_of(*kept)) >= {secret_of("cookie"), secret_of("agent"), ADDRESS}
+
+    kept: list[Visit] = []
+    ask(site(f"user={source}:hashed, guest=visitor"), next(traffic()), keep)
+    assert kept[0].is_over
+    assert kept[0] not in kept[0].recorder.open_visits
+    assert found(texts_of(*kept)) == set()
+
+
+# ---- Errors, and outages.
+
+PASSWORD = secret_of("basic")
+SHORT = "canary-7f3a91"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("secret", SHORT),
+        ("session_secret", f"-----BEGIN PUBLIC KEY-----\n{PASSWORD}"),
+        ("session_secret", f"-----BEGIN PRIVATE KEY-----\n{PASSWORD}\n-----END PRIVATE KEY-----"),
+        ("redis_url", f"redis://ann:{PASSWORD}@localhost:port/0"),
+        ("redis_url", f"redis://ann:{PASSWORD}@localhost:6379/zero"),
+        ("redis_url", f"redis://:{PASSWORD}@:6379/0"),
+        ("redis_url", f"redis:/ann:{PASSWORD}@localhost"),
+        ("redis_url", f"ann:{PASSWORD}@localhost"),
+        ("redis_url", f"http://ann:{PASSWORD}@localhost"),
+        ("redis_url", f"redis://ann:a/{PASSWORD}@localhost:6379/0"),
+        ("redis_url", f"redis://ann:a?{PASSWORD}@localhost:6379/0"),
+        ("redis_url", f"redis://ann:a#{PASSWORD}@localhost:6379/0"),
+        ("redis_url", f"redis://ann:[{PASSWORD}@localhost:6379/0"),
+        ("redis_url", f"redis://localhost/0?passwort={PASSWORD}"),
+        ("redis_url", f"redis://localhost/0?{PASSWORD}"),
+        ("redis_url", f"unix:?password={PASSWORD}"),
+    ],
+)
+def test_a_wrong_setting_is_named_without_its_secret(name: str, value: str) -> None:
+    given: dict[str, Any] = {name: value, "window": "never"}
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({}, **given)
+    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value.problems)
+    assert f"PRESENCE_{name.upper()}=" in told
+    assert "PRESENCE_WINDOW='never'" in told
+    assert SHORT not in told
+    assert found([told]) == set()
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({f"PRESENCE_{name.upper()}": value})
+    assert SHORT not in str(caught.value)
+    assert found([str(caught.value)]) == set()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://ann:{PASSWORD}@localhost:1/0",
+        f"rediss://:{PASSWORD}@localhost:1/0",
+        f"redis://localhost:1/0?username=ann&password={PASSWORD}",
+        f"redis://localhost:1/0?ssl_ca_data={PASSWORD}",
+        f"unix:///no/such/socket?password={PASSWORD}",
+        f"redis://ann:{PASSWORD}@no.such.host.invalid/0",
+        "{valkey}?password=" + PASSWORD,
+        "{valkey}?username=ann&password=" + PASSWORD,
+    ],
+)
+def test_an_outage_tells_no_password_and_nobody(
+    url: str, valkey: Server, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = url.replace("{valkey}", valkey.url)
+    chain = "user=user-agent:raw, guest=ip:raw"
+    settings = site(chain, redis_url=url, bots="off", trusted_proxies="")
+    for ask in (ask_wsgi, ask_asgi):
+        for request in traffic():
+            ask(settings, request)
+    recorder = recorder_for(settings)
+    assert not recorder.flush()
+    assert recorder.stats().pending
+    assert recorder.stats().last_error
+    with pytest.raises(PresenceUnavailable) as caught:
+        Presence(settings).online()
+    recorder.close()
+    told = ["".join(traceback.format_exception(caught.value)), caplog.text]
+    objects = [settings, recorder, recorder.stats(), caught.value, Presence(settings)]
+    told += [f"{thing!r} {thing!s}" for thing in objects]
+    assert "cannot record who is online" in caplog.text
+    assert "shutting down with" in caplog.text
+    assert found([*told, *shown(*objects)]) == set()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_key_of_another_type_tells_nobody(
+    store: str, valkey: Server, prefix: str, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        minute = int(time.time()) // 60
+        for taken in ("seen", *(f"{kind}:{minute + near}" for kind in "mh" for near in (-1, 0, 1))):
+            client.set(f"{prefix}:user:{taken}", "a site's own", ex=600)
+        settings = site("user=user-agent:raw", bots="off", store=store)
+        recorder = recorder_for(settings)
+        for request in traffic():
+            ask_wsgi(settings, request)
+        assert not recorder.flush()
+        client.delete(*client.keys(f"{prefix}:*"))
+    assert "WRONGTYPE" in caplog.text
+    assert prefix not in f"{caplog.text}{recorder.stats()}"  # nor any other word of the command
+    assert found([caplog.text, str(recorder.stats())]) == set()
+
+
+class Quoting(dict[str, Any]):
+    """An environ that is none, and says what it has."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key == "PATH_INFO":
+            raise LookupError(secret_of("path"))
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        Quoting(),
+        {"PATH_INFO": secret_of("path").encode()},
+        {"HTTP_SEC_PURPOSE": [secret_of("header")]},
+        {"HTTP_COOKIE": {secret_of("cookie"): 1}},
+        {"HTTP_X_FORWARDED_FOR": (ADDRESS,), "REMOTE_ADDR": PROXY},
+    ],
+)
+def test_a_request_that_cannot_be_read_is_not_quoted(
+    environ: dict[str, Any], site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = recorder_for(site("user=cookie:sid, guest=visitor"))
+    WsgiVisit(recorder, environ).end()
+    assert "a request could not be read" in caplog.text
+    assert found([caplog.text]) == set()
+
+
+def test_settings_show_no_secret(site: Site) -> None:
+    given = {"redis_url": f"redis://ann:{PASSWORD}@h/0?password={PASSWORD}", "secret": PASSWORD}
+    settings = Settings.from_env({}, session_secret=f"{PASSWORD}, {PASSWORD}-2", **given)
+    objects = [settings, Recorder(settings), Presence(settings)]
+    assert found([f"{thing!r} {thing!s} {thing}" for thing in objects]) == set()
+    assert found(shown(*objects)) == set()
+    assert settings.secret == PASSWORD
+
+
+# ---- A real server.
+
+
+def served(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    """A site that looks into its own memory."""
+    left: set[str] = set()
+    if environ["PATH_INFO"] == "/left":
+        recorder = environ["presence_middleware.visit"].recorder
+        recorder.flush()
+        left = found(texts_of(*buffers_of_this_process(recorder)))
+        left |= found(shown(recorder, environ["presence_middleware"]))
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps(sorted(left)).encode()]
+
+
+SERVED = """
+import logging
+logging.basicConfig(level=logging.DEBUG)
+from presence_middleware.wsgi import PresenceMiddleware
+from presence_middleware.wsgi import WsgiVisit
+from tests.security.test_canary import served
+application = PresenceMiddleware(served)
+"""
+
+
+@pytest.mark.parametrize(
+    ("identity", "kept"),
+    [
+        ("user=cookie:sid, guest=visitor", []),
+        ("user=user-agent:raw, guest=visitor", ["agent", "crawler"]),  # it would be found
+    ],
+)
+def test_gunicorn_keeps_nothing(
+    identity: str, kept: list[str], valkey: Server, prefix: str, tmp_path: Path
+) -> None:
+    (tmp_path / "canary_site.py").write_text(SERVED)
+    variables = {
+        "PRESENCE_REDIS_URL": valkey.url,
+        "PRESENCE_PREFIX": prefix,
+        "PRESENCE_IDENTITY": identity,
+        "PRESENCE_SECRET": SECRET,
+        "PRESENCE_TRUSTED_PROXIES": "127.0.0.1",
+        "PRESENCE_BOTS": "off",
+    }
+    server = WebServer(gunicorn("canary_site:application"), tmp_path, tmp_path / "log", **variables)
+    with server, server.client("plain") as client:
+        for request in traffic():
+            headers = [(name, value.decode()) for name, value in request.headers]
+            headers += [("X-Forwarded-For", f"{request.peer}")] if request.peer != PROXY else []
+            path = f"/{secret_of('path')}?token={secret_of('query')}"
+            client.get(path, headers=headers).raise_for_status()
+            without = [pair for pair in headers if pair[0] != "Cookie"]
+            client.get(path, headers=without).raise_for_status()
+        secrets = sorted(map(secret_of, kept))
+        assert client.get("/left").json() == secrets
+        assert sorted(found(dumped(valkey.url, prefix))) == secrets
+        assert server.stop() == 0
+        assert found([server.output]) == set()
+    assert sorted(found(dumped(valkey.url, prefix))) == secrets

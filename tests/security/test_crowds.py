@@ -1,0 +1,241 @@
+"""People, guests and bots of real traffic, as a count of it by other means has them.
+
+Nothing here is asked of the package but what it answers: the log, the crawlers among the
+User-Agents, what is no visit and who is online are each worked out anew, the slow way.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from crawleruseragents import CRAWLER_USER_AGENTS_DATA
+
+from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware.identity import bots
+from tests.support.backends import Server
+from tests.support.timed_site import Clock, get
+
+LOG = Path(__file__).parents[3] / "shared" / "data" / "apache_access.log"
+MACHINES = ["favicon.ico", "robots.txt", "health", "healthz", "livez", "readyz", "ping", "metrics"]
+PATTERNS = [re.compile(entry["pattern"]) for entry in CRAWLER_USER_AGENTS_DATA]
+WINDOWS = (600.0, 60.0, 333.3)
+PREFETCHED = 11  # every so many requests, one that a browser made ahead
+LATE = 2  # of those who are logged in, every so many by a handler
+
+Who = tuple[str, str]
+Ask = Callable[["Request"], None]
+
+
+class Request(NamedTuple):
+    """A request of the log, and what a site would know besides."""
+
+    number: int
+    at: float
+    address: str
+    method: str
+    path: str
+    query: str
+    agent: str
+    login: str
+    is_prefetch: bool
+
+    @property
+    def is_late(self) -> bool:
+        """Whether only a handler finds out about the login."""
+        return self.number % LATE == 0
+
+
+def read_log() -> Iterator[Request]:
+    for number, line in enumerate(LOG.read_text().splitlines()):
+        before, asked, _, _, _, agent, _ = line.split('"')
+        address, _, _, moment = before.strip().split(" ", 3)
+        at = datetime.strptime(moment, "[%d/%b/%Y:%H:%M:%S %z]").timestamp()
+        method, target, _ = asked.split(" ")
+        path, _, query = target.partition("?")
+        last = int(address.rpartition(".")[2])
+        login = f"user{last}" if last % 5 == 0 else ""  # some have several addresses
+        is_prefetch = number % PREFETCHED == 0
+        agent = "" if agent == "-" else agent
+        yield Request(number, at, address, method, path, query, agent, login, is_prefetch)
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    if not LOG.exists():
+        pytest.skip("the log ../shared/data/apache_access.log is not beside this repository")
+    return list(read_log())
+
+
+@cache
+def crawler(agent: str) -> str:
+    """The name of the first crawler in a User-Agent: each pattern of the list is tried alone."""
+    found = [
+        (match.start(), place, match[0])
+        for place, pattern in enumerate(PATTERNS)
+        if (match := pattern.search(agent))
+    ]
+    return min(found)[2].strip("()/:;,+- ") if found else ""
+
+
+class Crowds:
+    """Who was there when, by kind."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, dict[str, float]] = defaultdict(dict)
+        self.minutes: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+
+    def saw(self, request: Request) -> None:
+        parts = request.path.split("/")
+        is_machine = len(parts) == 2 and parts[0] == "" and parts[1] in MACHINES
+        if is_machine or request.is_prefetch:
+            return
+        kind, id = self._who(request)
+        self.last[kind][id] = max(request.at, self.last[kind].get(id, 0.0))
+        self.minutes[kind][int(request.at) // 60].add(id)
+
+    def _who(self, request: Request) -> Who:
+        if request.login:
+            return "user", request.login
+        if name := crawler(request.agent):
+            return "bot", name
+        return "guest", f"{request.address} {request.agent}"
+
+    def online(self, kind: str, now: float, window: float) -> dict[str, float]:
+        """Exactly: newer than the window is long."""
+        return {id: at for id, at in self.last[kind].items() if now - at < window}
+
+    def touched(self, kind: str, now: float, window: float) -> set[str]:
+        """Of every minute that the window has a part in."""
+        first = int(now - window) // 60
+        return {id for minute, ids in self.minutes[kind].items() if minute >= first for id in ids}
+
+
+def hello(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    if login := environ.get("site.login"):
+        environ["presence_middleware.visit"].identify(login)
+    return [b"hello"]
+
+
+async def ahello(scope: asgi.Scope, receive: Any, send: Any) -> None:
+    if login := scope.get("site.login"):
+        scope["presence_middleware.visit"].identify(login)
+
+
+def asks_wsgi(settings: Settings, clock: Clock) -> tuple[wsgi.PresenceMiddleware, Ask]:
+    app = wsgi.PresenceMiddleware(hello, settings=settings, clock=clock)
+
+    def ask(request: Request) -> None:
+        environ = {
+            **{"REMOTE_ADDR": request.address, "REQUEST_METHOD": request.method},
+            **{"PATH_INFO": request.path, "QUERY_STRING": request.query},
+        }
+        environ |= {"HTTP_USER_AGENT": request.agent} if request.agent else {}
+        environ |= {"HTTP_SEC_PURPOSE": "prefetch"} if request.is_prefetch else {}
+        if request.login:
+            environ["site.login" if request.is_late else "REMOTE_USER"] = request.login
+        get(app, **environ)
+
+    return app, ask
+
+
+def asks_asgi(settings: Settings, clock: Clock) -> tuple[asgi.PresenceMiddleware, Ask]:
+    app: Any = asgi.PresenceMiddleware(ahello, settings=settings, clock=clock)
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    def ask(request: Request) -> None:
+        headers = [(b"user-agent", request.agent.encode())] if request.agent else []
+        headers += [(b"sec-purpose", b"prefetch")] if request.is_prefetch else []
+        scope = {
+            **{"type": "http", "method": request.method, "path": request.path},
+            **{"query_string": request.query.encode(), "headers": headers},
+            **{"client": (request.address, 1)},
+        }
+        if request.login:
+            scope["site.login" if request.is_late else "user"] = request.login
+        with suppress(StopIteration):  # nothing in it waits: it is over at once, without a loop
+            app(scope, never, never).send(None)
+
+    return app, ask
+
+
+def check(presence: Presence, crowds: Crowds, settings: Settings, now: float) -> None:
+    """Asks everything that the settings let one ask, of every window."""
+    for window in WINDOWS:
+        at = (now, window)
+        counts = presence.counts(window=window)
+        assert list(counts) == ["user", "guest", "bot"]
+        for kind, count in counts.items():
+            if settings.store_of(kind) == "hyperloglog":
+                expected = len(crowds.touched(kind, now, window))
+                assert count == pytest.approx(expected, rel=0.03, abs=2), (kind, *at)
+                continue
+            online = crowds.online(kind, now, window)
+            assert count == len(online), (kind, *at)
+            listed = presence.online(kind, limit=None, window=window)
+            times = [who.last_seen.timestamp() for who in listed if who.last_seen]
+            assert times == sorted(online.values(), reverse=True), (kind, *at)
+            if kind != "guest":  # whose ids are hashed
+                assert {who.id for who in listed} == set(online), (kind, *at)
+
+
+@pytest.mark.parametrize("asks", [asks_wsgi, asks_asgi])
+@pytest.mark.parametrize("store", ["", "bot=sorted-set"])
+def test_people_guests_and_bots_are_those_of_an_independent_count(
+    *,
+    asks: Any,
+    store: str,
+    valkey: Server,
+    prefix: str,
+    requests: list[Request],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bots, "LOOKUPS", 10**9)  # a replay has days of new crawlers in a second
+    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+    settings = Settings.from_env({**variables, "PRESENCE_STORE": store})
+    clock, crowds, checkpoints = Clock(0), Crowds(), 0
+    app, ask = asks(settings, clock)
+    presence = Presence(settings, clock=clock)
+    newest = 0.0
+    for request, following in zip(requests, [*requests[1:], None], strict=True):
+        clock.now = request.at
+        ask(request)
+        crowds.saw(request)
+        newest = max(newest, request.at)
+        ends = following is None or following.at - request.at > 1200
+        moments = [newest] if request.number % 23 == 0 else []
+        moments += [newest + later for later in (0, 0.5, 59, 60, 300, 599, 601)] if ends else []
+        for moment in moments:
+            clock.now = moment
+            assert app.recorder.flush(), app.recorder.stats()
+            check(presence, crowds, settings, moment)
+            checkpoints += 1
+    stats = app.recorder.stats()
+    app.recorder.close()
+    assert checkpoints > 400
+    assert stats.dropped == {}, "no address has more guests than it may"
+    assert {kind: len(crowds.last[kind]) > 20 for kind in crowds.last} == {
+        **{"user": True, "guest": True, "bot": True}
+    }
+
+
+def test_the_log_has_all_that_is_told_apart(requests: list[Request]) -> None:
+    """Else the count above proves less than it says."""
+    crawled = [request for request in requests if crawler(request.agent)]
+    assert len(crawled) > 1000
+    assert any(request.login for request in crawled), "a login wins over a crawler"
+    assert sum(request.path[1:] in MACHINES for request in requests) > 400
+    assert any(request.query for request in requests)
+    assert any(not request.agent for request in requests)
+    guests: dict[str, set[str]] = defaultdict(set)
+    for request in requests:
+        guests[request.address].add(request.agent)
+    assert max(map(len, guests.values())) < 100, "an address may bring so many guests"

@@ -1,0 +1,318 @@
+"""A flood of forged guests: it costs little room, and nobody who was there before is lost to it."""
+
+import gc
+import os
+import random
+import signal
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import crawleruseragents
+import pytest
+import redis
+
+from presence_middleware import Identity, Presence, Settings, wsgi
+from presence_middleware.identity import bots, guests
+from presence_middleware.identity.bots import LOOKUPS, Crawlers
+from presence_middleware.recorder import Stats
+from presence_middleware.recorder.buffer import Buffer
+from presence_middleware.request import WsgiRequest
+from presence_middleware.stores import moment_of
+from tests.support.backends import Server, wait_until
+from tests.support.timed_site import WINDOW, Clock
+
+FEW = 30_000
+MANY = 1_000_000
+SIZES = pytest.mark.parametrize("flood", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+
+MOST_MEMBERS = 2000
+MOST_PENDING = 800
+MOST_REMEMBERED = 500
+A_ROUND = 1000  # requests between two writes: more than may wait
+LASTS = 3 * WINDOW
+ASK_EVERY = WINDOW / 10  # how often those who are really there ask
+
+GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+
+Request = dict[str, str]
+Forge = Callable[[int], Request]
+
+
+def address(n: int) -> str:
+    """One of sixteen million, and no private one."""
+    return f"23.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}"
+
+
+def cookies(n: int) -> Request:
+    return {"REMOTE_ADDR": address(n // 20_000), "HTTP_COOKIE": f"sid=forged{n}"}
+
+
+def user_agents(n: int) -> Request:
+    return {"REMOTE_ADDR": address(n // 50), "HTTP_USER_AGENT": f"Forged/{n} (really)"}
+
+
+def addresses(n: int) -> Request:
+    return {"REMOTE_ADDR": address(n), "HTTP_USER_AGENT": "Forged/1.0"}
+
+
+FLOODS = pytest.mark.parametrize("forge", [cookies, user_agents, addresses])
+USERS = [{"REMOTE_ADDR": f"9.9.9.{n}", "REMOTE_USER": f"user{n}"} for n in range(10)]
+GUESTS = [
+    {"REMOTE_ADDR": f"8.8.8.{n}", "HTTP_USER_AGENT": f"Real/{n}", "HTTP_COOKIE": f"sid=real{n}"}
+    for n in range(10)
+]
+
+
+KINDS = ("user", "guest")
+PEOPLE = (*USERS, *GUESTS)
+
+
+def app(environ: dict[str, Any], start_response: object) -> list[bytes]:
+    return []
+
+
+class Flooded:
+    """A site under the WSGI wrapper, a clock, and those who are really there."""
+
+    def __init__(
+        self, server: Server, prefix: str, forge: Forge, *, flush_interval: str = "3m"
+    ) -> None:
+        """With that interval, the test says when it is time to write."""
+        source = "cookie:sid" if forge is cookies else "visitor"
+        self.settings = Settings.from_env(
+            {},
+            redis_url=server.url,
+            prefix=prefix,
+            identity=f"user=auth, guest={source}",
+            secret="0123456789abcdef",
+            max_members=MOST_MEMBERS,
+            max_pending=MOST_PENDING,
+            flush_interval=flush_interval,
+        )
+        self.redis = redis.Redis.from_url(server.url)
+        self.clock = Clock()
+        self._wrapped = wsgi.PresenceMiddleware(app, settings=self.settings, clock=self.clock)
+        self.recorder = self._wrapped.recorder
+        self.presence = Presence(self.settings, clock=self.clock)
+        self._asked, self._random = 0, random.Random(7)
+        found = [self.ask(request) for request in PEOPLE]
+        self.people = {
+            kind: [who.id for who in found if who and who.kind == kind] for kind in KINDS
+        }
+        assert [len(ids) for ids in self.people.values()] == [len(USERS), len(GUESTS)]
+        assert self.recorder.flush()
+
+    def ask(self, request: Request) -> Identity | None:
+        """One request; who it was found to be from."""
+        environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", **request}
+        self._wrapped(environ, lambda *_: list[bytes]().append)
+        found: Identity | None = environ["presence_middleware.visit"].identity
+        return found
+
+    def ask_now_and_then(self, later: float) -> None:
+        """Time goes on, and those who are really there ask every so often, not quite in step."""
+        self.clock.now += later
+        if self._random.random() < later * len(PEOPLE) / ASK_EVERY:
+            self.ask(PEOPLE[self._asked % len(PEOPLE)])
+            self._asked += 1
+
+    def missing(self) -> list[str]:
+        """Who of them is not online."""
+        online = {
+            id for kind in KINDS for id in self.presence.online_among(self.people[kind], kind)
+        }
+        return [id for ids in self.people.values() for id in ids if id not in online]
+
+    def stats(self) -> Stats:
+        """The counters, which add up, whatever was dropped."""
+        found = self.recorder.stats()
+        dropped = sum(found.dropped.values())
+        assert found.recorded == found.coalesced + found.flushed + found.pending + dropped
+        return found
+
+    def used_memory(self) -> int:
+        """Bytes that the server uses."""
+        return int(self.redis.info("memory")["used_memory"])
+
+    def members(self) -> int:
+        """The members of the largest key."""
+        found = self.redis.scan_iter(match=f"{self.settings.prefix}:*:seen", count=1000)
+        return max(int(self.redis.zcard(key)) for key in found)
+
+    def close(self) -> None:
+        self.recorder.close()
+        self.redis.close()
+
+
+def held() -> int:
+    """Bytes that this process holds in objects of Python's."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Memory is measured."""
+    tracemalloc.start(1)
+    yield
+    tracemalloc.stop()
+
+
+@SIZES
+@FLOODS
+@pytest.mark.timeout(170)
+@pytest.mark.usefixtures("traced")
+def test_a_flood_takes_little_room_and_pushes_nobody_out(
+    valkey: Server, prefix: str, forge: Forge, flood: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "REMEMBERED", MOST_REMEMBERED)
+    monkeypatch.setattr(guests, "FILTER_BITS", 100 * MOST_REMEMBERED)
+    monkeypatch.setattr(guests, "COUNTED", MOST_REMEMBERED)
+    site = Flooded(valkey, prefix, forge)
+    server, process = site.used_memory(), held()
+    for n in range(flood):
+        site.ask_now_and_then(LASTS / flood)
+        site.ask(forge(n))
+        if n % A_ROUND == 0:
+            assert site.stats().pending <= MOST_PENDING
+            site.recorder.run_once()  # what the thread does now and then
+            assert site.missing() == [], f"after {n} requests"
+            assert site.members() <= MOST_MEMBERS
+    assert site.used_memory() - server < 1_000_000
+    assert held() - process < 1_000_000
+    dropped = site.stats().dropped
+    assert sum(dropped.values()) > flood / 2, "it was a flood"
+    assert ({"quota"} if forge is cookies else {"members", "full"}) <= dropped.keys()
+    site.close()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A server that the test may stop."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    os.kill(server.process.pid, signal.SIGCONT)
+    server.stop()
+
+
+def hang(server: Server) -> None:
+    os.kill(server.process.pid, signal.SIGSTOP)
+
+
+def go_on(server: Server) -> None:
+    os.kill(server.process.pid, signal.SIGCONT)
+
+
+def failures(site: Flooded) -> int:
+    """How often in a row the thread has tried in vain."""
+    return site.recorder.health.failures("")
+
+
+@pytest.mark.parametrize(
+    ("stop", "start"), [(hang, go_on), (Server.stop, Server.start)], ids=["hung", "killed"]
+)
+def test_a_flood_while_redis_is_away_is_bounded_and_loses_nobody_who_waits(
+    own_server: Server,
+    prefix: str,
+    stop: Callable[[Server], None],
+    start: Callable[[Server], None],
+) -> None:
+    site = Flooded(own_server, prefix, addresses, flush_interval="0.05s")
+    stop(own_server)
+    site.clock.now += WINDOW / 2
+    for request in PEOPLE:
+        site.ask(request)
+    forged, most = 0, 0
+    # The thread tries again and again meanwhile: what it holds in its hands waits as well.
+    while forged < FEW or failures(site) < 3:
+        site.ask(addresses(forged))
+        forged += 1
+        most = max(most, site.recorder.stats().pending)
+    site.clock.now += WINDOW / 4
+    for request in PEOPLE:
+        site.ask(request)
+    asked = moment_of(site.clock.now)
+    site.clock.now += WINDOW / 2
+    start(own_server)
+    wait_until(site.recorder.flush)
+    assert site.missing() == []
+    for kind, ids in site.people.items():
+        assert {site.presence.last_seen(id, kind) for id in ids} == {asked}, "the known refresh"
+    assert most <= MOST_PENDING
+    assert site.stats().dropped["full"] > 0
+    site.close()
+
+
+def test_whoever_is_just_being_written_is_refreshed_when_the_rest_is_full() -> None:
+    """The write may fail: then it is the newest sighting of him that must wait."""
+    buffer, who = Buffer(limit=3), ("user", "ann")
+    buffer.put(who, 1.0, 1.0)
+    buffer.take(3)
+    for n in range(10):
+        buffer.put(("guest", f"forged{n}"), 1.0, 1.0)
+    assert buffer.pending == 3
+    buffer.put(who, 2.0, 2.0)
+    buffer.restore()
+    assert buffer.pending <= 3
+    assert {seen.who: seen.last_seen for seen in buffer.take(3)}[who] == 2.0
+
+
+# Crawlers: how often the list is looked through, never how long it takes.
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The User-Agents that were looked up in the list."""
+    found: list[str] = []
+    is_crawler = crawleruseragents.is_crawler
+
+    def counted(user_agent: str) -> bool:
+        found.append(user_agent)
+        return bool(is_crawler(user_agent))
+
+    monkeypatch.setattr(crawleruseragents, "is_crawler", counted)
+    return found
+
+
+def test_a_flood_of_user_agents_is_looked_up_within_the_budget(
+    valkey: Server, prefix: str, lookups: list[str]
+) -> None:
+    started = time.monotonic()
+    site = Flooded(valkey, prefix, user_agents)
+    crawler = {"REMOTE_ADDR": "66.249.66.1", "HTTP_USER_AGENT": GOOGLEBOT}
+    assert site.ask(crawler) == ("bot", "Googlebot")
+    for n in range(FEW):
+        site.ask(user_agents(n))
+        if n % 100 == 0:
+            assert site.ask(crawler) == ("bot", "Googlebot")
+    assert lookups.count(GOOGLEBOT) == 1
+    assert len(lookups) <= LOOKUPS * (time.monotonic() - started + 2)
+    site.close()
+
+
+def test_the_budget_of_look_ups_comes_back_with_each_second(lookups: list[str]) -> None:
+    clock = Clock()
+    crawlers = Crawlers(clock)
+    for n in range(10 * 1000):
+        clock.now += 0.01
+        crawlers(WsgiRequest({"HTTP_USER_AGENT": f"Forged/{n}"}))
+    assert 98 * LOOKUPS <= len(lookups) <= 101 * LOOKUPS
+
+
+@pytest.mark.parametrize("forged", ["Forged/{}", "Googlebot/2.1 (no {})", "{}bot/1.0 (+http://x)"])
+def test_whoever_was_known_for_a_crawler_stays_one_in_a_flood(
+    forged: str, lookups: list[str]
+) -> None:
+    """Also when what floods in calls itself a crawler: its budget goes on long enough for that."""
+    clock = Clock()
+    crawlers, known = Crawlers(clock), WsgiRequest({"HTTP_USER_AGENT": GOOGLEBOT})
+    assert crawlers(known) == "Googlebot"
+    for n in range(20_000):
+        clock.now += 0.01
+        crawlers(WsgiRequest({"HTTP_USER_AGENT": forged.format(n)}))
+        if n % 7 == 0:
+            assert crawlers(known) == "Googlebot", f"after {n} requests"
+    assert len(crawlers._crawlers) + len(crawlers._others) <= 2 * bots.REMEMBERED

@@ -1,0 +1,285 @@
+"""What each command of `presence` answers to a script: lines, JSON, statuses."""
+
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from inspect import signature
+from typing import Any
+
+import click
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from presence_middleware import Presence, Settings
+from presence_middleware.backend import Backend
+from presence_middleware.cli.commands import presence as command
+from tests.support.backends import Server
+from tests.support.servers import environment
+
+WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
+SHOWN = r"\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
+COMMANDS = sorted(command.commands)
+# Those that ask Redis, and what they want to be told.
+ASKING = {
+    "count": [],
+    "online": [],
+    "seen": ["ann"],
+    "friends": ["set"],
+    "history": [],
+    "peak": [],
+    "leave": ["ann"],
+    "forget": ["ann", "--yes"],
+}
+
+# Before click 8.2, the two outputs are one unless asked for apart.
+APART: Any = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+
+
+class Script:
+    """A script with the settings of a site."""
+
+    def __init__(self, variables: dict[str, str]) -> None:
+        self.variables = variables
+
+    def __call__(self, *arguments: str, **variables: str) -> Result:
+        environ = {**self.variables, **variables}
+        return CliRunner(**APART).invoke(command, arguments, env=environ, prog_name="presence")
+
+    def says(self, *arguments: str) -> str:
+        ended = self(*arguments)
+        assert ended.exit_code == 0, ended.output
+        return ended.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def script(variables: dict[str, str]) -> Script:
+    return Script(variables)
+
+
+def record(variables: dict[str, str], *counts: int) -> list[datetime]:
+    """Writes samples of minutes ten minutes ago, as the site does; returns their times."""
+    backend = Backend(Settings.from_env(variables))
+    first = int(time.time() // 60) - 10
+    for minute, count in enumerate(counts, first):
+        backend.driver.run(backend.history.record(minute, {"user": count}))
+    return [datetime.fromtimestamp((first + n) * 60, UTC) for n in range(len(counts))]
+
+
+def iso(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_whether_somebody_is_online_is_a_status(script: Script, presence: Presence) -> None:
+    presence.touch("ann")
+    presence.touch("ann", "guest")
+    seen = str(iso(presence.last_seen("ann") or datetime.min))
+    found = script("seen", "ann")
+    assert found.exit_code == 0
+    assert found.stdout.startswith("online\t")
+    assert found.stdout.endswith(f" ago\t{seen}\n")
+    known = {"kind": "user", "id": "ann", "online": True, "last_seen": seen}
+    assert script.json("seen", "ann") == known
+    presence.leave("ann")
+    assert script("seen", "ann").exit_code == 1
+    assert script("seen", "ann").stdout.startswith("offline\t")
+    assert script.json("seen", "ann")["online"] is False
+    assert script("seen", "ann", "--kind", "guest").exit_code == 0
+    never = script("seen", "bob")
+    assert (never.exit_code, never.stdout) == (1, "never seen\n")
+    assert script.json("seen", "bob")["last_seen"] is None
+
+
+def test_the_window_of_a_question(script: Script, presence: Presence) -> None:
+    presence.touch("ann")
+    time.sleep(0.02)
+    for arguments in (["count"], ["online"], ["seen", "ann"], ["friends", "set"]):
+        assert script(*arguments, "--window", "99d").exit_code == 2
+    assert script.says("count", "--window", "0.01s") == "0\n"
+    assert script("seen", "ann", "--window", "0.01s").exit_code == 1
+
+
+def test_friends_are_those_at_a_key(
+    script: Script, presence: Presence, valkey: Server, prefix: str
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.sadd(f"{prefix}:friends", "ann", "bob", WILD)
+    presence.touch("ann")
+    presence.touch(WILD)
+    key = f"{prefix}:friends"
+    assert script.says("friends", key) == f"{SHOWN}\nann\n"
+    assert script.json("friends", key) == {"kind": "user", "key": key, "online": [WILD, "ann"]}
+    assert script.says("friends", key, "--kind", "guest") == ""
+
+
+def test_counts_and_lists_as_json(script: Script, presence: Presence) -> None:
+    presence.touch(WILD)
+    assert script.json("count") == {"kind": "user", "count": 1}
+    assert script.json("count", "guest") == {"kind": "guest", "count": 0}
+    answer = script.says("online", "--json")
+    assert answer.isascii()
+    assert answer.count("\n") == 1
+    (found,) = json.loads(answer)["online"]
+    assert found == {"id": WILD, "last_seen": iso(presence.last_seen(WILD) or datetime.min)}
+
+
+def test_who_leaves_is_offline_and_who_is_forgotten_is_unknown(
+    script: Script, presence: Presence
+) -> None:
+    presence.touch("ann")
+    presence.touch("ann", "guest")
+    assert script.says("leave", "ann") == ""
+    assert not presence.is_online("ann")
+    assert presence.is_online("ann", "guest")
+    asked = script("forget", "ann")
+    assert asked.exit_code == 2
+    assert "--yes" in asked.stderr
+    assert presence.last_seen("ann")
+    assert script.says("forget", "ann", "--yes") == ""
+    assert presence.last_seen("ann") is None
+    assert script.says("forget", "ann", "--kind", "guest", "--yes") == ""
+    assert presence.last_seen("ann", "guest") is None
+
+
+def test_history_is_a_line_a_minute(script: Script, variables: dict[str, str]) -> None:
+    assert script.says("history") == ""
+    times = record(variables, 3, 7, 5)
+    lines = [f"{iso(at)}\t{count}" for at, count in zip(times, (3, 7, 5), strict=True)]
+    assert script.says("history").splitlines() == lines
+    assert script.says("history", "--hours", "0.1") == ""
+    assert script.says("history", "--kind", "guest") == ""
+    samples = [{"at": iso(at), "count": n} for at, n in zip(times, (3, 7, 5), strict=True)]
+    assert script.json("history") == {"kind": "user", "samples": samples}
+    for hours in ("0", "-1", "inf", "nan", "1e9"):
+        assert script("history", "--hours", hours).exit_code == 2
+
+
+def test_the_peak_until_it_is_reset(script: Script, variables: dict[str, str]) -> None:
+    none = script("peak")
+    assert (none.exit_code, none.stdout) == (1, "")
+    assert script.json("peak") == {"kind": "user", "count": None, "at": None}
+    _, at, _ = record(variables, 3, 7, 5)
+    assert script.says("peak").split("\t")[::2] == ["7", f"{iso(at)}\n"]
+    assert script.json("peak") == {"kind": "user", "count": 7, "at": iso(at)}
+    assert script("peak", "--reset").exit_code == 2
+    assert script.says("peak", "--reset", "--kind", "guest", "--yes") == ""
+    assert script("peak").exit_code == 0
+    assert script.says("peak", "--reset", "--yes") == ""
+    assert script("peak").exit_code == 1
+
+
+def test_config_tells_all_settings_and_no_secret(script: Script) -> None:
+    secret = "canary-secret-of-config"
+    url = f"redis://user:{secret}@localhost:1/0"
+    given = {"PRESENCE_REDIS_URL": url, "PRESENCE_SECRET": secret, "PRESENCE_WINDOW": "90"}
+    told = script("config", **given)
+    assert told.exit_code == 0
+    assert secret not in told.output
+    lines = [line.split("\t") for line in told.stdout.splitlines()]
+    assert ["PRESENCE_WINDOW", "1m 30s", "environment"] in lines
+    assert ["PRESENCE_SECRET", "***", "environment"] in lines
+    assert ["PRESENCE_STORE", "*=sorted-set, bot=hyperloglog", "default"] in lines
+    found = json.loads(script("config", "--json", **given).stdout)
+    assert [[name, each["value"], each["from"]] for name, each in found.items()] == lines
+    assert script("config", PRESENCE_WINDOW="soon").exit_code == 2
+
+
+def test_the_doctor_as_json(script: Script, presence: Presence, valkey: Server) -> None:
+    presence.touch("ann")
+    sound = script.json("doctor")
+    assert sound["is_right"] is True
+    assert sound["settings"]["PRESENCE_WINDOW"] == {"value": "10m", "from": "default"}
+    assert {finding["is_right"] for finding in sound["findings"]} == {True}
+    with redis.Redis.from_url(valkey.url) as client:
+        client.persist(f"{script.variables['PRESENCE_PREFIX']}:user:seen")
+    ended = script("doctor", "--json", "--no-settings")
+    assert ended.exit_code == 1
+    ill = json.loads(ended.stdout)
+    assert ill["is_right"] is False
+    assert ill["settings"] == {}
+    assert [finding["is_right"] for finding in ill["findings"]].count(False) == 1
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_redis_cannot_answer_has_a_status_of_its_own(script: Script, name: str) -> None:
+    ended = script(name, *ASKING[name], PRESENCE_REDIS_URL="redis://localhost:1")
+    assert (ended.exit_code, ended.stdout) == (3, "")
+    assert "Redis did not answer" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_wrong_usage_has_a_status_of_its_own(script: Script, name: str) -> None:
+    of_kind = ["member"] if name in {"count", "online"} else ["--kind", "member"]
+    for wrong in (of_kind, ["--nothing"]):
+        ended = script(name, *ASKING[name], *wrong)
+        assert (ended.exit_code, ended.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_one_sentence_and_what_may_be_given(script: Script, name: str) -> None:
+    known = command.commands[name]
+    assert known.help is not None
+    sentence = known.help.partition("\n\n")[0]
+    assert sentence.find(".") == len(sentence) - 1
+    for parameter in known.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help
+    assert known.help.split()[0] in script.says(name, "--help")
+
+
+def test_help_tells_every_command_and_status(script: Script) -> None:
+    told = script.says("--help")
+    assert set(COMMANDS) >= {*ASKING, "watch", "config", "doctor", "demo"}
+    for name in COMMANDS:
+        assert f"\n  {name} " in told
+    for status in range(4):
+        assert f"\n    {status}  " in told
+
+
+def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    program = (
+        "import atexit, sys; atexit.register(lambda: print('rich' in sys.modules));"
+        "from presence_middleware.cli import main; main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_in_pipes_there_is_neither_colour_nor_what_it_takes(
+    variables: dict[str, str], presence: Presence
+) -> None:
+    presence.touch("ann")
+    record(variables, 1)
+    for name in ("online", "history", "config"):
+        printed = run(name, **variables, FORCE_COLOR="1", TTY_COMPATIBLE="1").stdout
+        assert printed.endswith("\nFalse\n")
+        assert "\x1b" not in printed
+
+
+def test_an_id_that_the_output_has_no_letters_for(
+    variables: dict[str, str], presence: Presence
+) -> None:
+    presence.touch("\u4e2d")
+    printed = run("online", **variables, PYTHONIOENCODING="latin-1").stdout
+    assert printed.startswith("\\u4e2d\t")
+
+
+def test_ages_are_told_as_people_do() -> None:
+    from presence_middleware.cli.show import ago
+
+    now = datetime.now(UTC)
+    told = [ago(now - timedelta(seconds=s)) for s in (-5, 1, 59, 60, 7200, 86400 * 3 + 9)]
+    assert told == [
+        *("0 seconds ago", "1 second ago", "59 seconds ago", "1 minute ago"),
+        *("2 hours ago", "3 days ago"),
+    ]

@@ -1,0 +1,208 @@
+"""`presence watch`: live at a terminal, line by line in pipes, through outages, until Ctrl-C."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from presence_middleware import Presence, Settings
+from presence_middleware.cli import recent
+from presence_middleware.cli.recent import Question
+from presence_middleware.connections.embedded import find_server
+from tests.servers.test_command_answers import record
+from tests.support.backends import Server, wait_until
+from tests.support.servers import environment
+from tests.support.terminal import COMMAND, Terminal
+
+FAST = ("watch", "--interval", "0.1s")
+MODES = (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"))  # the screen, the cursor
+
+
+def is_put_back(terminal: Terminal) -> bool:
+    raw = terminal.raw
+    return terminal.modes() == terminal.modes_before and all(
+        -1 < raw.rfind(on) < raw.rfind(off) for on, off in MODES
+    )
+
+
+def test_the_numbers_follow_the_site(variables: dict[str, str], presence: Presence) -> None:
+    presence.touch("ann")
+    with Terminal(variables, *FAST) as terminal:
+        terminal.wait_for("user  1  ", "guest  0  ", "bot  0  ", "peak 1, ")
+        presence.touch("bob")
+        presence.touch("eve", "guest")
+        terminal.wait_for("user  2  ", "guest  1  ", "peak 2, ", "2 at ")
+        presence.leave("bob")
+        terminal.wait_for("user  1  ", "peak 2, ")
+
+
+def test_the_chart_begins_with_what_the_site_recorded(variables: dict[str, str]) -> None:
+    _, at, _ = record(variables, 3, 9, 4)
+    with Terminal(variables, *FAST) as terminal:
+        screen = terminal.wait_for(f"▼ 9 at {at:%H:%M}", "user  0  ", "peak 9, ", "└──")
+        assert "█" in screen
+        terminal.press("\x03")
+        terminal.end()
+    with Terminal(variables, *FAST, "--kind", "guest") as terminal:
+        assert "▼" not in terminal.wait_for("user  0  ", "peak 9, ", "└──")
+
+
+def terminate(terminal: Terminal) -> None:
+    terminal.process.terminate()
+
+
+@pytest.mark.parametrize(("ask_to_end", "status"), [(Terminal.interrupt, 0), (terminate, 143)])
+def test_however_it_ends_the_terminal_is_put_back(
+    variables: dict[str, str], ask_to_end: Callable[[Terminal], None], status: int
+) -> None:
+    with Terminal(variables, "watch", "--interval", "1h") as terminal:
+        terminal.wait_for("user  0  ", "Ctrl-C ends")
+        assert not is_put_back(terminal)
+        ask_to_end(terminal)
+        assert terminal.end() == status
+        assert is_put_back(terminal)
+        assert "Traceback" not in terminal.text
+        assert "Aborted" not in terminal.text
+
+
+def test_it_fits_the_window_as_soon_as_that_changes(variables: dict[str, str]) -> None:
+    with Terminal(variables, "watch", "--interval", "1h") as terminal:
+        terminal.wait_for("bot  0  ")
+        for columns, lines in ((100, 30), (40, 12), (20, 3), (300, 80), (80, 24)):
+            terminal.resize(columns, lines)
+            wait_until(lambda: size(terminal.screen) == (columns, lines))  # noqa: B023
+            assert ("└" in terminal.screen) is (lines > 10)
+        terminal.press("\x03")
+        assert terminal.end() == 0
+
+
+def size(picture: str) -> tuple[int, int]:
+    lines = picture.split("\n")
+    return (len(lines[0]), len(lines)) if len(lines[-1]) == len(lines[0]) else (0, 0)
+
+
+@contextmanager
+def down(server: Server) -> Iterator[None]:
+    server.stop()
+    yield
+    server.start()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(str(find_server()), tmp_path)
+    yield server
+    server.stop()
+
+
+def test_an_outage_is_told_and_gone_through(server: Server) -> None:
+    variables = {"PRESENCE_REDIS_URL": server.url}
+    presence = Presence(Settings.from_env(variables))
+    presence.touch("ann")
+    with Terminal(variables, *FAST) as terminal:
+        terminal.wait_for("user  1  ")
+        with down(server):
+            terminal.wait_for("no answer since ", "Redis did not answer", "user  1  ")
+        presence.touch("bob")
+        presence.touch("cy")
+        terminal.wait_for("user  2  ", "Ctrl-C ends")
+        with down(server):
+            terminal.wait_for("no answer since ")
+            terminal.press("\x03")
+            assert terminal.end() == 0
+        assert is_put_back(terminal)
+
+
+def test_it_may_begin_in_an_outage(server: Server) -> None:
+    variables = {"PRESENCE_REDIS_URL": server.url}
+    with down(server):
+        terminal = Terminal(variables, *FAST)
+        terminal.wait_for("no answer since ")
+    with terminal:
+        terminal.wait_for("user  0  ")
+
+
+def test_what_hangs_does_not_keep_it_from_ending(server: Server) -> None:
+    with Terminal({"PRESENCE_REDIS_URL": server.url}, *FAST) as terminal:
+        terminal.wait_for("user  0  ")
+        server.process.send_signal(signal.SIGSTOP)
+        terminal.wait_for("no answer since ")
+        terminal.press("\x03")
+        assert terminal.end() == 0
+        server.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def piped(*options: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
+    process = subprocess.Popen(
+        [*COMMAND, *FAST, *options],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def test_in_pipes_it_is_a_line_a_kind(server: Server) -> None:
+    with piped(PRESENCE_REDIS_URL=server.url) as process:
+        assert process.stdout
+        assert process.stderr
+        first = [process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]
+        assert [line[1:] for line in first] == [["user", "0"], ["guest", "0"], ["bot", "0"]]
+        assert len({line[0] for line in first}) == 1
+        with down(server):
+            assert "Redis did not answer" in process.stderr.readline()
+        assert process.stderr.readline() == "presence: Redis answers again\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""
+        assert all(line.count("\t") == 2 for line in process.stdout)
+
+
+def test_as_json_it_is_a_line_each_time(server: Server) -> None:
+    with piped("--json", PRESENCE_REDIS_URL=server.url) as process:
+        assert process.stdout
+        assert json.loads(process.stdout.readline())["counts"] == {"user": 0, "guest": 0, "bot": 0}
+        with down(server):
+            told = map(json.loads, process.stdout)
+            assert "Redis did not answer" in next(line["error"] for line in told if "error" in line)
+        assert any("counts" in json.loads(line) for line in process.stdout)
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(variables: dict[str, str]) -> None:
+    with Terminal(variables | {"TERM": "dumb"}, *FAST) as terminal:
+        wait_until(lambda: terminal.text.count("\tbot\t0\n") > 1)
+        assert "\x1b" not in terminal.raw
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--interval", "0"], ["--interval", "0.01s"], ["--kind", "x"], ["--window", "99d"]]
+)
+def test_what_cannot_be_watched_is_said(variables: dict[str, str], wrong: list[str]) -> None:
+    with Terminal(variables, "watch", *wrong) as terminal:
+        assert terminal.end() == 2
+        assert "Error: " in terminal.text
+
+
+def test_what_the_site_recorded_is_asked_for_once_a_minute(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question(Settings.from_env(variables), None, "user")
+    record(variables, 3)
+    first, second = question().past, question().past
+    assert first is not None
+    assert [sample.count for sample in first.samples] == [3]
+    assert first.peaks["user"].count == 3
+    assert second is None
+    monkeypatch.setattr(recent, "MINUTE", timedelta())
+    monkeypatch.setattr(question, "_due", datetime.now(UTC))
+    assert question().past == question().past == first
+    assert Question(Settings.from_env(variables), None)().past is None, "lines need none"

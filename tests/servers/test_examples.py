@@ -1,0 +1,195 @@
+"""Each example on its real server, visited over a socket by several people."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+from websockets.sync.client import connect
+
+from presence_middleware import Presence, Settings
+from tests.support.backends import Server, wait_until
+from tests.support.servers import ENDED, ROOT, Command, WebServer, gunicorn, uvicorn
+
+EXAMPLES = ROOT / "examples"
+FLASK = gunicorn("flask_site:app", workers=2)
+STARLETTE = uvicorn("starlette_site:app")
+SITES: dict[str, Command] = {
+    "flask": FLASK,
+    "pyramid": lambda port: [*("pyramid.scripts.pserve", "pyramid_site.ini", f"http_port={port}")],
+    "starlette": STARLETTE,
+    "fastapi": uvicorn("fastapi_site:app"),
+    "django": gunicorn("django_site:wsgi_application"),
+    "django-async": uvicorn("django_site:asgi_application"),
+}
+
+Run = Callable[..., WebServer]
+
+
+@pytest.fixture
+def keys(valkey: Server) -> Iterator[Redis]:
+    with Redis.from_url(valkey.url) as client:
+        yield client
+
+
+@pytest.fixture
+def run(variables: dict[str, str], tmp_path: Path) -> Iterator[Run]:
+    """Starts an example; at the end it must stop when told to, and have complained of nothing."""
+    with ExitStack() as stack:
+        servers: list[WebServer] = []
+
+        def start(command: Command, **settings: str) -> WebServer:
+            server = WebServer(
+                command, EXAMPLES, tmp_path / f"log{len(servers)}", **variables | settings
+            )
+            servers.append(stack.enter_context(server))
+            return servers[-1]
+
+        yield start
+        for server in servers:
+            assert server.stop() in ENDED
+            assert "Traceback" not in server.output
+
+
+def read_text(browser: httpx.Client, path: str) -> str:
+    response = browser.get(path)
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def read(browser: httpx.Client, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(read_text(browser, path))
+    return found
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, name: str) -> None:
+    site, home = run(SITES[name]), "/async" if name == "django-async" else "/"
+    with site.client("A") as ann, site.client("B") as bob, site.client("C") as guest:
+        assert read(guest, home) == {"online": {"user": 0, "guest": 1, "bot": 0}, "who": []}
+        for who, browser in (("ann", ann), ("bob", bob)):
+            assert browser.get(f"/login/{who}").is_success
+        wait_until(lambda: presence.count() == 2)
+        counts = {"user": 2, "guest": 1, "bot": 0}
+        assert read(guest, home) == {"online": counts, "who": ["bob", "ann"]}
+        assert read(ann, home) == {"online": counts, "who": ["ann", "bob"]}
+        assert presence.counts() == counts
+        if not name.startswith("django"):
+            assert ann.get("/logout").is_success
+            assert [seen.id for seen in presence.online()] == ["bob"]
+            assert presence.last_seen("ann") is not None
+            assert read(bob, home)["who"] == ["bob"]
+
+
+PAGES = {
+    "flask": ["/", "/friends", "/users/ann"],
+    "django": ["/"],
+    "django-async": ["/async"],
+}
+AWAY = {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"}  # a port that no test is given
+CLASSIC = {"PRESENCE_IDENTITY": "user=user-agent:raw", "PRESENCE_STORE": "minute-sets"}
+
+
+def log_in(browser: httpx.Client) -> httpx.Cookies:
+    """What the browser has then."""
+    answer = browser.get("/login/ann", follow_redirects=False)
+    assert answer.is_success or answer.is_redirect
+    return httpx.Cookies(browser.cookies)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_an_example_shows_its_pages_without_numbers_while_redis_is_away(
+    run: Run, name: str
+) -> None:
+    site = run(SITES[name], **AWAY)
+    pages = PAGES.get(name, ["/"])
+    with site.client("A") as ann:
+        for page in pages:
+            assert not any(read(ann, page).values())
+        log_in(ann)
+        for page in pages:
+            assert not any(read(ann, page).values())
+
+
+@pytest.mark.parametrize("name", [name for name in SITES if not name.startswith("django")])
+def test_an_example_ends_its_sessions_while_redis_is_away(run: Run, name: str) -> None:
+    site = run(SITES[name], **AWAY)
+    with site.client("A") as ann:
+        logged_in = log_in(ann)
+        assert "bye" in read_text(ann, "/logout")
+        logged_out = ann.cookies
+    with run(SITES[name]).client("A") as ann:
+        for cookies, who in ((logged_out, []), (logged_in, ["ann"])):
+            ann.cookies = cookies
+            assert read(ann, "/")["who"] == who
+
+
+def test_an_open_websocket_goes_on_while_redis_is_away(run: Run) -> None:
+    site = run(STARLETTE, **AWAY)
+    with connect(f"ws://{site.address}/live", proxy=None) as socket:
+        for _ in range(2):
+            socket.send("who?")
+            assert json.loads(socket.recv(10)) == []
+
+
+def test_the_classic_goes_on_while_redis_is_away(run: Run) -> None:
+    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC, **AWAY)
+    with site.client("Firefox/1") as browser:
+        assert read_text(browser, "/") == "User:\tFirefox/1"
+        assert read_text(browser, "/online") == ""
+
+
+def test_the_classic_lists_everyone_of_the_window_and_no_ghost_of_last_hour(
+    run: Run, variables: dict[str, str], keys: Redis
+) -> None:
+    settings = Settings.from_env({**variables, **CLASSIC})
+    Presence(settings, clock=lambda: float(keys.time()[0]) - 3600).touch("Ghost/1")
+    site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC)
+    agents = ["Firefox/1", "Opera/2 (X11; Linux)", "Safari/3"]
+    for agent in agents:
+        with site.client(agent) as browser:
+            assert browser.get("/").text == f"User:\t{agent}"
+    with site.client("Vivaldi/1") as browser:
+        listed = browser.get("/online").text.splitlines()
+    everyone = [*agents, "Vivaldi/1"]
+    assert listed == [f"User agent: {agent}" for agent in everyone]
+    assert [seen.id for seen in Presence(settings).online()] == everyone
+
+
+def test_flask_shows_friends_online_and_when_somebody_was_last_seen(
+    run: Run, presence: Presence, prefix: str, keys: Redis
+) -> None:
+    ann, bob, eve = (f"{name}-{prefix}" for name in ("ann", "bob", "eve"))
+    keys.sadd(f"user:{ann}:friends", bob, "nobody")
+    site = run(FLASK)
+    with site.client("A") as a, site.client("B") as b, site.client("C") as c:
+        for browser, name in ((a, ann), (b, bob), (c, eve)):
+            browser.get(f"/login/{name}")
+        wait_until(lambda: presence.count() == 3)
+        assert read(a, "/friends") == {"online": [bob]}
+        b.get("/logout")
+        assert read(a, "/friends") == {"online": []}
+        seen = presence.last_seen(bob)
+        assert seen is not None
+        assert read(c, f"/users/{bob}") == {"online": False, "last_seen": seen.isoformat()}
+        assert read(c, "/users/nobody") == {"online": False, "last_seen": None}
+    keys.delete(f"user:{ann}:friends")
+
+
+def test_an_open_websocket_is_somebody_online(
+    run: Run, presence: Presence, prefix: str, keys: Redis
+) -> None:
+    site = run(STARLETTE)
+    with site.client("A") as ann:
+        ann.get("/login/ann")  # ends at a page that writes all that is known so far
+        keys.delete(f"{prefix}:user:seen")
+        cookie = {"Cookie": f"session={ann.cookies['session']}"}
+    assert presence.count() == 0
+    with connect(f"ws://{site.address}/live", additional_headers=cookie, proxy=None) as socket:
+        socket.send("who?")
+        assert json.loads(socket.recv(10)) == ["ann"]
+        assert presence.is_online("ann")

@@ -1,0 +1,558 @@
+"""`PRESENCE_APP` and the Paste entry points: a site that changes no code."""
+
+import operator
+import pkgutil
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+from wsgiref.validate import validator
+
+import prometheus_client
+import pytest
+from asgiref.wsgi import WsgiToAsgi
+from beaker.middleware import SessionMiddleware
+from bottle import Bottle, default_app
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from fastapi import FastAPI
+from flask import Flask, current_app
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.routing import Route, Router
+from starlette.staticfiles import StaticFiles
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.wrappers import Request as WerkzeugRequest
+from werkzeug.wrappers import Response as WerkzeugResponse
+
+from presence_middleware import Presence, Settings, SettingsError, asgi, paste, wsgi
+from presence_middleware.loading import check_app, load_app
+from tests.support.backends import Server, wait_until
+from tests.support.servers import (
+    ROOT,
+    Command,
+    WebServer,
+    environment,
+    free_port,
+    granian,
+    gunicorn,
+    hypercorn,
+    started_by,
+    uvicorn,
+    uwsgi,
+    waitress,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that they import
+    import web
+    from pyramid.config import Configurator
+    from webob.dec import wsgify
+
+SITE = '''
+async def respond(scope, receive, send):
+    if scope["type"] == "lifespan":
+        raise NotImplementedError
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+class places:
+    """An app may be an attribute of something in the module."""
+    @staticmethod
+    def app(environ, start_response):
+        start_response("200 OK", [])
+        return [environ["PATH_INFO"].encode()]
+
+def create_app():
+    return places.app
+
+application = places.app
+
+def create_asgi_app():
+    return respond
+
+def of_env(name, *, debug):
+    assert (name, debug) == ("prod", False)
+    return places.app
+
+from presence_middleware.wsgi import PresenceMiddleware
+wrapped_by_itself = PresenceMiddleware(places.app)
+
+def failing():
+    return places.no_such_app
+'''
+BROKEN = "import os\n\nos.no_such_thing  # the site's own line"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with a site's modules."""
+    folder = tmp_path / "site"
+    (folder / "our").mkdir(parents=True)
+    (folder / "our" / "__init__.py").touch()
+    (folder / "our" / "site.py").write_text(SITE)
+    (folder / "our" / "broken.py").write_text(BROKEN)
+    (folder / "our" / "missing.py").write_text("import not_installed_here")
+    return folder
+
+
+WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
+SERVERS = [
+    gunicorn(WSGI),
+    uvicorn(ASGI),
+    waitress(WSGI),
+    hypercorn(ASGI),
+    uwsgi(WSGI, 1, "--need-app"),  # else it serves errors
+]
+NAMES = ["gunicorn", "uvicorn", "waitress", "hypercorn", "uwsgi"]
+
+
+@pytest.mark.parametrize(
+    ("command", "app"),
+    [
+        (gunicorn(WSGI), "our.site:places.app"),
+        (gunicorn("presence_middleware.wsgi_app"), "our.site:create_app()"),
+        (gunicorn(WSGI), "our.site:of_env('prod', debug=False)"),
+        (uvicorn(ASGI), "our.site:respond"),
+        (uvicorn(ASGI), "our.site:create_asgi_app()"),
+        (waitress(WSGI), "our.site"),
+        (hypercorn(ASGI), "our.site:respond"),
+        (hypercorn(ASGI, 2), "our.site:create_asgi_app()"),
+        (uwsgi(WSGI), "our.site"),
+        (uwsgi(WSGI, 2, "--enable-threads"), "our.site:wrapped_by_itself"),
+        (uwsgi("presence_middleware.wsgi_app"), "our.site:create_app()"),
+        (granian(ASGI, 1, "--interface=asgi"), "our.site:respond"),
+        (granian(WSGI, 1, "--interface=wsgi"), "our.site"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value(0)[0],
+)
+def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
+    command: Command, app: str, site: Path, valkey: Server, prefix: str
+) -> None:
+    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+    presence = Presence(Settings.from_env(variables))
+    log = site / "log"
+    with WebServer(command, site, log, PRESENCE_APP=app, **variables) as server:
+        for agent in ("Lynx/2", "Firefox", "Lynx/2"):
+            with server.client(agent) as client:
+                assert client.get("/hello").text == "/hello"
+        wait_until(lambda: presence.count("guest") == 2)
+
+
+def test_a_site_that_imports_the_middleware_is_not_loaded_by_it(site: Path) -> None:
+    """A shell of the site has its environment, and the site's module may come first."""
+    script = "import presence_middleware.wsgi, presence_middleware.asgi, our.site, sys; print(1)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=site,
+        env=environment(PRESENCE_APP="our.broken:app"),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
+def start(command: Command, site: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a server that cannot start."""
+    program, *arguments = command(free_port())
+    return subprocess.run(
+        [*started_by(program), *arguments],
+        cwd=site,
+        env=environment(XDG_RUNTIME_DIR=str(site), **variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=50,
+    )
+
+
+@pytest.mark.parametrize("command", SERVERS, ids=NAMES)
+def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
+    command: Command, site: Path
+) -> None:
+    said = start(command, site, PRESENCE_APP="our.broken:app").stdout
+    assert f'File "{site}/our/broken.py", line 3' in said
+    assert "os.no_such_thing  # the site's own line" in said
+    assert "AttributeError: module 'os' has no attribute 'no_such_thing'" in said
+
+
+@pytest.mark.parametrize("command", SERVERS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("our.missing:app", "No module named 'not_installed_here'"),
+        ("our.nothing:app", "No module named 'our.nothing'"),
+        ("our.site:nobody", "our/site.py) has no nobody"),
+        ("our.broken", "no_such_thing"),
+        ("our", "our/__init__.py) has no application"),
+        ("our.site:create_app(1)", "too many positional arguments"),
+        ("our.site:create_app(secret())", "create_app(secret())': wants package.module"),
+        ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
+    ],
+)
+def test_an_app_that_is_not_there_is_a_clear_error(
+    command: Command, app: str, said: str, site: Path
+) -> None:
+    assert said in start(command, site, PRESENCE_APP=app).stdout
+
+
+@pytest.fixture
+def load(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Return a function that loads an app from the site's folder."""
+    monkeypatch.chdir(site)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def load(app: str) -> Any:
+        monkeypatch.setenv("PRESENCE_APP", app)
+        return load_app()
+
+    yield load
+    for name in [name for name in sys.modules if name.split(".")[0] == "our"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("app", "arguments"),
+    [
+        ("our.making", None),
+        ("our.making:application", None),
+        ("our.making:app", "app"),
+        (" our.making:inside.app ", "inside"),
+        ("our.making:make()", ((), {})),
+        ("our.making:inside.make()", ((), {})),
+        ("our.making:make('prod', 2, debug=False)", (("prod", 2), {"debug": False})),
+        ("our.making: make( -1.5, {'a': [None, (1, )]} )", ((-1.5, {"a": [None, (1,)]}), {})),
+        ('our.making:make(":", b"x")', ((":", b"x"), {})),
+        ("our.making:wrapped('prod')", (("prod",), {})),
+    ],
+)
+def test_an_app_is_named_as_for_gunicorn_and_also_with_dots(
+    app: str, arguments: object, load: Callable[[str], Any]
+) -> None:
+    Path("our/making.py").write_text(MAKING)
+    assert load(app) == arguments
+
+
+MAKING = """
+import functools
+application = None
+app = "app"
+def make(*arguments, **options): return arguments, options
+class inside:
+    app = "inside"
+    make = make
+
+@functools.wraps(lambda: None)
+def wrapped(*arguments): return make(*arguments)
+"""
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("our.making:make_one()", "missing a required argument: 'name'"),
+        ("our.making:make_one('a', 'b')", "too many positional arguments"),
+        ("our.making:make_one('a', debug=True)", "unexpected keyword argument 'debug'"),
+        ("our.making:app()", "not a callable object"),
+        ("our.making:application", "has no application"),
+        ("our.making:inside.app", "has no inside.app"),
+    ],
+)
+def test_an_app_that_cannot_be_had_is_named_in_the_error(
+    app: str, said: str, load: Callable[[str], Any]
+) -> None:
+    Path("our/making.py").write_text("app = 'app'\ndef make_one(name): pass")
+    with pytest.raises(SettingsError) as caught:
+        load(app)
+    assert said in str(caught.value)
+    assert app in str(caught.value)
+
+
+def test_an_error_of_a_factory_is_shown_as_it_is(load: Callable[[str], Any]) -> None:
+    with pytest.raises(RuntimeError, match="no_such_app") as caught:
+        load("our.site:failing()")
+    assert isinstance(caught.value.__cause__, AttributeError)  # which servers would hide
+    Path("our/making.py").write_text("def make(): return 1 + 'a'")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        load("our.making:make()")
+
+
+def test_the_paste_entry_points_are_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group in ("filter_app_factory", "filter_factory"):
+        entry = pkgutil.resolve_name(declared[f"paste.{group}"]["main"])
+        assert entry is getattr(paste, group)
+
+
+def filtered(app: Any, **ini: str) -> wsgi.PresenceMiddleware:
+    return paste.filter_factory({"here": "/", "__file__": "x.ini"}, **ini)(app)
+
+
+def app_filtered(app: Any, **ini: str) -> wsgi.PresenceMiddleware:
+    return paste.filter_app_factory(app, {"here": "/", "__file__": "x.ini"}, **ini)
+
+
+@pytest.mark.parametrize("wrap", [filtered, app_filtered])
+def test_an_ini_gives_settings_that_the_environment_wins_over(
+    wrap: Callable[..., wsgi.PresenceMiddleware], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRESENCE_PREFIX", "from-the-environment")
+
+    def site(*_: object) -> list[bytes]:
+        return []
+
+    app = wrap(site, window="15m", prefix="from-the-ini", redis_url="memory://")
+    assert app.app is site
+    assert (app.recorder.settings.window, app.recorder.settings.prefix) == (
+        900,
+        "from-the-environment",
+    )
+    with pytest.raises(SettingsError, match="no ini setting 'windwo'; the nearest is window"):
+        wrap(site, windwo="15m")
+    with pytest.raises(SettingsError, match="PRESENCE_WINDOW='x'"):
+        wrap(site, window="x")
+
+
+# What is no app
+
+
+def plain(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+def generating(environ: Any, start_response: Any) -> Iterator[bytes]:
+    yield b""
+
+
+def configured(name: str, environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+class Callable2:
+    def __call__(self, environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+    def method(self, environ: Any, start_response: Any) -> list[bytes]:
+        return []
+
+
+class Pep3333:
+    """The class is an app: its instances are the responses."""
+
+    def __init__(self, environ: Any, start_response: Any) -> None: ...
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([])
+
+
+class Respond:
+    """A class that makes something else."""
+
+    def __new__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Calling(type):
+    def __call__(cls, environ: Any, start_response: Any) -> Any:
+        return []
+
+
+class Called(metaclass=Calling):
+    """A class that is called in a way of its own."""
+
+
+@wraps(lambda scope, receive, send: None)
+def adapted_wsgi(environ: Any, start_response: Any) -> list[bytes]:
+    return []
+
+
+@WerkzeugRequest.application
+def werkzeug(request: Any) -> Any:
+    return WerkzeugResponse()
+
+
+async def plain_asgi(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+def plain_awaitable(scope: Any, receive: Any, send: Any) -> Any:
+    return plain_asgi(scope, receive, send)
+
+
+async def configured_asgi(name: str, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class Callable3:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def method(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+async def any_asgi(*arguments: Any) -> None: ...
+
+
+class AnyCallable3:
+    async def __call__(self, *arguments: Any) -> None: ...
+
+
+class Endpoint(HTTPEndpoint):
+    """The class is an app: its instances are awaited."""
+
+
+@wraps(lambda environ, start_response: None)
+def adapted_asgi(scope: Any, receive: Any, send: Any) -> Any:
+    return plain_asgi(scope, receive, send)
+
+
+def anything(*arguments: Any) -> Any:
+    return arguments
+
+
+def webpy() -> Any:
+    return web.application(("/", "page"), {})
+
+
+def pyramid() -> Any:
+    return Configurator().make_wsgi_app()
+
+
+def memory() -> Settings:
+    return Settings.from_env({}, redis_url="memory://")
+
+
+# Django's instances need the settings of a site, their classes do not.
+WSGI_APPS: dict[str, Callable[[], Any]] = {
+    "Flask": lambda: Flask("site"),
+    "Flask's wsgi_app": lambda: Flask("site").wsgi_app,
+    "Django": lambda: object.__new__(WSGIHandler),
+    "Pyramid": pyramid,
+    "web.py": lambda: webpy().wsgifunc(),
+    "Bottle": Bottle,
+    "Bottle's default": default_app,
+    "Beaker": lambda: SessionMiddleware(plain),
+    "werkzeug": lambda: werkzeug,
+    "werkzeug's dispatcher": lambda: DispatcherMiddleware(plain),
+    "a proxy of nothing": lambda: current_app,
+    "WebOb": lambda: wsgify(lambda request: None),
+    "Prometheus": prometheus_client.make_wsgi_app,
+    "a validator": lambda: validator(plain),
+    "this middleware": lambda: wsgi.PresenceMiddleware(plain, settings=memory()),
+    "a function": lambda: plain,
+    "a generator": lambda: generating,
+    "a lambda": lambda: lambda environ, start_response: [],
+    "a partial": lambda: partial(configured, "site"),
+    "a partial of an object": lambda: partial(Callable2()),
+    "an object": Callable2,
+    "a method": lambda: Callable2().method,
+    "a class": lambda: Pep3333,
+    "a class with __new__": lambda: Respond,
+    "a class of a metaclass": lambda: Called,
+    "decorated": lambda: adapted_wsgi,
+    "a function of anything": lambda: anything,
+    "a mock": Mock,
+    "builtin": lambda: operator.call,
+}
+ASGI_APPS: dict[str, Callable[[], Any]] = {
+    "Starlette": Starlette,
+    "FastAPI": FastAPI,
+    "Django": lambda: object.__new__(ASGIHandler),
+    "a router": Router,
+    "a route": lambda: Route("/", Endpoint),
+    "an endpoint": lambda: Endpoint,
+    "static files": lambda: StaticFiles(check_dir=False),
+    "a WSGI app as ASGI": lambda: WsgiToAsgi(plain),  # type: ignore[no-untyped-call]
+    "Prometheus": prometheus_client.make_asgi_app,
+    "this middleware": lambda: asgi.PresenceMiddleware(plain_asgi, settings=memory()),
+    "a function": lambda: plain_asgi,
+    "a function that returns an awaitable": lambda: plain_awaitable,
+    "a partial": lambda: partial(configured_asgi, "site"),
+    "an object": Callable3,
+    "a method": lambda: Callable3().method,
+    "decorated": lambda: adapted_asgi,
+    "a coroutine function of anything": lambda: any_asgi,
+    "an object of anything": AnyCallable3,
+    "a function of anything": lambda: anything,
+    "a mock": AsyncMock,
+    "builtin": lambda: operator.call,
+}
+BOTH = {"a function of anything", "a mock", "builtin"}
+"""Those of which it cannot be known."""
+
+
+@pytest.mark.parametrize("name", WSGI_APPS)
+def test_a_wsgi_app_is_one(name: str) -> None:
+    check_app(WSGI_APPS[name](), "wsgi")
+
+
+@pytest.mark.parametrize("name", ASGI_APPS)
+def test_an_asgi_app_is_one(name: str) -> None:
+    check_app(ASGI_APPS[name](), "asgi")
+
+
+@pytest.mark.parametrize("name", sorted(ASGI_APPS.keys() - BOTH - {"an endpoint"}))
+def test_an_asgi_app_is_refused_by_the_wsgi_wrapper(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"is for ASGI, not for WSGI: .*presence_middleware\.asgi,"
+    ):
+        check_app(ASGI_APPS[name](), "wsgi")
+
+
+UNKNOWN = {
+    *("a validator", "werkzeug", "WebOb", "a class", "a class with __new__"),
+    "a class of a metaclass",
+}
+
+
+@pytest.mark.parametrize("name", sorted(WSGI_APPS.keys() - BOTH - UNKNOWN - {"a proxy of nothing"}))
+def test_a_wsgi_app_is_refused_by_the_asgi_wrapper(name: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"is for WSGI, not for ASGI: .*presence_middleware\.wsgi,"
+    ):
+        check_app(WSGI_APPS[name](), "asgi")
+
+
+def create_app() -> Any:
+    return plain
+
+
+def with_one(argument: Any) -> Any:
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("app", "protocol", "remedy"),
+    [
+        (Flask, "wsgi", "is a class: pass an instance of it, Flask(...)"),
+        (FastAPI, "asgi", "is a class: pass an instance of it, FastAPI(...)"),
+        (Starlette, "wsgi", "is a class"),
+        (Bottle, "wsgi", "is a class"),
+        (WSGIHandler, "wsgi", "is a class"),
+        (Callable2, "wsgi", "is a class"),
+        (Callable3, "asgi", "is a class"),
+        (create_app, "wsgi", "cannot be called with (environ, start_response)"),
+        (create_app, "wsgi", "if it makes the app, call it: create_app()"),
+        (create_app, "asgi", "cannot be called with (scope, receive, send)"),
+        (
+            with_one,
+            "asgi",
+            "with_one is no ASGI app: it cannot be called with (scope, receive, send)",
+        ),
+        (None, "wsgi", "None cannot be called"),
+        (None, "asgi", "None cannot be called"),
+        ("shop:app", "wsgi", "an instance of builtins.str cannot be called"),
+        (operator, "wsgi", "the module operator cannot be called: pass the WSGI app"),
+        (webpy(), "wsgi", "call its wsgifunc()"),
+        (Configurator(), "wsgi", "call its make_wsgi_app()"),
+    ],
+)
+def test_what_is_no_app_is_refused_with_the_remedy(app: Any, protocol: Any, remedy: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_app(app, protocol)
+    assert remedy in str(caught.value)
+    assert (app is create_app) == ("if it makes the app" in str(caught.value))

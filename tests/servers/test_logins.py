@@ -1,0 +1,808 @@
+"""Sites that log in as their frameworks do, on real servers, told nothing but by variables."""
+
+import asyncio
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from django.http import parse_cookie
+from flask import Flask, session
+from redis import Redis
+from websockets.sync.client import ClientConnection, connect
+from werkzeug.test import Client
+
+from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
+from presence_middleware.identity import SecretHasher
+from tests.support.asking import Request, ids
+from tests.support.backends import Server, wait_until
+from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
+
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
+SECRET = "what this site signs with and nobody else"
+OLD_SECRET = "what this site signed with a year ago"
+WITH_COMMAS = "a secret, as it happens, with commas in it"
+NEVER = "100s"  # until the next regular write: longer than any of these tests
+USER = "42"
+DATABASE = "site.sqlite3"
+KNOWN = Identity("user", USER)
+ASKER, BEFORE, LOGGED_IN, AFTER = 139, 140, 141, 142  # versions of browsers, so guests of their own
+
+Variables = Mapping[str, str]
+
+# WebOb's import of the `cgi` of Python 3.11 and 3.12.
+pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site, and what the variables of its environment say of its logins."""
+
+    app: str
+    """A function within tests.support.login_sites that makes it."""
+    source: str = ""
+    """That of users in `PRESENCE_IDENTITY`; empty: no variable says how they log in."""
+    signed: bool = False
+    """Whether that source wants to know with what the site signs."""
+    own: Variables = field(default_factory=dict)
+    """Variables of the site itself."""
+    has_keys: bool = False
+    """Whether it signs with a private key, of which others have the public one."""
+    everywhere: bool = True
+    """Whether a page that does not look who is logged in shows it, too."""
+    at_once: bool = False
+    """Whether the request of the login itself shows it."""
+    wraps_itself: bool = False
+    workers: int = 2
+    """One for those that differ from another in what they sign or keep alone."""
+    views: str = "/"
+    """Where its pages are."""
+    asking: str = "/"
+    """Where those are that know of presence."""
+
+    @property
+    def is_asgi(self) -> bool:
+        return self.app.startswith(("starlette", "fastapi")) or self.app.endswith(":asgi")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those of the site."""
+        keys: Variables = {}
+        if self.has_keys:
+            keys = dict(zip(("SITE_PRIVATE_KEY", "SITE_PUBLIC_KEY"), key_pair(), strict=True))
+        return {"SITE_SECRET": SECRET, **self.own, **keys}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Those of this package, as far as they are about logins."""
+        secret = key_pair()[1] if self.has_keys else SECRET
+        return {
+            **({"PRESENCE_IDENTITY": f"user={self.source}, guest=visitor"} if self.source else {}),
+            **({"PRESENCE_SESSION_SECRET": secret} if self.signed else {}),
+        }
+
+    def command(self, workers: int, is_bare: bool) -> tuple[Command, dict[str, str]]:
+        """How its server is started, and with which variable besides."""
+        app = f"tests.support.login_sites.{self.app}"
+        if not (is_bare or self.wraps_itself):
+            served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}_app:application"
+            serve = uvicorn if self.is_asgi else _wsgi_server
+            return serve(served, workers), {"PRESENCE_APP": f"{app}()"}
+        if self.is_asgi:
+            return lambda port: [*uvicorn(app, workers)(port), "--factory"], {}
+        if workers == 1:
+            return lambda port: ["waitress", f"--listen=127.0.0.1:{port}", "--call", app], {}
+        return gunicorn(f"{app}()", workers), {}
+
+    def load(self) -> Any:
+        """The app itself, in this process."""
+        module, _, name = self.app.partition(":")
+        return getattr(import_module(f"tests.support.login_sites.{module}"), name)()
+
+
+def _wsgi_server(app: str, workers: int) -> Command:
+    return waitress(app) if workers == 1 else gunicorn(app, workers)
+
+
+@cache
+def key_pair(of: str = "the site") -> tuple[str, str]:
+    """A private key, and its public one; the same pair at each call."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return private.decode(), public.decode()
+
+
+FLASK, FASTAPI = "flask_site:create_app", "fastapi_site:create_app"
+STARLETTE, STARLETTE_AUTH = "starlette_site:with_sessions", "starlette_site:with_authentication"
+PYRAMID, TICKETS = "pyramid_site:with_session", "pyramid_site:with_tickets"
+BEAKER, BEAKER_INSIDE = "bottle_site:create_app", "bottle_site:wrapped_inside"
+EVERY_USER = {"SITE_IDENTIFY": "identify_every_user"}
+WSGI, ASGI, CHANNELS = "django_site:wsgi", "django_site:asgi", "channels_site:asgi"
+SITES: dict[str, Site] = {
+    "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
+    "flask": Site(FLASK, "flask-session:user", signed=True),
+    "flask, nested, in a cookie of its own": Site(
+        FLASK,
+        "flask-session:account.user.id@shop",
+        signed=True,
+        own={"SITE_COOKIE": "shop"},
+        workers=1,
+    ),
+    "starlette auth": Site(STARLETTE_AUTH),
+    "starlette auth of user_id": Site(
+        STARLETTE_AUTH, own={"SITE_KEY": "user_id"}, at_once=True, workers=1
+    ),
+    "starlette-session": Site(STARLETTE, "starlette-session:member", signed=True),
+    "starlette, session": Site(STARLETTE, "session:member", at_once=True),
+    "fastapi, HS256": Site(FASTAPI, "bearer:sub", signed=True),
+    "fastapi, RS256": Site(FASTAPI, "bearer:sub", signed=True, has_keys=True, workers=1),
+    "pyramid": Site(PYRAMID, "pyramid-session:auth.userid", signed=True),
+    "pyramid, a plain key": Site(
+        PYRAMID, "pyramid-session:userid", signed=True, own={"SITE_PREFIX": ""}, workers=1
+    ),
+    "auth-tkt": Site(TICKETS, "auth-tkt", signed=True),
+    "auth-tkt, in a cookie of its own": Site(
+        TICKETS, "auth-tkt:ticket", signed=True, own={"SITE_COOKIE": "ticket"}, workers=1
+    ),
+    "beaker": Site(BEAKER, "session:user", everywhere=False, at_once=True),
+    "beaker, user_id": Site(
+        BEAKER, own={"SITE_KEY": "user_id"}, everywhere=False, at_once=True, workers=1
+    ),
+    "beaker, wrapped within": Site(
+        BEAKER_INSIDE, "session:user", wraps_itself=True, everywhere=False, at_once=True
+    ),
+    "django": Site(WSGI, everywhere=False, at_once=True),
+    "django, ASGI": Site(ASGI, everywhere=False, at_once=True, asking="/async/"),
+    "django, coroutines": Site(
+        ASGI, everywhere=False, at_once=True, views="/async/", asking="/async/"
+    ),
+    "django, Channels": Site(CHANNELS, everywhere=False, at_once=True, asking="/async/"),
+    "django, every user": Site(WSGI, own=EVERY_USER, at_once=True),
+    "django, every user, ASGI": Site(ASGI, own=EVERY_USER, at_once=True, asking="/async/"),
+    "django, every user, coroutines": Site(
+        ASGI, own=EVERY_USER, at_once=True, views="/async/", asking="/async/"
+    ),
+}
+DJANGO = [name for name in SITES if name.startswith("django")]
+LOCAL = [name for name, site in SITES.items() if name not in DJANGO and not site.wraps_itself]
+"""Those that can run in this process, where Django has one site a process."""
+
+
+@pytest.fixture(scope="session")
+def django_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database, migrated, with the user in it."""
+    folder = tmp_path_factory.mktemp("django")
+    code = "from tests.support.login_sites.django_site import prepare; prepare()"
+    env = environment(SITE_FOLDER=str(folder), SITE_SECRET=SECRET)
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, check=True, timeout=60)
+    return folder
+
+
+class Browser:
+    """Somebody at a site, and beside him a guest who asks each worker who is online."""
+
+    def __init__(self, client: httpx.Client, site: Site, workers: int = 1) -> None:
+        self.client, self.site, self._workers = client, site, workers
+        self.use(BEFORE)
+        client.headers["Connection"] = "close"  # so that any worker may get the next request
+
+    def use(self, version: int) -> None:
+        """Another version, which makes him another guest where he is none known."""
+        self.client.headers["User-Agent"] = FIREFOX.format(version)
+
+    def see(self, page: str) -> set[str]:
+        """What all workers say on a page."""
+        return self._on_all_workers(self.client, self.site.views + page)
+
+    def log_in(self) -> httpx.Response:
+        response = self.client.post(f"{self.site.views}login?user={USER}")
+        assert response.is_success, response.text
+        if "fastapi" in self.site.app:
+            self.client.headers["Authorization"] = f"Bearer {response.text.split()[0]}"
+        return response
+
+    def log_out(self) -> httpx.Response:
+        return self._leave(f"{self.site.views}logout")
+
+    def say_goodbye(self) -> None:
+        self._leave(f"{self.site.asking}goodbye")
+
+    def ask(self) -> set[str]:
+        """Who is online, as each worker says, which writes all that it knows before."""
+        with httpx.Client(base_url=self.client.base_url, trust_env=False, timeout=15) as asker:
+            asker.headers.update({"User-Agent": FIREFOX.format(ASKER), "Connection": "close"})
+            return self._on_all_workers(asker, f"{self.site.asking}online")
+
+    def _leave(self, path: str) -> httpx.Response:
+        response = self.client.post(path)
+        assert response.is_success, response.text
+        self.client.headers.pop("Authorization", None)
+        return response
+
+    def _on_all_workers(self, client: httpx.Client, path: str) -> set[str]:
+        answers: dict[str, str] = {}
+
+        def all_answered() -> bool:
+            response = client.get(path)
+            assert response.is_success, response.text
+            said, worker = response.text.split()
+            answers[worker] = said
+            return len(answers) == self._workers
+
+        wait_until(all_answered, 30)
+        return set(answers.values())
+
+
+def journey(browser: Browser, *pages: str) -> list[httpx.Response]:
+    """Pages as a guest sees them, a login, the pages again, a logout, and the pages again."""
+
+    def seen() -> list[httpx.Response]:
+        return [browser.client.get(page) for page in pages]
+
+    return [*seen(), browser.log_in(), *seen(), browser.log_out(), *seen()]
+
+
+Serve = Callable[..., AbstractContextManager[Browser]]
+
+
+@pytest.fixture
+def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, str]) -> Serve:
+    """Starts a site; at the end its server must have complained of nothing."""
+
+    @contextmanager
+    def serving(
+        site: Site, workers: int | None = None, is_bare: bool = False, **more: str
+    ) -> Iterator[Browser]:
+        if site.app in (WSGI, ASGI, CHANNELS) and not (tmp_path / DATABASE).exists():
+            shutil.copy(request.getfixturevalue("django_folder") / DATABASE, tmp_path)
+        workers = workers or site.workers
+        command, named = site.command(workers, is_bare)
+        given = {**site.variables, "SITE_FOLDER": str(tmp_path)}
+        if is_bare:
+            given["SITE_BARE"] = "1"
+        else:
+            given |= {**variables, "PRESENCE_FLUSH_INTERVAL": NEVER, **site.settings, **named}
+        with WebServer(command, ROOT, tmp_path / f"log{is_bare}", **{**given, **more}) as server:
+            with server.client("") as client:
+                yield Browser(client, site, workers)
+            assert "Traceback" not in server.output, server.output
+
+    return serving
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
+    name: str, serve: Serve, presence: Presence
+) -> None:
+    def counted(user: int, guest: int) -> None:
+        browser.ask()  # what each worker has seen is written now
+        assert presence.counts() == {"user": user, "guest": guest, "bot": 0}
+
+    site = SITES[name]
+    with serve(site) as browser:
+        assert browser.see("") == {"hello"}
+        assert browser.see("me") == {"nobody"}
+        counted(user=0, guest=2)  # with the one who asks
+
+        browser.log_in()
+        counted(user=int(site.at_once), guest=2)
+        browser.use(LOGGED_IN)
+        assert browser.see("me") == {USER}
+        if site.everywhere:
+            browser.see("")
+        counted(user=1, guest=2)
+        assert [seen.id for seen in presence.online()] == [USER]
+
+        browser.use(AFTER)
+        browser.log_out()
+        assert browser.see("me") == {"nobody"}
+        browser.see("")
+        counted(user=1, guest=3)  # he was here: nobody has said that he left
+
+        browser.log_in()
+        assert browser.see("me") == {USER}
+        browser.say_goodbye()
+        assert not presence.is_online(USER), "another process sees it at once"
+        # Each worker had still to write that it saw him, and does, before it answers.
+        assert browser.ask() == {"nobody"}
+        assert browser.see("me") == {"nobody"}
+        counted(user=0, guest=3)
+        assert presence.last_seen(USER) is not None
+
+
+class Local:
+    """A site in this process: whom the middleware took each request for, and what it answered."""
+
+    def __init__(self, site: Site, settings: Settings | None) -> None:
+        """Without settings, the app is left as it is."""
+        self.last: dict[str, Any] = {}
+        """The environ or scope of the last request."""
+        self._runner, self._wrapped = asyncio.Runner(), None
+        app = site.load()
+        if settings is not None:
+            app = self._wrapped = MIDDLEWARE[site.is_asgi](app, settings=settings)
+        transport: httpx.BaseTransport
+        if site.is_asgi:
+            transport = AsgiTransport(self._noting_scope(app), self._runner)
+        else:
+            transport = httpx.WSGITransport(self._noting_environ(app))
+        client = httpx.Client(transport=transport, base_url="http://site.test")
+        self.browser = Browser(client, site)
+
+    def close(self) -> None:
+        """Ends what runs and is open."""
+        if self._wrapped is not None:
+            self._wrapped.recorder.close()
+        if isinstance(self._wrapped, asgi.PresenceMiddleware):
+            self._runner.run(self._wrapped.presence.aclose())
+        self._runner.close()
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who the last request was."""
+        found: Identity | None = self.last["presence_middleware.visit"].identity
+        return found
+
+    def _noting_environ(self, app: Any) -> Any:
+        def noting(environ: dict[str, Any], start_response: Any) -> Any:
+            self.last = environ
+            return app(environ, start_response)
+
+        return noting
+
+    def _noting_scope(self, app: Any) -> Any:
+        async def noting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            self.last = scope
+            await app(scope, receive, send)
+
+        return noting
+
+
+class AsgiTransport(httpx.BaseTransport):
+    """For a client that does not await."""
+
+    def __init__(self, app: Any, runner: asyncio.Runner) -> None:
+        self._transport, self._runner = httpx.ASGITransport(app), runner
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._runner.run(self._ask(request))
+
+    async def _ask(self, request: httpx.Request) -> httpx.Response:
+        given = await self._transport.handle_async_request(request)
+        return httpx.Response(given.status_code, headers=given.headers, content=await given.aread())
+
+
+MIDDLEWARE: dict[bool, Any] = {True: asgi.PresenceMiddleware, False: wsgi.PresenceMiddleware}
+Open = Callable[..., Local]
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
+    """Opens a site in this process; it signs with `secret`, unless it has keys."""
+    with ExitStack() as stack:
+
+        def opened(site: Site, settings: Settings | None, secret: str = SECRET) -> Local:
+            for name, value in {**site.variables, "SITE_SECRET": secret}.items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setenv("SITE_FOLDER", str(tmp_path))
+            here = Local(site, settings)
+            stack.callback(here.close)
+            return here
+
+        yield opened
+
+
+def offline(variables: Variables) -> Settings:
+    """Settings with which nothing is recorded, but everybody recognised."""
+    return Settings.from_env({**variables, "PRESENCE_ENABLED": "0"})
+
+
+def shown(response: httpx.Response) -> tuple[int, list[tuple[str, str]], object]:
+    """All of a response but what is random in it or tells the time, and what the server adds."""
+    headers = []
+    for raw_name, raw_value in response.headers.raw:
+        name, value = raw_name.decode().lower(), raw_value.decode()
+        if name == "set-cookie":
+            value = re.sub(r"(?i)^([^=]+)=[^;]+|(expires)=[^;]+", r"\1\2=", value)
+        if name not in {"date", "server"}:
+            headers.append((name, value))
+    body = response.text.split()[:1] if response.is_success else response.text
+    is_token = response.text.startswith("eyJ")  # of a JWT
+    return response.status_code, headers, None if is_token else body
+
+
+def headers_of(response: httpx.Response) -> list[tuple[str, str]]:
+    """Those that do not tell of the body."""
+    return [header for header in shown(response)[1] if header[0] != "content-length"]
+
+
+def has_touched_session(state: dict[str, Any]) -> bool:
+    """Whether somebody asked for the session of a request, in the frameworks that know."""
+    beakers = state.get("beaker.session")
+    if beakers is not None:
+        return bool(beakers.accessed())
+    return getattr(state.get("session"), "accessed", False)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_responses_are_those_of_the_bare_site(name: str, local: Open) -> None:
+    site = SITES[name]
+    pages = ("/", "/me", "/nowhere")
+    bare = journey(local(site, None).browser, *pages)
+    wrapped = journey(local(site, offline(site.settings)).browser, *pages)
+    for one, other in zip(bare, wrapped, strict=True):
+        assert shown(other) == shown(one), one.request.url
+    said = [response.text.split()[0] for response in wrapped]
+    assert (said[1], said[5], said[9]) == ("nobody", USER, "nobody")
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_looking_in_the_middle_of_a_request_touches_no_session_that_its_page_leaves_alone(
+    name: str, local: Open, variables: dict[str, str]
+) -> None:
+    """A page that asks who is online has the middleware look before the response begins."""
+    site = SITES[name]
+    bare = local(site, None)
+    bare.browser.log_in()
+    expected = headers_of(bare.browser.client.get("/")), has_touched_session(bare.last)
+    settings = Settings.from_env({**variables, **site.settings})
+    wrapped = local(site, settings)
+    wrapped.browser.log_in()
+    for path in ("/", "/online"):
+        response = wrapped.browser.client.get(path)
+        assert response.is_success
+        assert (headers_of(response), has_touched_session(wrapped.last)) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in DJANGO if SITES[name].own != EVERY_USER])
+def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, serve: Serve) -> None:
+    """Each response says how many queries its process has made, so the next tells of late ones."""
+    site = SITES[name]
+    with serve(site, 1, is_bare=True) as bare, serve(site, 1) as wrapped:
+        pages = ("/", "/me", "/async/", "/async/me")
+        for one, other in zip(journey(bare, *pages), journey(wrapped, *pages), strict=True):
+            assert shown(other) == shown(one), one.request.url
+        wrapped.log_in()
+        seen = [wrapped.client.get(f"{site.asking}{page}") for page in ("", "", "online", "")]
+        assert len({page.headers["X-Queries"] for page in seen}) == 1
+        assert not any("Vary" in page.headers or "Set-Cookie" in page.headers for page in seen)
+
+
+@pytest.mark.parametrize("name", [name for name in DJANGO if SITES[name].own == EVERY_USER])
+def test_to_identify_every_user_costs_a_query_for_a_session_and_changes_no_response(
+    name: str, serve: Serve
+) -> None:
+    def without_queries(response: httpx.Response) -> object:
+        status, headers, text = shown(response)
+        return status, [header for header in headers if header[0] != "x-queries"], text
+
+    site = SITES[name]
+    with serve(site, 1, is_bare=True) as bare, serve(site, 1) as wrapped:
+        pages = ("/", "/me", "/cart", "/async/", "/async/me", "/async/cart")
+        for one, other in zip(journey(bare, *pages), journey(wrapped, *pages), strict=True):
+            assert without_queries(other) == without_queries(one), one.request.url
+
+        def queries(browser: Browser, page: str) -> int:
+            counts = [int(browser.client.get(page).headers["X-Queries"]) for _ in range(2)]
+            return counts[1] - counts[0]
+
+        home = site.views
+        assert (queries(bare, home), queries(wrapped, home)) == (0, 0), "no cookie, no session"
+        for browser in (bare, wrapped):
+            browser.log_in()
+        assert (queries(bare, home), queries(wrapped, home)) == (0, 1)
+        for page in ("me", "cart"):
+            assert queries(wrapped, home + page) == queries(bare, home + page) > 0
+
+
+@pytest.mark.parametrize("name", ["django", "django, coroutines"])
+def test_a_page_that_reads_the_session_alone_shows_whom_django_logged_in(
+    name: str, serve: Serve, presence: Presence
+) -> None:
+    with serve(SITES[name], 1) as browser:
+        browser.log_in()
+        presence.leave(USER)
+
+        def is_seen_on(page: str) -> bool:
+            browser.see(page)
+            browser.ask()
+            return presence.is_online(USER)
+
+        assert not any(is_seen_on("") for _ in range(5))
+        # A request in the very moment of leaving may still be refused.
+        wait_until(lambda: is_seen_on("cart"))
+
+
+@pytest.mark.parametrize("name", ["django", "django, coroutines"])
+def test_whom_django_refuses_is_a_guest_again_though_his_session_names_him(
+    name: str, serve: Serve, presence: Presence, tmp_path: Path
+) -> None:
+    with serve(SITES[name], 1) as browser:
+        browser.log_in()
+        browser.ask()
+        assert presence.is_online(USER)
+        with closing(sqlite3.connect(tmp_path / DATABASE)) as database, database:
+            database.execute("UPDATE auth_user SET is_active = 0")
+        presence.leave(USER)
+        assert browser.see("me") == {"nobody"}
+        browser.ask()
+        assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
+
+
+SHORT = {"PRESENCE_WINDOW": "3s", "PRESENCE_FLUSH_INTERVAL": "0.2s"}
+
+
+def socket_of(browser: Browser) -> ClientConnection:
+    """A WebSocket of a site with Channels, with what cookies the browser has."""
+    address = browser.client.base_url.netloc.decode()
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+    return connect(
+        f"ws://{address}/socket",
+        additional_headers={"Cookie": cookies} if cookies else {},
+        user_agent_header=FIREFOX.format(BEFORE),
+        proxy=None,
+    )
+
+
+def says(socket: ClientConnection, command: str) -> str:
+    socket.send(command)
+    return str(socket.recv(10)).split()[0]
+
+
+def test_an_open_socket_of_channels_keeps_its_user_online(
+    serve: Serve, variables: dict[str, str]
+) -> None:
+    presence = Presence(Settings.from_env({**variables, **SHORT}))
+    with serve(SITES["django, Channels"], 1, **SHORT) as browser:
+        browser.log_in()
+        with socket_of(browser) as socket:
+            assert says(socket, "me") == USER
+            for _ in range(5):  # each a third of the window later than the one before
+                before = presence.last_seen(USER)
+                wait_until(lambda: presence.last_seen(USER) != before)  # noqa: B023
+            assert presence.counts() == {"user": 1, "guest": 0, "bot": 0}
+        wait_until(lambda: presence.count() == 0)
+
+
+def test_a_login_on_an_open_socket_of_channels_counts_and_so_does_a_logout(
+    serve: Serve, variables: dict[str, str]
+) -> None:
+    presence = Presence(Settings.from_env({**variables, **SHORT}))
+    with serve(SITES["django, Channels"], 1, **SHORT) as browser, socket_of(browser) as socket:
+        assert says(socket, "me") == "nobody"
+        wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
+        assert says(socket, "login") == USER
+        wait_until(lambda: presence.counts() == {"user": 1, "guest": 0, "bot": 0})
+        says(socket, "logout")
+        wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_the_request_of_the_login_is_the_users_where_the_framework_shows_it(
+    name: str, local: Open
+) -> None:
+    site = SITES[name]
+    here = local(site, offline(site.settings))
+    here.browser.log_in()
+    assert (here.identity == KNOWN) is site.at_once
+    here.browser.client.get("/me")
+    assert here.identity == KNOWN
+    here.browser.log_out()
+    here.browser.client.get("/me")
+    assert here.identity != KNOWN
+
+
+SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id"})
+
+
+# Django is found so, too: its sites in the journeys above are told nothing.
+@pytest.mark.parametrize(
+    ("site", "is_known"),
+    [
+        *((SITES[name], not SITES[name].source) for name in LOCAL),
+        (SESSION_USER_ID, True),
+    ],
+    ids=[*LOCAL, "starlette, session of user_id"],
+)
+def test_whom_the_default_chain_finds_where_no_variable_says_more(
+    site: Site, is_known: bool, local: Open
+) -> None:
+    here = local(site, offline({}))
+    here.browser.log_in()
+    response = here.browser.client.get("/me")
+    assert response.text.split()[0] == USER
+    assert (here.identity == KNOWN) is is_known
+
+
+SIGNED = [name for name in LOCAL if SITES[name].signed and not SITES[name].has_keys]
+
+
+@pytest.mark.parametrize("name", SIGNED)
+@pytest.mark.parametrize(
+    ("signs_with", "told", "is_known"),
+    [
+        (SECRET, f"{SECRET},{OLD_SECRET}", True),
+        (OLD_SECRET, f"{SECRET}, {OLD_SECRET}", True),
+        (WITH_COMMAS, WITH_COMMAS, True),
+        (OLD_SECRET, SECRET, False),
+        (SECRET + " more", SECRET, False),
+    ],
+    ids=["the new one", "the old one", "one with commas", "a foreign one", "a longer one"],
+)
+def test_any_secret_that_the_site_is_told_verifies_and_no_other(
+    name: str, signs_with: str, told: str, is_known: bool, local: Open
+) -> None:
+    site = SITES[name]
+    settings = offline({**site.settings, "PRESENCE_SESSION_SECRET": told})
+    here = local(site, settings, secret=signs_with)
+    here.browser.log_in()
+    response = here.browser.client.get("/me")
+    assert response.text.split()[0] == USER
+    assert (here.identity == KNOWN) is is_known
+
+
+@pytest.mark.parametrize(
+    ("told", "is_known"),
+    [
+        ("{public}", True),
+        ("{escaped}", True),
+        ("{foreign},{public}", True),
+        ("{foreign}, {escaped}", True),
+        ("{foreign}", False),
+        (SECRET, False),
+    ],
+)
+def test_any_public_key_that_the_site_is_told_verifies_and_no_other(
+    told: str, is_known: bool, local: Open
+) -> None:
+    public = key_pair()[1]
+    keys = {
+        "public": public,
+        "escaped": public.replace("\n", "\\n"),
+        "foreign": key_pair("another")[1],
+    }
+    site = SITES["fastapi, RS256"]
+    settings = offline({**site.settings, "PRESENCE_SESSION_SECRET": told.format(**keys)})
+    here = local(site, settings)
+    here.browser.log_in()
+    here.browser.client.get("/me")
+    assert (here.identity == KNOWN) is is_known
+
+
+IN_COOKIES = [name for name in LOCAL if "fastapi" not in name]
+
+
+@pytest.mark.parametrize("name", IN_COOKIES)
+def test_of_two_cookies_with_one_name_the_frameworks_choice_names_the_user(
+    name: str, local: Open
+) -> None:
+    """A site that changed the path or domain of its cookie gets both for a while."""
+    site = SITES[name]
+    here = local(site, offline(site.settings))
+    client = here.browser.client
+    cookies = []
+    for user in (USER, "43"):
+        response = client.post(f"/login?user={user}")
+        cookies.append(response.headers.get_list("set-cookie")[0].partition(";")[0])
+        client.cookies.clear()
+    [cookie, _, _] = cookies[0].partition("=")
+    one, other = cookies
+    chosen = []
+    for pair in ((one, other), (other, one), (one, f"{cookie}="), (f"{cookie}=", one)):
+        response = client.get("/me", headers={"Cookie": "; ".join(("a=1", *pair, "b=2"))})
+        chosen.append(response.text.split()[0])
+        user_id = here.identity.id if here.identity and here.identity.kind == "user" else "nobody"
+        assert user_id == chosen[-1]
+        client.cookies.clear()
+    assert set(chosen[:2]) == {USER, "43"}
+
+
+@pytest.mark.parametrize("header", ["sessionid=a; sessionid=b", "sessionid=b; x=1; sessionid=a"])
+def test_of_two_django_sessions_the_last_one_counts_as_for_django(header: str) -> None:
+    identity = {"PRESENCE_IDENTITY": "user=django-session", "PRESENCE_SECRET": SECRET}
+    django_key = parse_cookie(header)["sessionid"]
+    assert ids(offline(identity), Request([("Cookie", header.encode())])) == SecretHasher(SECRET)(
+        django_key
+    )
+
+
+def test_of_two_plain_cookies_the_first_one_counts() -> None:
+    settings = offline({"PRESENCE_IDENTITY": "user=cookie:sid:raw"})
+    assert ids(settings, Request([("Cookie", b"a=0; sid=a; sid=b")])) == "a"
+
+
+@pytest.mark.parametrize("key", ["user", "account.id"])
+def test_a_user_with_a_uuid_in_flasks_session_is_found_by_it(
+    key: str, variables: dict[str, str], presence: Presence
+) -> None:
+    user = uuid4()
+    app = Flask("a_site")
+    app.secret_key = SECRET
+
+    @app.get("/")
+    def home() -> str:
+        session.update(user=user, account={"id": user})
+        return "hello"
+
+    identity = f"user=flask-session:{key}"
+    told = {"PRESENCE_IDENTITY": identity, "PRESENCE_SESSION_SECRET": SECRET}
+    wrapped = wsgi.PresenceMiddleware(app, settings=Settings.from_env({**variables, **told}))
+    client = Client(wrapped)
+    for _ in range(2):  # the second brings the cookie
+        client.get("/")
+    assert wrapped.recorder.flush()
+    assert [seen.id for seen in presence.online()] == [str(user)]
+    assert presence.is_online(str(user))
+    wrapped.recorder.close()
+
+
+def test_the_key_of_a_django_session_is_counted_hashed(
+    serve: Serve, variables: dict[str, str], valkey: Server, prefix: str
+) -> None:
+    told = {
+        "PRESENCE_IDENTITY": "member=django-session, guest=visitor",
+        "PRESENCE_SECRET": SECRET,
+    }
+    presence = Presence(Settings.from_env({**variables, **told}))
+    with serve(SITES["django"], **told) as browser:
+        assert browser.see("") == {"hello"}
+        browser.ask()
+        assert presence.counts() == {"member": 0, "guest": 2, "bot": 0}
+        browser.log_in()
+        browser.use(LOGGED_IN)
+        browser.see("")  # which does not look at the session
+        browser.ask()
+        assert presence.counts() == {"member": 1, "guest": 2, "bot": 0}
+        key = browser.client.cookies["sessionid"]
+        [member] = presence.online("member")
+        assert member.id == SecretHasher(SECRET)(key)
+    with Redis.from_url(valkey.url) as client:
+        assert client.zrange(f"{prefix}:member:seen", 0, -1) == [member.id.encode()]
+
+
+@pytest.mark.parametrize(
+    ("source", "library", "extra"),
+    [
+        ("flask-session:_user_id", "itsdangerous", "flask"),
+        ("starlette-session:user", "itsdangerous", "starlette"),
+        ("pyramid-session:user", "webob", "pyramid"),
+        ("auth-tkt", "pyramid", "pyramid"),
+        ("bearer:sub", "jwt", "jwt"),
+    ],
+)
+def test_a_source_whose_library_is_missing_names_the_extra_that_brings_it(
+    source: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"identity": f"user={source}", "session_secret": SECRET}
+    Settings.from_env({}, **told)
+
+    def without(name: str) -> object:
+        return None if name == library else find_spec(name)
+
+    monkeypatch.setattr("presence_middleware.settings.find_spec", without)
+    with pytest.raises(SettingsError) as refused:
+        Settings.from_env({}, **told)
+    assert f"{source}:raw needs pip install 'presence_middleware[{extra}]'" in str(refused.value)
+    assert SECRET not in str(refused.value)
+    Settings.from_env({}, identity="user=auth, guest=visitor")

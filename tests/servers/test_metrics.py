@@ -1,0 +1,256 @@
+"""What Prometheus scrapes: of the site from a real Redis, of a process from its recorder."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
+from prometheus_client.parser import text_fd_to_metric_families
+
+from presence_middleware import Presence, Settings
+from presence_middleware.prometheus import PresenceCollector
+from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder.buffer import Reason
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import Server, wait_until
+from tests.support.faults import Fault, Place, adds_up, at_a_place, hung, refused
+from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
+
+DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
+SOON = 1.5  # seconds: two timeouts, and some noise
+NOTICEABLE = 0.4  # seconds; less than a single timeout
+
+Samples = dict[tuple[str, str], float]
+"""Values by name, and by the one label if there is any."""
+
+
+def parsed(text: str) -> Samples:
+    return {
+        (sample.name, "".join(sample.labels.values())): sample.value
+        for family in text_fd_to_metric_families(StringIO(text))
+        for sample in family.samples
+        if family.name.startswith("presence")
+    }
+
+
+def scraped(collector: Any) -> Samples:
+    return parsed(generate_latest(collector).decode())
+
+
+def values(found: Samples, name: str) -> dict[str, float]:
+    return {label: value for (other, label), value in found.items() if other == name}
+
+
+def visit(recorder: Recorder, name: str) -> None:
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
+
+
+@pytest.fixture
+def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
+    with at_a_place(valkey.binary, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def recorder(place: Place, prefix: str) -> Iterator[Recorder]:
+    settings = Settings.from_env(
+        {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", flush_interval="3m"
+    )
+    recorder = recorder_for(settings)
+    yield recorder
+    recorder.close()
+
+
+def test_a_scrape_says_who_is_online_and_the_peak(recorder: Recorder) -> None:
+    presence = Presence(recorder.settings)
+    for name in ("ann", "bob"):
+        presence.touch(name)
+    visit(recorder, "ann")
+    wait_until(presence.peak)
+    presence.touch("eve")
+    found = scraped(PresenceCollector(recorder))
+    assert values(found, "presence_up") == {"": 1}
+    assert values(found, "presence_online") == {"user": 3, "bot": 0}
+    assert values(found, "presence_peak") == {"user": 2}
+
+
+def test_the_counters_are_those_of_the_recorder(recorder: Recorder) -> None:
+    presence = Presence(recorder.settings)
+    before = time.time()
+    for name in ("ann", "ann", "bob"):
+        visit(recorder, name)
+    assert recorder.flush()
+    was_open = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
+    presence.leave("ann")
+    was_open.end()
+    assert recorder.flush()
+    visit(recorder, "eve")
+    found, stats = scraped(PresenceCollector(recorder)), recorder.stats()
+    for name in ("recorded", "coalesced", "flushed"):
+        assert found[f"presence_sightings_{name}_total", ""] == getattr(stats, name) > 0
+    dropped = values(found, "presence_sightings_dropped_total")
+    assert dropped == {**dict.fromkeys(get_args(Reason), 0), "left": 1}
+    assert found["presence_sightings_pending", ""] == stats.pending == 1
+    assert found["presence_outage", ""] == 0
+    assert found["presence_flush_duration_seconds_count", ""] == stats.flushes >= 2
+    assert 0 < found["presence_flush_duration_seconds_sum", ""] == stats.flush_seconds
+    assert stats.flush_seconds <= time.time() - before
+    assert before <= found["presence_last_flush_timestamp_seconds", ""] <= time.time()
+    assert adds_up(recorder)
+
+
+def test_many_scrapes_cost_redis_one_read_a_second(recorder: Recorder, place: Place) -> None:
+    collector = PresenceCollector(recorder)
+    begins = time.monotonic()
+    for _ in range(50):
+        scraped(collector)
+    seconds = time.monotonic() - begins
+    assert 1 <= place.admin.info("commandstats")["cmdstat_zcount"]["calls"] <= 1 + seconds
+
+
+@pytest.mark.parametrize("fault", [refused, hung])
+def test_a_scrape_in_an_outage_answers_and_says_so(
+    recorder: Recorder, place: Place, fault: Fault
+) -> None:
+    collector = PresenceCollector(recorder)
+    with fault(place):
+        visit(recorder, "ann")
+        recorder.flush()
+        begins = time.monotonic()
+        found = scraped(collector)
+        assert time.monotonic() - begins < SOON
+        assert found["presence_up", ""] == 0
+        assert not values(found, "presence_online") | values(found, "presence_peak")
+        assert found["presence_outage", ""] == 1
+        assert found["presence_sightings_pending", ""] == 1
+        failed = found["presence_flush_duration_seconds_count", ""]
+    assert recorder.flush()
+    wait_until(lambda: scraped(collector)["presence_up", ""])
+    found = scraped(collector)
+    assert values(found, "presence_online")["user"] == 1
+    assert found["presence_outage", ""] == 0
+    assert found["presence_flush_duration_seconds_count", ""] > failed
+
+
+def test_who_scrapes_while_another_reads_does_not_wait(recorder: Recorder, place: Place) -> None:
+    collector = PresenceCollector(recorder)
+    scraped(collector)
+    with hung(place):
+        wait_until(lambda: scraped(collector)["presence_up", ""] == 0)
+        wait_until(lambda: time.monotonic() > collector._read_at)
+        other = threading.Thread(target=scraped, args=[collector])
+        other.start()
+        wait_until(lambda: time.monotonic() < collector._read_at)
+        begins = time.monotonic()
+        scraped(collector)
+        assert other.is_alive()
+        assert time.monotonic() - begins < NOTICEABLE
+        other.join()
+
+
+def test_registering_asks_nobody_and_two_want_two_registries(
+    recorder: Recorder, place: Place
+) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(PresenceCollector(recorder))
+    assert place.proxy.connections == 0
+    with pytest.raises(ValueError, match="Duplicated"):
+        registry.register(PresenceCollector(recorder))
+    CollectorRegistry().register(PresenceCollector(recorder))
+
+
+def test_the_names_are_as_the_strict_format_wants_them(recorder: Recorder) -> None:
+    recorder.flush()
+    text = openmetrics.generate_latest(PresenceCollector(recorder))  # type: ignore[no-untyped-call]
+    for family in strictly(text.decode()):  # type: ignore[no-untyped-call]
+        assert family.documentation
+        assert not family.name.endswith(("_total", "_count", "_sum"))
+
+
+def test_beside_the_multiprocess_collector_the_site_is_told(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]
+    registry.register(PresenceCollector(recorder))
+    assert values(scraped(registry), "presence_online") == {"user": 0, "bot": 0}
+
+
+SITES = {
+    "wsgi": gunicorn("tests.support.metrics_site:flask_site", 2),
+    "asgi": uvicorn("tests.support.metrics_site:starlette_site"),
+}
+
+
+@pytest.mark.parametrize("command", SITES.values(), ids=SITES)
+def test_a_server_tells_of_its_site_and_scrapes_are_no_visits(
+    command: Command, variables: dict[str, str], presence: Presence, tmp_path: Path
+) -> None:
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        with server.client("Prometheus/3") as scraper, server.client("Firefox/140") as browser:
+            browser.get("/")
+            wait_until(lambda: presence.count("guest") == 1)
+            wait_until(lambda: parsed(scraper.get("/metrics").text)["presence_online", "guest"])
+            found = parsed(scraper.get("/metrics").text)
+            assert values(found, "presence_online") == {"user": 0, "guest": 1, "bot": 0}
+            assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
+        assert "Traceback" not in server.output
+
+
+def test_no_request_waits_while_a_scrape_does(place: Place, prefix: str, tmp_path: Path) -> None:
+    settings = {"PRESENCE_REDIS_URL": place.url, "PRESENCE_PREFIX": prefix}
+    with (
+        WebServer(SITES["asgi"], ROOT, tmp_path / "log", **settings) as server,
+        server.client("A") as scraper,
+        server.client("B") as browser,
+        hung(place),
+    ):
+        said: list[str] = []
+        thread = threading.Thread(target=lambda: said.append(scraper.get("/metrics").text))
+        begins = time.monotonic()
+        thread.start()
+        waits = []
+        while thread.is_alive():
+            asked = time.monotonic()
+            browser.get("/")
+            waits.append(time.monotonic() - asked)
+        assert time.monotonic() - begins > NOTICEABLE
+        assert max(waits) < NOTICEABLE
+        assert parsed(said[0])["presence_up", ""] == 0
+
+
+SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}
+
+
+def test_the_dashboard_asks_for_what_there_is(recorder: Recorder) -> None:
+    families = PresenceCollector(recorder).describe()
+    exposed = {family.name + end for family in families for end in SUFFIXES[family.type]}
+    targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    asked = " ".join(target["expr"] for target in targets)
+    assert set(re.findall(r"presence_\w+", asked)) == exposed
+
+
+def test_the_dashboard_goes_by_its_variables_and_has_no_panel_over_another() -> None:
+    assert DASHBOARD["schemaVersion"] >= 39
+    assert [v["name"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "job"]
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for target in panel["targets"]:
+            names = len(re.findall(r"presence_\w+", target["expr"]))
+            assert target["expr"].count('job=~"$job"') == names > 0
+        x, y, w, h = (panel["gridPos"][side] for side in "xywh")
+        cells = {(column, row) for column in range(x, x + w) for row in range(y, y + h)}
+        assert x + w <= 24
+        assert not cells & taken
+        taken |= cells

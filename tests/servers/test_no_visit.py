@@ -1,0 +1,570 @@
+"""Requests that show nobody to be there, and those that keep nobody online."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from presence_middleware import AsyncPresence, Identity, Presence, Settings, asgi, wsgi
+from presence_middleware.asgi import AsgiVisit
+from presence_middleware.recorder import Recorder, Visit, recorder_for
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import Inner, State, nothing
+from tests.support.backends import Server, wait_until
+from tests.support.servers import Command, WebServer, gunicorn, uvicorn
+from tests.support.timed_site import Clock
+
+Header = tuple[str, str]
+ANN = ("X-User", "ann")
+PREFETCH = ("Sec-Purpose", "prefetch")
+PASSIVE = ("Presence", "passive")
+ORIGIN, ASKING = ("Origin", "https://a.example"), ("Access-Control-Request-Method", "PUT")
+WSGI_REQUEST: State = {"SCRIPT_NAME": "", "REMOTE_ADDR": "192.0.2.7"}
+ASGI_REQUEST: State = {"client": ("192.0.2.7", 1), "root_path": "", "query_string": b""}
+
+
+class Send(Protocol):
+    """Sends one request through a wrapper, and returns what the app inside found."""
+
+    def __call__(
+        self,
+        settings: Settings,
+        *headers: Header,
+        method: str = "GET",
+        path: str = "/",
+        inner: Inner = nothing,
+    ) -> State: ...
+
+
+def over_wsgi(
+    settings: Settings,
+    *headers: Header,
+    method: str = "GET",
+    path: str = "/",
+    inner: Inner = nothing,
+) -> State:
+    def app(environ: State, _: object) -> list[bytes]:
+        inner(environ)
+        return []
+
+    environ: dict[str, Any] = {**WSGI_REQUEST, "REQUEST_METHOD": method, "PATH_INFO": path}
+    environ |= {"HTTP_" + name.upper().replace("-", "_"): value for name, value in headers}
+    wsgi.PresenceMiddleware(app, settings=settings)(environ, lambda *_: list[bytes]().append)
+    return environ
+
+
+def over_asgi(
+    settings: Settings,
+    *headers: Header,
+    method: str = "GET",
+    path: str = "/",
+    inner: Inner = nothing,
+    type: str = "http",
+) -> State:
+    async def app(scope: State, *_: object) -> None:
+        inner(scope)
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    sent = [(name.encode(), value.encode()) for name, value in headers]  # in the case as given
+    scope: State = {**ASGI_REQUEST, "type": type, "method": method, "path": path, "headers": sent}
+    asyncio.run(asgi.PresenceMiddleware(app, settings=settings)(scope, never, never))
+    return scope
+
+
+def over_websocket(settings: Settings, *headers: Header, **others: Any) -> State:
+    return over_asgi(settings, *headers, **others, type="websocket")
+
+
+BOTH: list[Any] = [over_wsgi, over_asgi]
+EVERYWHERE = pytest.mark.parametrize("send", [*BOTH, over_websocket])
+OVER_HTTP = pytest.mark.parametrize("send", BOTH)
+
+
+@pytest.fixture
+def site(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
+    """The settings of a site whose front end says who is logged in."""
+
+    def settings(**others: object) -> Settings:
+        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
+        made.append(Settings.from_env({}, **{"identity": "user=header:X-User", **given}))
+        return made[-1]
+
+    made: list[Settings] = []
+    yield settings
+    for one in made:
+        recorder_for(one).close()
+
+
+def is_seen(settings: Settings, send: Send, *headers: Header, **request: Any) -> bool:
+    """Whether a request of Ann's shows her to be there."""
+    found = send(settings, ANN, *headers, **request)
+    assert found["presence_middleware.visit"].identity == Identity("user", "ann")
+    recorder = recorder_for(settings)
+    assert recorder.flush()
+    count = Presence(settings).count()
+    assert count == bool(recorder.stats().recorded)
+    return bool(count)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("Sec-Purpose", "prefetch"),
+        ("Sec-Purpose", "prefetch;prerender"),
+        ("Sec-Purpose", "prefetch;anonymous-client-ip"),
+        ("sec-purpose", "PreFetch"),
+        ("SEC-PURPOSE", "Prefetch; Prerender"),
+        ("Purpose", "prefetch"),
+        ("purpose", "PREFETCH"),
+        ("Purpose", "preview"),
+        ("X-Moz", "prefetch"),
+        ("X-MOZ", "Prefetch"),
+        ("x-moz", "prefetch"),
+    ],
+)
+def test_nobody_looks_at_a_page_that_a_browser_fetches_ahead(
+    header: Header, send: Send, site: Callable[..., Settings]
+) -> None:
+    assert not is_seen(site(), send, header)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("Sec-Purpose", ""),
+        ("Sec-Fetch-Purpose", "prefetch"),
+        ("Purpose", "navigate"),
+        ("X-Moz", "livebookmarks"),
+        ("X-Mozilla", "prefetch"),
+        ("Sec-Fetch-Mode", "navigate"),
+        ("Presence", "active"),
+        ("Presence", ""),
+        ("X-Presence", "passive"),
+    ],
+)
+def test_somebody_looks_at_any_other(
+    header: Header, send: Send, site: Callable[..., Settings]
+) -> None:
+    assert is_seen(site(), send, header)
+
+
+@OVER_HTTP
+@pytest.mark.parametrize(
+    ("method", "headers", "seen"),
+    [
+        ("OPTIONS", [ORIGIN, ASKING], False),
+        ("OPTIONS", [], True),
+        ("OPTIONS", [ORIGIN], True),
+        ("OPTIONS", [ASKING], True),
+        ("GET", [ORIGIN, ASKING], True),
+        ("PUT", [ORIGIN], True),
+    ],
+)
+def test_a_preflight_is_asked_by_the_browser_and_anything_else_by_somebody(
+    method: str, headers: list[Header], *, seen: bool, send: Send, site: Callable[..., Settings]
+) -> None:
+    assert is_seen(site(), send, *headers, method=method) == seen
+
+
+DEFAULT = [
+    *("/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"),
+    *("/metrics", "/__heartbeat__", "/__lbheartbeat__"),
+]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("path", DEFAULT)
+def test_a_path_that_machines_ask_for_is_no_visit_unless_the_site_says_so(
+    path: str, send: Send, site: Callable[..., Settings]
+) -> None:
+    settings = site()
+    assert not is_seen(settings, send, path=path)
+    assert not is_seen(settings, send, path=path, method="HEAD")
+    assert is_seen(site(exclude="none"), send, path=path)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("path", DEFAULT)
+def test_only_the_very_path_is_none(path: str, send: Send, site: Callable[..., Settings]) -> None:
+    settings = site()
+    assert not is_seen(settings, send, path=f"{path}/"), "with a slash behind it is the same"
+    for other in (f"/{path}", f"/a{path}", f"{path}2", path.upper(), f"{path};a=b"):
+        assert is_seen(settings, send, path=other), other
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("exclude", "path", "seen"),
+    [
+        ("/static/*", "/static/a.css", False),
+        ("/static/*", "/static/a/b/c.css", False),
+        ("/static/*", "/static/", False),
+        ("/static/*", "/static", True),
+        ("/static/*", "/a/static/b", True),
+        ("/static/*", "/healthz", True),  # instead of the default ones, not besides
+        ("*.css", "/static/a.css", False),
+        ("*.css", "/static/a.css.map", True),
+        ("*.css", "/xcss", True),
+        ("/a*/z", "/a/b/c/z", False),
+        ("/a*/z", "/a/b/c/z/y", True),
+        ("/*/a/*/b", "/1/a/2/b", False),
+        ("*", "/any", False),
+        ("/a?b", "/axb", True),
+        ("/a.b*", "/a.bc", False),
+        ("/a.b*", "/axbc", True),
+        ("/[a]*", "/[a]b", False),
+        ("/[a]*", "/ab", True),
+        ("/x*", "/x\ny", False),
+        ("/y, /z*, *.css", "/y", False),
+        ("/y, /z*, *.css", "/zz", False),
+        ("/y, /z*, *.css", "/a.css", False),
+        ("/y, /z*, *.css", "/a", True),
+    ],
+)
+def test_a_path_with_a_star_stands_for_many(
+    exclude: str, path: str, *, seen: bool, send: Send, site: Callable[..., Settings]
+) -> None:
+    assert is_seen(site(exclude=exclude), send, path=path) == seen
+
+
+@OVER_HTTP
+def test_a_path_is_text(send: Send, site: Callable[..., Settings]) -> None:
+    """PEP 3333 has its bytes in the guise of latin-1; an ASGI server decodes it."""
+    path = "/caf\xe9/menu"
+    if send is over_wsgi:
+        path = path.encode().decode("latin-1")
+    assert not is_seen(site(exclude="/caf\xe9*"), send, path=path)
+    assert is_seen(site(exclude="/tea*"), send, path=path)
+
+
+@pytest.mark.parametrize(
+    ("exclude", "path", "seen"),
+    [
+        ("/healthz", "/healthz", False),
+        ("/healthz", "/api/healthz", True),
+        ("/api/healthz", "/api/healthz", False),
+        ("/api/*", "/api/any", False),
+        ("/api/*", "/any", True),
+    ],
+)
+@pytest.mark.parametrize("wrapped", ["outside", "mounted"])
+def test_the_path_of_a_mounted_app_has_its_mount_point_in_it(
+    exclude: str, path: str, *, seen: bool, wrapped: str, site: Callable[..., Settings]
+) -> None:
+    """Around the whole site, and around the one app: over WSGI and ASGI alike."""
+    settings = site(exclude=exclude)
+    recorder = recorder_for(settings)
+    mount = "/api" if path.startswith("/api") else ""
+
+    def answer(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        inside.append(environ["SCRIPT_NAME"] + environ["PATH_INFO"])
+        return [b""]
+
+    async def reply(scope: Any, receive: Any, send: Any) -> None:
+        inside.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    async def take(message: Any) -> None:
+        assert message.get("status", 200) == 200
+
+    inside: list[str] = []
+    wrap, awrap = wsgi.PresenceMiddleware, asgi.PresenceMiddleware
+    app: Any = wrap(answer, settings=settings) if wrapped == "mounted" else answer
+    app = DispatcherMiddleware(app, {"/api": app})
+    app = wrap(app, settings=settings) if wrapped == "outside" else app
+    environ = {**WSGI_REQUEST, "REQUEST_METHOD": "GET", "PATH_INFO": path, "HTTP_X_USER": "ann"}
+    app(environ, lambda *_: list[bytes]().append)
+    assert recorder.stats().recorded == seen
+
+    inner: Any = awrap(reply, settings=settings) if wrapped == "mounted" else reply
+    inner = Starlette(routes=[Mount(mount, app=inner)])
+    inner = awrap(inner, settings=settings) if wrapped == "outside" else inner
+    scope = {**ASGI_REQUEST, "type": "http", "method": "GET", "path": path}
+    asyncio.run(inner({**scope, "headers": [(b"x-user", b"ann")]}, never, take))
+    assert recorder.stats().recorded == 2 * seen
+    assert inside == [path, path]
+
+
+REAL_APP = """
+def wsgi(environ, start_response):
+    start_response("200 OK", [("Content-Length", "2")])
+    return [b"ok"]
+
+
+async def asgi(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+"""
+
+
+def rooted(root: str) -> Command:
+    """uvicorn behind a proxy that takes `root` off the paths that it passes on."""
+    return lambda port: [
+        *uvicorn("presence_middleware.asgi_app:application")(port),
+        "--root-path",
+        root,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "app", "exclude", "targets"),
+    [
+        (gunicorn("presence_middleware.wsgi_app:application"), "inside:wsgi", "", {}),
+        (uvicorn("presence_middleware.asgi_app:application"), "inside:asgi", "", {}),
+        (
+            rooted("/api"),
+            "inside:asgi",
+            "/api/healthz, /static/*",
+            {"/static/a": True, "/static/a%2Fb": True, "/static%2Fa": True},
+        ),
+    ],
+    ids=["gunicorn", "uvicorn", "uvicorn with a root path"],
+)
+def test_what_real_servers_make_of_a_target(
+    *,
+    command: Command,
+    app: str,
+    exclude: str,
+    targets: dict[str, bool],
+    tmp_path: Path,
+    variables: dict[str, str],
+    presence: Presence,
+) -> None:
+    """Escapes are resolved and the query is no part of a path; a slash more is another path."""
+    seen = {
+        **{"/healthz": False, "/%68ealthz": False, "/healthz?a=/b": False, "/healthz?": False},
+        **{"/healthz/": False, "/healthz%2F": False, "/a/../healthz": True, "/HEALTHZ": True},
+        **{"/static/a": False, "/static/a%2Fb": False, "/static%2Fa": False, "/static": True},
+        **targets,
+    }
+    (tmp_path / "inside.py").write_text(REAL_APP)
+    more = {"PRESENCE_APP": app, "PRESENCE_IDENTITY": "user=header:X-User"}
+    more["PRESENCE_EXCLUDE"] = exclude or "/healthz, /static/*"
+    with WebServer(command, tmp_path, tmp_path / "log", **variables, **more) as server:
+        for target in seen:
+            request = f"GET {target} HTTP/1.1\r\nHost: a\r\nX-User: {target}\r\n"
+            assert b"200 OK" in raw(server.port, request + "Connection: close\r\n\r\n")
+        headers = {"X-User": "the last"}
+        httpx.get(f"http://{server.address}/", headers=headers, trust_env=False)
+        wait_until(lambda: presence.is_online("the last"))
+    assert sorted(presence.online_among(seen)) == sorted(path for path, is_ in seen.items() if is_)
+
+
+def raw(port: int, request: str) -> bytes:
+    """What a server answers to a request that no client has put in order."""
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+# What keeps nobody online, but is there for the handler all the same.
+
+PASSIVES: list[tuple[str, dict[str, Any], list[Header]]] = [
+    ("a path", {"path": "/poll"}, []),
+    ("a path with a star", {"path": "/live/42"}, []),
+    ("a header", {}, [PASSIVE]),
+    ("a header in capitals", {}, [("PRESENCE", "passive")]),
+    ("a prefetch", {}, [PREFETCH]),
+    ("an excluded path", {"path": "/ping"}, []),
+]
+UNSEEN = pytest.mark.parametrize(
+    ("request_", "headers"), [case[1:] for case in PASSIVES], ids=[case[0] for case in PASSIVES]
+)
+
+
+@pytest.fixture
+def polled(site: Callable[..., Settings]) -> Settings:
+    """A site with pages that poll."""
+    return site(identity="user=auth, user=header:X-User, guest=visitor", passive="/poll, /live/*")
+
+
+@EVERYWHERE
+@UNSEEN
+def test_what_is_passive_records_nothing_and_knows_who_it_is(
+    request_: dict[str, Any], headers: list[Header], send: Send, polled: Settings
+) -> None:
+    found = send(polled, ANN, *headers, **request_)
+    visit = found["presence_middleware.visit"]
+    assert isinstance(visit, Visit)
+    assert visit.identity == Identity("user", "ann")
+    recorder = recorder_for(polled)
+    assert recorder.flush()
+    assert recorder.stats().recorded == 0
+    assert Presence(polled).counts() == {"user": 0, "guest": 0, "bot": 0}
+    assert Presence(polled).last_seen("ann") is None
+    send(polled, ANN)
+    assert recorder.flush()
+    assert Presence(polled).is_online("ann"), "the same without it is a visit"
+
+
+@UNSEEN
+def test_a_passive_request_is_answered(
+    request_: dict[str, Any], headers: list[Header], polled: Settings
+) -> None:
+    def ask(environ: State) -> None:
+        reader = environ["presence_middleware"]
+        counts.append((reader.count(), reader.is_online("ann")))
+
+    counts: list[object] = []
+    over_wsgi(polled, ANN, *headers, **request_, inner=ask)
+    over_wsgi(polled, ("X-User", "bob"))
+    over_wsgi(polled, ANN, *headers, **request_, inner=ask)
+    assert counts == [(0, False), (1, False)], "who asks does not count himself, Bob does"
+
+
+@UNSEEN
+@pytest.mark.parametrize("type", ["http", "websocket"])
+def test_a_passive_request_is_answered_over_asgi(
+    request_: dict[str, Any], headers: list[Header], type: str, polled: Settings
+) -> None:
+    async def app(scope: State, *_: object) -> None:
+        assert isinstance(scope["presence_middleware"], AsyncPresence)
+        counts.append(await scope["presence_middleware"].count())
+        await scope["presence_middleware"].aclose()
+
+    counts: list[int] = []
+    sent = [(name.lower().encode(), value.encode()) for name, value in (ANN, *headers)]
+    scope: State = {**ASGI_REQUEST, "type": type, "method": "GET", "path": "/", "headers": sent}
+    wrapped: Any = asgi.PresenceMiddleware(app, settings=polled)
+    asyncio.run(wrapped({**scope, **request_}, None, None))
+    assert counts == [0]
+
+
+@EVERYWHERE
+@UNSEEN
+def test_whoever_a_passive_request_identifies_is_not_recorded(
+    request_: dict[str, Any], headers: list[Header], send: Send, polled: Settings
+) -> None:
+    """Also when a page fetched ahead logs somebody in: they count from their next request on."""
+
+    def identify(state: State) -> None:
+        visit = state["presence_middleware.visit"]
+        visit.identify("bob")
+        assert visit.identity == Identity("user", "bob")
+        visit.flush()
+        visit.identify("eve", kind="guest")
+        assert visit.identity == Identity("guest", "eve")
+
+    send(polled, ANN, *headers, **request_, inner=identify)
+    assert recorder_for(polled).flush()
+    assert recorder_for(polled).stats().recorded == 0
+    assert Presence(polled).counts() == {"user": 0, "guest": 0, "bot": 0}
+
+
+@EVERYWHERE
+@UNSEEN
+def test_a_guest_of_a_passive_request_has_the_id_of_his_visits(
+    request_: dict[str, Any], headers: list[Header], send: Send, polled: Settings
+) -> None:
+    visit = send(polled)["presence_middleware.visit"]
+    assert recorder_for(polled).flush()
+    passive = send(polled, *headers, **request_)["presence_middleware.visit"]
+    assert passive.identity == visit.identity
+    assert passive.identity.kind == "guest"
+
+
+def test_a_page_that_polls_keeps_nobody_online(polled: Settings) -> None:
+    clock = Clock()
+    recorder, presence = Recorder(polled, clock=clock), Presence(polled, clock=clock)
+    began = clock.now
+    WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
+    for seconds in range(0, 1200, 30):
+        clock.now = began + seconds
+        WsgiVisit(recorder, {"HTTP_X_USER": "ann", "PATH_INFO": "/poll"}).end()
+        headers = [(b"x-user", b"ann"), (b"presence", b"passive")]
+        AsgiVisit(recorder, {"type": "websocket", "path": "/", "headers": headers}).end()
+        assert recorder.flush()
+        assert presence.is_online("ann") == (seconds < 600), seconds
+    seen = presence.last_seen("ann")
+    assert seen is not None
+    assert seen.timestamp() == began
+    recorder.close()
+
+
+OPEN = {"type": "websocket", "path": "/", "client": ("192.0.2.7", 1)}
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "counts"),
+    [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
+)
+def test_a_long_open_connection_keeps_one_online_unless_it_is_passive(
+    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, polled: Settings
+) -> None:
+    clock = Clock()
+    recorder, presence = Recorder(polled, clock=clock), Presence(polled, clock=clock)
+    scope = {**OPEN, "path": path, "headers": [(b"x-user", b"ann"), *headers]}
+    visit = AsgiVisit(recorder, scope)
+    for _ in range(30):
+        clock.now += 61
+        recorder.run_once()
+        assert recorder.flush()
+        assert presence.is_online("ann") == counts
+        assert visit.identity == Identity("user", "ann")
+    assert len(recorder.open_visits) == counts
+    visit.end()
+    assert recorder.flush()
+    assert presence.is_online("ann") == counts
+    assert bool(recorder.stats().recorded) == counts
+    recorder.close()
+
+
+def test_a_long_passive_response_is_let_go_without_a_word(polled: Settings) -> None:
+    """A body that streams, whether the server closes it or just drops it."""
+
+    def app(environ: State, _: object) -> Iterator[bytes]:
+        yield b"a"
+
+    for close in (True, False):
+        wrapped = wsgi.PresenceMiddleware(app, settings=polled)
+        environ = {**WSGI_REQUEST, "PATH_INFO": "/poll", "HTTP_X_USER": "ann"}
+        body = wrapped(environ, lambda *_: list[bytes]().append)
+        assert list(body) == [b"a"]
+        assert wrapped.recorder.open_visits == {}
+        if close:
+            body.close()
+        del body, environ
+        assert wrapped.recorder.flush()
+        assert wrapped.recorder.stats().recorded == 0
+
+
+def test_requests_that_are_no_visit_use_up_no_guests_of_an_address(
+    polled: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a page that polls, or a health check, would take the place of guests."""
+    for number in range(150):
+        agent = ("User-Agent", f"Firefox {number}")
+        for send in BOTH:
+            send(polled, agent, PASSIVE)
+            send(polled, agent, path="/healthz")
+    recorder = recorder_for(polled)
+    assert recorder.flush()
+    assert recorder.stats().recorded == 0
+    assert recorder.stats().dropped == {}
+    over_wsgi(polled, ("User-Agent", "somebody who looks at a page"))
+    assert recorder.flush()
+    assert Presence(polled).count("guest") == 1
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("setting", ["exclude", "passive"])
+def test_what_is_no_path_is_said_at_start_up(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"PRESENCE_{setting.upper()}.* wants paths such as"):
+        Settings.from_env({}, **{setting: "healthz"})

@@ -1,0 +1,419 @@
+"""Servers that start, replace and end processes; forks, event loops, and where no thread runs."""
+
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+import redis
+import trio
+
+from presence_middleware import AsyncPresence, Presence, Settings, SettingsError, asgi
+from presence_middleware.connections import health
+from presence_middleware.recorder import Recorder, thread
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import Server, wait_until
+from tests.support.servers import (
+    ENDED,
+    ROOT,
+    TIMEOUT,
+    Command,
+    WebServer,
+    environment,
+    granian,
+    gunicorn,
+    hypercorn,
+    uvicorn,
+    uwsgi,
+    waitress,
+)
+
+WSGI, ASGI = "tests.support.process_site:wsgi_wrapped", "tests.support.process_site:asgi_wrapped"
+NEVER = "100s"  # until the next regular write: longer than any of these tests
+IDENTITY = "user=header:X-User"
+WITHOUT_THREADS = {"WITHOUT_THREADS": "1"}
+ROW = re.compile(r"^\| (.+?) \| (stored|may be lost) \|$", re.MULTILINE)
+README = dict(ROW.findall((ROOT / "README.md").read_text()))
+
+GUNICORN = "gunicorn: sync, gthread, gevent, asgi, uvicorn workers; with and without `--preload`"
+UVICORN, NO_LIFESPAN = "uvicorn, asyncio and uvloop", "uvicorn without a lifespan"
+HYPERCORN = "hypercorn with one worker: asyncio, uvloop, trio"
+HYPERCORN_WORKERS = "hypercorn with several workers: the first to end has the others killed"
+GRANIAN = ("granian, ASGI", "granian, WSGI")
+UWSGI = ("uWSGI with `--master`, with and without threads", "uWSGI with gevent")
+PRELOAD = "--preload"
+
+
+class Case(NamedTuple):
+    """A server, and the row of the README's table that tells of it."""
+
+    row: str
+    command: Command
+    workers: int = 2
+    variables: dict[str, str] = {}  # noqa: RUF012 - nobody writes to it
+
+
+CASES = {
+    "gunicorn": Case(GUNICORN, gunicorn(WSGI, 2)),
+    "gunicorn gevent preload": Case(GUNICORN, gunicorn(WSGI, 2, "-kgevent", PRELOAD)),
+    "uvicorn": Case(UVICORN, uvicorn(ASGI), 1),
+    "uvicorn without lifespan": Case(NO_LIFESPAN, uvicorn(ASGI, 1, "--lifespan=off"), 1),
+    "hypercorn trio": Case(HYPERCORN, hypercorn(ASGI, 1, "-ktrio"), 1),
+    "granian asgi": Case(GRANIAN[0], granian(ASGI, 2, "--interface=asgi")),
+    "granian wsgi": Case(GRANIAN[1], granian(WSGI, 2, "--interface=wsgi")),
+    "waitress": Case("waitress", waitress(WSGI), 1),
+}
+SLOW_CASES = {
+    "gunicorn preload": Case(GUNICORN, gunicorn(WSGI, 2, PRELOAD)),
+    "gthread": Case(GUNICORN, gunicorn(WSGI, 2, "--threads=4")),
+    "gthread preload": Case(GUNICORN, gunicorn(WSGI, 2, "--threads=4", PRELOAD)),
+    "gunicorn gevent": Case(GUNICORN, gunicorn(WSGI, 2, "-kgevent")),
+    "gunicorn asgi": Case(GUNICORN, gunicorn(ASGI, 2, "-kasgi")),
+    "gunicorn uvicorn": Case(GUNICORN, gunicorn(ASGI, 2, "-kuvicorn.workers.UvicornWorker")),
+    "uvicorn asyncio": Case(UVICORN, uvicorn(ASGI, 2, "--loop=asyncio")),
+    "uvicorn uvloop": Case(UVICORN, uvicorn(ASGI, 2, "--loop=uvloop")),
+    "uvicorn workers off": Case(NO_LIFESPAN, uvicorn(ASGI, 2, "--lifespan=off")),
+    "hypercorn asyncio": Case(HYPERCORN, hypercorn(ASGI), 1),
+    "hypercorn uvloop": Case(HYPERCORN, hypercorn(ASGI, 1, "-kuvloop"), 1),
+    "hypercorn workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2)),
+    "hypercorn uvloop workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-kuvloop")),
+    "hypercorn trio workers": Case(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-ktrio")),
+    "uwsgi without threads": Case(UWSGI[0], uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
+    "uwsgi gevent": Case(UWSGI[1], uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),
+    "uwsgi": Case(UWSGI[0], uwsgi(WSGI, 2)),
+    "uwsgi threads": Case(UWSGI[0], uwsgi(WSGI, 2, "--threads=2")),
+}
+
+
+@pytest.fixture
+def variables(valkey: Server, prefix: str) -> dict[str, str]:
+    return {
+        "PRESENCE_REDIS_URL": valkey.url,
+        "PRESENCE_PREFIX": prefix,
+        "PRESENCE_IDENTITY": IDENTITY,
+        "PRESENCE_FLUSH_INTERVAL": NEVER,
+    }
+
+
+@pytest.fixture
+def own_server(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A server that the test may stop."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    server.process.send_signal(signal.SIGCONT)
+    server.stop()
+
+
+def ask(server: WebServer, user: str, path: str = "/") -> str:
+    """By which process one was answered, over a connection of his own."""
+    url, headers = f"http://{server.address}{path}", {"X-User": user}
+    response = httpx.get(url, headers=headers, timeout=TIMEOUT, trust_env=False)
+    assert response.status_code == 200, server.output
+    return response.text
+
+
+def crowd(server: WebServer, workers: int) -> set[str]:
+    """People who ask until so many processes have answered."""
+    asked: set[str] = set()
+    seen: set[str] = set()
+
+    def everybody_answered() -> bool:
+        names = [f"u{n}" for n in range(len(asked), len(asked) + 8)]
+        asked.update(names)
+        with ThreadPoolExecutor(8) as pool:
+            seen.update(pool.map(lambda name: ask(server, name), names))
+        return len(seen) >= workers
+
+    wait_until(everybody_answered)
+    return asked
+
+
+def online(presence: Presence) -> set[str]:
+    return {seen.id for seen in presence.online(limit=None)}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(pytest.param(case, id=id) for id, case in CASES.items()),
+        *(pytest.param(case, id=id, marks=pytest.mark.slow) for id, case in SLOW_CASES.items()),
+    ],
+)
+def test_all_workers_count_and_the_last_sighting_is_stored_where_the_readme_says_so(
+    variables: dict[str, str], presence: Presence, tmp_path: Path, case: Case
+) -> None:
+    variables |= case.variables
+    with WebServer(case.command, ROOT, tmp_path / "log", **variables) as server:
+        asked = crowd(server, case.workers)
+        wait_until(lambda: presence.count() >= case.workers)  # each one's first, at once
+        ask(server, "last")
+        assert not presence.is_online("last")
+        assert server.stop() in ENDED
+        said = "background threads are disabled" in server.output
+    assert said == (case.variables == WITHOUT_THREADS)
+    if case.row == HYPERCORN_WORKERS:
+        assert README[case.row] == "may be lost"  # which worker wins the race, nobody knows
+        return
+    assert presence.is_online("last") == (README[case.row] == "stored")
+    if README[case.row] == "stored":
+        assert online(presence) == asked | {"last"}
+
+
+def test_the_readme_tells_of_the_servers_that_are_tested() -> None:
+    assert set(README) == {case.row for case in [*CASES.values(), *SLOW_CASES.values()]}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        hypercorn(ASGI, 1, "-ktrio"),
+        pytest.param(uvicorn(ASGI, 1, "--loop=uvloop"), marks=pytest.mark.slow),
+        pytest.param(gunicorn(WSGI, 1, "-kgevent"), marks=pytest.mark.slow),
+    ],
+    ids=["trio", "uvloop", "gevent"],
+)
+def test_who_asks_counts_on_every_loop(
+    variables: dict[str, str], presence: Presence, tmp_path: Path, command: Command
+) -> None:
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        ask(server, "first", "/count")
+        ask(server, "bob", "/count")
+        assert online(presence) == {"first", "bob"}
+
+
+@pytest.mark.parametrize("command", [gunicorn(WSGI), uvicorn(ASGI)], ids=["gunicorn", "uvicorn"])
+def test_a_hung_redis_holds_up_the_end_of_a_server_for_two_seconds_at_most(
+    variables: dict[str, str], own_server: Server, tmp_path: Path, command: Command
+) -> None:
+    variables |= {"PRESENCE_REDIS_URL": own_server.url}
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        ask(server, "first", "/count")  # which is written when the answer comes
+        own_server.process.send_signal(signal.SIGSTOP)
+        ask(server, "last")
+        began = time.monotonic()
+        assert server.stop() in ENDED
+        assert time.monotonic() - began < 3.0  # gunicorn itself takes up to one
+        assert "shutting down with 1 sightings unwritten" in server.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--threads=4",), marks=pytest.mark.slow),
+        pytest.param(("-kgevent",), marks=pytest.mark.slow),
+    ],
+    ids=["sync", "gthread", "gevent"],
+)
+def test_nobody_is_missing_where_workers_are_replaced_under_requests(
+    variables: dict[str, str], presence: Presence, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    command = gunicorn(WSGI, 2, "--max-requests=10", *options)
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        names: set[str] = set()
+        answered: set[str] = set()
+
+        def several_were_replaced() -> bool:
+            name = f"u{len(names)}"
+            names.add(name)
+            answered.add(ask(server, name))
+            booted = set(re.findall(r"Booting worker with pid: (\d+)", server.output))
+            # gunicorn forgets to stop a worker that is just booting.
+            return 4 < len(booted) == 2 + server.output.count("Autorestarting") and (
+                booted <= answered
+            )
+
+        wait_until(several_were_replaced, 30)
+        assert server.stop() in ENDED
+    assert online(presence) == names
+
+
+def test_where_gevent_comes_after_us_no_reader_stops_the_others(
+    variables: dict[str, str], own_server: Server, tmp_path: Path
+) -> None:
+    """With `--preload`, gunicorn patches the locks of threads after the app was made."""
+    url = f"{own_server.url}?socket_timeout=9"
+    variables |= {"PRESENCE_REDIS_URL": url, "PRESENCE_FLUSH_INTERVAL": "0.05s"}
+    presence = Presence(Settings.from_env(variables))
+    command = gunicorn(WSGI, 1, "-kgevent", PRELOAD)
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        ask(server, "first")
+        wait_until(presence.count)
+        own_server.process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(2) as pool:
+            readers = [pool.submit(ask, server, f"r{n}", "/count") for n in range(2)]
+            for number in range(10):
+                ask(server, f"u{number}")
+            assert not any(reader.done() for reader in readers)
+            own_server.process.send_signal(signal.SIGCONT)
+        assert all(reader.result() for reader in readers)
+
+
+# Where no thread runs
+
+
+@pytest.fixture
+def settings(valkey: Server, prefix: str) -> Settings:
+    return settings_of(valkey, prefix)
+
+
+def settings_of(server: Server, prefix: str, interval: str = NEVER) -> Settings:
+    return Settings.from_env(
+        {}, redis_url=server.url, prefix=prefix, identity=IDENTITY, flush_interval=interval
+    )
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread, "threads_run", lambda: False)
+
+
+def visit(recorder: Recorder, name: str) -> None:
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_without_threads_an_open_connection_is_looked_after_by_the_requests_of_others(
+    valkey: Server, prefix: str
+) -> None:
+    now = [1_700_000_000.0]
+    recorder = Recorder(settings_of(valkey, prefix, "1s"), clock=lambda: now[0])
+    presence = Presence(recorder.settings, clock=lambda: now[0])
+    open_visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    for _ in range(20):
+        now[0] += 60
+        visit(recorder, "alice")
+        assert set(presence.online_among(["alice", "bob"])) == {"alice", "bob"}
+    open_visit.end()
+    recorder.close()
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_without_threads_one_request_in_a_while_waits_for_an_outage(
+    own_server: Server, prefix: str
+) -> None:
+    recorder = Recorder(settings_of(own_server, prefix, "1s"))
+    own_server.process.send_signal(signal.SIGSTOP)
+    took = []
+    for number in range(500):
+        began = time.monotonic()
+        visit(recorder, f"u{number}")
+        took.append(time.monotonic() - began)
+    assert [seconds for seconds in took if seconds > 0.25] == [max(took)]
+    assert max(took) < 1.0  # one timeout
+    own_server.process.send_signal(signal.SIGCONT)
+    recorder.close()
+    assert Presence(recorder.settings).count() == 500
+
+
+# A thread that is dead, or stuck
+
+
+def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str) -> None:
+    recorder = Recorder(settings_of(valkey, prefix, "0.05s"))
+    visit(recorder, "bob")
+    assert recorder._thread is not None
+    recorder._thread.stop(10)
+    recorder._wake_after = -math.inf  # as after a second
+    visit(recorder, "alice")
+    wait_until(lambda: recorder.stats().flushed == 2)
+    recorder.close()
+
+
+def test_a_stuck_write_is_said_once_each_time_and_holds_up_nobody(
+    own_server: Server,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(health, "STUCK_SECONDS", 0.1)
+    client = redis.Redis.from_url(own_server.url, socket_timeout=None)
+    recorder = Recorder(settings_of(own_server, prefix, "0.1s"), client=client)
+    visit(recorder, "first")
+    wait_until(lambda: recorder.stats().flushed == 1)
+    for stuck in (1, 2):
+        own_server.process.send_signal(signal.SIGSTOP)
+        slowest = 0.0
+
+        def is_said(stuck: int = stuck) -> bool:
+            nonlocal slowest
+            recorder._wake_after = -math.inf  # as after a second
+            began = time.monotonic()
+            visit(recorder, "bob")
+            slowest = max(slowest, time.monotonic() - began)
+            return len(caplog.messages) >= stuck
+
+        wait_until(is_said)
+        for _ in range(100):
+            assert is_said()
+        assert slowest < 0.1
+        assert len(caplog.messages) == stuck
+        assert "no write to Redis has completed" in caplog.messages[-1]
+        own_server.process.send_signal(signal.SIGCONT)
+        assert recorder.flush()
+    recorder.close()
+    client.close()
+
+
+def test_a_long_interval_is_nothing_stuck(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "STUCK_SECONDS", 0.0)
+    recorder = Recorder(settings)
+    visit(recorder, "first")
+    wait_until(lambda: recorder.stats().flushed == 1)
+    for name in ("bob", "alice"):
+        recorder._wake_after = -math.inf
+        visit(recorder, name)
+    recorder.close()
+    assert not caplog.messages
+
+
+# Forks
+
+
+@pytest.mark.parametrize("how", ["hooked", "bare"])
+def test_children_and_grandchildren_write_what_they_see_also_if_forked_in_a_write(
+    variables: dict[str, str], presence: Presence, tmp_path: Path, how: str
+) -> None:
+    command, env = [sys.executable, "-m", "tests.support.forks", how], environment(**variables)
+    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=30)
+    everybody = {
+        *("parent", "child", "grandchild"),
+        *("parent, later", "child, later", "grandchild, later"),
+    }
+    assert online(presence) == everybody
+
+
+# Trio
+
+
+def test_readers_work_under_trio(settings: Settings) -> None:
+    presence = AsyncPresence(settings)
+
+    async def ask_all() -> tuple[int, bool]:
+        await presence.touch("bob")
+        found = await presence.count(), await presence.is_online("bob")
+        await presence.aclose()
+        return found
+
+    assert trio.run(ask_all) == (1, True)
+
+
+def test_a_wrong_setting_in_trio_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRESENCE_WINDOW", "soon")
+
+    async def wrap() -> asgi.PresenceMiddleware:
+        return asgi.PresenceMiddleware(lambda *_: trio.sleep(0))
+
+    assert trio.run(wrap)._problem is not None
+    with pytest.raises(SettingsError):
+        asgi.PresenceMiddleware(lambda *_: trio.sleep(0))

@@ -1,0 +1,56 @@
+"""Redis and Valkey servers for the tests, and how to wait for them."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import redis
+
+BACKENDS = ["memory", "valkey", "redis_server", "redis62", "cluster"]
+
+
+class Backend(NamedTuple):
+    """Where a site keeps its keys, and over how many of a kind."""
+
+    url: str
+    shards: int
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Waits for a condition, never for a time; fails when it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.005)
+
+
+class Server:
+    """A server process on a unix socket, without persistence."""
+
+    def __init__(self, binary: str, folder: Path, *options: str) -> None:
+        self.binary = binary
+        self.socket = folder / "s"
+        self.url = f"unix://{self.socket}"
+        self._command = [
+            *(binary, "--port", "0", "--unixsocket", str(self.socket), "--save", ""),
+            *("--dir", str(folder), "--logfile", str(folder / "log"), *options),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command)
+        with redis.Redis.from_url(self.url) as client:
+            wait_until(lambda: self._answers(client))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @staticmethod
+    def _answers(client: "redis.Redis") -> bool:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False

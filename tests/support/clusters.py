@@ -1,0 +1,105 @@
+"""A real Cluster: some primaries that share the slots, each with replicas or none."""
+
+import subprocess
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from presence_middleware.connections.embedded import find_server
+from presence_middleware.stores.keys import SLOTS, slot_of
+from tests.support.backends import wait_until
+from tests.support.servers import free_port
+
+OPTIONS = (
+    *("--cluster-enabled", "yes", "--cluster-node-timeout", "1000"),
+    *("--cluster-require-full-coverage", "no", "--save", "", "--repl-diskless-sync-delay", "0"),
+)
+
+
+class Node:
+    """A server of a Cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._folder = folder / str(self.port)
+        self._folder.mkdir()
+        self.start()
+
+    def start(self) -> None:
+        bus = free_port()
+        self.process = subprocess.Popen(
+            [
+                *(str(find_server()), "--port", str(self.port), "--cluster-port", str(bus)),
+                *("--dir", str(self._folder), "--logfile", str(self._folder / "log"), *OPTIONS),
+            ]
+        )
+        self.client = redis.Redis(port=self.port, socket_timeout=5)
+        wait_until(self._is_up)
+        self.bus = bus
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def ask(self, *command: str | int) -> Any:
+        """What it answers, as the library reads it."""
+        return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def knows(self, id: str) -> bool:
+        """Whether it has heard of another."""
+        return any(state["node_id"] == id for state in self.ask("CLUSTER NODES").values())
+
+    def _is_up(self) -> bool:
+        with suppress(redis.ConnectionError, redis.BusyLoadingError):
+            return bool(self.client.ping())
+        return False
+
+
+class Cluster:
+    """Up when this returns, on free ports of this machine."""
+
+    def __init__(self, folder: Path, primaries: int = 3, *, replicas: int = 0) -> None:
+        self.primaries = [Node(folder) for _ in range(primaries)]
+        self.replicas = [Node(folder) for _ in range(primaries * replicas)]
+        first = self.primaries[0]
+        for number, node in enumerate(self.primaries):
+            low, high = (SLOTS * n // primaries for n in (number, number + 1))
+            node.ask("CLUSTER ADDSLOTSRANGE", low, high - 1)
+        for node in [*self.primaries[1:], *self.replicas]:
+            node.ask("CLUSTER MEET", "127.0.0.1", first.port, first.bus)
+        for number, replica in enumerate(self.replicas):
+            primary = self.primaries[number % primaries]
+            id = primary.ask("CLUSTER MYID").decode()
+            wait_until(partial(replica.knows, id), 30)
+            replica.ask("CLUSTER REPLICATE", id)
+        wait_until(lambda: all(map(self._is_ready, self.nodes)), 30)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.primaries, *self.replicas]
+
+    @property
+    def url(self) -> str:
+        """With the first two nodes: one may be away."""
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port},127.0.0.1:{self.nodes[1].port}"
+
+    def owner_of(self, key: str) -> Node:
+        """The primary that had a key's slot in the beginning."""
+        return self.primaries[slot_of(key) * len(self.primaries) // SLOTS]
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def _is_ready(self, node: Node) -> bool:
+        """Whether it knows all others, and who has which slots."""
+        info = node.ask("CLUSTER INFO")
+        states = [state["flags"].split(",")[-1] for state in node.ask("CLUSTER NODES").values()]
+        wanted = ["master"] * len(self.primaries) + ["slave"] * len(self.replicas)
+        is_complete = info["cluster_state"] == "ok" and info["cluster_slots_ok"] == str(SLOTS)
+        links = [replica.ask("INFO", "replication") for replica in self.replicas]
+        is_linked = all(link.get("master_link_status") == "up" for link in links)
+        return is_complete and sorted(states) == wanted and is_linked

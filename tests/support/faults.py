@@ -1,0 +1,212 @@
+"""Every way in which Redis can fail, and what must hold meanwhile."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from presence_middleware.recorder import Recorder
+from tests.support.backends import Server
+from tests.support.proxy import Proxy
+from tests.support.servers import free_port
+
+PASSWORD = "hunter2"
+Fault = Callable[["Place"], AbstractContextManager[None]]
+"""An outage, as long as the block lasts."""
+
+ROOM = "20mb"
+TOO_MUCH = 30 << 20  # bytes
+
+
+@dataclass
+class Place:
+    """A server of the test's own; the site reaches it by a proxy and with a password."""
+
+    server: Server
+    proxy: Proxy
+    admin: Any  # a client of the server itself
+
+    @property
+    def url(self) -> str:
+        return f"redis://site:{PASSWORD}@127.0.0.1:{self.proxy.port}"
+
+    def let_in(self) -> None:
+        self.admin.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
+
+
+@contextmanager
+def at_a_place(binary: str, folder: Path, *options: str) -> Iterator[Place]:
+    server = Server(binary, folder, "--maxmemory", ROOM, *options)
+    with redis.Redis.from_url(server.url) as admin:
+        place = Place(server, Proxy(server.socket), admin)
+        place.let_in()
+        try:
+            yield place
+        finally:
+            place.proxy.refuse()
+            os.kill(server.process.pid, signal.SIGCONT)
+            server.stop()
+
+
+@contextmanager
+def refused(place: Place) -> Iterator[None]:
+    place.proxy.refuse()
+    yield
+    place.proxy.listen()
+
+
+@contextmanager
+def unreachable(place: Place) -> Iterator[None]:
+    place.proxy.vanish()
+    yield
+    place.proxy.listen()
+
+
+@contextmanager
+def hung(place: Place) -> Iterator[None]:
+    os.kill(place.server.process.pid, signal.SIGSTOP)
+    yield
+    os.kill(place.server.process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def slow(place: Place) -> Iterator[None]:
+    place.proxy.delay = 2
+    yield
+    place.proxy.delay = 0
+
+
+@contextmanager
+def restarted(place: Place) -> Iterator[None]:
+    place.server.stop()
+    yield
+    place.server.start()
+    place.let_in()
+
+
+@contextmanager
+def rolled_back(place: Place) -> Iterator[None]:
+    """Does nothing for a while; then all that happened meanwhile is gone.
+
+    As after a kill with a snapshot of before, or a failover to a replica that lagged.
+    """
+    before = [(key, place.admin.pttl(key), place.admin.dump(key)) for key in place.admin.keys("*")]
+    yield
+    pipeline = place.admin.pipeline()
+    pipeline.flushall()
+    for key, lifetime, value in before:
+        if value is not None:  # it had not expired
+            pipeline.restore(key, max(lifetime, 0), value, replace=True)
+    pipeline.execute()
+    place.admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+@contextmanager
+def full(place: Place) -> Iterator[None]:
+    place.admin.setrange("filler", TOO_MUCH, "x")
+    yield
+    place.admin.delete("filler")
+
+
+@contextmanager
+def read_only(place: Place) -> Iterator[None]:
+    place.admin.replicaof("127.0.0.1", str(free_port()))
+    yield
+    place.admin.replicaof("NO", "ONE")
+
+
+@contextmanager
+def without_replicas(place: Place) -> Iterator[None]:
+    place.admin.config_set("min-replicas-to-write", 1)
+    yield
+    place.admin.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def with_another_password(place: Place) -> Iterator[None]:
+    place.admin.execute_command("ACL", "SETUSER", "site", "resetpass", ">another")
+    place.proxy.cut()
+    yield
+    place.let_in()
+
+
+@contextmanager
+def without_permission(place: Place) -> Iterator[None]:
+    place.admin.execute_command("ACL", "SETUSER", "site", "-@all")
+    yield
+    place.let_in()
+
+
+@contextmanager
+def answered(place: Place, answer: bytes, hangs_up: bool = False) -> Iterator[None]:
+    place.proxy.answer, place.proxy.hangs_up = answer, hangs_up
+    yield
+    place.proxy.answer = None
+    place.proxy.cut()
+
+
+ERRORS = {
+    "loading": b"-LOADING Redis is loading the dataset in memory",
+    "primary away": b"-MASTERDOWN Link with MASTER is down",
+    "busy": b"-BUSY Redis is busy running a script",
+    "cluster down": b"-CLUSTERDOWN The cluster is down",
+    "no login": b"-NOAUTH Authentication required.",
+    "wrong password": b"-WRONGPASS invalid username-password pair or user is disabled.",
+    "an error of its own": b"-ERR something else",
+    "not Redis": b"HTTP/1.1 400 Bad Request",
+    "garbage": b"\x00\xff\x00",
+}
+OUTAGES: dict[str, Fault] = {
+    "refused": refused,
+    "hung": hung,
+    "killed and restarted": restarted,
+    "full": full,
+    "read-only": read_only,
+    "without replicas": without_replicas,
+    "another password": with_another_password,
+    "no permission": without_permission,
+    "hangs up": partial(answered, answer=b"", hangs_up=True),
+    "half an answer": partial(answered, answer=b"$100\r\nhal", hangs_up=True),
+    **{name: partial(answered, answer=error + b"\r\n") for name, error in ERRORS.items()},
+}
+READABLE = {"full", "read-only", "without replicas"}
+SLOW_OUTAGES: dict[str, Fault] = {
+    "unreachable": unreachable,
+    "slow": slow,
+    "silent": partial(answered, answer=b""),
+    "silent half way": partial(answered, answer=b"$100\r\nhal"),
+}
+
+
+def adds_up(recorder: Recorder) -> bool:
+    found = recorder.stats()
+    accounted = found.coalesced + found.flushed + found.pending + sum(found.dropped.values())
+    return found.recorded == accounted
+
+
+@contextmanager
+def adding_up(recorder: Recorder, every: float = 0.001) -> Iterator[None]:
+    """Looks at the counters all along."""
+    over, wrong = threading.Event(), list[object]()
+
+    def look() -> None:
+        while not over.wait(every):
+            if not adds_up(recorder):
+                wrong.append(recorder.stats())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not wrong
+    assert adds_up(recorder)

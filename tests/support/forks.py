@@ -1,0 +1,75 @@
+"""A site that forks in the middle of a write, and again; what test_processes.py runs.
+
+    python -m tests.support.forks [bare]
+
+`bare` forks as uWSGI does: by the C library, no hook of Python's is called.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from presence_middleware import Presence
+from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import wait_until
+
+IS_BARE = "bare" in sys.argv
+
+
+def visit(recorder: Recorder, name: str) -> None:
+    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
+
+
+def visit_and_wait(recorder: Recorder, name: str) -> None:
+    """Nobody but its own thread writes it."""
+    visit(recorder, name)
+    wait_until(lambda: Presence(recorder.settings).is_online(name))
+
+
+def fork() -> int:
+    return ctypes.PyDLL(None).fork() if IS_BARE else os.fork()
+
+
+def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
+    """Has a child run something, forked while its parent writes."""
+    if IS_BARE and recorder._thread:  # such a fork allows no other thread, but there was one
+        recorder._thread.stop(0)
+        recorder._thread.join()
+    with recorder._flushing, recorder._buffer._lock:
+        pid = fork()
+        if pid == 0:
+            signal.alarm(10)
+            run(recorder)
+            recorder.close()
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def first(recorder: Recorder) -> None:
+    visit_and_wait(recorder, "child")
+    visit(recorder, "child, later")
+    child(recorder, second)
+
+
+def second(recorder: Recorder) -> None:
+    visit_and_wait(recorder, "grandchild")
+    visit(recorder, "grandchild, later")
+
+
+def main() -> None:
+    if IS_BARE:
+        sys.modules["uwsgi"] = sys  # any module: so it knows whose forks these are
+    recorder = recorder_for()
+    visit_and_wait(recorder, "parent")
+    visit(recorder, "parent, later")
+    child(recorder, first)
+    recorder.close()
+    if not IS_BARE:
+        assert recorder.stats().recorded == 2  # nothing of the children's
+
+
+if __name__ == "__main__":
+    main()

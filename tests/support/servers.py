@@ -1,0 +1,186 @@
+"""Real web servers as subprocesses: on a free port, waited for, stopped, their output kept."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from tests.support.backends import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT = httpx.Timeout(15.0)
+STOP_SECONDS = 15.0
+ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
+
+Command = Callable[[int], Sequence[str]]
+"""A module that Python runs, or `uwsgi`, and its arguments, for a port."""
+
+
+def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
+    """Its workers are of the class `sync`, unless an option says another."""
+    return lambda port: [
+        *("gunicorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
+    ]
+
+
+def uvicorn(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: ["uvicorn", app, f"--port={port}", f"--workers={workers}", *options]
+
+
+def hypercorn(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: [
+        *("hypercorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
+    ]
+
+
+def granian(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: ["granian", app, f"--port={port}", f"--workers={workers}", *options]
+
+
+def uwsgi(app: str, workers: int = 1, *options: str) -> Command:
+    return lambda port: [
+        *("uwsgi", f"--http-socket=127.0.0.1:{port}", f"--module={app}", f"--home={sys.prefix}"),
+        *("--master", "--die-on-term", f"--processes={workers}", *options),
+    ]
+
+
+def waitress(app: str) -> Command:
+    return lambda port: ["waitress", f"--listen=127.0.0.1:{port}", app]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a process: no settings but these, and this checkout's package."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PRESENCE_")}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**inherited, "PYTHONPATH": path.strip(os.pathsep), **variables}
+
+
+class WebServer:
+    """A server in a process group of its own, from `with` to the end of the block."""
+
+    def __init__(self, command: Command, folder: Path, log: Path, **settings: str) -> None:
+        """`folder` is where the app is; `log` gets what the server prints."""
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        program, *arguments = command(self.port)
+        self._command = [*started_by(program), *arguments]
+        self._folder, self._log = folder, log
+        # There gunicorn puts its control socket, else into this user's home.
+        self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
+
+    def __enter__(self) -> Self:
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            wait_until(self._answers, 30)
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text()
+
+    def client(self, user_agent: str) -> httpx.Client:
+        """A browser: it keeps cookies and follows redirects."""
+        return httpx.Client(
+            base_url=f"http://{self.address}",
+            headers={"User-Agent": user_agent},
+            timeout=TIMEOUT,
+            follow_redirects=True,
+            trust_env=False,
+        )
+
+    def stop(self) -> int:
+        """SIGTERM, as a service manager sends it; the exit status, once all its processes ended."""
+        self.process.terminate()
+        status = self.process.wait(STOP_SECONDS)
+        wait_until(lambda: not self._has_processes())
+        return status
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, f"the server ended: {self.output}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+            return True
+        return False
+
+    def _has_processes(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+
+
+def started_by(program: str) -> list[str]:
+    if program == "uwsgi":
+        binary = Path(sys.executable).parent / program
+        if not binary.exists():
+            pytest.skip("uWSGI is not installed: pip install -e '.[uwsgi]'")
+        return [str(binary)]
+    return [sys.executable, "-m", program]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Site:
+    """A server whose workers can be asked one by one."""
+
+    def __init__(self, server: WebServer, workers: int, folder: Path) -> None:
+        self.server, self.workers, self._folder = server, workers, folder
+        self._meetings = 0
+
+    def get(self, path: str, **headers: str) -> Any:
+        response = httpx.get(
+            f"http://{self.server.address}{path}",
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+            timeout=TIMEOUT,
+            trust_env=False,
+        )
+        assert response.status_code == 200, self.server.output
+        return response.json()
+
+    def everywhere(self, path: str, **headers: str) -> list[Any]:
+        """Each worker's answer; `*` in a header is the number of the request."""
+        self._meetings += 1
+        meeting = self._folder / f"{self.server.port}-{self._meetings}"
+        meeting.mkdir()
+        headers |= {"x_meeting": str(meeting), "x_workers": str(self.workers)}
+        with ThreadPoolExecutor(self.workers) as pool:
+            answers = []
+            for n in range(self.workers):
+                given = {name: value.replace("*", str(n)) for name, value in headers.items()}
+                answers.append(pool.submit(self.get, path, **given))
+                # The next one goes out when this one holds its worker.
+                wait_until(lambda: len(list(meeting.iterdir())) > n)  # noqa: B023
+            return [answer.result() for answer in answers]

@@ -1,0 +1,125 @@
+"""A command at a terminal: what it draws, keys pressed, windows resized."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tests.support.backends import wait_until
+from tests.support.servers import environment
+
+COMMAND = (sys.executable, "-c", "from presence_middleware.cli import main; main()")
+SECONDS = 30  # in which whatever is waited for has come, on a busy machine too
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_HOME = "\x1b[H"  # with which each picture begins
+_VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "NO_COLOR": ""}
+_UNSET = ("COLUMNS", "LINES", "FORCE_COLOR")  # they say what a terminal is, whatever it is
+
+
+class Terminal:
+    """The `presence` command as somebody calls it who looks at it."""
+
+    def __init__(
+        self, variables: Mapping[str, str], *arguments: str, columns: int = 80, lines: int = 24
+    ) -> None:
+        self._master, slave = pty.openpty()
+        os.set_blocking(self._master, False)
+        self._written, self._is_read = b"", False
+        self.modes_before = self.modes()
+        self.resize(columns, lines)
+        usual = {name: value for name, value in environment().items() if name not in _UNSET}
+        self.process = subprocess.Popen(
+            (*COMMAND, *arguments),
+            env={**usual, **_VARIABLES, **variables},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509
+        )
+        os.close(slave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.has_ended():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._master)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """As a window is drawn larger or smaller: the system tells the command."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def press(self, keys: str) -> None:
+        """Types; Ctrl-C is `\\x03`."""
+        os.write(self._master, keys.encode())
+
+    def interrupt(self) -> None:
+        """Interrupts until the command ends; the key itself throws away what is not read yet."""
+        while not self.has_ended():
+            self.process.send_signal(signal.SIGINT)
+
+    @property
+    def raw(self) -> str:
+        """All that was written so far, commands to the terminal included."""
+        try:
+            while chunk := os.read(self._master, 65536):
+                self._written += chunk
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody has it open any more, and all is read
+            self._is_read = True
+        return self._written.decode(errors="replace")
+
+    @property
+    def text(self) -> str:
+        """What was written, without the commands."""
+        return _text(self.raw)
+
+    @property
+    def screen(self) -> str:
+        """The last picture, or as much of it as is drawn."""
+        return _text(self.raw.rpartition(_HOME)[2])
+
+    def wait_for(self, *texts: str) -> str:
+        """The first picture that has all of these."""
+        screen = ""
+
+        def is_there() -> bool:
+            nonlocal screen
+            screen = self.screen
+            return self.has_ended() or all(text in screen for text in texts)
+
+        wait_until(is_there, SECONDS)
+        assert all(text in screen for text in texts), self.raw
+        return screen
+
+    def has_ended(self) -> bool:
+        """Whether the command has ended."""
+        return self.process.poll() is not None
+
+    def end(self) -> int:
+        """The status of the command, once it has ended."""
+        wait_until(lambda: self.raw is not None and self._is_read, SECONDS)
+        return self.process.wait()
+
+    def modes(self) -> list[Any]:
+        """How the terminal is set: echo, lines, signals."""
+        return termios.tcgetattr(self._master)
+
+
+def _text(raw: str) -> str:
+    return _ESCAPES.sub("", raw).replace("\r", "")
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

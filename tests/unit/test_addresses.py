@@ -1,0 +1,536 @@
+"""Where a request comes from: proxies, their headers, the address that is believed."""
+
+import asyncio
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from presence_middleware import Settings, SettingsError
+from presence_middleware.identity import (
+    addresses,
+    locator,
+    normalize_id,
+    parse_prefix,
+    parse_proxies,
+)
+from presence_middleware.identity.addresses import (
+    MOST_HOPS,
+    WHOLE,
+    Proxies,
+    normalize_address,
+    parse_address,
+)
+from presence_middleware.request import AsgiRequest, WsgiRequest
+from tests.support.asking import Request, ids
+
+PROXY = "10.0.0.1"
+NETWORKS = "10.0.0.0/8, fd00::/8"
+Headers = tuple[tuple[str, str], ...]
+
+
+def views(headers: Headers, peer: str | None) -> tuple[WsgiRequest, AsgiRequest]:
+    """One request as a WSGI and as an ASGI server hands it over."""
+    environ: dict[str, Any] = {} if peer is None else {"REMOTE_ADDR": peer}
+    for name, value in headers:
+        key = "HTTP_" + name.upper().replace("-", "_")
+        environ[key] = f"{environ[key]},{value}" if key in environ else value
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    scope = {"type": "http", "headers": raw, "client": peer if peer is None else (peer, 1)}
+    return WsgiRequest(environ), AsgiRequest(scope)
+
+
+def located(
+    proxies: str, headers: Headers, peer: str | None = PROXY, prefix: str = "/32, /128"
+) -> str | None:
+    """The address that both views give, through these proxies."""
+    locate = locator(parse_proxies(proxies), parse_prefix(prefix))
+    found = {locate(view) if locate else view.address for view in views(headers, peer)}
+    assert len(found) == 1, found
+    return found.pop()
+
+
+def for_(value: str) -> Headers:
+    return (("X-Forwarded-For", value),)
+
+
+def forwarded(*values: str) -> Headers:
+    return tuple(("Forwarded", value) for value in values)
+
+
+def network(*names: str) -> Proxies:
+    return Proxies(networks=tuple(map(ip_network, names)))
+
+
+@pytest.mark.parametrize(
+    ("value", "proxies"),
+    [
+        ("", Proxies()),
+        ("  ", Proxies()),
+        ("0", Proxies()),
+        ("1", Proxies(hops=1)),
+        (" 3 ", Proxies(hops=3)),
+        (2, Proxies(hops=2)),
+        (str(MOST_HOPS), Proxies(hops=MOST_HOPS)),
+        ("10.0.0.1", network("10.0.0.1/32")),
+        ("10.1.2.3/8", network("10.0.0.0/8")),
+        ("10.0.0.0/8, fd00::/8", network("10.0.0.0/8", "fd00::/8")),
+        ("10.0.0.0/8,,fd00::/8,", network("10.0.0.0/8", "fd00::/8")),
+        ("10.0.0.0/255.0.0.0", network("10.0.0.0/8")),
+        ("::1", network("::1/128")),
+        ("unix", Proxies(unix=True)),
+        ("unix, 10.0.0.0/8", Proxies(networks=(ip_network("10.0.0.0/8"),), unix=True)),
+        (Proxies(hops=2), Proxies(hops=2)),
+    ],
+)
+def test_proxies_are_a_number_or_networks(value: object, proxies: Proxies) -> None:
+    parsed = parse_proxies(value)
+    assert parsed == proxies
+    assert parse_proxies(str(parsed)) == parsed
+    assert bool(parsed) == (proxies != Proxies())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "-1",
+        "1.5",
+        "\u0661",  # a digit, of another alphabet
+        str(MOST_HOPS + 1),
+        "all",
+        "*",
+        "localhost",
+        "10.0.0.0/33",
+        "fd00::/129",
+        "10.0.0",
+        "010.0.0.1",
+        "1, 10.0.0.0/8",
+        "10.0.0.0/8 fd00::/8",
+        "UNIX",
+        "unix:/run/s",
+        True,
+        None,
+    ],
+)
+def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None:
+    with pytest.raises(ValueError, match=r"how many proxies .* or their networks") as caught:
+        parse_proxies(value)
+    assert caught.value.__cause__ is None
+    with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: wants how many"):
+        Settings.from_env({}, trusted_proxies=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [
+        ("/24, /56", (24, 56)),
+        ("24, 56", (24, 56)),
+        ("/24,/56", (24, 56)),
+        (" /8 , /128 ", (8, 128)),
+        ("/0, /0", (0, 0)),
+        ("/32, /128", WHOLE),
+        ((24, 56), (24, 56)),
+    ],
+)
+def test_a_prefix_is_the_bits_of_both_families(value: object, bits: tuple[int, int]) -> None:
+    assert parse_prefix(value) == bits
+    assert Settings.from_env({}, ip_prefix=value).ip_prefix == bits
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "/24",
+        "24",
+        "/33, /56",
+        "/24, /129",
+        "/24, /56, /1",
+        "/-1, /56",
+        "/a, /b",
+        (1, -1),
+        "//24, /56",
+        "/24; /56",
+        "255.255.255.0, /56",
+        (33, 56),
+        (24,),
+        (24, 56, 1),
+        None,
+    ],
+)
+def test_other_prefixes_are_refused_with_the_accepted_form(value: object) -> None:
+    with pytest.raises(SettingsError, match=r"PRESENCE_IP_PREFIX=.*: wants the bits of IPv4"):
+        Settings.from_env({}, ip_prefix=value)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7:4711", "192.0.2.7"),
+        ("192.0.2.7:_secret", "192.0.2.7"),  # a port may be hidden, too (RFC 7239 6.2)
+        ("2001:db8::7", "2001:db8::7"),
+        ("2001:DB8:0:0::7", "2001:db8::7"),
+        ("[2001:db8::7]", "2001:db8::7"),
+        ("[2001:db8::7]:4711", "2001:db8::7"),
+        ("[2001:db8::7]:_p", "2001:db8::7"),
+        ("[192.0.2.7]", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("::ffff:c000:207", "192.0.2.7"),
+        ("[::ffff:192.0.2.7]:4711", "192.0.2.7"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("[fe80::1%25eth0]:80", "fe80::1"),
+        ("fe80::1%", "fe80::1"),
+        ("::", "::"),
+    ],
+)
+def test_an_address_is_read_as_proxies_write_it(text: str, address: str) -> None:
+    assert str(parse_address(text)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "unknown",
+        "_hidden",
+        "localhost",
+        "unix:",
+        "/run/s",
+        "testclient",
+        "1",
+        "3232235777",
+        "192.0.2",
+        "192.0.2.7.8",
+        "192.0.2.256",
+        "0192.0.2.7",
+        "192.0.2.7:",
+        "192.0.2.7 :80",
+        "2001:db8::7::",
+        "[2001:db8::7",
+        "2001:db8::7]",
+        "[2001:db8::7]80",
+        "[]",
+        "[]:80",
+        "%eth0",
+        "192.0.2.7/32",
+        "\u0661.1.1.1",
+        "\u0661.1.1.1:80",
+        "192.0.2.7\x00",
+        "\xff",
+        "0x7f.1",
+        "x" * 9999,
+    ],
+)
+def test_anything_else_is_no_address(text: str) -> None:
+    assert parse_address(text) is None
+
+
+CASES_OF_COUNTS = [
+    # Of X-Forwarded-For, the nearest proxy wrote the last.
+    ("1", for_("198.51.100.7"), "198.51.100.7"),
+    ("1", for_("6.6.6.6, 198.51.100.7"), "198.51.100.7"),
+    ("2", for_("6.6.6.6, 198.51.100.7, 10.0.0.2"), "198.51.100.7"),
+    ("3", for_("198.51.100.7, 10.0.0.3, 10.0.0.2"), "198.51.100.7"),
+    ("2", for_("198.51.100.7"), PROXY),  # it did not come through both
+    ("1", for_(""), PROXY),
+    ("1", for_(" , ,"), PROXY),
+    ("1", (), PROXY),
+    ("1", for_("6.6.6.6,198.51.100.7:4711"), "198.51.100.7"),
+    ("1", for_("6.6.6.6,\t[2001:db8::7]:4711 "), "2001:db8::7"),
+    ("1", for_("6.6.6.6, ::ffff:198.51.100.7"), "198.51.100.7"),
+    ("1", for_("6.6.6.6, unknown"), PROXY),
+    ("1", for_("6.6.6.6, \xff\xfe"), PROXY),
+    ("1", (*for_("6.6.6.6"), *for_("198.51.100.7")), "198.51.100.7"),
+    ("2", (*for_("6.6.6.6, 198.51.100.7"), *for_("10.0.0.2")), "198.51.100.7"),
+    ("1", for_("6.6.6.6, " * 10_000 + "198.51.100.7"), "198.51.100.7"),
+    ("32", for_(", ".join(["198.51.100.7", *["10.0.0.2"] * 31])), "198.51.100.7"),
+    ("32", for_(", ".join(["6.6.6.6", "198.51.100.7", *["10.0.0.2"] * 31])), "198.51.100.7"),
+    # Forwarded, by the grammar of RFC 7239 4.
+    ("1", forwarded("for=198.51.100.7"), "198.51.100.7"),
+    ("1", forwarded("For=198.51.100.7"), "198.51.100.7"),
+    ("1", forwarded("FOR=198.51.100.7; Proto=https"), "198.51.100.7"),
+    ("1", forwarded('for="198.51.100.7:4711"'), "198.51.100.7"),
+    ("1", forwarded('for="[2001:db8::7]:4711";by=10.0.0.1'), "2001:db8::7"),
+    ("1", forwarded("by=10.0.0.1;proto=https;for=198.51.100.7;host=a"), "198.51.100.7"),
+    ("1", forwarded("for=6.6.6.6, for=198.51.100.7"), "198.51.100.7"),
+    ("2", forwarded("for=6.6.6.6, for=198.51.100.7,for=10.0.0.2;by=10.0.0.1"), "198.51.100.7"),
+    ("1", forwarded("for=6.6.6.6", "for=198.51.100.7"), "198.51.100.7"),
+    ("1", forwarded("for=6.6.6.6, for=unknown"), PROXY),
+    ("1", forwarded("for=6.6.6.6, for=_hidden"), PROXY),
+    ("1", forwarded('for=6.6.6.6, for="_SEVKISEK"'), PROXY),
+    ("2", forwarded("for=_hidden, for=198.51.100.7, for=unknown"), "198.51.100.7"),
+    ("2", forwarded("for=198.51.100.7"), PROXY),
+    ("1", forwarded("proto=https;by=6.6.6.6"), PROXY),
+    ("1", forwarded("xfor=6.6.6.6"), PROXY),
+    ("1", forwarded("for"), PROXY),
+    ("1", forwarded(""), PROXY),
+    # A value in quotes is one value, whatever stands in it.
+    ("1", forwarded('for=198.51.100.7;host="a;for=6.6.6.6"'), "198.51.100.7"),
+    ("1", forwarded('for=198.51.100.7;host="a, for=6.6.6.6"'), "198.51.100.7"),
+    ("1", forwarded('for=198.51.100.7;host="a\\";for=6.6.6.6;x=\\""'), "198.51.100.7"),
+    ("1", forwarded('for="6.6.6.6', 'for="[2001:db8::7]"'), "2001:db8::7"),  # it opens one
+    ("1", forwarded('x="', 'for="198.51.100.7:80"'), "198.51.100.7"),
+    ("1", for_("[], []:80, 198.51.100.7"), "198.51.100.7"),
+    ("1", forwarded('for="[]"', "for=198.51.100.7"), "198.51.100.7"),
+    ("2", forwarded('for=198.51.100.7;host=",for=6.6.6.6,"', "for=10.0.0.2"), "198.51.100.7"),
+    # Both, which only agree where they name one client.
+    ("1", (*for_("198.51.100.7"), *forwarded("for=198.51.100.7")), "198.51.100.7"),
+    ("1", (*for_("198.51.100.7"), *forwarded("for=6.6.6.6")), PROXY),
+    ("1", (*for_("6.6.6.6"), *forwarded("for=198.51.100.7")), PROXY),
+    ("1", (*for_("198.51.100.7"), *forwarded("proto=https")), "198.51.100.7"),
+    ("1", (*for_(""), *forwarded("for=198.51.100.7")), "198.51.100.7"),
+    ("1", (*for_("198.51.100.7"), *forwarded("for=unknown")), PROXY),
+]
+
+CASES_OF_NETWORKS = [
+    (NETWORKS, for_("198.51.100.7"), "198.51.100.7"),
+    (NETWORKS, for_("6.6.6.6, 198.51.100.7"), "198.51.100.7"),
+    (NETWORKS, for_("6.6.6.6, 198.51.100.7, 10.0.0.3, 10.0.0.2"), "198.51.100.7"),
+    (NETWORKS, for_("6.6.6.6, 2001:db8::7, fd00::3, 10.0.0.2"), "2001:db8::7"),
+    (NETWORKS, for_("6.6.6.6, 198.51.100.7, ::ffff:10.0.0.2"), "198.51.100.7"),
+    (NETWORKS, for_("10.9.9.9, 10.0.0.2"), "10.9.9.9"),  # a client from inside
+    (NETWORKS, for_("6.6.6.6, unknown, 10.0.0.2"), "10.0.0.2"),  # the last that is known
+    (NETWORKS, for_("6.6.6.6, unknown"), PROXY),
+    (NETWORKS, for_(""), PROXY),
+    (NETWORKS, forwarded('for=6.6.6.6, for="[fd00::3]", for=10.0.0.2'), "6.6.6.6"),
+    (NETWORKS, forwarded('for=6.6.6.6, for=198.51.100.7, for="[fd00::3]:80"'), "198.51.100.7"),
+    (NETWORKS, forwarded("for=6.6.6.6, for=_hidden, for=10.0.0.2"), "10.0.0.2"),
+    (NETWORKS, forwarded('for=198.51.100.7;host="a;for=6.6.6.6", for=10.0.0.2'), "198.51.100.7"),
+    (NETWORKS, (*for_("198.51.100.7"), *forwarded("for=6.6.6.6")), PROXY),
+    ("192.0.2.0/24", for_("6.6.6.6"), PROXY),  # whose peer is none of these
+    ("unix", for_("6.6.6.6"), PROXY),
+]
+
+
+@pytest.mark.parametrize(("proxies", "headers", "address"), CASES_OF_COUNTS + CASES_OF_NETWORKS)
+def test_headers_are_read_from_the_right(proxies: str, headers: Headers, address: str) -> None:
+    assert located(proxies, headers) == address
+
+
+@pytest.mark.parametrize("proxies", ["1", NETWORKS])
+@pytest.mark.parametrize("name", ["x-forwarded-for", "X-FORWARDED-FOR", "X-Forwarded-For"])
+def test_a_header_is_known_in_any_case(proxies: str, name: str) -> None:
+    assert located(proxies, ((name, "198.51.100.7"),)) == "198.51.100.7"
+    mixed = ((name, "6.6.6.6"), ("x-fOrwarded-for", "198.51.100.7"))
+    assert located(proxies, mixed) == "198.51.100.7"
+
+
+@pytest.mark.parametrize("headers", [for_("6.6.6.6"), forwarded("for=6.6.6.6")])
+@pytest.mark.parametrize("proxies", ["", "0"])
+def test_without_proxies_there_is_the_peer_alone(proxies: str, headers: Headers) -> None:
+    assert located(proxies, headers, "192.0.2.7") == "192.0.2.7"
+    assert located(proxies, headers, "192.0.2.7", "/24, /56") == "192.0.2.0"
+    assert located(proxies, headers, None) is None
+    assert located(proxies, headers, None, "/24, /56") is None
+
+
+def test_without_proxies_and_prefix_nothing_is_looked_for() -> None:
+    assert locator(Proxies(), WHOLE) is None
+
+
+@pytest.mark.parametrize("headers", [for_("198.51.100.7"), forwarded("for=198.51.100.7")])
+@pytest.mark.parametrize(
+    ("proxies", "address"),
+    [
+        ("1", "198.51.100.7"),
+        ("unix", "198.51.100.7"),
+        (f"unix, {NETWORKS}", "198.51.100.7"),
+        (NETWORKS, None),
+        ("2", None),
+        ("", None),
+    ],
+)
+@pytest.mark.parametrize("peer", [None, ""])  # as uvicorn and as gunicorn tell of a unix socket
+def test_the_peer_on_a_unix_socket(
+    proxies: str, headers: Headers, address: str | None, peer: str | None
+) -> None:
+    assert located(proxies, headers, peer) == address
+
+
+def test_behind_a_unix_socket_other_proxies_are_trusted_by_their_networks() -> None:
+    chain = for_("6.6.6.6, 198.51.100.7, 10.0.0.2")
+    assert located(f"unix, {NETWORKS}", chain, None) == "198.51.100.7"
+    assert located("unix", chain, None) == "10.0.0.2"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "address", "kept"),
+    [
+        ("/24, /56", "198.51.100.7", "198.51.100.0"),
+        ("/24, /56", "198.51.100.255", "198.51.100.0"),
+        ("/24, /56", "::ffff:198.51.100.7", "198.51.100.0"),
+        ("/24, /56", "2001:db8:1:2ff:3::7", "2001:db8:1:200::"),
+        ("/24, /56", "fe80::1%eth0", "fe80::"),
+        ("/32, /56", "198.51.100.7", "198.51.100.7"),
+        ("/32, /64", "2001:db8:1:2ff:3::7", "2001:db8:1:2ff::"),
+        ("/25, /128", "198.51.100.255", "198.51.100.128"),
+        ("/25, /128", "2001:DB8::7", "2001:db8::7"),
+        ("/0, /0", "198.51.100.7", "0.0.0.0"),
+        ("/0, /0", "2001:db8::7", "::"),
+    ],
+)
+def test_an_address_is_cut(prefix: str, address: str, kept: str) -> None:
+    assert located("", (), address, prefix) == kept
+    assert located("1", for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
+    assert located(NETWORKS, for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
+
+
+def test_only_what_is_found_is_cut_and_never_what_is_trusted() -> None:
+    """A proxy's neighbour is not that proxy."""
+    assert located("10.0.0.2", for_("198.51.100.7"), "10.0.0.3", "/24, /56") == "10.0.0.0"
+
+
+# ---- The same as others read, for what they read the same.
+
+ADDRESSES = st.one_of(
+    st.ip_addresses(v=4),
+    st.ip_addresses(network="10.0.0.0/8"),
+    st.ip_addresses(network="fd00::/8"),
+    st.ip_addresses(v=6).filter(lambda address: getattr(address, "ipv4_mapped", None) is None),
+)
+
+
+def with_port(address: IPv4Address | IPv6Address, port: int) -> str:
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+
+
+def fixed_by_werkzeug(hops: int, value: str, peer: str) -> str:
+    """`REMOTE_ADDR` behind `ProxyFix(x_for=hops)`."""
+    seen: list[str] = []
+
+    def app(environ: dict[str, Any], _: object) -> list[bytes]:
+        seen.append(environ["REMOTE_ADDR"])
+        return []
+
+    environ = {"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": value}
+    ProxyFix(app, x_for=hops)(environ, lambda *_: list[bytes]().append)
+    return seen[0]
+
+
+def fixed_by_uvicorn(networks: str, value: str, peer: str) -> str:
+    """The `client` behind `ProxyHeadersMiddleware(trusted_hosts=networks)`."""
+    seen: list[str] = []
+
+    async def app(scope: Any, *_: object) -> None:
+        seen.append(scope["client"][0])
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    headers = [(b"x-forwarded-for", value.encode("latin-1"))]
+    scope: Any = {"type": "http", "headers": headers, "client": (peer, 1)}
+    asyncio.run(ProxyHeadersMiddleware(app, networks)(scope, never, never))
+    return seen[0]
+
+
+@given(chain=st.lists(ADDRESSES, min_size=1, max_size=MOST_HOPS), hops=st.integers(1, 5))
+def test_hops_are_counted_as_werkzeug_counts_them(
+    chain: list[IPv4Address | IPv6Address], hops: int
+) -> None:
+    value = ", ".join(map(str, chain))
+    assert located(str(hops), for_(value)) == fixed_by_werkzeug(hops, value, PROXY)
+
+
+@given(chain=st.lists(ADDRESSES, min_size=1, max_size=MOST_HOPS), peer=ADDRESSES, data=st.data())
+def test_networks_are_trusted_as_uvicorn_trusts_them(
+    chain: list[IPv4Address | IPv6Address], peer: IPv4Address | IPv6Address, data: st.DataObject
+) -> None:
+    ports = data.draw(st.lists(st.integers(0, 65535), min_size=len(chain), max_size=len(chain)))
+    value = ", ".join(
+        with_port(address, port) if port % 2 else str(address)
+        for address, port in zip(chain, ports, strict=True)
+    )
+    assert located(NETWORKS, for_(value), str(peer)) == fixed_by_uvicorn(NETWORKS, value, str(peer))
+
+
+@pytest.mark.parametrize(
+    ("value", "werkzeug", "ours"),
+    [  # It takes whatever stands there for an address; here what is none is not believed.
+        ("6.6.6.6, unknown", "unknown", PROXY),
+        ("6.6.6.6, 198.51.100.7:80", "198.51.100.7:80", "198.51.100.7"),
+        ("6.6.6.6, ::ffff:198.51.100.7", "::ffff:198.51.100.7", "198.51.100.7"),
+        ("6.6.6.6, 2001:DB8::7", "2001:DB8::7", "2001:db8::7"),
+        # A quote that the client opens swallows, there, what the proxy appended.
+        ('"6.6.6.6, 198.51.100.7', PROXY, "198.51.100.7"),
+    ],
+)
+def test_where_werkzeug_reads_otherwise(value: str, werkzeug: str, ours: str) -> None:
+    assert fixed_by_werkzeug(1, value, PROXY) == werkzeug
+    assert located("1", for_(value)) == ours
+
+
+@pytest.mark.parametrize(
+    ("value", "peer", "uvicorn", "ours"),
+    [  # It takes whatever is no trusted address for the client; here it must be an address.
+        ("6.6.6.6, unknown", PROXY, "unknown", PROXY),
+        ("6.6.6.6, unknown, 10.0.0.2", PROXY, "unknown", "10.0.0.2"),
+        ("6.6.6.6, , 10.0.0.2", PROXY, PROXY, "6.6.6.6"),  # RFC 9110 5.6.1: empty ones are none
+        ("6.6.6.6, ::ffff:198.51.100.7", PROXY, "::ffff:198.51.100.7", "198.51.100.7"),
+        # IPv4 within IPv6 is IPv4, so that one who is trusted is so over either.
+        ("6.6.6.6", "::ffff:10.0.0.1", "::ffff:10.0.0.1", "6.6.6.6"),
+    ],
+)
+def test_where_uvicorn_reads_otherwise(value: str, peer: str, uvicorn: str, ours: str) -> None:
+    assert fixed_by_uvicorn(NETWORKS, value, peer) == uvicorn
+    assert located(NETWORKS, for_(value), peer) == ours
+
+
+# ---- One client is one guest, however a server writes its address.
+
+SPELLINGS = [
+    (
+        "192.0.2.7",
+        ["::ffff:192.0.2.7", "::FFFF:c000:207", "192.0.2.7:4711", "[::ffff:192.0.2.7]:80"],
+    ),
+    ("2001:db8::7", ["2001:DB8::7", "2001:db8:0:0:0:0:0:7", "[2001:db8::7]", "[2001:db8::7]:4711"]),
+    ("fe80::1", ["fe80::1%eth0", "fe80::1%25eth0", "[fe80::1%eth0]:80"]),
+]
+
+
+@pytest.mark.parametrize("source", ["ip", "visitor", "ip:raw"])
+@pytest.mark.parametrize(("address", "spellings"), SPELLINGS)
+def test_a_client_is_one_guest_however_the_address_is_written(
+    address: str, spellings: list[str], source: str
+) -> None:
+    settings = Settings.from_env(
+        {}, identity=f"guest={source}", secret="0123456789abcdef", bots="off", enabled=False
+    )
+    found = ids(settings, Request(peer=address))
+    assert found is not None
+    assert [ids(settings, Request(peer=spelling)) for spelling in spellings] == [found] * len(
+        spellings
+    )
+    assert ids(settings, Request(peer="192.0.2.77")) != found
+
+
+@pytest.mark.parametrize("text", ["testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99])
+def test_a_peer_that_is_no_address_stays_as_it_is(text: str) -> None:
+    settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
+    assert ids(settings, Request(peer=text)) == normalize_id(text)
+
+
+def test_no_address_is_remembered_and_few_hashes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "MOST_PLACES", 100)
+    monkeypatch.setattr(addresses, "_places", {})
+    for n in range(1, 500):
+        assert normalize_address(f"2001:db8::{n:x}") == f"2001:db8::{n:x}"
+        assert normalize_address(f"::ffff:192.0.2.{n % 256}") == f"192.0.2.{n % 256}"
+    assert len(addresses._places) <= 100
+    assert {type(known) for known in addresses._places} == {int}
+    assert {type(place) for place in addresses._places.values()} == {slice}
+
+
+@given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))
+def test_an_address_is_written_alike_before_and_after_it_is_remembered(
+    address: IPv4Address | IPv6Address, form: str
+) -> None:
+    text = form.format(address)
+    parsed = parse_address(text)
+    normal = text if parsed is None else str(parsed)
+    assert normalize_address(text) == normal
+    assert normalize_address(text) == normal, "and from memory"

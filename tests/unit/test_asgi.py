@@ -1,0 +1,493 @@
+"""The ASGI wrapper changes nothing that app or server can see, and counts each request once."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from asgiref.compatibility import guarantee_single_callable
+from fastapi import BackgroundTasks, FastAPI
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from uvicorn.config import Config
+
+from presence_middleware import AsyncPresence, Identity, Presence, Settings
+from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
+from presence_middleware.connections import close_async_clients
+from tests.support import broken_wrappers as broken
+from tests.support.backends import Server, wait_until
+
+Wrap = Callable[[ASGIApplication], PresenceMiddleware]
+Check = Callable[[Wrap], Awaitable[None]]
+OURS = {"presence_middleware", "presence_middleware.visit"}
+REQUESTS = ("http", "websocket")
+SAID: ContextVar[str] = ContextVar("SAID")
+BODY = "http.response.body"
+START: Message = {"type": "http.response.start", "status": 200, "headers": []}
+PATHSEND: Message = {"type": "http.response.pathsend", "path": __file__}
+ZEROCOPYSEND: Message = {"type": "http.response.zerocopysend", "file": 1}
+TRAILERS: Message = {"type": "http.response.trailers", "headers": []}
+
+
+def body(content: bytes = b"", *, more: bool = False) -> Message:
+    return {"type": BODY, "body": content, "more_body": more}
+
+
+class Gateway:
+    """The server's side of one connection: its scope, what it sends, what it is sent."""
+
+    def __init__(self, type: str, *messages: Message, **more: Any) -> None:
+        self.scope: Scope = {"type": type, "asgi": {"version": "3.0"}}
+        if type in REQUESTS:
+            self.scope |= {"user": "ann", "path": "/", "headers": [], "client": ("1.2.3.4", 5)}
+        self.scope |= more
+        self.messages, self.sent = list(messages), list[Message]()
+
+    async def receive(self) -> Message:
+        return self.messages.pop(0)
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def ask(self, app: ASGIApplication) -> None:
+        await app(self.scope, self.receive, self.send)
+
+
+def recorded(app: PresenceMiddleware) -> int:
+    return app.recorder.stats().recorded
+
+
+async def silent(*_: object) -> None:
+    """An app that says nothing."""
+
+
+async def check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send(wrap: Wrap) -> None:
+    for type in REQUESTS:
+        calls: list[Any] = []
+
+        async def app(*call: Any, calls: list[Any] = calls) -> None:
+            calls.append(call)
+
+        gateway = Gateway(type)
+        before, receive, send = dict(gateway.scope), gateway.receive, gateway.send
+        await wrap(app)(gateway.scope, receive, send)
+        assert len(calls) == 1
+        assert calls[0][0] is gateway.scope
+        assert calls[0][1] is receive
+        assert type == "http" or calls[0][2] is send
+        assert {key: gateway.scope[key] for key in before} == before
+        assert gateway.scope.keys() - before.keys() == OURS
+
+
+async def check_each_message_of_a_response_reaches_the_server_as_it_is(wrap: Wrap) -> None:
+    """In its order, at once, and with what the server's `send` returns or raises."""
+    messages = [
+        {"type": "http.response.debug", "info": {}},
+        *(START, body(b"a", more=True), body(b""), body(b"past the end"), {"type": "new"}),
+        *(PATHSEND, ZEROCOPYSEND, TRAILERS, body(b"refused"), {}),
+    ]
+    answers = [OSError("gone") if message == body(b"refused") else object() for message in messages]
+    passed: list[Any] = []
+
+    async def server_send(message: Message) -> None:
+        passed.append(message)
+        answer = answers[len(passed) - 1]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer  # type: ignore[return-value]  # more than ASGI demands of a server
+
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        assert inspect.iscoroutinefunction(send)
+        for number, (message, answer) in enumerate(zip(messages, answers, strict=True)):
+            copy = {**message}
+            if isinstance(answer, OSError):
+                with pytest.raises(OSError, match="gone") as caught:
+                    await send(message)
+                assert caught.value is answer
+            else:
+                assert await send(message) is answer
+            assert passed[number] is message
+            assert message == copy
+
+    await wrap(app)(Gateway("http").scope, Gateway("http").receive, server_send)
+    assert len(passed) == len(messages)
+
+
+async def check_a_visit_ends_with_its_response_and_not_with_work_behind_it(wrap: Wrap) -> None:
+    responses: list[list[Message]] = [
+        [START, body(b"all")],
+        [{"type": "http.response.early_hint", "links": []}, START, {"type": BODY}],
+        [START, body(b"a", more=True), body(b"", more=True), body()],
+        [START, PATHSEND],
+        [START, {**ZEROCOPYSEND, "more_body": True}, ZEROCOPYSEND],
+        [{**START, "trailers": True}, body(b"all")],
+        [{"type": "http.response.push", "path": "/", "headers": []}, START, body()],
+    ]
+    for messages in responses:
+        await _ends_after(messages, wrap)
+
+
+async def _ends_after(messages: list[Message], wrap: Wrap) -> None:
+    async def app(scope: Scope, _: Any, send: Any) -> None:
+        visit = scope["presence_middleware.visit"]
+        for message in messages:
+            assert recorded(wrapped) == before
+            assert not visit.is_over
+            await send(message)
+        await send(TRAILERS)
+        assert recorded(wrapped) == before + 1
+        assert visit.is_over
+        assert not wrapped.recorder.open_visits
+        assert visit.identity == Identity("user", "ann")
+        visit.identify("who came too late")
+        await scope["presence_middleware"].count()
+        await send(body(b"past the end"))
+
+    wrapped = wrap(app)
+    before = recorded(wrapped)
+    await Gateway("http").ask(wrapped)
+    assert recorded(wrapped) == before + 1
+    assert not Presence(wrapped.recorder.settings).is_online("who came too late")
+
+
+async def check_a_response_that_is_never_ended_ends_with_the_apps_call(wrap: Wrap) -> None:
+    for messages in ([], [START], [START, body(b"a", more=True)], [TRAILERS]):
+        await _ends_with_the_call("http", messages, wrap)
+    await _ends_with_the_call("websocket", [{"type": "websocket.accept"}, body()], wrap)
+
+
+async def _ends_with_the_call(type: str, messages: list[Message], wrap: Wrap) -> None:
+    async def app(scope: Scope, _: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+        assert not scope["presence_middleware.visit"].is_over
+
+    wrapped = wrap(app)
+    before = recorded(wrapped)
+    await Gateway(type).ask(wrapped)
+    assert recorded(wrapped) == before + 1
+    assert not wrapped.recorder.open_visits
+
+
+async def check_unknown_types_pass_through(wrap: Wrap) -> None:
+    async def app(*call: Any) -> None:
+        calls.append(call)
+
+    calls: list[Any] = []
+    scope: Scope = {"type": "new", "headers": iter(())}
+    call = (scope, Gateway("new").receive, Gateway("new").send)
+    wrapped = wrap(app)
+    await wrapped(*call)
+    assert all(a is b for a, b in zip(calls[0], call, strict=True))
+    assert scope.keys() == {"type", "headers"}
+    assert recorded(wrapped) == 0
+
+
+async def check_lifespan_messages_pass_in_order(wrap: Wrap) -> None:
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        assert scope is gateway.scope
+        assert send is sending
+        scope["state"]["from"] = "app"
+        for _ in gateway.messages.copy():
+            asked = await receive()
+            seen.append(asked)
+            await send({"type": f"{asked['type']}.complete"})
+
+    seen: list[Message] = []
+    told: list[Message] = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    gateway = Gateway("lifespan", *told, state={})
+    sending = gateway.send
+    await wrap(app)(gateway.scope, gateway.receive, sending)
+    assert all(a is b for a, b in zip(seen, told, strict=True))
+    assert [sent["type"] for sent in gateway.sent] == [f"{m['type']}.complete" for m in told]
+    assert gateway.scope["state"] == {"from": "app"}
+    assert not OURS & gateway.scope.keys()
+
+
+async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap: Wrap) -> None:
+    async def app(scope: Scope, receive: Any, _: object) -> None:
+        if scope["type"] == "lifespan":
+            assert (await receive())["type"] == "lifespan.startup"
+            assert wrapped.recorder.stats().pending == 1
+            assert (await receive())["type"] == "lifespan.shutdown"
+            assert wrapped.recorder.stats().pending == 0
+
+    wrapped = wrap(app)
+    await Gateway("http").ask(wrapped)
+    wait_until(lambda: wrapped.recorder.stats().flushed == 1)  # the next one waits
+    await Gateway("http", user="bob").ask(wrapped)
+    await Gateway("lifespan", {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}).ask(
+        wrapped
+    )
+    online = Presence(wrapped.recorder.settings).online_among(["ann", "bob"])
+    assert online == ["ann", "bob"]
+
+
+async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        seen.append(([tuple(pair) for pair in scope["headers"]], tuple(scope["client"])))
+
+    seen: list[Any] = []
+    headers, client = [(b"x-user", b"cy"), (b"a", b"b")], ("1.2.3.4", 5)
+    for type in REQUESTS:
+        for pair in (tuple, list, iter):
+            for together in (iter, list, tuple):
+                pairs = together([pair(header) for header in headers])
+                await Gateway(type, user=None, headers=pairs, client=iter(client)).ask(wrap(app))
+    assert seen == [(headers, client)] * 2 * 9
+    assert recorded(wrap(app)) == len(seen)
+
+
+async def check_headers_that_can_be_read_again_are_the_servers(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        seen.append(scope["headers"])
+
+    seen: list[Any] = []
+    servers: list[Any] = [[], (), [(b"a", b"b")], ((b"a", b"b"),), [[b"a", b"b"]], ([b"a", b"b"],)]
+    for headers in servers:
+        gateway = Gateway("http", headers=headers)
+        await gateway.ask(wrap(app))
+        assert gateway.scope.keys() >= OURS
+    assert all(a is b for a, b in zip(seen, servers, strict=True))
+
+
+async def check_the_apps_errors_are_its_own_and_end_the_visit(wrap: Wrap) -> None:
+    for type in (*REQUESTS, "lifespan", "new"):
+        for error in (ValueError("boom"), SystemExit(3), asyncio.CancelledError("stop")):
+
+            async def app(*_: object, error: BaseException = error) -> None:
+                raise error
+
+            wrapped = wrap(app)
+            before = recorded(wrapped)
+            with pytest.raises(error.__class__) as caught:
+                await Gateway(type).ask(wrapped)
+            assert caught.value is error
+            assert recorded(wrapped) == before + (type in REQUESTS)
+
+
+async def check_cancelling_reaches_the_app_and_ends_the_visit(wrap: Wrap) -> None:
+    async def app(*_: object) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            seen.append(error.args)
+            raise
+
+    seen: list[Any] = []
+    started = asyncio.Event()
+    wrapped = wrap(app)
+    task = asyncio.create_task(Gateway("websocket").ask(wrapped))
+    await started.wait()
+    assert recorded(wrapped) == 0
+    task.cancel("the client went")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert seen == [("the client went",)]
+    assert recorded(wrapped) == 1
+
+
+async def check_app_and_server_share_context_and_task(wrap: Wrap) -> None:
+    async def app(*_: object) -> None:
+        assert asyncio.current_task() is task
+        assert SAID.get() == "by the server"
+        SAID.set("by the app")
+
+    task = asyncio.current_task()
+    for type in (*REQUESTS, "lifespan"):
+        SAID.set("by the server")
+        await Gateway(type).ask(wrap(app))
+        assert SAID.get() == "by the app"
+
+
+async def check_servers_see_an_asgi_3_app(wrap: Wrap) -> None:
+    app = wrap(silent)
+    config = Config(app, lifespan="off", log_config=None)
+    config.load()
+    assert config.interface == "asgi3"
+    assert inspect.iscoroutinefunction(app.__call__)
+    assert guarantee_single_callable(app) is app  # type: ignore[no-untyped-call]
+
+
+async def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
+    app = wrap(wrap(silent))
+    await Gateway("http").ask(app)
+    assert recorded(app) == 1
+
+
+async def check_handlers_have_visit_and_reader(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        assert scope["presence_middleware.visit"].identity == Identity("user", "ann")
+        assert isinstance(scope["presence_middleware"], AsyncPresence)
+        assert await scope["presence_middleware"].is_online("ann"), "who asks sees himself"
+
+    for type in REQUESTS:
+        await Gateway(type).ask(wrap(app))
+
+
+CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
+
+
+def _named(value: Any) -> str:
+    return str(value.__name__).removeprefix("check_")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=_named)
+def test_the_wrapper(check: Check, settings: Settings) -> None:
+    async def run() -> None:
+        await check(lambda app: PresenceMiddleware(app, settings=settings))
+        await close_async_clients()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "check"),
+    [
+        (broken.CopyingAsgi, check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send),
+        (broken.CopyingAsgi, check_lifespan_messages_pass_in_order),
+        (broken.CopyingAsgi, check_unknown_types_pass_through),
+        (broken.LoopingAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.LoopingPairsAsgi, check_what_can_be_read_once_reaches_app_and_recorder),
+        (broken.ListingAsgi, check_headers_that_can_be_read_again_are_the_servers),
+        (broken.SwallowingLifespanAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
+        (
+            broken.WrappingSendAsgi,
+            check_scope_and_receive_are_the_servers_and_so_is_a_websockets_send,
+        ),
+        *(
+            (wrapper, check_each_message_of_a_response_reaches_the_server_as_it_is)
+            for wrapper in (
+                broken.WrappingSendAsgi,
+                broken.CopyingSendAsgi,
+                broken.BufferingAsgi,
+                broken.ReorderingAsgi,
+                broken.FilteringAsgi,
+                broken.HastyAsgi,
+                broken.DeafAsgi,
+                broken.PlainSendAsgi,
+            )
+        ),
+        (broken.LateEndAsgi, check_a_visit_ends_with_its_response_and_not_with_work_behind_it),
+        (broken.HastyEndAsgi, check_a_visit_ends_with_its_response_and_not_with_work_behind_it),
+        (broken.HastyEndAsgi, check_a_response_that_is_never_ended_ends_with_the_apps_call),
+        (broken.EndlessAsgi, check_a_response_that_is_never_ended_ends_with_the_apps_call),
+        (broken.WrappingSendAsgi, check_lifespan_messages_pass_in_order),
+        (broken.WrappingSendAsgi, check_unknown_types_pass_through),
+        (broken.LosingAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
+        (broken.LosingAsgi, check_cancelling_reaches_the_app_and_ends_the_visit),
+        (broken.TaskAsgi, check_app_and_server_share_context_and_task),
+        (broken.LateFlushAsgi, check_what_waits_is_written_before_the_app_hears_of_the_shutdown),
+        (broken.UndetectedAsgi, check_servers_see_an_asgi_3_app),
+        (broken.EndlessAsgi, check_the_apps_errors_are_its_own_and_end_the_visit),
+        (broken.EndlessAsgi, check_cancelling_reaches_the_app_and_ends_the_visit),
+        (broken.MeddlingAsgi, check_unknown_types_pass_through),
+        (broken.MeddlingAsgi, check_lifespan_messages_pass_in_order),
+        (broken.CountingTwiceAsgi, check_wrapping_a_wrapped_app_counts_once),
+    ],
+    ids=_named,
+)
+def test_a_broken_wrapper_fails(
+    wrapper: type[PresenceMiddleware], check: Check, settings: Settings
+) -> None:
+    async def run() -> None:
+        with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
+            await check(lambda app: wrapper(app, settings=settings))
+        await close_async_clients()
+
+    asyncio.run(run())
+
+
+def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: str) -> None:
+    other = Settings.from_env({}, redis_url=valkey.url, prefix=f"{prefix}2", flush_interval="3m")
+    inner = PresenceMiddleware(silent, settings=other)
+    outer = PresenceMiddleware(inner, settings=settings)
+    asyncio.run(Gateway("http").ask(outer))
+    assert (recorded(inner), recorded(outer)) == (1, 1)
+    inner.recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("identity", "headers", "id"),
+    [
+        ("user=header:X-User:raw", [(b"X-UsEr", b"ann")], "ann"),
+        ("user=header:x-user:raw", [(b"x-user", b"a"), (b"x-user", b"b")], "a,b"),
+        ("user=cookie:sid:raw", [(b"Cookie", b"a=1"), (b"COOKIE", b"sid=ann")], "ann"),
+        ("user=header:X-User", [(b"x-user", b"mallory"), (b"X-User", b"ann")], "mallory,ann"),
+        ("user=header:x-user:raw", [(b"\xff\xfe", b"\xff"), (b"x-user", b"ann")], "ann"),
+        ("user=header:x-user:raw", [], None),
+    ],
+)
+def test_headers_are_read_as_servers_may_send_them(
+    identity: str, headers: list[tuple[bytes, bytes]], id: str | None, prefix: str
+) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        assert scope["headers"] == copy
+        seen.append(scope["presence_middleware.visit"].identity)
+
+    seen: list[Any] = []
+    copy = list(headers)
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity, enabled=0)
+    asyncio.run(Gateway("http", headers=headers).ask(PresenceMiddleware(app, settings=settings)))
+    assert seen == [id and Identity("user", id)]
+
+
+def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -> None:
+    app = PresenceMiddleware(silent, settings=settings)
+    asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
+    assert recorded(app) == 1
+
+
+def with_background_task(*layers: Middleware) -> Starlette:
+    async def page(request: Request) -> Response:
+        return PlainTextResponse("done", background=BackgroundTask(request.scope["work"]))
+
+    return Starlette(routes=[Route("/", page)], middleware=layers)
+
+
+def with_background_tasks() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/")
+    async def page(request: Request, tasks: BackgroundTasks) -> str:
+        tasks.add_task(request.scope["work"])
+        return "done"
+
+    return app
+
+
+async def passes_on(request: Request, call_next: Any) -> Response:
+    response: Response = await call_next(request)
+    return response
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        with_background_task(),
+        with_background_task(Middleware(BaseHTTPMiddleware, dispatch=passes_on)),
+        with_background_tasks(),
+    ],
+    ids=["starlette", "starlette, another layer", "fastapi"],
+)
+def test_a_background_task_keeps_nobody_online(app: Any, settings: Settings) -> None:
+    wrapped = PresenceMiddleware(app, settings=settings)
+    seen: list[tuple[int, int]] = []
+
+    async def work() -> None:
+        seen.append((len(wrapped.recorder.open_visits), recorded(wrapped)))
+
+    asked: list[Message] = [{"type": "http.request"}, {"type": "http.disconnect"}]
+    more = {"method": "GET", "query_string": b"", "work": work}
+    asyncio.run(Gateway("http", *asked, **more).ask(wrapped))
+    assert seen == [(0, 1)]
+    assert recorded(wrapped) == 1

@@ -1,0 +1,522 @@
+"""Crawlers: known by the community's list, counted apart, skipped or let be; a login is none."""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import crawleruseragents
+import jwt
+import pytest
+from crawleruseragents import CRAWLER_USER_AGENTS_DATA
+from flask import Flask
+from flask.sessions import SecureCookieSessionInterface
+from itsdangerous import TimestampSigner
+
+from presence_middleware import Identity, Presence, QueryError, Settings, UnsupportedQuery
+from presence_middleware.identity import bots
+from presence_middleware.identity.bots import LOOKUPS, Crawlers
+from presence_middleware.recorder import recorder_for
+from presence_middleware.request import WsgiRequest
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
+from tests.support.backends import Server
+
+SECRET = "a secret of the test's own, long enough for a token"
+GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+CURL = "curl/8.5.0"
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+CHROME = "Mozilla/5.0 ({}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 {}Safari/537.36"
+SAFARI = "Mozilla/5.0 ({}) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 {}Safari/{}"
+
+BROWSERS = [
+    FIREFOX,
+    CHROME.format("Windows NT 10.0; Win64; x64", ""),
+    CHROME.format("Macintosh; Intel Mac OS X 10_15_7", ""),
+    CHROME.format("X11; CrOS x86_64 14541.0.0", ""),
+    CHROME.format("Linux; Android 10; K", "Mobile "),
+    CHROME.format("Linux; Android 10; K", "Mobile ") + " EdgA/141.0.0.0",
+    CHROME.format("Windows NT 10.0; Win64; x64", "") + " Edg/141.0.0.0",
+    CHROME.format("Windows NT 10.0; Win64; x64", "") + " OPR/122.0.0.0",
+    CHROME.format("X11; Linux x86_64", "") + " Vivaldi/7.6.3797.63",
+    CHROME.format("X11; Linux x86_64", "") + " YaBrowser/25.8.0.0",
+    SAFARI.format("Macintosh; Intel Mac OS X 10_15_7", "", "605.1.15"),
+    SAFARI.format("iPhone; CPU iPhone OS 18_1 like Mac OS X", "Mobile/15E148 ", "604.1"),
+    SAFARI.format("iPad; CPU OS 18_1 like Mac OS X", "Mobile/15E148 ", "604.1"),
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    "Mozilla/5.0 (Android 15; Mobile; rv:140.0) Gecko/140.0 Firefox/140.0",
+    "Mozilla/5.0 (Linux; Android 14; SAMSUNG SM-S911B) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "SamsungBrowser/28.0 Chrome/130.0.0.0 Mobile Safari/537.36",
+    "Mozilla/5.0 (Windows NT 6.1; WOW64; Trident/7.0; rv:11.0) like Gecko",
+    "Mozilla/4.0 (compatible; MSIE 8.0; Windows NT 6.1; Trident/4.0)",
+    "Opera/9.80 (Windows NT 6.1; WOW64) Presto/2.12.388 Version/12.18",
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/605.1.15 (KHTML, like Gecko) "
+    "konqueror/5.0.97 Safari/605.1.15",
+    "Lynx/2.9.2 libwww-FM/2.14 SSL-MM/1.4.1 OpenSSL/3.0.13",
+    "w3m/0.5.3+git20230121",
+    "ELinks/0.16.1.1 (textmode; Linux; 80x24-2)",
+]
+# What patterns with a gap, or for whatever is not a dash, let through.
+GAPS = [
+    "ContextualBot{}outcomes.net",
+    "ContextualBot/{} outcomes.net",
+    "Mozilla/5.0 (compatible) Current{}RSS Reader",
+    "Current/1.0 {} RSS Reader",
+    "Spider{}spider.com",
+    "Spider/{} (spider.com)",
+    "AdsBot-Google{}",
+    "BlogTraffic/1.{} Feed-Fetcher",
+]
+WRITTEN = ["7", "/ann@example.com/", "\x07", "\u202e", " 4915112345678 ", "4915112345678", "\udcff"]
+
+
+def of(user_agent: str) -> WsgiRequest:
+    return WsgiRequest({"HTTP_USER_AGENT": user_agent, "REMOTE_ADDR": "192.0.2.7"})
+
+
+class Time:
+    """Seconds of a clock that only the test moves, or that runs on with every look."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self._step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self._step
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def named() -> Callable[[str], str | None]:
+    """Tells a crawler's name with no limit to how many are looked up."""
+    crawlers = Crawlers(Time(step=1.0))
+    return lambda user_agent: crawlers(of(user_agent))
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The User-Agents that were looked up in the list, in order."""
+
+    def is_crawler(user_agent: str) -> bool:
+        found.append(user_agent)
+        return look(user_agent)
+
+    look: Callable[[str], bool] = crawleruseragents.is_crawler
+    found: list[str] = []
+    monkeypatch.setattr(crawleruseragents, "is_crawler", is_crawler)
+    return found
+
+
+def test_every_user_agent_of_the_list_is_a_crawlers_and_has_a_short_printable_name(
+    named: Callable[[str], str | None],
+) -> None:
+    agents = [agent for entry in CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]]
+    names = {agent: named(agent) for agent in agents}
+    assert [agent for agent, name in names.items() if not name] == []
+    assert len(names) > 1500
+    for agent, name in names.items():
+        assert name is not None
+        assert name in agent
+        assert len(name) <= 64
+        assert name.isascii()
+        assert name.isprintable()
+        assert name == name.strip()
+
+
+@pytest.mark.parametrize("user_agent", [*BROWSERS, "", " ", "-", "é", "\udcff", "Googlebo", "bot"])
+def test_a_browser_is_none(user_agent: str, named: Callable[[str], str | None]) -> None:
+    assert named(user_agent) is None
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "name"),
+    [
+        (GOOGLEBOT, "Googlebot"),
+        (CURL, "curl"),
+        ("Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)", "bingbot"),
+        (f"{CHROME.format('X11; Linux x86_64', '')} HeadlessChrome/141", "HeadlessChrome"),
+        ("GPTBot", "GPTBot"),
+        ("python-requests/2.32.3", "python-requests"),
+        ("AdsBot-Google (+http://www.google.com/adsbot.html)", "AdsBot-Google"),
+        ("AdsBot-Google", "AdsBot-Google"),
+        ("googlebot-lookalike", None),  # the list's patterns say in which case
+    ],
+)
+def test_a_crawler_has_the_name_of_the_list(
+    user_agent: str, name: str | None, named: Callable[[str], str | None]
+) -> None:
+    assert named(user_agent) == name
+
+
+@pytest.mark.parametrize("agent", GAPS)
+def test_a_name_never_carries_what_a_client_wrote(
+    agent: str, named: Callable[[str], str | None]
+) -> None:
+    found = {written: named(agent.format(written)) for written in WRITTEN}
+    (name,) = {name for name in found.values() if name}  # with not all is it a crawler's
+    assert name.isprintable()
+
+
+def test_every_pattern_with_a_gap_is_tried() -> None:
+    """A new pattern of the list that lets through what a client wrote wants a line in `GAPS`."""
+    patterns = [entry["pattern"] for entry in CRAWLER_USER_AGENTS_DATA]
+    loose = {text for text in patterns if re.search(r"(?<!\\)[*+{.]|\[\^|\\[dwDWS]", text)}
+    tried = [agent.format("7") for agent in GAPS]
+    assert len(loose) > 3
+    assert not {text for text in loose if not any(re.search(text, agent) for agent in tried)}
+
+
+def test_a_user_agent_is_looked_up_once(looked_up: list[str]) -> None:
+    crawlers = Crawlers(Time(step=1.0))
+    agents = [GOOGLEBOT, FIREFOX, CURL]
+    for _ in range(20):
+        assert [crawlers(of(agent)) for agent in agents] == ["Googlebot", None, "curl"]
+    assert looked_up == agents
+
+
+def test_nobody_without_a_user_agent_is_looked_up(looked_up: list[str]) -> None:
+    crawlers = Crawlers(Time(step=1.0))
+    assert crawlers(WsgiRequest({})) is crawlers(of("")) is None
+    assert looked_up == []
+
+
+def test_so_many_new_ones_are_looked_up_a_second_and_known_ones_cost_nothing(
+    looked_up: list[str],
+) -> None:
+    now = Time()
+    crawlers = Crawlers(now)
+    assert crawlers(of(GOOGLEBOT)) == "Googlebot"
+    for number in range(1000):
+        assert crawlers(of(f"{FIREFOX} {number}")) is None
+        assert crawlers(of(GOOGLEBOT)) == "Googlebot"
+    assert len(looked_up) == LOOKUPS
+    now.now = 0.999
+    assert crawlers(of(CURL)) is None, "past the budget, nobody is a crawler"
+    now.now = 1.0
+    assert crawlers(of(CURL)) == "curl", "nor is it remembered that one was none"
+    for number in range(1000):
+        crawlers(of(f"{FIREFOX} of another second {number}"))
+    assert len(looked_up) == 2 * LOOKUPS
+    now.now = 60.0
+    for number in range(1000):
+        crawlers(of(f"{FIREFOX} after a quiet minute {number}"))
+    assert len(looked_up) == 3 * LOOKUPS, "what was not used is not saved up"
+
+
+def test_a_flood_of_others_pushes_no_crawler_out_and_what_is_remembered_is_bounded(
+    looked_up: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bots, "REMEMBERED", 100)
+    crawlers = Crawlers(Time(step=1.0))
+    assert crawlers(of(GOOGLEBOT)) == "Googlebot"
+    for number in range(450):
+        crawlers(of(f"{FIREFOX} {number}"))
+        assert len(crawlers._others) <= 100
+    assert crawlers(of(GOOGLEBOT)) == "Googlebot"
+    assert looked_up.count(GOOGLEBOT) == 1
+    for number in range(450):
+        assert crawlers(of(f"curl/{number}")) == "curl"
+        assert len(crawlers._crawlers) <= 100
+    assert crawlers(of(GOOGLEBOT)) == "Googlebot"
+
+
+def test_what_is_remembered_is_no_user_agent() -> None:
+    crawlers = Crawlers(Time(step=1.0))
+    for agent in (f"{FIREFOX} written-by-a-client", f"{GOOGLEBOT} written-by-a-client"):
+        crawlers(of(agent))
+        assert "written-by-a-client" not in f"{vars(crawlers)}"
+
+
+LONG = 65536
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        (b"a" * LONG, None),
+        (b"(" * LONG, None),
+        (b" " * LONG, None),
+        (b"\xff" * LONG, None),
+        ("é".encode() * (LONG // 2), None),
+        (b"ContextualBot" * (LONG // 13), None),
+        (b"ContextualBot outcomes.ne" * (LONG // 25), None),
+        (b"Spider" * (LONG // 6), None),
+        (b"Current RSS " * (LONG // 12), None),
+        (GOOGLEBOT.encode() + b"a" * LONG, "Googlebot"),
+        (b"Spider" * 100 + b"spider.com" * (LONG // 10), "Spider"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_user_agent_of_64_kb_costs_little(
+    agent: bytes, name: str | None, prefix: str, valkey: Server
+) -> None:
+    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, secret=SECRET)
+    request = Request([("User-Agent", agent)])
+    started = time.perf_counter()
+    found = [ask(settings, request) for ask in (ask_wsgi, ask_asgi) for _ in range(3)]
+    assert time.perf_counter() - started < 1.0
+    assert {who.kind for who in found if who} == {"bot" if name else "guest"}
+    assert {who.id for who in found if who and name} == ({name} if name else set())
+    assert recorder_for(settings).flush()
+    counts = {"user": 0, "guest": not name, "bot": bool(name)}
+    assert Presence(settings).counts() == counts
+    recorder_for(settings).close()
+
+
+def test_a_name_far_behind_is_not_looked_for(named: Callable[[str], str | None]) -> None:
+    assert named("a " * 5000 + "Googlebot/2.1") is None
+
+
+# From here on, whole sites: over WSGI, and over ASGI by HTTP and by WebSocket.
+
+Ask = Callable[..., Identity | None]
+
+
+def ask_websocket(
+    settings: Settings, request: Request, inner: Callable[[State], object] = nothing
+) -> Identity | None:
+    socket = replace(request, state={**request.state, "type": "websocket"})
+    return ask_asgi(settings, socket, inner)
+
+
+EVERYWHERE = pytest.mark.parametrize("ask", [ask_wsgi, ask_asgi, ask_websocket])
+
+
+def chain(identity: str, mode: str = "count", **others: object) -> Settings:
+    """Settings that need no Redis."""
+    given: dict[str, Any] = {"identity": identity, "bots": mode, "enabled": False}
+    return Settings.from_env({}, secret=SECRET, session_secret=SECRET, **given, **others)
+
+
+def by(agent: str, *headers: tuple[str, str], **others: Any) -> Request:
+    sent = [("User-Agent", agent), *headers]
+    return Request([(name, value.encode()) for name, value in sent], **others)
+
+
+def kind_of(found: Identity | None) -> str | None:
+    return found and found.kind
+
+
+def flask_cookie() -> str:
+    app = Flask("site")
+    app.secret_key = SECRET
+    serializer = SecureCookieSessionInterface().get_signing_serializer(app)
+    assert serializer is not None
+    return f"session={serializer.dumps({'_user_id': 'ann'})}"
+
+
+def starlette_cookie() -> str:
+    session = base64.b64encode(json.dumps({"user": "ann"}).encode())
+    return f"session={TimestampSigner(SECRET).sign(session).decode()}"
+
+
+def of_header(view: WsgiRequest) -> str | None:
+    """A function of the site's own."""
+    return view.header("x-user")
+
+
+USER = ("X-User", "ann")
+LOGINS: list[tuple[str, Request]] = [
+    ("auth", by(GOOGLEBOT, user="ann")),
+    ("auth", by(GOOGLEBOT, session={"user_id": "ann"})),
+    ("header:X-User", by(GOOGLEBOT, USER)),
+    ("session:id", by(GOOGLEBOT, session={"id": "ann"})),
+    ("environ:site.user", by(GOOGLEBOT, state={"site.user": "ann"})),
+    ("scope:site.user", by(GOOGLEBOT, state={"site.user": "ann"})),
+    ("tests.unit.test_bots:of_header", by(GOOGLEBOT, USER)),
+    ("flask-session:_user_id", by(GOOGLEBOT, ("Cookie", flask_cookie()))),
+    ("starlette-session:user", by(GOOGLEBOT, ("Cookie", starlette_cookie()))),
+    (
+        "bearer:sub",
+        by(GOOGLEBOT, ("Authorization", f"Bearer {jwt.encode({'sub': 'ann'}, SECRET)}")),
+    ),
+]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("mode", ["count", "skip"])
+@pytest.mark.parametrize(("source", "request_"), LOGINS)
+def test_a_login_wins_over_a_crawler(source: str, request_: Request, mode: str, ask: Ask) -> None:
+    settings = chain(f"user={source}, guest=visitor", mode)
+    assert ask(settings, request_) == Identity("user", "ann")
+    crawler = Identity("bot", "Googlebot") if mode == "count" else None
+    assert ask(settings, by(GOOGLEBOT)) == crawler
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("mode", ["count", "skip"])
+def test_a_login_of_an_inner_layer_wins_too(mode: str, ask: Ask) -> None:
+    settings = chain("user=auth, guest=visitor", mode)
+
+    def log_in(state: State) -> None:
+        state["REMOTE_USER" if "REQUEST_METHOD" in state else "user"] = "ann"
+
+    def identify(state: State) -> None:
+        state["presence_middleware.visit"].identify("ann")
+
+    for inner in (log_in, identify):
+        assert ask(settings, by(GOOGLEBOT), inner) == Identity("user", "ann")
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    "source",
+    ["cookie:sid", "cookie:sid:raw", "django-session", "user-agent", "ip", "ip:raw", "visitor"],
+)
+@pytest.mark.parametrize("chain_", ["guest={}", "user={}, guest=visitor", "user=auth, guest={}"])
+def test_a_crawler_wins_over_what_a_client_can_make_up(source: str, chain_: str, ask: Ask) -> None:
+    cookies = ("Cookie", "sid=1; sessionid=2")
+    identity = chain_.format(source)
+    assert ask(chain(identity), by(GOOGLEBOT, cookies)) == Identity("bot", "Googlebot")
+    assert ask(chain(identity, "skip"), by(GOOGLEBOT, cookies)) is None
+    found = ask(chain(identity, "off"), by(GOOGLEBOT, cookies))
+    assert found == ask(chain(identity, "off"), by(GOOGLEBOT, cookies))
+    claimed = identity.split("=")[0] if "auth" not in identity else "guest"
+    assert kind_of(found) == claimed
+    assert kind_of(ask(chain(identity), by(FIREFOX, cookies))) == claimed
+
+
+COOKIE = ("Cookie", "sid=1")
+MONITOR = ("X-Bot", "pinger")
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("identity", "request_", "counted", "off"),
+    [
+        ("guest=visitor", by(GOOGLEBOT), "bot", "guest"),
+        ("guest=visitor", by(FIREFOX), "guest", "guest"),
+        ("guest=visitor", by(GOOGLEBOT, user="ann"), "bot", "guest"),  # nothing reads the login
+        ("user=header:X-User, guest=cookie:sid", by(GOOGLEBOT), "bot", None),
+        ("user=header:X-User, guest=cookie:sid", by(GOOGLEBOT, COOKIE), "bot", "guest"),
+        ("user=header:X-User, guest=cookie:sid", by(GOOGLEBOT, COOKIE, USER), "user", "user"),
+        ("user=header:X-User, guest=cookie:sid", by(FIREFOX), None, None),
+        ("user=header:X-User, guest=cookie:sid", by(FIREFOX, COOKIE), "guest", "guest"),
+        ("guest=cookie:sid, user=auth", by(GOOGLEBOT), "bot", None),
+        ("guest=cookie:sid, user=auth", by(GOOGLEBOT, user="ann"), "user", "user"),
+        ("guest=cookie:sid, user=auth", by(GOOGLEBOT, COOKIE), "bot", "guest"),
+        ("guest=cookie:sid, user=auth", by(FIREFOX, COOKIE), "guest", "guest"),
+        ("guest=cookie:sid, user=header:X-User", by(GOOGLEBOT), "bot", None),
+        ("guest=cookie:sid, user=header:X-User", by(GOOGLEBOT, USER), "user", "user"),
+        ("guest=ip, user=auth", by(GOOGLEBOT), "bot", "guest"),
+        ("guest=ip, user=auth", by(FIREFOX), "guest", "guest"),
+        ("guest=ip, user=header:X-User", by(GOOGLEBOT), "bot", "guest"),
+        ("user=auth", by(GOOGLEBOT), "bot", None),
+        ("user=auth", by(FIREFOX), None, None),
+        ("bot=header:X-Bot, user=auth, guest=visitor", by(GOOGLEBOT), "bot", "guest"),
+        ("bot=header:X-Bot, user=auth, guest=visitor", by(GOOGLEBOT, user="a"), "user", "user"),
+        ("bot=header:X-Bot, user=auth, guest=visitor", by(FIREFOX), "guest", "guest"),
+    ],
+)
+def test_a_chain(
+    identity: str, request_: Request, counted: str | None, off: str | None, ask: Ask
+) -> None:
+    assert kind_of(ask(chain(identity), request_)) == counted
+    skipped = None if counted == "bot" else counted
+    assert kind_of(ask(chain(identity, "skip"), request_)) == skipped
+    assert kind_of(ask(chain(identity, "off"), request_)) == off
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("mode", ["count", "skip", "off"])
+@pytest.mark.parametrize("agent", [GOOGLEBOT, FIREFOX])
+def test_a_site_that_names_bots_itself_knows_them_in_any_mode(
+    agent: str, mode: str, ask: Ask
+) -> None:
+    settings = chain("bot=header:X-Bot, user=auth, guest=visitor", mode)
+    assert settings.kinds == ("bot", "user", "guest")
+    assert settings.store_of("bot") == "hyperloglog"
+    assert ask(settings, by(agent, MONITOR)) == Identity("bot", "pinger")
+
+
+@pytest.fixture
+def visited(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
+    """A site where two crawlers, one of them twice, and two browsers have been."""
+
+    def visit(**others: object) -> Settings:
+        settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, **others)
+        for request in (by(GOOGLEBOT), by(f"{GOOGLEBOT} again"), by(CURL), by(FIREFOX)):
+            for ask in (ask_wsgi, ask_asgi, ask_websocket):
+                ask(settings, request)
+        ask_wsgi(settings, by(CURL, user="ann"))
+        assert recorder_for(settings).flush()
+        sites.append(settings)
+        return settings
+
+    sites: list[Settings] = []
+    yield visit
+    for settings in sites:
+        recorder_for(settings).close()
+
+
+def test_crawlers_are_counted_as_a_kind_of_their_own(visited: Callable[..., Settings]) -> None:
+    presence = Presence(visited())
+    assert presence.counts() == {"user": 1, "guest": 1, "bot": 2}
+    assert presence.count("bot") == 2
+    assert presence.count() == 1
+    questions: list[Callable[[], object]] = [
+        lambda: presence.online("bot"),
+        lambda: presence.is_online("Googlebot", "bot"),
+        lambda: presence.last_seen("Googlebot", "bot"),
+    ]
+    for question in questions:
+        with pytest.raises(UnsupportedQuery, match="'bot' is kept as a hyperloglog"):
+            question()
+
+
+@pytest.mark.parametrize("store", ["bot=sorted-set", "bot=minute-sets"])
+def test_a_store_that_keeps_names_lists_crawlers(
+    store: str, visited: Callable[..., Settings]
+) -> None:
+    presence = Presence(visited(store=store))
+    assert presence.counts() == {"user": 1, "guest": 1, "bot": 2}
+    assert {sighting.id for sighting in presence.online("bot")} == {"Googlebot", "curl"}
+    assert presence.is_online("Googlebot", "bot")
+
+
+def test_a_store_for_all_is_none_for_crawlers(visited: Callable[..., Settings]) -> None:
+    settings = visited(store="minute-sets")
+    assert [settings.store_of(kind) for kind in settings.kinds] == [
+        *("minute-sets", "minute-sets", "hyperloglog")
+    ]
+    assert Presence(settings).counts() == {"user": 1, "guest": 1, "bot": 2}
+
+
+def test_skipped_crawlers_are_nobody(visited: Callable[..., Settings]) -> None:
+    settings = visited(bots="skip")
+    presence = Presence(settings)
+    assert presence.counts() == {"user": 1, "guest": 1}
+    with pytest.raises(QueryError, match="no kind 'bot' here"):
+        presence.count("bot")
+    stats = recorder_for(settings).stats()
+    assert (stats.recorded, stats.dropped) == (4, {}), "three times Firefox, once Ann"
+
+
+def test_crawlers_that_are_let_be_are_guests(visited: Callable[..., Settings]) -> None:
+    settings = visited(bots="off")
+    assert settings.kinds == ("user", "guest")
+    assert Presence(settings).counts() == {"user": 1, "guest": 4}
+
+
+@pytest.mark.parametrize("mode", ["skip", "off"])
+def test_nobody_can_be_identified_as_a_kind_that_is_not_counted(mode: str) -> None:
+    def identify(state: State) -> None:
+        with pytest.raises(QueryError, match="no kind 'bot' here"):
+            state["presence_middleware.visit"].identify("pinger", kind="bot")
+
+    ask_wsgi(chain("user=auth, guest=visitor", mode), by(FIREFOX), identify)
+
+
+def test_a_layer_can_say_that_it_is_a_bot() -> None:
+    def identify(state: State) -> None:
+        state["presence_middleware.visit"].identify("pinger", kind="bot")
+
+    assert ask_wsgi(chain("user=auth"), by(FIREFOX), identify) == Identity("bot", "pinger")
+
+
+def test_a_mode_is_written_in_any_case_and_nothing_else_is_one() -> None:
+    assert Settings.from_env({"PRESENCE_BOTS": " Skip "}).bots == "skip"
+    assert Settings.from_env({}).bots == "count"
+    with pytest.raises(ValueError, match="PRESENCE_BOTS='no': wants count, skip, off"):
+        Settings.from_env({"PRESENCE_BOTS": "no"})

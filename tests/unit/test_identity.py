@@ -1,0 +1,299 @@
+"""Who is asking: every source reads the same off a WSGI and an ASGI request."""
+
+import re
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
+
+from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
+from presence_middleware.request import Request as Asked
+from presence_middleware.request import WsgiRequest
+from tests.support.asking import Request, ask_asgi, ask_wsgi, ids
+
+HASHED = re.compile(r"[0-9a-f]{32}")
+HERE = "tests.unit.test_identity"
+SECRET = "a secret of the test's own"
+SAID = "it may be what a client said"
+
+
+def chain(identity: str, secret: str = SECRET) -> Settings:
+    """Settings that need no Redis."""
+    return Settings.from_env({}, identity=identity, secret=secret, enabled=False, bots="off")
+
+
+def cookies(*lines: str) -> Request:
+    return Request([("Cookie", line.encode()) for line in lines])
+
+
+def said(value: bytes | str) -> Request:
+    return Request([("X-User", value.encode() if isinstance(value, str) else value)])
+
+
+NESTED = {"auth": {"user": {"id": 7}}, "id": 42, "list": [1], "empty": "", "no": None, "yes": True}
+
+
+@pytest.mark.parametrize(
+    ("source", "request_", "id"),
+    [
+        ("auth", Request(user="ann"), "ann"),
+        ("auth", Request(), None),
+        ("auth", Request(user=""), None),
+        ("auth", Request([("Remote-User", b"mallory")]), None),
+        ("auth", Request([("User", b"mallory"), ("Remote_User", b"mallory")]), None),
+        ("header:X-User", said("ann"), "ann"),
+        ("header:x-user", said("j\xfcrgen"), "j\xfcrgen"),
+        ("header:X-User", said(" \t ann "), "ann"),
+        ("header:X-User", said("   "), None),
+        ("header:X-User", said(""), None),
+        ("header:X-User:hashed", said("  "), None),
+        ("header:X-User", Request(), None),
+        ("header:X-User", said("a" * 256), "a" * 256),
+        ("header:X-User", said("a" * 257), HASHED),
+        ("header:X-User", said("\xfc" * 128), "\xfc" * 128),
+        ("header:X-User", said("\xfc" * 129), HASHED),
+        ("header:X-User", said(b"\xff\xfe"), HASHED),
+        ("header:X-User:hashed", said("ann"), HASHED),
+        ("header:Authorization:hashed", Request([("Authorization", b"Bearer x")]), HASHED),
+        ("cookie:sid:raw", cookies("sid=abc"), "abc"),
+        ("cookie:sid:raw", cookies("a=1; sid=abc; b=2"), "abc"),
+        ("cookie:sid:raw", cookies("a=1", "sid=abc"), "abc"),
+        ("cookie:sid:raw", cookies('a=1;sid="abc" ;b'), "abc"),
+        ("cookie:sid:raw", cookies("sid=first; sid=second"), "first"),
+        ("cookie:sid:raw", cookies("xsid=1; SID=2; sid2=3; a=sid=4"), None),
+        ("cookie:sid:raw", cookies("sid="), None),
+        ("cookie:sid", cookies("sid=abc"), HASHED),
+        ("cookie:sid", cookies("sid="), None),
+        ("cookie:s.d:raw", cookies("sxd=1; s.d=2"), "2"),
+        ("user-agent:raw", Request([("User-Agent", b"curl/8")]), "curl/8"),
+        ("user-agent", Request([("User-Agent", b"curl/8")]), HASHED),
+        ("user-agent", Request(), None),
+        ("ip:raw", Request(), "192.0.2.7"),
+        ("ip", Request(), HASHED),
+        ("ip", Request([("X-Forwarded-For", b"192.0.2.1")], peer=None), None),
+        ("visitor", Request([("User-Agent", b"curl/8")]), HASHED),
+        ("visitor", Request(), HASHED),
+        ("session:id", Request(session=NESTED), "42"),
+        ("session:auth.user.id", Request(session=NESTED), "7"),
+        ("session:auth.user", Request(session=NESTED), None),
+        ("session:auth.user.id.more", Request(session=NESTED), None),
+        ("session:list", Request(session=NESTED), None),
+        ("session:empty", Request(session=NESTED), None),
+        ("session:no", Request(session=NESTED), None),
+        ("session:yes", Request(session=NESTED), None),
+        ("session:id", Request(session="id"), None),
+        ("session:id", Request(), None),
+        ("session:id:hashed", Request(session=NESTED), HASHED),
+        ("environ:site.user", Request(state={"site.user": "ann"}), "ann"),
+        ("scope:site.user", Request(state={"site.user": 42}), "42"),
+        ("environ:site.user", Request(state={"site.user": SimpleNamespace(pk=42)}), "42"),
+        ("scope:site.user", Request(state={"site.user": ["ann"]}), None),
+        ("environ:site.user", Request(), None),
+        (f"{HERE}:number", Request(), "42"),
+        (f"{HERE}:of_view", said("ann"), "GET /at/a 192.0.2.7 ann"),
+        (
+            f"{HERE}:Functions.user_and_session",
+            Request(user="a", session={}),
+            "a {}",
+        ),
+        (f"{HERE}:state", Request(state={"k": "v"}), "v"),
+        (f"{HERE}:state", Request(), None),
+        (f"{HERE}:raising", Request(), None),
+        (f"{HERE}:number:hashed", Request(), HASHED),
+    ],
+)
+def test_a_source(source: str, request_: Request, id: str | re.Pattern[str] | None) -> None:
+    found = ids(chain(f"user={source}"), request_)
+    if isinstance(id, re.Pattern):
+        assert found is not None
+        assert id.fullmatch(found)
+    else:
+        assert found == id
+
+
+def number(_: Asked) -> int:
+    return 42
+
+
+def of_view(view: Asked) -> str:
+    assert view.header("X-USER") == view.header("x-user")
+    assert view.header("x-none") is None
+    return f"{view.method} {view.path} {view.peer} {view.header('X-User')}"
+
+
+class Functions:
+    @staticmethod
+    def user_and_session(view: Asked) -> str:
+        return f"{view.user} {view.session}"
+
+
+def state(view: Asked) -> object:
+    return view.get("k")
+
+
+def raising(_: Asked) -> str:
+    raise LookupError(SAID)
+
+
+class HalfUser(BaseUser):
+    """A user of Starlette's that names itself only as a person reads it."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def display_name(self) -> str:
+        return "Ann"
+
+
+@pytest.mark.parametrize(
+    ("user", "id"),
+    [
+        (SimpleUser("ann"), "ann"),
+        (HalfUser(), "Ann"),
+        (UnauthenticatedUser(), None),
+        (SimpleNamespace(pk=42, is_authenticated=True, username="ann"), "42"),
+        (SimpleNamespace(pk=0, is_authenticated=True), "0"),
+        (SimpleNamespace(pk=7, is_authenticated=False), None),
+        (SimpleNamespace(pk=None, is_authenticated=False, username=""), None),
+        (SimpleNamespace(pk=uuid.UUID(int=7), is_authenticated=True), str(uuid.UUID(int=7))),
+        (SimpleNamespace(id=42), "42"),
+        (object(), None),
+        (42, "42"),
+        (True, None),
+    ],
+)
+def test_whom_a_framework_logged_in(user: object, id: str | None) -> None:
+    found = ask_asgi(chain("user=auth"), Request(user=user))
+    assert found == (id and Identity("user", id))
+
+
+@pytest.mark.parametrize(
+    ("identity", "request_", "identity_found"),
+    [
+        ("a=header:X-User, b=ip:raw", said("ann"), ("a", "ann")),
+        ("a=header:X-User, b=ip:raw", Request(), ("b", "192.0.2.7")),
+        ("a=ip:raw, b=header:X-User", said("ann"), ("a", "192.0.2.7")),
+        ("a=auth, b=ip:raw", Request(), ("b", "192.0.2.7")),
+        ("a=auth, b=ip:raw", Request(user="ann"), ("a", "ann")),
+        ("a=ip:raw, b=auth", Request(user="ann"), ("a", "192.0.2.7")),
+        ("a=auth, b=header:X-User, c=session:id", Request(session=NESTED), ("c", "42")),
+        ("a=session:no, b=auth, c=header:X-User", Request(user="ann"), ("b", "ann")),
+        ("a=auth, a=header:X-User", said("ann"), ("a", "ann")),
+    ],
+)
+def test_the_first_source_that_answers_wins(
+    identity: str, request_: Request, identity_found: tuple[str, str]
+) -> None:
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(chain(identity), request_) == identity_found
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "value"),
+    [
+        ("environ:site.user", "site.user", "ann"),
+        (f"{HERE}:state", "k", "ann"),
+    ],
+)
+def test_what_an_inner_layer_fills_in_is_read_late(source: str, key: str, value: str) -> None:
+    settings = chain(f"user={source}, guest=ip:raw")
+    assert ids(settings, Request(), lambda state: state.update({key: value})) == value
+    assert ids(settings, Request()) == "192.0.2.7"
+
+
+def test_different_values_never_become_one_id() -> None:
+    raw, hashed = chain("user=header:X-User"), chain("user=header:X-User:hashed")
+    values = [b"\xff\xfe", b"\xfe\xff", b"\xc3\xbf", b"\xff", b"a" * 257, b"a" * 258, b"A", b"a"]
+    for settings in (raw, hashed):
+        assert len({ids(settings, said(value)) for value in values}) == len(values)
+
+
+def test_hashed_ids_differ_by_secret_and_do_not_hold_the_value() -> None:
+    one, other = chain("user=cookie:sid"), chain("user=cookie:sid", "another secret, long enough")
+    found = ids(one, cookies("sid=abc"))
+    assert found == ids(one, cookies("sid=abc"))
+    assert found != ids(other, cookies("sid=abc"))
+    assert b"abc".hex() not in f"{found}"
+
+
+class LazySession:
+    """As Beaker's: looking into it loads it; what it has loaded is in its `__dict__`."""
+
+    def __init__(self, loaded: object) -> None:
+        self.__dict__["_sess"] = loaded
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the session was made to load, by {name}")
+
+    __getitem__ = __iter__ = __contains__ = __len__ = __getattr__
+
+
+@pytest.mark.parametrize(("loaded", "id"), [(None, None), ({"id": 42}, "42")])
+def test_a_lazy_session_is_read_only_when_it_is_loaded(loaded: object, id: str | None) -> None:
+    found = ask_wsgi(chain("user=session:id"), Request(session=LazySession(loaded)))
+    assert found == (id and Identity("user", id))
+
+
+def test_a_source_that_fails_is_nobody_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    settings = chain(f"user={HERE}:raising, guest=ip:raw")
+    app = wsgi.PresenceMiddleware(lambda *_: [b""], settings=settings)
+    for _ in range(3):
+        environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7"}
+        app(environ, lambda *_: list[bytes]().append)
+        assert environ["presence_middleware.visit"].identity == ("guest", "192.0.2.7")
+    (record,) = caplog.records
+    assert f"{HERE}:raising" in record.getMessage()
+    assert "LookupError" in caplog.text
+    assert "in raising" in caplog.text
+    assert SAID not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("no.such.module:id", "No module named 'no'"),
+        (f"{HERE}:nobody", "nobody"),
+        (f"{HERE}:SECRET", "cannot be called"),
+    ],
+)
+def test_a_function_that_is_not_there_is_an_error_when_the_app_is_wrapped(
+    source: str, problem: str
+) -> None:
+    settings = chain(f"user={source}")
+    app: Any = print
+    for middleware in (wsgi.PresenceMiddleware, asgi.PresenceMiddleware):
+        with pytest.raises(SettingsError, match=problem) as caught:
+            middleware(app, settings=settings)
+        assert source in str(caught.value)
+        assert "PRESENCE_IDENTITY" in str(caught.value)
+
+
+@pytest.mark.parametrize("user", ["j\xfcrgen".encode().decode("latin-1"), "j\u0171rgen"])
+def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text(user: str) -> None:
+    """The guise is PEP 3333's; a layer of the site's own may well put text proper there."""
+    view = WsgiRequest({"REMOTE_USER": user})
+    assert view.user in {"j\xfcrgen", "j\u0171rgen"}
+
+
+@pytest.mark.parametrize(
+    "source", ["header:Authorization", "environ:HTTP_COOKIE", "environ:HTTP_PROXY_AUTHORIZATION"]
+)
+def test_a_credential_is_refused_raw_by_whatever_name(source: str) -> None:
+    with pytest.raises(SettingsError, match="is a credential: it must be hashed"):
+        chain(f"user={source}")
+    assert chain(f"user={source}:hashed").identity[0].hashed
+
+
+def test_parsed_values_are_checked_as_their_text_is() -> None:
+    good = chain("user=auth, guest=visitor")
+    assert Settings(identity=good.identity, store=good.store) == Settings()
+    every = chain("a=uuid:getnode, b=uuid:getnode:hashed, c=session:x.y, d=cookie:s:raw").identity
+    assert Settings(identity=every, secret=SECRET).identity == every
+    with pytest.raises(SettingsError):
+        Settings(identity=())
+    with pytest.raises(SettingsError):
+        Settings(store=())

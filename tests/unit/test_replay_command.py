@@ -1,0 +1,207 @@
+"""`presence replay` as somebody calls it: lines in a pipe, one JSON document, charts."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.support.servers import environment
+from tests.support.terminal import COMMAND, Terminal
+
+NOWHERE = {"PRESENCE_REDIS_URL": "redis://localhost:1"}
+
+
+def line(minute: int, user: str = "-", agent: str = "Firefox", address: str = "192.0.2.7") -> bytes:
+    time = f"05/Jan/2026:12:{minute:02}:30 +0000"
+    return f'{address} - {user} [{time}] "GET / HTTP/1.1" 200 1 "-" "{agent}"\n'.encode()
+
+
+LOG = b"".join(
+    [line(0, "ann"), line(0), line(1, "bob"), b"garbage\n", line(2, agent="Googlebot/2.1")]
+)
+MINUTES = [
+    "2026-01-05T12:01:00Z\t1\t1\t0",
+    "2026-01-05T12:02:00Z\t2\t1\t0",
+    "2026-01-05T12:03:00Z\t2\t1\t1",
+]
+
+
+def replay(
+    *arguments: str | Path, given: bytes = b"", settings: Mapping[str, str] = NOWHERE
+) -> subprocess.CompletedProcess[str]:
+    ended = subprocess.run(
+        [*COMMAND, "replay", *map(str, arguments)],
+        env=environment(**settings),
+        input=given,
+        capture_output=True,
+        timeout=30,
+    )
+    return subprocess.CompletedProcess(
+        ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    path.write_bytes(LOG)
+    return path
+
+
+def test_a_pipe_gets_a_line_for_each_minute(log: Path) -> None:
+    ended = replay(log)
+    assert ended.stdout.splitlines() == MINUTES
+    assert ended.stderr == "1 line in neither format\n"
+    assert ended.returncode == 0
+
+
+def test_logs_may_be_compressed_and_in_standard_input_and_several(tmp_path: Path) -> None:
+    packed = tmp_path / "access.log.2"
+    packed.write_bytes(gzip.compress(LOG))
+    assert replay(packed).stdout.splitlines() == MINUTES
+    assert replay("-", given=LOG).stdout.splitlines() == MINUTES
+    assert replay("-", given=gzip.compress(LOG)).stdout.splitlines() == MINUTES
+    both = replay("-", packed, given=line(3, "eve") + line(4, "eve")).stdout.splitlines()
+    assert both == [*MINUTES, "2026-01-05T12:04:00Z\t3\t1\t1", "2026-01-05T12:05:00Z\t3\t1\t1"]
+
+
+def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    log = tmp_path / "access.log.gz"
+    log.write_bytes(gzip.compress(LOG)[:-6])
+    ended = replay(log)
+    assert ended.stdout.splitlines() == MINUTES
+    assert "access.log.gz ends early: Compressed file ended" in ended.stderr
+    assert ended.returncode == 0
+
+
+def test_json_has_the_minutes_the_peaks_and_what_did_not_count(log: Path) -> None:
+    late = line(2, "eve") + line(0, "eve")
+    answer = json.loads(replay("--json", "--window", "1m", log, "-", given=late).stdout)
+    assert answer == {
+        "minutes": [
+            {"at": "2026-01-05T12:01:00Z", "counts": {"user": 1, "guest": 1, "bot": 0}},
+            {"at": "2026-01-05T12:02:00Z", "counts": {"user": 1, "guest": 0, "bot": 0}},
+            {"at": "2026-01-05T12:03:00Z", "counts": {"user": 1, "guest": 0, "bot": 1}},
+        ],
+        "window": 60,
+        "peak": {
+            "user": {"at": "2026-01-05T12:01:00Z", "count": 1},
+            "guest": {"at": "2026-01-05T12:01:00Z", "count": 1},
+            "bot": {"at": "2026-01-05T12:03:00Z", "count": 1},
+        },
+        **{"requests": 6, "unreadable": 1, "late": 1, "ahead": 0, "refused": 0},
+    }
+
+
+@pytest.mark.parametrize("place", [0, 1, 5])
+def test_a_line_of_a_wrong_clock_is_set_aside_and_reported(tmp_path: Path, place: int) -> None:
+    lines = LOG.splitlines(keepends=True)
+    lines.insert(place, line(0, "eve").replace(b"2026", b"2125"))
+    log = tmp_path / "access.log"
+    log.write_bytes(b"".join(lines))
+    ended = replay(log)
+    assert ended.stdout.splitlines() == MINUTES
+    assert ended.stderr.splitlines() == [
+        "1 line in neither format",
+        "1 line more than a day ahead of the log, set aside and not counted",
+    ]
+    answer = json.loads(replay("--json", log).stdout)
+    assert (answer["requests"], answer["late"], answer["ahead"]) == (5, 0, 1)
+    assert answer["peak"]["user"] == {"at": "2026-01-05T12:02:00Z", "count": 2}
+
+
+def test_an_empty_log_has_no_minutes() -> None:
+    assert replay("-").stdout == ""
+    assert replay("-").returncode == 0
+    answer = json.loads(replay("-", "--json").stdout)
+    assert answer["minutes"] == []
+    assert answer["peak"] == {"user": None, "guest": None, "bot": None}
+
+
+def test_the_settings_are_those_of_the_site(log: Path) -> None:
+    settings = {
+        "PRESENCE_IDENTITY": "member=header:x-user, guest=ip:raw",
+        **{"PRESENCE_BOTS": "off", "PRESENCE_ENABLED": "0", "PRESENCE_WINDOW": "1h"},
+    }
+    ended = replay(log, settings=settings)
+    assert [minute.split("\t")[1:] for minute in ended.stdout.splitlines()] == [["0", "1"]] * 3
+    assert "not in a log, finds nobody: member=header:x-user:raw\n" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        ([], 2, "Missing argument 'LOG...'"),
+        (["/nowhere/access.log"], 2, "'/nowhere/access.log' does not exist"),
+        (["-", "-"], 2, "can be read only once"),
+        (["-", "--window", "soon"], 2, "PRESENCE_WINDOW='soon'"),
+        (["-"], 1, "no line is in the common or combined format"),
+        (["-", "--chart", "/nowhere/chart.svg"], 1, "/nowhere/chart.svg"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_status(arguments: list[str], status: int, says: str) -> None:
+    ended = replay(*arguments, given=LOG if "--chart" in arguments else b"garbage\n")
+    assert ended.returncode == status
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_whoever_has_seen_enough_is_told_no_more(tmp_path: Path, reader: str, option: str) -> None:
+    days = range(1, 11 if reader == "head -1" else 2)  # more than a pipe holds, or a moment of it
+    log = tmp_path / "access.log"
+    log.write_bytes(b"".join(line(0).replace(b"05/", b"%02d/" % day) for day in days))
+    command = f"{sys.executable} -c '{COMMAND[2]}' replay {option} {log} | {reader}"
+    env = environment(**NOWHERE, PYTHONUNBUFFERED="")  # what is printed waits for the end
+    ended = subprocess.run(command, shell=True, env=env, capture_output=True, text=True)
+    assert ended.stdout.count("\n") == (reader == "head -1")
+    assert ended.stderr == ""
+
+
+def test_the_chart_is_an_svg_that_needs_nothing_else(log: Path, tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+    replay(log, "--chart", chart)
+    text = chart.read_text()
+    assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert "prefers-color-scheme: dark" in text
+    svg = ET.fromstring(text)
+    words = [element.text for element in svg.iter() if element.tag.endswith("}text")]
+    told = [
+        "user: 2 at most, 05 Jan 2026 12:02",
+        "guest: 1 at most, 05 Jan 2026 12:01",
+        "bot: 1 at most, 05 Jan 2026 12:03",
+    ]
+    assert [word for word in words if word in told] == told
+    assert {"12:01", "12:02", "12:03", "0", "1", "2"} <= set(words)
+    lines = [element.get("d") for element in svg.iter() if element.get("class") == "line"]
+    assert lines == [
+        "M56.0 188.0L498.0 56.0L940.0 56.0",
+        "M56.0 188.0L498.0 188.0L940.0 188.0",
+        "M56.0 320.0L498.0 320.0L940.0 188.0",
+    ]
+
+
+def test_a_terminal_shows_a_bar_while_it_reads_then_charts(log: Path) -> None:
+    with Terminal(NOWHERE, "replay", str(log)) as terminal:
+        assert terminal.end() == 0
+        size = log.stat().st_size
+        assert f"{size}/{size} bytes" in terminal.text
+        shown = terminal.text.splitlines()
+    for text in ("4 requests", "user: 2 at most, 2026-01-05T12:02:00Z", "1 line in neither format"):
+        assert text in "\n".join(shown)
+    assert sum("█" in row for row in shown) >= 3 * 4
+    assert sum("▼ 2 at 12:02" in row for row in shown) == 1
+
+
+def test_a_terminal_is_told_of_kinds_that_nobody_is_of(log: Path) -> None:
+    log.write_bytes(line(0))
+    with Terminal(NOWHERE, "replay", str(log)) as terminal:
+        assert terminal.end() == 0
+        assert "user: nobody" in terminal.text
+        assert "guest: 1 at most" in terminal.text

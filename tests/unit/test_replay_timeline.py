@@ -1,0 +1,212 @@
+"""Who is online at each minute of a log: what a brute-force count says, in memory that stays."""
+
+import itertools
+import tracemalloc
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presence_middleware import Settings
+from presence_middleware.identity import guests
+from presence_middleware.replay import Logs, Moment, Replay, Series, Summary
+from presence_middleware.replay.combined import Request
+from presence_middleware.replay.timeline import QUIET, Timeline
+from tests.security import test_crowds
+from tests.security.test_crowds import crawler, read_log
+from tests.support.reference import Reference
+
+KINDS = ("user", "guest", "bot")
+NOON = 1767614400  # 2026-01-05 12:00:00 UTC
+Seen = tuple[int, str]  # when, who
+
+
+def told(seen: Iterable[Seen], window: float) -> list[Moment]:
+    """The minutes of some sightings of users, in the order of a log."""
+    moments: list[Moment] = []
+    timeline = Timeline(("user",), window, moments.append)
+    for at, id in seen:
+        timeline.saw(at, ("user", id) if id else None)
+    timeline.end()
+    assert timeline.late == 0
+    return moments
+
+
+def counted(seen: list[Seen], window: float) -> list[Moment]:
+    """The same by brute force: from the first full minute after a line to that after the last."""
+    first, last = (-(-at // 60) for at in (min(seen)[0], max(seen)[0]))
+    reference, coming, moments = Reference(), sorted(seen), []
+    for minute in range(first, last + 1):
+        while coming and coming[0][0] <= minute * 60:
+            at, id = coming.pop(0)
+            reference.saw(id, at)
+        online = {id for _, id in reference.online(minute * 60, window)} - {""}
+        moments.append(Moment(minute * 60, (len(online),)))
+    return moments
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[list[Seen], float]:
+    """Lines of a few people, in any order within a window."""
+    window = draw(st.sampled_from([30, 60, 61, 90.5, 600, 3600]))
+    seconds = st.sampled_from([0, 1, 29, 30, 31, 59, 60, 61, 120, 599, 600, 601, 3600])
+    line = st.tuples(seconds, st.floats(0, 1), st.sampled_from(["ann", "bob", "eve", ""]))
+    newest, seen = NOON, []
+    for later, back, id in draw(st.lists(line, min_size=1, max_size=40)):
+        newest += later
+        seen.append((newest - int(back * window), id))
+    return seen, window
+
+
+@given(logs())
+def test_every_minute_is_that_of_a_brute_force_count(log: tuple[list[Seen], float]) -> None:
+    assert told(*log) == counted(*log)
+
+
+def test_what_is_later_than_a_window_does_not_count() -> None:
+    moments: list[Moment] = []
+    timeline = Timeline(("user",), 600, moments.append)
+    for at in (NOON + 3600, NOON + 3000, NOON + 2939):
+        timeline.saw(at, ("user", str(at)))
+    timeline.end()
+    assert timeline.late == 1
+    assert moments[0] == Moment(NOON + 3000, (1,))
+    assert max(moment.counts for moment in moments) == (1,)
+
+
+def test_a_day_without_anybody_is_a_gap() -> None:
+    """Else one line of a clock that is not set would make a minute of each since 1970."""
+    moments = told([(60, "ann"), (NOON, "ann"), (NOON + 86400, "ann")], 600)
+    assert len(moments) == (10 + QUIET) + (1440 + 1)
+    assert [moment for moment in moments if any(moment.counts)][10] == Moment(NOON, (1,))
+
+
+@pytest.fixture(scope="module")
+def log() -> list[bytes]:
+    """The log, in which the user is said to whom `test_crowds` gives the address."""
+    if not test_crowds.LOG.exists():
+        pytest.skip("the log ../shared/data/apache_access.log is not beside this repository")
+    lines = test_crowds.LOG.read_bytes().splitlines(keepends=True)
+    logins = (request.login or "-" for request in read_log())
+    return [
+        line.replace(b" - - ", b" - %s " % login.encode(), 1)
+        for line, login in zip(lines, logins, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("window", ["10m", "61s", "3h"])
+def test_the_log_is_what_a_brute_force_count_of_it_is(
+    tmp_path: Path, log: list[bytes], window: str
+) -> None:
+    moments = replayed(tmp_path / "log", log, window)
+    crowds = {kind: Reference() for kind in KINDS}
+    coming = sorted(
+        (request.at, *who(request)) for request in read_log() if not is_machine(request.path)
+    )
+    seconds = Settings.from_env({}, window=window).window
+    for moment in moments:
+        while coming and coming[0][0] <= moment.at:
+            at, kind, id = coming.pop(0)
+            crowds[kind].saw(id, at)
+        expected = tuple(len(crowd.online(moment.at, seconds)) for crowd in crowds.values())
+        assert moment.counts == expected, moment
+    assert not coming
+    assert len(moments) == 41 * 60 + 2
+    assert all(
+        min(column) < max(column) for column in zip(*(m.counts for m in moments), strict=True)
+    )
+
+
+def replayed(path: Path, lines: list[bytes], window: str) -> list[Moment]:
+    path.write_bytes(b"".join(lines))
+    moments: list[Moment] = []
+    site = Replay(Settings.from_env({}, window=window), moments.append)
+    logs = Logs([str(path)])
+    for request in logs:
+        site.saw(request)
+    site.end()
+    assert (logs.unreadable, site.late, site.refused) == (0, 0, 0)
+    return moments
+
+
+def is_machine(path: str) -> bool:
+    return path.removeprefix("/").removesuffix("/") in test_crowds.MACHINES
+
+
+def who(request: test_crowds.Request) -> tuple[str, str]:
+    if request.login:
+        return "user", request.login
+    name = crawler(request.agent)
+    return ("bot", name) if name else ("guest", f"{request.address} {request.agent}")
+
+
+def synthetic(lines: int) -> Iterable[Request]:
+    """Thirty a minute; of each ten, nine come back, and there is always somebody new."""
+    for number in range(lines):
+        person = number if number % 10 == 0 else number % 997
+        address = f"10.{person >> 16 & 255}.{person >> 8 & 255}.{person & 255}"
+        agent = f"Browser/{person % 50}"
+        yield Request(NOON + number * 2, address, address, None, "GET", "/", None, agent)
+
+
+def highest_memory(lines: int) -> int:
+    settings = Settings.from_env({}, window="1m")
+    summary = Summary(settings.kinds)
+    summary.series = Series(most=100)
+    site = Replay(settings, summary.add)
+    tracemalloc.start()
+    for request in synthetic(lines):
+        site.saw(request)
+    site.end()
+    highest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(summary.series.points) <= 100
+    return highest
+
+
+def test_memory_is_that_of_who_is_online_however_long_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guests, "REMEMBERED", 500)  # of those before, so many; also on a site
+    short, long = highest_memory(6_000), highest_memory(60_000)
+    assert long < short * 1.1 + 50_000, (short, long)
+
+
+def test_too_many_guests_of_an_address_are_counted_apart() -> None:
+    moments: list[Moment] = []
+    site = Replay(Settings.from_env({}), moments.append)
+    for number in range(150):
+        site.saw(
+            Request(NOON, "192.0.2.7", "192.0.2.7", None, "GET", "/", None, f"Browser/{number}")
+        )
+    site.end()
+    assert moments == [Moment(NOON, (0, 100, 0))]
+    assert site.refused == 50
+
+
+def test_peaks_are_the_first_of_the_highest_minutes() -> None:
+    summary = Summary(KINDS)
+    for minute, counts in enumerate([(0, 1, 0), (2, 1, 0), (2, 0, 0)]):
+        summary.add(Moment(NOON + minute * 60, counts))
+    user, guest, bot = summary.peaks.values()
+    start = datetime.fromtimestamp(NOON, UTC)
+    assert user
+    assert guest
+    assert (user.count, user.at) == (2, start + timedelta(minutes=1))
+    assert (guest.count, guest.at) == (1, start)
+    assert bot is None
+
+
+def test_a_long_series_keeps_the_highest_of_each_step() -> None:
+    series = Series(most=8)
+    for minute in range(100):
+        series.add(Moment(NOON + minute * 60, (minute % 37, 1)))
+    assert series.step == 16 * 60
+    assert [point.at % series.step for point in series.points] == [0] * len(series.points)
+    assert max(point.counts for point in series.points) == (36, 1)
+    assert series.points[-1] == Moment((NOON + 99 * 60) // 960 * 960, (25, 1))
+    steps = {b.at - a.at for a, b in itertools.pairwise(series.points)}
+    assert steps == {series.step}

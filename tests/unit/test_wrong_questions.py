@@ -1,0 +1,238 @@
+"""Whatever a reader is asked, and whatever it finds in Redis: all that it raises is ours."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from presence_middleware import (
+    AsyncPresence,
+    Presence,
+    QueryError,
+    Settings,
+    Sighting,
+    UnsupportedQuery,
+)
+from presence_middleware.errors import PresenceError, PresenceUnavailable
+from tests.support import timed_site
+from tests.support.backends import Server
+from tests.support.timed_site import NOON, Site
+
+STORES = ["sorted-set", "minute-sets", "hyperloglog"]
+WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+HUGE = 10**400
+
+
+class Unspeakable:
+    """Cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+LAST = Sighting("ann", datetime(2026, 1, 5, tzinfo=UTC))
+LIMITS: list[Any] = ["x", "3", 1.5, True, float("nan"), [], b"1", 0]
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    *(("online", (), {"limit": limit}) for limit in LIMITS),
+    *(
+        ("online", (), {"before": before})
+        for before in ("ann", 5, ("ann", LAST.last_seen), Sighting(5, None), Sighting("a", "x"))  # type: ignore[arg-type]
+    ),
+    ("online", (), {"before": Sighting("\udcff", LAST.last_seen)}),
+    ("online", (), {"before": LAST._replace(last_seen=datetime.min)}),
+    *(
+        ("count", (), {"window": window})
+        for window in (HUGE, float("nan"), "x", b"5m", [], object(), Decimal("nan"))
+    ),
+    *(("count", (kind,), {}) for kind in (b"user", 5, ["user"], {"user"}, Unspeakable())),
+    *(
+        ("history", (hours,), {})
+        for hours in ("x", None, float("nan"), float("inf"), -1, 0, True, b"1")
+    ),
+    *(
+        (name, (id,), {})
+        for name in ("is_online", "last_seen")
+        for id in (None, b"\xff", ["a"], True)
+    ),
+    *((name, (Unspeakable(),), {}) for name in ("touch", "leave", "forget", "is_online")),
+    *(("online_among", (ids,), {}) for ids in (None, 5, "ann", b"ann", [None], [["ann"]])),
+    *(("online_friends", (key,), {}) for key in (None, 5, b"\xff", "\udcff", ["a"])),
+]
+
+
+def settings_of(prefix: str, **given: Any) -> Settings:
+    return timed_site.settings(f"memory://{prefix}", prefix, **given)
+
+
+@pytest.mark.parametrize(("name", "arguments", "named"), WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_wrong_argument_is_a_query_error(
+    prefix: str, mode: str, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    given = settings_of(prefix)
+
+    async def ask() -> None:
+        await getattr(AsyncPresence(given), name)(*arguments, **named)
+
+    with pytest.raises(QueryError):
+        getattr(Presence(given), name)(*arguments, **named) if mode == "sync" else asyncio.run(
+            ask()
+        )
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.decimals(),
+    st.datetimes(),
+    st.timedeltas(),
+    st.uuids(),
+    st.lists(st.one_of(st.none(), st.text(), st.integers(), st.binary()), max_size=3),
+    st.builds(Sighting, st.text(max_size=5), st.none() | st.datetimes(timezones=st.just(UTC))),
+    st.just(HUGE),
+)
+QUESTIONS = {
+    "count": ["kind", "window"],
+    "counts": ["window"],
+    "online": ["kind", "limit", "before", "window"],
+    "is_online": ["id", "kind", "window"],
+    "last_seen": ["id", "kind"],
+    "online_among": ["ids", "kind", "window"],
+    "online_friends": ["key", "kind", "window"],
+    "history": ["hours", "kind"],
+    "peak": ["kind"],
+    "touch": ["id", "kind"],
+    "leave": ["id", "kind"],
+    "forget": ["id", "kind"],
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+def test_no_argument_at_all_raises_anything_else(store: str, data: st.DataObject) -> None:
+    presence = Presence(settings_of("any", store=store))
+    name = data.draw(st.sampled_from(sorted(QUESTIONS)))
+    arguments = {}
+    for argument in QUESTIONS[name]:
+        if argument in {"id", "ids", "key"} or data.draw(st.booleans()):
+            arguments[argument] = data.draw(ANYTHING)
+    with suppress(PresenceError):
+        getattr(presence, name)(**arguments)
+
+
+def test_an_id_may_be_whatever_has_a_text(prefix: str) -> None:
+    presence = Presence(settings_of(prefix))
+    for id in (42, uuid.UUID(int=7), Decimal("1.5")):
+        presence.touch(id)  # type: ignore[arg-type]
+        assert presence.is_online(id)  # type: ignore[arg-type]
+    assert presence.online_among({42: "a", 43: "b"}) == ["42"]
+
+
+FRIENDS = "friends-of-somebody"
+READS: dict[str, Callable[[Presence], object]] = {
+    "count": lambda presence: presence.count(),
+    "counts": lambda presence: presence.counts(),
+    "online": lambda presence: presence.online(),
+    "everyone": lambda presence: presence.online(limit=None),
+    "is_online": lambda presence: presence.is_online("ann"),
+    "last_seen": lambda presence: presence.last_seen("ann"),
+    "among": lambda presence: presence.online_among(["ann", "bob"]),
+    "friends": lambda presence: presence.online_friends(FRIENDS),
+    "history": lambda presence: presence.history(),
+    "peak": lambda presence: presence.peak(),
+}
+GARBAGE = b"\xff\xfe\x00"
+
+
+def put_score(site: Site, member: bytes, score: float) -> None:
+    site.redis.zadd(f"{site.settings.prefix}:user:seen", {member: score})
+    site.redis.zadd(FRIENDS, {member: 1})
+
+
+def put_hash(site: Site, name: str, fields: dict[Any, Any]) -> None:
+    site.redis.hset(f"{site.settings.prefix}:user:{name}", mapping=fields)
+
+
+TODAY = f"history:{int(NOON) // 86400}"
+DAMAGES: dict[str, Callable[[Site], object]] = {
+    "no text": lambda site: put_score(site, GARBAGE, NOON),
+    "an endless time": lambda site: put_score(site, b"ann", float("inf")),
+    "a time beyond all calendars": lambda site: put_score(site, b"ann", 1e300),
+    "a layout that is no number": lambda site: site.redis.set(f"{site.settings.prefix}:meta", "x"),
+    "a layout that is no text": lambda site: site.redis.set(
+        f"{site.settings.prefix}:meta", GARBAGE
+    ),
+    "a sample that is no number": lambda site: put_hash(site, TODAY, {1: "x"}),
+    "a minute that is no number": lambda site: put_hash(site, TODAY, {GARBAGE: 1}),
+    "a huge sample": lambda site: put_hash(site, TODAY, {1: b"9" * 5000}),
+    "a peak that is no number": lambda site: put_hash(site, "peak", {"count": "x", "minute": 1}),
+    "a peak without minute": lambda site: put_hash(site, "peak", {"count": 1}),
+    "a peak in no calendar": lambda site: put_hash(site, "peak", {"count": 1, "minute": 10**18}),
+    "a minute set": lambda site: site.redis.sadd(
+        f"{site.settings.prefix}:user:m:{int(NOON) // 60}", GARBAGE
+    ),
+}
+
+
+@pytest.fixture(params=["sync", "async"])
+def damaged(
+    request: pytest.FixtureRequest, store: str, valkey: Server, prefix: str
+) -> Iterator[Site]:
+    given = timed_site.settings(valkey.url, prefix, store=store)
+    with timed_site.opened(given, request.param) as site:
+        yield site
+        site.redis.delete(FRIENDS)
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_what_others_wrote_raises_nothing_else(damaged: Site, damage: str) -> None:
+    damaged.saw("ann")
+    DAMAGES[damage](damaged)
+    for read in READS.values():
+        with suppress(PresenceUnavailable, UnsupportedQuery):
+            read(damaged.presence)
+
+
+def test_what_others_wrote_is_named_as_such_and_is_no_outage(valkey: Server, prefix: str) -> None:
+    presence = Presence(timed_site.settings(valkey.url, prefix))
+    presence.touch("ann")
+    with timed_site.opened(presence.backend.settings) as site:
+        put_hash(site, "peak", {"count": "x", "minute": 1})
+    generation = presence.backend.health.generation
+    with pytest.raises(PresenceUnavailable, match="something that presence_middleware did not"):
+        presence.peak()
+    assert presence.backend.health.generation == generation
+    assert presence.count() == 1
+
+
+@WITH_IDS
+def test_a_friend_that_is_no_text_is_nobody(site: Site) -> None:
+    site.saw("ann")
+    key = f"{site.settings.prefix}:friends"
+    site.redis.sadd(key, "ann", GARBAGE, b"\xed\xb3\xbf")
+    assert site.presence.online_friends(key) == ["ann"]
+
+
+def test_a_window_may_still_be_a_timedelta(prefix: str) -> None:
+    assert Presence(settings_of(prefix)).count(window=timedelta(minutes=1)) == 0
+
+
+def test_a_limit_or_hours_beyond_all_bounds_mean_everything(prefix: str) -> None:
+    presence = Presence(settings_of(prefix))
+    presence.touch("ann")
+    assert [who.id for who in presence.online(limit=HUGE)] == ["ann"]
+    assert presence.history(hours=HUGE) == []

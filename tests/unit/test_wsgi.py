@@ -1,0 +1,308 @@
+"""The WSGI wrapper changes nothing that app or server can see, and counts each request once."""
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from wsgiref.util import FileWrapper, setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+
+from presence_middleware import Identity, Presence, Settings
+from presence_middleware.request import READER
+from presence_middleware.wsgi import PresenceMiddleware
+from tests.support import broken_wrappers as broken
+from tests.support.backends import Server
+
+Wrap = Callable[[WSGIApplication], PresenceMiddleware]
+OURS = {"presence_middleware", "presence_middleware.visit"}
+HEADERS = [("Content-Type", "text/plain")]
+
+
+class Gateway:
+    """The server's side of one request: its environ, and as `start_response` what it is told."""
+
+    def __init__(self, **more: Any) -> None:
+        self.environ: WSGIEnvironment = {"REMOTE_USER": "ann", "QUERY_STRING": "", **more}
+        setup_testing_defaults(self.environ)
+        self.calls: list[tuple[Any, ...]] = []
+        self.written: list[bytes] = []
+        self.write = self.written.append
+
+    def __call__(self, *call: Any) -> Callable[[bytes], object]:
+        self.calls.append(call)
+        return self.write
+
+    def ask(self, app: WSGIApplication) -> Any:
+        return app(self.environ, self)
+
+
+class Lines:
+    """A body that is no list: says what was asked of it."""
+
+    def __init__(self, *lines: bytes, failure: Exception | None = None) -> None:
+        self.lines, self.failure = list(lines), failure
+        self.log: list[str] = []
+
+    def __iter__(self) -> Self:
+        self.log.append("iter")
+        return self
+
+    def __next__(self) -> bytes:
+        self.log.append("next")
+        if self.lines:
+            return self.lines.pop(0)
+        raise self.failure or StopIteration
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+class SizedLines(Lines):
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def returning(body: Any) -> WSGIApplication:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        start_response("200 OK", HEADERS)
+        return body
+
+    return app
+
+
+def recorded(app: PresenceMiddleware) -> int:
+    return app.recorder.stats().recorded
+
+
+def check_environ_and_start_response_are_the_servers(wrap: Wrap) -> None:
+    seen: list[object] = []
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        seen.extend((environ, start_response))
+        return returning([])(environ, start_response)
+
+    gateway = Gateway()
+    before = dict(gateway.environ)
+    gateway.ask(wrap(app))
+    assert seen[0] is gateway.environ
+    assert seen[1] is gateway
+    assert {key: gateway.environ[key] for key in before} == before
+    assert gateway.environ.keys() - before.keys() == OURS
+
+
+def check_status_headers_and_exc_info_arrive_as_they_are(wrap: Wrap) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        try:
+            environ["no such key"]
+        except KeyError:
+            calls.append(("500 Oh", HEADERS, sys.exc_info()))
+            assert start_response(*calls[0]) is gateway.write
+        gateway.write(b"said")
+        return []
+
+    calls: list[Any] = []
+    gateway = Gateway()
+    gateway.ask(wrap(app))
+    assert len(gateway.calls) == 1
+    assert all(told is said for told, said in zip(gateway.calls[0], calls[0], strict=True))
+    assert HEADERS == [("Content-Type", "text/plain")]
+
+
+def check_whole_bodies_go_back_as_they_are(wrap: Wrap) -> None:
+    file = io.BytesIO(b"file")
+    for body in ([b"a"], [b"a", b"b"], (b"a",), [], FileWrapper(file), file):
+        gateway = Gateway(**{"wsgi.file_wrapper": FileWrapper})
+        assert gateway.ask(wrap(returning(body))) is body
+
+
+def check_a_body_is_read_only_as_the_server_reads_it(wrap: Wrap) -> None:
+    body = Lines(b"a", b"b")
+    result = Gateway().ask(wrap(returning(body)))
+    assert body.log == []
+    lines = iter(result)
+    assert lines is body
+    assert next(lines) == b"a"
+    assert body.log == ["iter", "next"]
+
+
+def check_a_body_is_closed_once(wrap: Wrap) -> None:
+    for read in (list, iter, bool):
+        body = Lines(b"a")
+        app = wrap(returning(body))
+        result = Gateway().ask(app)
+        read(result)
+        before = recorded(app)
+        assert body.log.count("close") == 0
+        result.close()
+        assert body.log.count("close") == 1
+        assert recorded(app) == before + 1
+
+
+def check_a_generator_is_closed_where_it_stands(wrap: Wrap) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", HEADERS)
+        try:
+            yield b"a"
+            said.append("went on")
+        finally:
+            said.append("closed")
+
+    said: list[str] = []
+    gateway = Gateway()
+    result = gateway.ask(wrap(app))
+    assert gateway.calls == []
+    assert next(iter(result)) == b"a"
+    assert not hasattr(result, "__len__")
+    result.close()
+    assert said == ["closed"]
+
+
+def check_an_exception_while_iterating_is_the_apps_own(wrap: Wrap) -> None:
+    error = ValueError("half way")
+    app = wrap(returning(Lines(b"a", failure=error)))
+    result = Gateway().ask(app)
+    lines = iter(result)
+    assert next(lines) == b"a"
+    with pytest.raises(ValueError, match="half way") as caught:
+        next(lines)
+    assert caught.value is error
+    assert recorded(app) == 0
+    result.close()
+    assert recorded(app) == 1
+
+
+def check_a_length_is_kept(wrap: Wrap) -> None:
+    assert len(Gateway().ask(wrap(returning(SizedLines(b"a"))))) == 1
+    assert not hasattr(Gateway().ask(wrap(returning(Lines(b"a")))), "__len__")
+
+
+def check_the_request_body_is_not_read(wrap: Wrap) -> None:
+    class Untouched:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"wsgi.input.{name}")
+
+    gateway = Gateway(**{"wsgi.input": Untouched(), "wsgi.errors": Untouched()})
+    gateway.ask(wrap(returning([])))
+
+
+def check_what_the_app_raises_is_its_own_and_ends_the_visit(wrap: Wrap) -> None:
+    for error in (ValueError("boom"), SystemExit(3), GeneratorExit()):
+
+        def app(*_: Any, error: BaseException = error) -> Any:
+            raise error
+
+        wrapped = wrap(app)
+        before = recorded(wrapped)
+        with pytest.raises(type(error)) as caught:
+            Gateway().ask(wrapped)
+        assert caught.value is error
+        assert recorded(wrapped) == before + 1
+
+
+def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
+    app = wrap(wrap(returning([])))
+    Gateway().ask(app)
+    assert recorded(app) == 1
+
+
+def check_handlers_have_visit_and_reader(wrap: Wrap) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
+        assert isinstance(environ["presence_middleware"], Presence)
+        assert environ["presence_middleware"].is_online("ann"), "who asks sees himself"
+        return returning([])(environ, start_response)
+
+    Gateway().ask(wrap(app))
+
+
+def check_a_validator_outside_is_content(wrap: Wrap) -> None:
+    for body in ([b"a"], (b"a",), Lines(b"a")):
+        result = Gateway().ask(validator(wrap(returning(body))))
+        assert list(result) == [b"a"]
+        result.close()
+
+
+CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
+
+
+def _named(value: Any) -> str:
+    return str(value.__name__).removeprefix("check_")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=_named)
+def test_the_wrapper(check: Callable[[Wrap], None], settings: Settings) -> None:
+    check(lambda app: PresenceMiddleware(app, settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "check"),
+    [
+        (broken.BufferingWsgi, check_a_body_is_read_only_as_the_server_reads_it),
+        (broken.BufferingWsgi, check_a_generator_is_closed_where_it_stands),
+        (broken.BufferingWsgi, check_whole_bodies_go_back_as_they_are),
+        (broken.GeneratingWsgi, check_whole_bodies_go_back_as_they_are),
+        (broken.GeneratingWsgi, check_a_length_is_kept),
+        (broken.GeneratingWsgi, check_a_body_is_closed_once),
+        (broken.CloselessWsgi, check_a_body_is_closed_once),
+        (broken.CloselessWsgi, check_an_exception_while_iterating_is_the_apps_own),
+        (broken.ClosingTwiceWsgi, check_a_body_is_closed_once),
+        (broken.CopyingWsgi, check_environ_and_start_response_are_the_servers),
+        (broken.AddingWsgi, check_environ_and_start_response_are_the_servers),
+        (broken.HeaderWsgi, check_status_headers_and_exc_info_arrive_as_they_are),
+        (broken.HeaderWsgi, check_environ_and_start_response_are_the_servers),
+        (broken.SwallowingWsgi, check_what_the_app_raises_is_its_own_and_ends_the_visit),
+        (broken.ReadingWsgi, check_the_request_body_is_not_read),
+        (broken.EndlessWsgi, check_what_the_app_raises_is_its_own_and_ends_the_visit),
+        (broken.EndlessWsgi, check_a_body_is_closed_once),
+        (broken.CountingTwiceWsgi, check_wrapping_a_wrapped_app_counts_once),
+    ],
+    ids=_named,
+)
+def test_a_broken_wrapper_fails(
+    wrapper: type[PresenceMiddleware], check: Callable[[Wrap], None], settings: Settings
+) -> None:
+    with pytest.raises((AssertionError, AttributeError, TypeError, pytest.fail.Exception)):
+        check(lambda app: wrapper(app, settings=settings))
+
+
+def test_a_validator_inside_objects_to_nothing_but_the_name_of_the_reader(
+    settings: Settings,
+) -> None:
+    """It wants text under every key without a dot, and `presence_middleware` is what users know."""
+    strict = validator(returning([b"a"]))
+
+    def without_reader(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return strict({key: environ[key] for key in environ if key != READER}, start_response)
+
+    result = Gateway().ask(PresenceMiddleware(without_reader, settings=settings))
+    assert list(result) == [b"a"]
+    result.close()
+    with pytest.raises(AssertionError, match="presence_middleware is not a string"):
+        Gateway().ask(PresenceMiddleware(strict, settings=settings))
+
+
+def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: str) -> None:
+    other = Settings.from_env({}, redis_url=valkey.url, prefix=f"{prefix}2", flush_interval="3m")
+    inner = PresenceMiddleware(returning([]), settings=other)
+    outer = PresenceMiddleware(inner, settings=settings)
+    Gateway().ask(outer)
+    assert (recorded(inner), recorded(outer)) == (1, 1)
+    for app in (inner, outer):
+        assert app.recorder.flush()
+        assert app.presence.is_online("ann")
+        app.recorder.close()
+
+
+def test_a_close_that_fails_is_the_apps_own_and_ends_the_visit(settings: Settings) -> None:
+    class Failing(Lines):
+        def close(self) -> None:
+            raise ValueError("closing")
+
+    app = PresenceMiddleware(returning(Failing(b"a")), settings=settings)
+    result = Gateway().ask(app)
+    with pytest.raises(ValueError, match="closing"):
+        result.close()
+    assert recorded(app) == 1
