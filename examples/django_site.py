@@ -44,13 +44,13 @@ async def async_ask(reading):
 
 
 def home(request):
-    presence = request.server["presence_middleware"]
+    presence = request.server["presence_middleware.presence"]
     who = [seen.id for seen in ask(presence.online, limit=50) or []]
     return JsonResponse({"online": ask(presence.counts), "who": who})
 
 
 async def async_home(request):
-    presence = request.server["presence_middleware"]
+    presence = request.server["presence_middleware.presence"]
     who = [seen.id for seen in await async_ask(presence.online(limit=50)) or []]
     return JsonResponse({"online": await async_ask(presence.counts()), "who": who})
 

@@ -23,7 +23,7 @@ async def identify(request: Request) -> None:
 
 
 async def presence_of(request: Request) -> AsyncPresence:
-    return request.scope["presence_middleware"]
+    return request.scope["presence_middleware.presence"]
 
 
 Presence = Annotated[AsyncPresence, Depends(presence_of)]

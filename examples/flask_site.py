@@ -25,21 +25,21 @@ def identify():
 
 @app.get("/")
 def home():
-    presence = request.environ["presence_middleware"]
+    presence = request.environ["presence_middleware.presence"]
     who = [seen.id for seen in ask(presence.online, limit=50) or []]
     return {"online": ask(presence.counts), "who": who}
 
 
 @app.get("/users/<name>")
 def profile(name):
-    presence = request.environ["presence_middleware"]
+    presence = request.environ["presence_middleware.presence"]
     seen = ask(presence.last_seen, name)
     return {"online": ask(presence.is_online, name), "last_seen": seen and seen.isoformat()}
 
 
 @app.get("/friends")
 def friends():
-    presence = request.environ["presence_middleware"]
+    presence = request.environ["presence_middleware.presence"]
     return {"online": ask(presence.online_friends, f"user:{session.get('user')}:friends")}
 
 
@@ -54,5 +54,5 @@ def login(name):
 def logout():
     # The session ends first, whether or not Redis answers.
     name = session.pop("user", "nobody")
-    ask(request.environ["presence_middleware"].leave, name)
+    ask(request.environ["presence_middleware.presence"].leave, name)
     return "bye"

@@ -21,7 +21,7 @@ def identify(event):
 
 
 def home(request):
-    presence = request.environ["presence_middleware"]
+    presence = request.environ["presence_middleware.presence"]
     who = [seen.id for seen in ask(presence.online, limit=50) or []]
     return {"online": ask(presence.counts), "who": who}
 
@@ -35,7 +35,7 @@ def login(request):
 def logout(request):
     # The session ends first, whether or not Redis answers.
     name = request.session.pop("user", "nobody")
-    ask(request.environ["presence_middleware"].leave, name)
+    ask(request.environ["presence_middleware.presence"].leave, name)
     return "bye"
 
 

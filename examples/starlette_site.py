@@ -27,7 +27,7 @@ class SessionBackend(AuthenticationBackend):
 
 
 async def home(request):
-    presence = request.scope["presence_middleware"]
+    presence = request.scope["presence_middleware.presence"]
     who = [seen.id for seen in await ask(presence.online(limit=50)) or []]
     return JSONResponse({"online": await ask(presence.counts()), "who": who})
 
@@ -41,13 +41,13 @@ async def login(request):
 async def logout(request):
     # The session ends first, whether or not Redis answers.
     name = request.session.pop("user", "nobody")
-    await ask(request.scope["presence_middleware"].leave(name))
+    await ask(request.scope["presence_middleware.presence"].leave(name))
     return PlainTextResponse("bye")
 
 
 async def live(websocket):
     """Whoever has this socket open is online, however long; asked anything, it says who is."""
-    presence = websocket.scope["presence_middleware"]
+    presence = websocket.scope["presence_middleware.presence"]
     await websocket.accept()
     async for _ in websocket.iter_text():
         await websocket.send_json([seen.id for seen in await ask(presence.online()) or []])

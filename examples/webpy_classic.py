@@ -20,7 +20,7 @@ class Visitor:
 class Online:
     def GET(self):  # noqa: N802
         try:
-            online = web.ctx.env["presence_middleware"].online(limit=None)
+            online = web.ctx.env["presence_middleware.presence"].online(limit=None)
         except PresenceUnavailable:
             online = []
         return "".join(f"User agent: {sighting.id}\n" for sighting in online)

@@ -9,8 +9,11 @@ from .errors import (
 )
 from .identity import Identity
 from .presence import AsyncPresence, Presence
+from .recorder import Recorder, Stats, Visit, recorder_for
 from .settings import Settings
 from .stores import Sample, Sighting
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AsyncPresence",
@@ -19,9 +22,14 @@ __all__ = [
     "PresenceError",
     "PresenceUnavailable",
     "QueryError",
+    "Recorder",
     "Sample",
     "Settings",
     "SettingsError",
     "Sighting",
+    "Stats",
     "UnsupportedQuery",
+    "Visit",
+    "__version__",
+    "recorder_for",
 ]

@@ -12,6 +12,11 @@ from . import values
 from .identity import BOT, BOT_MODES
 from .stores import STORES
 
+NO_VISITS = (
+    *("/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"),
+    *("/metrics", "/__heartbeat__", "/__lbheartbeat__"),
+)
+"""Paths that browsers and monitors ask for by themselves."""
 SHORTEST_SECRET = 16  # characters
 MOST_SHARDS = 1024
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private"
@@ -75,6 +80,18 @@ def session_secret(value: object) -> tuple[str, ...]:
 
 def _as_text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def exclude(value: object) -> tuple[str, ...]:
+    """Parse the paths that are no visit. Those that begin with `+` come after the usual ones."""
+    text = ", ".join(value) if isinstance(value, (tuple, list)) else str(value)
+    given = values.items(text)
+    added = [path[1:].lstrip() for path in given if path.startswith("+")]
+    if not added:
+        return values.paths(text)
+    if len(added) < len(given) or not all(path.startswith(("/", "*")) for path in added):
+        raise ValueError("paths such as /healthz, /static/*; +/poll only where all begin with +")
+    return tuple(dict.fromkeys((*NO_VISITS, *added)))
 
 
 def bots(value: object) -> str:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 VISIT = "presence_middleware.visit"
-READER = "presence_middleware"
+READER = "presence_middleware.presence"
 USER = "presence_middleware.user"
 """A function that an inner layer sets; it returns the user who is logged in by now."""
 

@@ -73,15 +73,10 @@ class Settings:
         "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests",
     )
     exclude: tuple[str, ...] = _setting(
-        "/favicon.ico, /robots.txt, /health, /healthz, /livez, /readyz, /ping, /metrics, "
-        "/__heartbeat__, /__lbheartbeat__",
-        values.paths,
-        "paths whose requests are no visit; `*` is anything, `none` is no path",
-    )
-    passive: tuple[str, ...] = _setting(
-        "",
-        values.paths,
-        "paths that keep nobody online, such as those a page polls; or send `Presence: passive`",
+        ", ".join(forms.NO_VISITS),
+        forms.exclude,
+        "paths that keep nobody online, such as those a page polls; `*` is anything, `+/poll` "
+        "adds to these, `none` is no path",
     )
     trusted_proxies: Proxies = _setting(
         "", parse_proxies, "the proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"

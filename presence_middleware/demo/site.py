@@ -51,7 +51,7 @@ def _login(environ: WSGIEnvironment) -> Response:
 
 def _logout(environ: WSGIEnvironment) -> Response:
     if name := _name(environ):
-        environ["presence_middleware"].leave(name)
+        environ["presence_middleware.presence"].leave(name)
     return _redirect(f"{COOKIE}=; Path=/; Max-Age=0")
 
 
@@ -81,7 +81,7 @@ def _name(environ: WSGIEnvironment) -> str:
 
 def _online(environ: WSGIEnvironment) -> dict[str, Any]:
     """What the page shows, with the reason instead when Redis cannot answer."""
-    reader, visit = environ["presence_middleware"], environ["presence_middleware.visit"]
+    reader, visit = environ["presence_middleware.presence"], environ["presence_middleware.visit"]
     try:
         counts = reader.counts()
         named = [kind for kind in counts if kind != "bot"]  # bots are a number without names

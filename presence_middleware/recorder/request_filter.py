@@ -20,7 +20,7 @@ class RequestFilter:
     """Tells visits from other requests, by the settings of a site."""
 
     def __init__(self, settings: Settings, hints: SetupHints) -> None:
-        paths = (*settings.exclude, *settings.passive)
+        paths = settings.exclude
         self._is_excluded = path_matcher(paths)
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         self._enabled = settings.enabled

@@ -102,7 +102,7 @@ def test_a_request_from_before_the_logout_is_refused_however_late_it_ends(
 
 def asgi_logout(given: Settings, name: str) -> None:
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        await scope["presence_middleware"].leave(name)
+        await scope["presence_middleware.presence"].leave(name)
 
     async def never(*_: object) -> Any:
         raise AssertionError
@@ -113,7 +113,7 @@ def asgi_logout(given: Settings, name: str) -> None:
 
 def wsgi_logout(given: Settings, name: str) -> None:
     def app(environ: dict[str, Any], _: object) -> list[bytes]:
-        environ["presence_middleware"].leave(name)
+        environ["presence_middleware.presence"].leave(name)
         return []
 
     wsgi.PresenceMiddleware(app, settings=given)({"PATH_INFO": "/logout"}, lambda *_: None)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from tests.support import broken_wrappers as broken
 from tests.support.backends import wait_until
 
 SAID: ContextVar[str] = ContextVar("SAID", default="nothing")
-OURS = {"presence_middleware", "presence_middleware.visit"}
+OURS = {"presence_middleware.presence", "presence_middleware.visit"}
 START: Message = {"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]}
 ASKED: Message = {"type": "http.request", "body": b"", "more_body": False}
 GONE: Message = {"type": "http.disconnect"}

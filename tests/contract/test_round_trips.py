@@ -71,7 +71,7 @@ def test_a_handler_writes_and_reads_in_one_round_trip(
 ) -> None:
     def app(environ: Any, _: Any) -> list[bytes]:
         sent.clear()
-        return [str(environ["presence_middleware"].count()).encode()]
+        return [str(environ["presence_middleware.presence"].count()).encode()]
 
     wrapped = wsgi.PresenceMiddleware(app, settings=given)
     wrapped.recorder.background = False
@@ -94,7 +94,7 @@ def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
     trips = []
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        presence = scope["presence_middleware"]
+        presence = scope["presence_middleware.presence"]
         await presence.count()
         sent.clear()
         trips.append((hops, await presence.counts(), await presence.online()))

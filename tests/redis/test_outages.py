@@ -149,7 +149,7 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
 
 
 def asking(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-    return [str(environ["presence_middleware"].count()).encode()]
+    return [str(environ["presence_middleware.presence"].count()).encode()]
 
 
 def online(app: PresenceMiddleware) -> list[str]:

@@ -36,7 +36,7 @@ class WrappedSite:
         start_response("200 OK", [("Content-Type", "text/plain; charset=utf-8")])
         if environ["PATH_INFO"] != "/online":
             return [b"hello"]
-        online = environ["presence_middleware"].online(limit=None)
+        online = environ["presence_middleware.presence"].online(limit=None)
         return ["\n".join(who.id for who in online).encode()]
 
 

@@ -438,7 +438,7 @@ def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(
     counts = []
 
     async def count(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-        counts.append(await scope["presence_middleware"].count())
+        counts.append(await scope["presence_middleware.presence"].count())
 
     with redis.Redis.from_url(valkey.url) as client:
         app = asgi.PresenceMiddleware(count, settings=settings(valkey.url, prefix), client=client)

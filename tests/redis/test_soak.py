@@ -156,7 +156,7 @@ def site(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
     if environ["PATH_INFO"] == "/stream":
         return stream()
     if environ["PATH_INFO"] == "/count":
-        return [str(environ["presence_middleware"].count()).encode()]
+        return [str(environ["presence_middleware.presence"].count()).encode()]
     environ["presence_middleware.visit"].identify(environ.get("HTTP_X_LOGIN"))
     return [b"hello"]
 
@@ -195,7 +195,7 @@ class Sockets:
     async def _talk(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         with contextlib.suppress(PresenceUnavailable):
             if self.random.random() < 0.1:
-                await scope["presence_middleware"].is_online("socket-1")
+                await scope["presence_middleware.presence"].is_online("socket-1")
         until = time.monotonic() + self.random.random() * self.random.choice([0.1, 1, 15])
         while time.monotonic() < until and not self._over.is_set():
             await asyncio.sleep(0.05)

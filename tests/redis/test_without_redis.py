@@ -84,7 +84,7 @@ def test_an_unreachable_redis_does_not_stop_the_app(
         asyncio.run(ask_async(asgi.PresenceMiddleware(async_app, settings=settings)))
         assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
         with pytest.raises(PresenceUnavailable) as caught:
-            environ["presence_middleware"].count()
+            environ["presence_middleware.presence"].count()
         wait_until(lambda: wrapped.recorder.stats().last_error)
         assert wrapped.recorder.stats().pending == 1
         wrapped.recorder.close()
@@ -101,14 +101,14 @@ def test_switched_off_nothing_is_recorded_and_readers_stay(valkey: Server, prefi
     wrapped = wsgi.PresenceMiddleware(app, settings=off)
     environ = ask(wrapped)
     assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
-    reader = environ["presence_middleware"]
+    reader = environ["presence_middleware.presence"]
     assert reader.online_among(["ann", "bob"]) == ["bob"]
     assert reader.count() == 1
     wrapped_async = asgi.PresenceMiddleware(async_app, settings=off)
 
     async def count() -> int:
         scope = await ask_async(wrapped_async)
-        reader: AsyncPresence = scope["presence_middleware"]
+        reader: AsyncPresence = scope["presence_middleware.presence"]
         counted = await reader.count()
         await reader.aclose()
         return counted

@@ -324,7 +324,7 @@ class Left:
 
     def _inside(self, state: State) -> None:
         """What a handler could print, in the middle of a request."""
-        visit, reader = state["presence_middleware.visit"], state["presence_middleware"]
+        visit, reader = state["presence_middleware.visit"], state["presence_middleware.presence"]
         self._shown += [f"{thing!r} {thing!s}" for thing in (visit, reader, visit.recorder)]
 
     @property
@@ -657,7 +657,7 @@ def served(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         recorder = environ["presence_middleware.visit"].recorder
         recorder.flush()
         left = found(texts_of(*buffers_of_this_process(recorder)))
-        left |= found(shown(recorder, environ["presence_middleware"]))
+        left |= found(shown(recorder, environ["presence_middleware.presence"]))
     start_response("200 OK", [("Content-Type", "application/json")])
     return [json.dumps(sorted(left)).encode()]
 

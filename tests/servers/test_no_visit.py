@@ -392,7 +392,7 @@ UNSEEN = pytest.mark.parametrize(
 @pytest.fixture
 def polled(site: Callable[..., Settings]) -> Settings:
     """A site with pages that poll."""
-    return site(identity="user=auth, user=header:X-User, guest=visitor", passive="/poll, /live/*")
+    return site(identity="user=auth, user=header:X-User, guest=visitor", exclude="+/poll, +/live/*")
 
 
 @EVERYWHERE
@@ -419,7 +419,7 @@ def test_a_passive_request_is_answered(
     request_: dict[str, Any], headers: list[Header], polled: Settings
 ) -> None:
     def ask(environ: State) -> None:
-        reader = environ["presence_middleware"]
+        reader = environ["presence_middleware.presence"]
         counts.append((reader.count(), reader.is_online("ann")))
 
     counts: list[object] = []
@@ -435,9 +435,9 @@ def test_a_passive_request_is_answered_over_asgi(
     request_: dict[str, Any], headers: list[Header], type: str, polled: Settings
 ) -> None:
     async def app(scope: State, *_: object) -> None:
-        assert isinstance(scope["presence_middleware"], AsyncPresence)
-        counts.append(await scope["presence_middleware"].count())
-        await scope["presence_middleware"].aclose()
+        assert isinstance(scope["presence_middleware.presence"], AsyncPresence)
+        counts.append(await scope["presence_middleware.presence"].count())
+        await scope["presence_middleware.presence"].aclose()
 
     counts: list[int] = []
     sent = [(name.lower().encode(), value.encode()) for name, value in (ANN, *headers)]
@@ -564,7 +564,11 @@ def test_requests_that_are_no_visit_use_up_no_guests_of_an_address(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-@pytest.mark.parametrize("setting", ["exclude", "passive"])
-def test_what_is_no_path_is_said_at_start_up(setting: str) -> None:
-    with pytest.raises(ValueError, match=f"PRESENCE_{setting.upper()}.* wants paths such as"):
-        Settings.from_env({}, **{setting: "healthz"})
+def test_what_is_no_path_is_said_at_start_up() -> None:
+    with pytest.raises(ValueError, match=r"PRESENCE_EXCLUDE.* wants paths such as"):
+        Settings.from_env({}, exclude="healthz")
+
+
+def test_paths_with_a_plus_come_after_the_usual_ones() -> None:
+    added = Settings.from_env({}, exclude="+/poll, + /live/*, +/ping").exclude
+    assert added == (*Settings.from_env({}).exclude, "/poll", "/live/*")

@@ -29,7 +29,7 @@ def meet(folder: str | None, workers: str | None) -> None:
 
 
 def wsgi_site(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    presence, user = environ["presence_middleware"], environ.get("HTTP_X_USER")
+    presence, user = environ["presence_middleware.presence"], environ.get("HTTP_X_USER")
     environ["presence_middleware.visit"].identify(user)
     meet(environ.get("HTTP_X_MEETING"), environ.get("HTTP_X_WORKERS"))
     answer: object = None
@@ -45,7 +45,7 @@ async def asgi_site(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await live(receive, send)
         return
-    presence, headers = scope["presence_middleware"], dict(scope["headers"])
+    presence, headers = scope["presence_middleware.presence"], dict(scope["headers"])
     user = headers.get(b"x-user", b"").decode()
     scope["presence_middleware.visit"].identify(user)
     meet(headers.get(b"x-meeting", b"").decode(), headers.get(b"x-workers", b"").decode())

@@ -52,7 +52,7 @@ async def _socket(scope: Scope, receive: Receive, send: Send) -> None:
         elif command == "session":
             scope["session"] = {"user_id": name}
         elif command == "leave":
-            await scope["presence_middleware"].leave(name)
+            await scope["presence_middleware.presence"].leave(name)
         await send({"type": "websocket.send", "text": "done"})
 
 

@@ -15,7 +15,7 @@ from tests.support.live_site import live, respond
 
 def wsgi_site(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     if environ["PATH_INFO"] == "/count":
-        environ["presence_middleware"].count()
+        environ["presence_middleware.presence"].count()
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"%d" % os.getpid()]
 
@@ -25,7 +25,7 @@ async def asgi_site(scope: Scope, receive: Receive, send: Send) -> None:
         await live(receive, send)
         return
     if scope["path"] == "/count":
-        await scope["presence_middleware"].count()
+        await scope["presence_middleware.presence"].count()
     await respond(send, b"%d" % os.getpid())
 
 

@@ -26,7 +26,7 @@ from tests.support.backends import Server, wait_until
 
 Wrap = Callable[[ASGIApplication], PresenceMiddleware]
 Check = Callable[[Wrap], Awaitable[None]]
-OURS = {"presence_middleware", "presence_middleware.visit"}
+OURS = {"presence_middleware.presence", "presence_middleware.visit"}
 REQUESTS = ("http", "websocket")
 SAID: ContextVar[str] = ContextVar("SAID")
 BODY = "http.response.body"
@@ -147,7 +147,7 @@ async def _ends_after(messages: list[Message], wrap: Wrap) -> None:
         assert not wrapped.recorder.open_visits
         assert visit.identity == Identity("user", "ann")
         visit.identify("who came too late")
-        await scope["presence_middleware"].count()
+        await scope["presence_middleware.presence"].count()
         await send(body(b"past the end"))
 
     wrapped = wrap(app)
@@ -327,8 +327,8 @@ async def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
 async def check_handlers_have_visit_and_reader(wrap: Wrap) -> None:
     async def app(scope: Scope, *_: object) -> None:
         assert scope["presence_middleware.visit"].identity == Identity("user", "ann")
-        assert isinstance(scope["presence_middleware"], AsyncPresence)
-        assert await scope["presence_middleware"].is_online("ann"), "who asks sees himself"
+        assert isinstance(scope["presence_middleware.presence"], AsyncPresence)
+        assert await scope["presence_middleware.presence"].is_online("ann"), "who asks sees himself"
 
     for type in REQUESTS:
         await Gateway(type).ask(wrap(app))

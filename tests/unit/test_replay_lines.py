@@ -188,7 +188,7 @@ SITES = [
     {"identity": "user=auth"},
     {"identity": "guest=user-agent:raw, user=header:referer"},
     {"ip_prefix": "/24, /56", "trusted_proxies": "1"},
-    {"exclude": "/a*", "passive": "/poll"},
+    {"exclude": "/a*, /poll"},
     {"identity": "user=tests.unit.test_replay_lines:from_path, guest=visitor"},
 ]
 

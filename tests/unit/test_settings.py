@@ -56,8 +56,10 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         "secrets with commas between, or whole public keys (PEM)",
     ),
     "bots": (["yes", "1", "none", "drop"], "count, skip, off"),
-    "exclude": (["healthz", "/a, b", "none, /a", "http://h/"], "paths such as /healthz, /static/*"),
-    "passive": (["poll", "/a,,b"], "paths such as /healthz, /static/*"),
+    "exclude": (
+        ["healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"],
+        "paths such as /healthz, /static/*",
+    ),
     "trusted_proxies": (
         ["-1", "1.5", "33", "all", "10.0.0.0/33", "localhost", "1, 10.0.0.1"],
         "10.0.0.0/8, fd00::/8, unix",

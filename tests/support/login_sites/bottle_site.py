@@ -27,11 +27,11 @@ def _pages() -> WSGIApplication:
         return answer("bye")
 
     def goodbye() -> str:
-        bottle.request.environ["presence_middleware"].leave(session()[key])
+        bottle.request.environ["presence_middleware.presence"].leave(session()[key])
         return logout()
 
     def online() -> str:
-        found = bottle.request.environ["presence_middleware"].online()
+        found = bottle.request.environ["presence_middleware.presence"].online()
         return names(seen.id for seen in found)
 
     app.route("/", callback=lambda: answer("hello"))

@@ -102,12 +102,12 @@ def logout(request: HttpRequest) -> HttpResponse:
 
 
 def goodbye(request: HttpRequest) -> HttpResponse:
-    request.environ["presence_middleware"].leave(request.user.pk)
+    request.environ["presence_middleware.presence"].leave(request.user.pk)
     return logout(request)
 
 
 def online(request: HttpRequest) -> HttpResponse:
-    found = request.environ["presence_middleware"].online()
+    found = request.environ["presence_middleware.presence"].online()
     return HttpResponse(names(seen.id for seen in found), content_type="text/plain")
 
 
@@ -136,12 +136,12 @@ async def async_logout(request: HttpRequest) -> HttpResponse:
 
 
 async def async_goodbye(request: HttpRequest) -> HttpResponse:
-    await request.scope["presence_middleware"].leave((await request.auser()).pk)
+    await request.scope["presence_middleware.presence"].leave((await request.auser()).pk)
     return await async_logout(request)
 
 
 async def async_online(request: HttpRequest) -> HttpResponse:
-    found = await request.scope["presence_middleware"].online()
+    found = await request.scope["presence_middleware.presence"].online()
     return HttpResponse(names(seen.id for seen in found), content_type="text/plain")
 
 

@@ -44,11 +44,13 @@ def create_app() -> FastAPI:
 
     @app.post("/goodbye")
     async def goodbye(request: Request, credentials: Credentials) -> str:
-        await request.scope["presence_middleware"].leave(user_of(credentials))
+        await request.scope["presence_middleware.presence"].leave(user_of(credentials))
         return answer("bye")
 
     @app.get("/online")
     async def online(request: Request) -> str:
-        return names(seen.id for seen in await request.scope["presence_middleware"].online())
+        return names(
+            seen.id for seen in await request.scope["presence_middleware.presence"].online()
+        )
 
     return app

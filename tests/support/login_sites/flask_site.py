@@ -32,11 +32,11 @@ def create_app() -> Flask:
 
     @app.post("/goodbye")
     def goodbye() -> str:
-        request.environ["presence_middleware"].leave(session["user"])
+        request.environ["presence_middleware.presence"].leave(session["user"])
         return logout()
 
     @app.get("/online")
     def online() -> str:
-        return names(seen.id for seen in request.environ["presence_middleware"].online())
+        return names(seen.id for seen in request.environ["presence_middleware.presence"].online())
 
     return app

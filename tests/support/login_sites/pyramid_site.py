@@ -52,12 +52,14 @@ def logout(request: Any) -> Any:
 
 
 def goodbye(request: Any) -> Any:
-    request.environ["presence_middleware"].leave(request.authenticated_userid)
+    request.environ["presence_middleware.presence"].leave(request.authenticated_userid)
     return logout(request)
 
 
 def online(request: Any) -> Any:
-    return Response(names(seen.id for seen in request.environ["presence_middleware"].online()))
+    return Response(
+        names(seen.id for seen in request.environ["presence_middleware.presence"].online())
+    )
 
 
 PLAIN = [("Content-Type", "text/plain; charset=utf-8")]

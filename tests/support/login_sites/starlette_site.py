@@ -51,12 +51,12 @@ async def logout(request: Request) -> PlainTextResponse:
 
 
 async def goodbye(request: Request) -> PlainTextResponse:
-    await request.scope["presence_middleware"].leave(request.session[key()])
+    await request.scope["presence_middleware.presence"].leave(request.session[key()])
     return await logout(request)
 
 
 async def online(request: Request) -> PlainTextResponse:
-    found = await request.scope["presence_middleware"].online()
+    found = await request.scope["presence_middleware.presence"].online()
     return PlainTextResponse(names(seen.id for seen in found))
 
 
