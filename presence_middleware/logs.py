@@ -1,4 +1,4 @@
-"""The log lines of the package. A filter of the site that raises must not fail a request."""
+"""The logger of the package. An error in a log filter or handler must not fail a request."""
 
 import logging
 from contextlib import suppress
@@ -7,12 +7,12 @@ log = logging.getLogger("presence_middleware")
 
 
 def warn(message: str, *arguments: object) -> None:
-    """Log a warning; `arguments` are put into the message as by `logging`. Never raises."""
+    """Log a warning. `arguments` are merged into `message` as by `logging`. Never raises."""
     with suppress(Exception):
         log.warning(message, *arguments, stacklevel=2)
 
 
 def error(message: str, *arguments: object) -> None:
-    """Log an error; `arguments` are put into the message as by `logging`. Never raises."""
+    """Log an error. `arguments` are merged into `message` as by `logging`. Never raises."""
     with suppress(Exception):
         log.error(message, *arguments, stacklevel=2)

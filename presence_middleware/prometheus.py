@@ -1,6 +1,6 @@
 """Metrics for Prometheus: who is online on the site, and how this process records it.
 
-What Redis says is of the whole site, the counters are of the process that is asked.
+The counts and peaks are of the whole site. The other metrics are of the process that is scraped.
 """
 
 import time
@@ -18,11 +18,11 @@ from .presence import Presence
 from .recorder import Recorder, Stats, recorder_for
 from .recorder.buffer import Reason
 
-READ_EVERY = 1.0  # seconds, at most
+READ_EVERY = 1.0  # seconds
 
 
-class Site(NamedTuple):
-    """What Redis says of the site."""
+class SiteCounts(NamedTuple):
+    """The counts of the site that Redis returned, each by kind."""
 
     is_up: bool = False
     online: Mapping[str, int] = {}
@@ -30,15 +30,17 @@ class Site(NamedTuple):
 
 
 class PresenceCollector(Collector):
-    """To be registered once: `REGISTRY.register(PresenceCollector())`.
+    """A collector, to be registered once: `REGISTRY.register(PresenceCollector())`.
 
-    A second one wants a registry of its own: the names are the same.
+    A second collector needs a registry of its own, because the names of its metrics are the same.
     """
 
     def __init__(self, recorder: Recorder | None = None, *, client: Any = None) -> None:
-        """`recorder` is a middleware's, by default that of the environment's settings.
+        """Create a collector for `recorder`, by default the one of the environment's settings.
 
-        `client` is a `redis.Redis` to ask with, by default one of those settings.
+        Pass `middleware.recorder` if the middleware has settings of its own. `client` is a
+        synchronous `redis.Redis` to read with; by default, the recorder's connections are used.
+        Raises `SettingsError` for invalid settings or a client that does not fit; never connects.
         """
         self._recorder = recorder_for() if recorder is None else recorder
         self._kinds = self._recorder.settings.kinds
@@ -47,64 +49,74 @@ class PresenceCollector(Collector):
             client=client,
             backend=self._recorder.backend if client is None else None,
         )
-        self._site: Site | None = None
-        self._read_at = 0.0
+        self._counts: SiteCounts | None = None
+        self.next_read = 0.0
+        """When Redis is read again at the earliest, by `time.monotonic()`."""
 
     def describe(self) -> Iterable[Metric]:
-        """The names, without asking Redis."""
-        return self._families(Site())
+        """Return the metrics without reading Redis."""
+        return self._families(SiteCounts())
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics; those that Redis knows are at most a second old, or left out."""
+        """Return all metrics. Counts and peaks are at most `READ_EVERY` seconds old.
+
+        If Redis does not answer, `presence_up` is 0, and counts and peaks are left out. Never
+        raises.
+        """
         return self._families(self._read())
 
-    def _families(self, site: Site) -> list[Metric]:
+    def _families(self, counts: SiteCounts) -> list[Metric]:
         return [
-            *_of_site(site),
-            *_of_process(self._recorder.stats(), self._recorder.health.is_outage),
+            *_site_metrics(counts),
+            *_process_metrics(self._recorder.stats(), self._recorder.health.is_outage),
         ]
 
-    def _read(self) -> Site:
-        # No lock: a fork or gevent's patch could leave it taken. Who comes meanwhile gets the last.
-        if self._site is None or time.monotonic() >= self._read_at:
-            self._read_at = time.monotonic() + READ_EVERY
-            self._site = self._ask()
-            self._read_at = time.monotonic() + READ_EVERY
-        return self._site
+    def _read(self) -> SiteCounts:
+        # No lock: after a fork or gevent's patch, it could stay locked. A scrape that comes while
+        # another reads gets the counts of the last read.
+        if self._counts is None or time.monotonic() >= self.next_read:
+            self.next_read = time.monotonic() + READ_EVERY
+            self._counts = self._ask()
+            self.next_read = time.monotonic() + READ_EVERY
+        return self._counts
 
-    def _ask(self) -> Site:
+    def _ask(self) -> SiteCounts:
         try:
             online = self._presence.counts()
             peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
         except PresenceError:
-            return Site()
-        return Site(True, online, {kind: peak.count for kind, peak in peaks.items() if peak})
+            return SiteCounts()
+        return SiteCounts(True, online, {kind: peak.count for kind, peak in peaks.items() if peak})
 
 
 def make_asgi_app(registry: Any = REGISTRY) -> Any:
-    """That of prometheus_client, but the event loop does not wait for Redis."""
+    """Return the ASGI app of `prometheus_client` for `registry`, with Redis read in a thread.
+
+    So the event loop does not wait for Redis.
+    """
     serve = prometheus_client.make_asgi_app(registry)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await in_thread(list, registry.collect())  # what that read, the loop need not
+        # The collector caches the result of this read for the one that `serve` does.
+        await in_thread(list, registry.collect())
         await serve(scope, receive, send)
 
     return app
 
 
-def _of_site(site: Site) -> Iterable[Metric]:
-    yield _gauge("presence_up", "Whether Redis answered.", site.is_up)
-    yield _by_kind("presence_online", "How many are online on the site.", site.online)
-    yield _by_kind("presence_peak", "The most that were ever online in a minute.", site.peaks)
+def _site_metrics(counts: SiteCounts) -> Iterable[Metric]:
+    yield _gauge("presence_up", "Whether Redis answered.", counts.is_up)
+    yield _by_kind("presence_online", "How many are online on the site.", counts.online)
+    yield _by_kind("presence_peak", "The most that were ever online in a minute.", counts.peaks)
 
 
-def _of_process(stats: Stats, is_cut_off: bool) -> Iterable[Metric]:
-    for name, value, told in (
+def _process_metrics(stats: Stats, is_outage: bool) -> Iterable[Metric]:
+    for name, value, help_text in (
         ("recorded", stats.recorded, "Sightings, one for each visit."),
-        ("coalesced", stats.coalesced, "Sightings that were merged with one that waited."),
+        ("coalesced", stats.coalesced, "Sightings that were merged with a waiting one."),
         ("flushed", stats.flushed, "Sightings that were written."),
     ):
-        yield CounterMetricFamily(f"presence_sightings_{name}", told, value)
+        yield CounterMetricFamily(f"presence_sightings_{name}", help_text, value)
     dropped = CounterMetricFamily(
         "presence_sightings_dropped", "Sightings that were not written.", labels=["reason"]
     )
@@ -112,10 +124,10 @@ def _of_process(stats: Stats, is_cut_off: bool) -> Iterable[Metric]:
         dropped.add_metric([reason], stats.dropped.get(reason, 0))
     yield dropped
     yield _gauge("presence_sightings_pending", "Sightings that wait to be written.", stats.pending)
-    yield _gauge("presence_outage", "Whether something could not be written.", is_cut_off)
+    yield _gauge("presence_outage", "Whether sightings cannot be written.", is_outage)
     yield SummaryMetricFamily(
         "presence_flush_duration_seconds",
-        "Attempts to write, also those that failed.",
+        "Attempts to write, including those that failed.",
         stats.flushes,
         stats.flush_seconds,
     )
@@ -126,12 +138,12 @@ def _of_process(stats: Stats, is_cut_off: bool) -> Iterable[Metric]:
     )
 
 
-def _gauge(name: str, told: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(name, told, None if value is None else float(value))
+def _gauge(name: str, help_text: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(name, help_text, None if value is None else float(value))
 
 
-def _by_kind(name: str, told: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, told, labels=["kind"])
+def _by_kind(name: str, help_text: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=["kind"])
     for kind, value in values.items():
         family.add_metric([kind], value)
     return family

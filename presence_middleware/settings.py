@@ -241,7 +241,7 @@ def _warn_of_unknown(environ: Mapping[str, str]) -> None:
     known = [variable(setting.name) for setting in fields(Settings)]
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
-            log.warning("presence: no setting is called %s%s", name, _nearest(name, known))
+            log.warning("no setting is called %s%s", name, _nearest(name, known))
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Runs the demo site under gunicorn with two workers, and leaves no process behind."""
+"""Runs the demo site under gunicorn with two workers. No process is left when it ends."""
 
 import os
 import secrets
@@ -13,14 +13,14 @@ from ..connections import embedded
 from ..errors import PresenceError
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
-from .site import site
+from .app import app
 
 SHARED = {"PRESENCE_REDIS_URL": "embedded://demo", "PRESENCE_WINDOW": "1m"}
 BOARD = {"PRESENCE_BOARD_PATH": "/presence"}
 
 
 class Demo(BaseApplication):  # type: ignore[misc]
-    """The site as gunicorn sees it."""
+    """The demo site as an application of gunicorn."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -28,15 +28,20 @@ class Demo(BaseApplication):  # type: ignore[misc]
 
     def load_config(self) -> None:
         for name, value in self._options.items():
-            if name in self.cfg.settings:  # the control socket is new in gunicorn
+            if name in self.cfg.settings:  # older gunicorns have no control socket
                 self.cfg.set(name, value)
 
     def load(self) -> PresenceMiddleware:
-        return PresenceMiddleware(site)
+        return PresenceMiddleware(app)
 
 
 def serve(host: str, port: int) -> None:
-    """Serves until Ctrl-C. Raises `PresenceError` when it cannot begin."""
+    """Serve the demo site until Ctrl-C.
+
+    `host` and `port` are those to listen on. Settings come from the environment; an embedded
+    server is the default. Raises `PresenceError` if the port is taken, and `SettingsError` for
+    invalid settings.
+    """
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
     os.environ.update({**SHARED, **BOARD, **token, **os.environ})
     url = Settings.from_env().redis_url
@@ -66,7 +71,7 @@ def _welcome(host: str, port: int) -> str:
         f"  open it in a browser or two, and call it with curl\n"
         f"  the board: http://{host}:{port}{board}, its token: {token}\n"
         f"  in another shell: {shell} {sys.argv[0]} count guest\n"
-        f"Ctrl-C ends it."
+        f"Press Ctrl-C to stop it."
     )
 
 
@@ -77,4 +82,6 @@ def _check_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PresenceError(f"{host}:{port}: {error.strerror}; --port takes another") from error
+            raise PresenceError(
+                f"cannot listen on {host}:{port} ({error.strerror}): pass another --port"
+            ) from error

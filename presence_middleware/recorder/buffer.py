@@ -1,6 +1,7 @@
-"""What this process has seen lately and what of it waits to be written. Bounded, and counted.
+"""The identities that this process saw lately, and which of them wait to be written.
 
-Every sighting ends in one of the counters: recorded = coalesced + flushed + pending + dropped.
+The buffer is bounded. Every sighting is in exactly one of its counters:
+recorded = coalesced + flushed + pending + dropped.
 """
 
 import threading
@@ -12,15 +13,21 @@ from ..identity import Who
 from ..stores import Store
 
 Sightings = list[tuple[Who, float, float]]
-"""Who was seen, when, and when they arrived, by the recorder's clock."""
+"""Identities with their last-seen and arrival times, by the recorder's clock."""
 
-ROOMY = 0.5  # of the limit: up to there, last-seen times from before the window may wait
+TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
+
 Reason = Literal["expired", "full", "left", "members", "quota"]
-"""Why a sighting was dropped."""
+"""Why a sighting was dropped.
+
+`expired`: it left the window before Redis answered. `full`: the buffer was at its limit. `left`:
+the user had left after it. `members`: `PRESENCE_MAX_MEMBERS` was reached. `quota`: its address
+had brought too many guests.
+"""
 
 
-class Seen:
-    """One identity that this process has seen: idle, waiting to be written, being written."""
+class Entry:
+    """One identity that this process saw: idle, waiting to be written, or being written."""
 
     __slots__ = ("arrival", "id", "is_in_flight", "is_waiting", "last_seen", "shard", "who")
 
@@ -31,33 +38,39 @@ class Seen:
         self.is_waiting = False
         self.is_in_flight = False
         self.id: str | None = None
-        """The id as it is stored; None until the writer has asked for it."""
+        """The id as it is stored. None until the writer has resolved it."""
         self.shard: Store | None = None
+        """The shard that holds the id. None until the writer has resolved it."""
 
 
-class Departing(NamedTuple):
-    """Somebody who is to leave, or to be erased."""
+class PendingDeparture(NamedTuple):
+    """A logout or an erasure that waits to be written."""
 
     stamp: float
-    """When that was asked for, by the recorder's clock."""
+    """The time of the call, by the recorder's clock."""
     erase: bool
+    """Whether the id is erased, and not only taken offline."""
 
 
 class Buffer:
-    """Identities by kind and id, under a lock that nothing holds across I/O."""
+    """Sightings and departures that wait for Redis, at most one of each per identity."""
 
     def __init__(self, limit: int, sightings: Sightings = []) -> None:  # noqa: B006 - only read
-        """`limit` is how many identities may wait, and how many more are remembered."""
+        """Create a buffer that already holds `sightings`.
+
+        At most `limit` identities wait, and at most as many again are remembered after a write.
+        """
         self._limit = limit
-        self._lock = threading.Lock()
-        # Those of this period, and of the one before: a period is as long as the window.
-        self._recent: dict[Who, Seen] = {}
-        self._earlier: dict[Who, Seen] = {}
+        self.lock = threading.Lock()
+        """Held by each method for a moment, never across I/O."""
+        # Entries of the current period and of the one before. A period is as long as the window.
+        self._recent: dict[Who, Entry] = {}
+        self._earlier: dict[Who, Entry] = {}
         self._period_began = float("-inf")
-        self._waiting: list[Seen] = []
-        self._taken: list[Seen] = []
+        self._waiting: list[Entry] = []
+        self._taken: list[Entry] = []
         self._in_flight = 0
-        self._departing: dict[Who, Departing] = {}
+        self._departures: dict[Who, PendingDeparture] = {}
         self.recorded = 0
         self.coalesced = 0
         self.flushed = 0
@@ -67,22 +80,22 @@ class Buffer:
 
     @property
     def pending(self) -> int:
-        """How many identities wait, those just being written included."""
+        """The number of identities that wait or are being written."""
         return len(self._waiting) + self._in_flight
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits: no sighting and no departure."""
-        return not (self._waiting or self._in_flight or self._departing)
+        """Return whether neither a sighting nor a departure waits."""
+        return not (self._waiting or self._in_flight or self._departures)
 
     @property
     def expired_or_full(self) -> int:
-        """How many sightings could not wait for Redis any longer."""
+        """The number of sightings that were dropped because Redis was away for too long."""
         return self.dropped["expired"] + self.dropped["full"]
 
     def counters(self) -> dict[str, Any]:
-        """Return all counters as of one moment, so that they add up."""
-        with self._lock:
+        """Return all counters of one moment, so that they add up."""
+        with self.lock:
             return {
                 "recorded": self.recorded,
                 "coalesced": self.coalesced,
@@ -91,93 +104,106 @@ class Buffer:
                 "dropped": dict(+self.dropped),
             }
 
-    def copy(self) -> Sightings:
-        """Return what waits, without the lock: in a forked child, nobody may release it."""
-        return [(seen.who, seen.last_seen, seen.arrival) for seen in list(self._waiting)]
+    def waiting(self) -> Sightings:
+        """Return the sightings that wait.
+
+        Takes no lock: in a forked child, it may be held for ever.
+        """
+        return [(entry.who, entry.last_seen, entry.arrival) for entry in list(self._waiting)]
 
     def put(self, who: Who, stamp: float, arrival: float) -> None:
-        """Take a sighting; past the limit only of identities that are waiting already."""
-        self._lock.acquire()  # each request comes here, and `with` takes twice as long
+        """Add a sighting of `who`, seen at `stamp` by a visit that arrived at `arrival`.
+
+        Both times are by the recorder's clock. At the limit, only identities that wait already
+        are refreshed; other sightings are dropped and counted.
+        """
+        self.lock.acquire()  # each request comes here, and `with` takes twice as long
         try:
             self.recorded += 1
-            seen = self._recent.get(who)
-            if seen is None or not seen.is_waiting:
+            entry = self._recent.get(who)
+            if entry is None or not entry.is_waiting:
                 self._put_idle(who, stamp, arrival)
                 return
             self.coalesced += 1
-            # The newest of each: who left between two arrivals is refused one, not the other.
-            seen.last_seen = max(seen.last_seen, stamp)
-            seen.arrival = max(seen.arrival, arrival)
+            # Each maximum counts: a departure between two arrivals refuses only the older visit.
+            entry.last_seen = max(entry.last_seen, stamp)
+            entry.arrival = max(entry.arrival, arrival)
         finally:
-            self._lock.release()
+            self.lock.release()
 
     def _put_idle(self, who: Who, stamp: float, arrival: float) -> None:
-        """Take a sighting of somebody who is not waiting."""
-        seen = self._recent.get(who) or self._find_earlier(who)
-        is_in_flight = seen is not None and seen.is_in_flight
+        """Add a sighting of an identity that does not wait. The caller holds the lock."""
+        entry = self._recent.get(who)
+        if entry is None and (entry := self._earlier.pop(who, None)) is not None:
+            self._recent[who] = entry
+        is_in_flight = entry is not None and entry.is_in_flight
         if self.pending >= self._limit and not is_in_flight:
             self.dropped["full"] += 1
             return
-        if seen is None:
-            seen = self._recent[who] = Seen(who, stamp, arrival)
+        if entry is None:
+            entry = self._recent[who] = Entry(who, stamp, arrival)
         else:
-            seen.last_seen = max(stamp, seen.last_seen)
-            seen.arrival = max(arrival, seen.arrival) if is_in_flight else arrival
-        seen.is_waiting = True
-        self._waiting.append(seen)
-
-    def _find_earlier(self, who: Who) -> Seen | None:
-        """Return who was seen in the period before, and count them to this one."""
-        seen = self._earlier.pop(who, None)
-        if seen is not None:
-            self._recent[who] = seen
-        return seen
+            entry.last_seen = max(stamp, entry.last_seen)
+            entry.arrival = max(arrival, entry.arrival) if is_in_flight else arrival
+        entry.is_waiting = True
+        self._waiting.append(entry)
 
     def refuse(self, reason: Reason) -> None:
-        """Count a sighting that is not even taken."""
-        with self._lock:
+        """Count a sighting that is dropped before it waits."""
+        with self.lock:
             self.recorded += 1
             self.dropped[reason] += 1
 
-    def depart(self, who: Who, stamp: float, *, erase: bool) -> None:
-        """Take a departure; past the limit only of somebody whose departure waits already."""
-        with self._lock:
-            known = self._departing.get(who)
-            if known is not None:
-                erase = erase or known.erase
-            elif len(self._departing) >= self._limit:
+    def add_departure(self, who: Who, stamp: float, *, erase: bool) -> None:
+        """Add a departure that was asked for at `stamp`, by the recorder's clock.
+
+        A later departure of the same identity replaces the earlier, but an erasure stays one. At
+        the limit, departures of other identities are ignored.
+        """
+        with self.lock:
+            waiting = self._departures.get(who)
+            if waiting is not None:
+                erase = erase or waiting.erase
+            elif len(self._departures) >= self._limit:
                 return
-            self._departing[who] = Departing(stamp, erase)
+            self._departures[who] = PendingDeparture(stamp, erase)
 
-    def departing(self) -> dict[Who, Departing]:
+    def departures(self) -> dict[Who, PendingDeparture]:
         """Return the departures that wait."""
-        with self._lock:
-            return dict(self._departing)
+        with self.lock:
+            return dict(self._departures)
 
-    def departed(self, who: Who, departing: Departing) -> None:
-        """Note that a departure was written, unless another has come since."""
-        with self._lock:
-            if self._departing.get(who) == departing:
-                del self._departing[who]
+    def departure_written(self, who: Who, departure: PendingDeparture) -> None:
+        """Remove a departure that was written, unless a later call has replaced it."""
+        with self.lock:
+            if self._departures.get(who) == departure:
+                del self._departures[who]
 
-    def take(self, most: int) -> list[Seen]:
-        """Take out up to `most` that wait. `wrote` must follow for each, or else `restore`."""
-        with self._lock:
-            taken, self._waiting = self._waiting[:most], self._waiting[most:]
-            for seen in taken:
-                seen.is_waiting, seen.is_in_flight = False, True
+    def take(self, limit: int) -> list[Entry]:
+        """Take out up to `limit` waiting entries, oldest first.
+
+        The caller must call `mark_written` for those that Redis answered, then `restore`.
+        """
+        with self.lock:
+            taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
+            for entry in taken:
+                entry.is_waiting, entry.is_in_flight = False, True
             self._taken += taken
             self._in_flight += len(taken)
             return taken
 
-    def wrote(self, written: Collection[Seen], left: Collection[Seen], full: int) -> None:
-        """Note what was sent. Redis refused those who `left`, and `full` for want of room."""
-        with self._lock:
-            for seen in written:
-                seen.is_in_flight = False
-            for seen in left:
-                if not seen.is_waiting:
-                    self._forget(seen)
+    def mark_written(self, written: Collection[Entry], left: Collection[Entry], full: int) -> None:
+        """Count taken entries that Redis answered.
+
+        Of `written`, Redis refused `left` because these users had left after their visit, and
+        `full` more because `PRESENCE_MAX_MEMBERS` was reached.
+        """
+        with self.lock:
+            for entry in written:
+                entry.is_in_flight = False
+            for entry in left:
+                if not entry.is_waiting:
+                    self._forget(entry)
             self._in_flight -= len(written)
             self.flushed += len(written) - len(left) - full
             self.dropped["left"] += len(left)
@@ -186,65 +212,80 @@ class Buffer:
                 self._forget_beyond_limit(written)
 
     def restore(self) -> None:
-        """Have what was taken and not written wait again; what has come since is merged."""
-        with self._lock:
-            for seen in self._taken:
-                if not seen.is_in_flight:
+        """Make taken entries wait again if they were not written.
+
+        An identity that was seen again meanwhile waits once.
+        """
+        with self.lock:
+            for entry in self._taken:
+                if not entry.is_in_flight:
                     continue
-                seen.is_in_flight = False
+                entry.is_in_flight = False
                 self._in_flight -= 1
-                if seen.is_waiting:
+                if entry.is_waiting:
                     self.coalesced += 1
                 else:
-                    seen.is_waiting = True
-                    self._waiting.append(seen)
+                    entry.is_waiting = True
+                    self._waiting.append(entry)
             self._taken = []
 
     def rewrite(self, shard: Store, since: float) -> None:
-        """Have everybody of a shard wait again who was seen after `since`."""
-        with self._lock:
-            for seen in [*self._earlier.values(), *self._recent.values()]:
-                is_idle = not (seen.is_waiting or seen.is_in_flight)
-                if is_idle and seen.shard is shard and seen.last_seen > since:
-                    self.recorded += 1
-                    seen.is_waiting = True
-                    self._waiting.append(seen)
+        """Make all entries of `shard` that were seen after `since` wait again.
 
-    def drop_expired(self, stamp: float, kept_since: Mapping[str, float]) -> None:
-        """Drop sightings that are of no use any more, and those from before `stamp` if it is tight.
-
-        `stamp` is when the window began: somebody from before is offline, but may have a last-seen
-        time. Of each kind, those are kept from `kept_since` on.
+        `since` is by the recorder's clock.
         """
-        with self._lock:
-            is_tight = self.pending > ROOMY * self._limit
+        with self.lock:
+            for entry in [*self._earlier.values(), *self._recent.values()]:
+                is_idle = not (entry.is_waiting or entry.is_in_flight)
+                if is_idle and entry.shard is shard and entry.last_seen > since:
+                    self.recorded += 1
+                    entry.is_waiting = True
+                    self._waiting.append(entry)
+
+    def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
+        """Drop waiting sightings that are too old to be of use.
+
+        A sighting from before `window_began` no longer makes a user online, but may still set a
+        last-seen time: it waits if it is newer than `retained_since` of its kind, and if the
+        buffer is not more than half full. All times are by the recorder's clock.
+        """
+        with self.lock:
+            is_tight = self.pending > TIGHT * self._limit
             waiting, self._waiting = self._waiting, []
-            for seen in waiting:
-                since = stamp if is_tight else min(stamp, kept_since[seen.who[0]])
-                if seen.last_seen > since:
-                    self._waiting.append(seen)
+            for entry in waiting:
+                since = window_began
+                if not is_tight:
+                    since = min(since, retained_since[entry.who[0]])
+                if entry.last_seen > since:
+                    self._waiting.append(entry)
                 else:
-                    seen.is_waiting = False
-                    self._forget(seen)
+                    entry.is_waiting = False
+                    self._forget(entry)
                     self.dropped["expired"] += 1
 
     def forget_idle(self, now: float, window: float) -> None:
-        """Once a window, forget those who were not seen for a whole one."""
+        """Forget identities that were not seen for a whole `window`, in seconds.
+
+        Does nothing until a window has passed since it last did so. `now` is by the recorder's
+        clock.
+        """
         if now - self._period_began >= window:
-            with self._lock:
+            with self.lock:
                 earlier = self._recent
-                self._recent = {seen.who: seen for seen in self._waiting}
-                self._earlier = {who: seen for who, seen in earlier.items() if not seen.is_waiting}
+                self._recent = {entry.who: entry for entry in self._waiting}
+                self._earlier = {
+                    who: entry for who, entry in earlier.items() if not entry.is_waiting
+                }
                 self._period_began = now
 
-    def _forget_beyond_limit(self, written: Iterable[Seen]) -> None:
-        for seen in written:
+    def _forget_beyond_limit(self, written: Iterable[Entry]) -> None:
+        for entry in written:
             if len(self._recent) + len(self._earlier) <= self._limit:
                 break
-            if not seen.is_waiting:
-                self._forget(seen)
+            if not entry.is_waiting:
+                self._forget(entry)
 
-    def _forget(self, seen: Seen) -> None:
-        for known in (self._recent, self._earlier):
-            if known.get(seen.who) is seen:
-                del known[seen.who]
+    def _forget(self, entry: Entry) -> None:
+        for period in (self._recent, self._earlier):
+            if period.get(entry.who) is entry:
+                del period[entry.who]

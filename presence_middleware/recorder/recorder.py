@@ -1,6 +1,9 @@
-"""Takes sightings from visits and writes them, off the path of requests."""
+"""The recorder takes sightings from visits and writes them, off the path of requests."""
 
+import atexit
+import concurrent.futures.thread  # noqa: F401 - Redis clients import it: at exit, that is too late
 import math
+import os
 import random
 import threading
 import time
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from os import getpid
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -23,45 +27,52 @@ from ..settings import Settings
 from ..stores import Plan
 from .buffer import Buffer, Reason, Sightings
 from .request_filter import RequestFilter
-from .sampler import Sampler
 from .setup_hints import SetupHints
 from .thread import FlushThread, is_uwsgi
+from .upkeep import Cleaner, Sampler
 from .visit import Visit
 from .writer import Attempt, MayTry, Writer
 
 REFRESH_EVERY = 60.0  # seconds at most, a third of the window if that is less
-REFRESHED_IN_A_ROW = 200  # open visits, before requests have their turn
+REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 WAKE_AGAIN = 1.0  # seconds
-FLUSH_SECONDS = 2.0  # at most, for whoever waits for a write
+FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
 
 T = TypeVar("T")
-_jitter = random.SystemRandom()  # nothing of the site's own, and forks are not in step
-
-live: WeakSet["Recorder"] = WeakSet()
-"""The recorders of this process: all begin afresh after a fork, and are closed at exit."""
+_jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters since the process began: recorded = coalesced + flushed + pending + dropped."""
+    """The counters of one process since it began.
+
+    recorded = coalesced + flushed + pending + dropped.
+    """
 
     recorded: int
+    """Sightings, one for each visit, and more for connections that stay open."""
     coalesced: int
+    """Sightings that were merged with one of the same identity that waited."""
     flushed: int
+    """Sightings that were written."""
     pending: int
+    """Sightings that wait or are being written."""
     dropped: dict[Reason, int]
+    """Sightings that were dropped, by reason."""
     flushes: int
-    """Attempts to write, also those that failed."""
+    """Attempts to write, including those that failed."""
     flush_seconds: float
-    """How long they took in all."""
+    """The duration of these attempts in total."""
     last_error: str | None
+    """The last error of a write. None if there was none."""
     last_flush: datetime | None
+    """The time of the last successful write, in UTC. None if there was none."""
 
 
 class Recorder:
     """Records visits. Nothing here raises towards a request, and nothing on its path does I/O.
 
-    Only where no thread runs, one request an interval does what the thread would.
+    There is one exception: where threads cannot run, one request per interval writes.
     """
 
     def __init__(
@@ -72,53 +83,73 @@ class Recorder:
         clock: Clock | None = None,
         background: bool = True,
     ) -> None:
-        """Record with `settings`; `client` is a `redis.Redis` to use.
+        """Create a recorder. It connects and starts its thread with the first visit.
 
-        `clock` returns seconds since the epoch, and is used in place of the server's time. With
-        `background=False` no thread writes: call `flush` or `run_once`. Raises `SettingsError` for
-        a client that does not fit, or if a function that `PRESENCE_IDENTITY` names is not there.
+        `client` is a synchronous `redis.Redis`, or a `redis.RedisCluster` for a Cluster URL; by
+        default, the recorder connects to `PRESENCE_REDIS_URL`. `clock` is a function that returns
+        seconds since the epoch, and replaces the server's time. With `background=False` nothing
+        is written until `flush` or `run_once` is called.
+
+        Raises `SettingsError` if the client does not fit the settings, or if a function that
+        `PRESENCE_IDENTITY` names cannot be imported.
         """
         self.settings = settings
         self.background = background
+        """Whether sightings are written without a call of `flush` or `run_once`."""
         self.backend: Backend = backend_for(settings, client, clock)
         self.health = self.backend.health
         self.stamp = self.backend.clock.stamp
-        """The clock of arrivals, in seconds."""
+        """Return the current time in seconds, by the clock of all stamps in this process."""
         self._driver = self.backend.writing_driver
-        self._joining = self._driver.joining()
-        self._hints = SetupHints(settings)
-        self._filter = RequestFilter(settings, self._hints)
+        self._closing_driver = self._driver.joining()
+        self.hints = SetupHints(settings)
+        """The warnings that this process logs about its setup."""
+        self._filter = RequestFilter(settings, self.hints)
         self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
-        self.resolver = resolver_for(settings, self._hints.crowd)
+        self.resolver = resolver_for(settings, self.hints.warn_of_crowd)
+        self._keep_seconds = {kind: settings.keep(kind) for kind in settings.kinds}
         self._refresh_every = min(REFRESH_EVERY, settings.window / 3)
-        self._is_threadless = False
-        self.begin()
-        live.add(self)
+        self._warned_of_threads = False
+        self.reset()
+        live_recorders.add(self)
 
-    def begin(self, sightings: Sightings = []) -> None:  # noqa: B006 - only read
-        """Start afresh in a forked child: the parent writes what it held itself."""
+    def reset(self, sightings: Sightings = []) -> None:  # noqa: B006 - only read
+        """Start with nothing but `sightings` to write, as in a forked child.
+
+        The parent process writes its own sightings. Locks and threads of the parent do not work
+        in the child, so new ones are made.
+        """
         self._pid = getpid()
-        self._buffer = Buffer(self.settings.max_pending, sightings)
+        self.buffer = Buffer(self.settings.max_pending, sightings)
+        """The sightings and departures that wait to be written."""
         self.open_visits: dict[Visit, None] = {}
+        """The visits that have arrived and not ended, oldest first."""
         self._abandoned: deque[Visit] = deque()
-        self._flushing, self._starting = threading.Lock(), threading.Lock()
-        self._ticking = threading.Lock()
-        self._thread: FlushThread | None = None
+        self.write_lock = threading.Lock()
+        """Held during each write and its I/O."""
+        self._starting, self._inline = threading.Lock(), threading.Lock()
+        self.thread: FlushThread | None = None
+        """The thread that writes. None before the first visit, and where threads cannot run."""
         self._is_started = False
         self._wake_after = -math.inf
-        """Sightings stamped later wake the thread; once a second while it does not come."""
         self.health.begin()
-        self._writer = Writer(self.backend, self._driver, self.resolver, self._hints)
+        self._writer = Writer(self.backend, self._driver, self.resolver, self.hints)
+        self._cleaner = Cleaner(self.backend, self._writer, self.hints)
         self._sampler = Sampler(self.backend, self._driver)
         self._last_flush: datetime | None = None
 
+    # Called by visits, on the path of requests.
+
     def admit(self, visit: Visit) -> bool:
-        """Take a visit that has just arrived among the open ones; return whether it counts."""
+        """Add a visit that has just arrived to `open_visits`, if it is to be recorded.
+
+        Return False for a visit that does not count, such as a health check or a prefetch.
+        """
         try:
             is_plain = visit.is_plain(self._plain_paths)
-        except Exception:  # an environ or scope that is none: the filter says so
+        except Exception:  # an invalid environ or scope: the filter warns of it
             is_plain = False
-        is_due = self._looks_at_all or visit.arrival >= self._hints.look_at
+        is_due = self._looks_at_all or visit.arrival >= self.hints.look_at
         if (is_due or not is_plain) and not self._filter.admit(visit, visit.arrival):
             return False
         if not self._is_started:
@@ -126,186 +157,109 @@ class Recorder:
         self.open_visits[visit] = None
         return True
 
-    def abandoned(self, visit: Visit) -> None:
-        """Note a visit that nobody will end; the thread does."""
-        self._abandoned.append(visit)
+    def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
+        """Return whether a guest is within the quota of its address and network.
+
+        `stamp` is the time by the recorder's clock. A guest above the quota is counted as dropped.
+        """
+        if self.resolver.guests.admit(request, guest, stamp):
+            return True
+        self.buffer.refuse("quota")
+        return False
 
     def record(self, who: Who, stamp: float, arrival: float | None = None) -> None:
-        """Take a sighting: a dictionary write. `arrival` is earlier where a connection is long."""
-        self._buffer.put(who, stamp, stamp if arrival is None else arrival)
+        """Add a sighting of `who`, a kind and an id. Does no I/O.
+
+        `stamp` is the time by the recorder's clock. `arrival` is when the request or connection
+        arrived, by default `stamp`.
+        """
+        self.buffer.put(who, stamp, stamp if arrival is None else arrival)
         if stamp > self._wake_after:
             self._wake()
 
-    def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
-        """Return whether a guest is within the quota of its network; count those that are not."""
-        if self.resolver.guests.admit(request, guest, stamp):
-            return True
-        self._buffer.refuse("quota")
-        return False
+    def abandoned(self, visit: Visit) -> None:
+        """Have the thread end a visit, whose response was dropped unclosed. Takes no lock."""
+        self._abandoned.append(visit)
 
-    def flush(self, seconds: float = math.inf) -> bool:
-        """Write all that this process knows, open visits as they are included.
-
-        Waits for Redis, no longer than about `seconds`. Returns whether nothing is left to write.
-        Never raises.
-        """
-        self._end_abandoned()
-        for visit in list(self.open_visits):
-            visit.record()
-        return self._write(lambda _: True, seconds)
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether anything waits to be written."""
-        return not self._buffer.is_empty
-
-    def depart(self, who: Who, *, erase: bool = False) -> None:
-        """Take somebody offline, or erase them: now, or once Redis answers. Never raises."""
-        stamp = self.stamp()
-        self._buffer.depart(who, stamp, erase=erase)
-        for visit in list(self.open_visits):
-            visit.dismiss({who: stamp})
-        self.write_for_reader()
-
-    def write_for_reader(self) -> None:
-        """Write what can be written without waiting for a server that failed: the thread does."""
-        self._write(self.health.is_well)
-
-    def read(self, plan: Plan[T]) -> T:
-        """Run a reader's plan, with what must be written first in the same round trip if it can.
-
-        Raises what `Driver.run` raises. Who reads never waits twice for one outage.
-        """
-        attempt = Attempt(math.inf, self.health.is_well, plan)
-        self._try(attempt, math.inf)
-        if attempt.is_answered:
-            if isinstance(attempt.answer, Exception):
-                raise attempt.answer
-            return attempt.answer  # type: ignore[no-any-return]
-        failure = attempt.failure
-        if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
-            raise failure
-        return self.backend.driver.run(plan)
-
-    def _write(self, may_try: MayTry, seconds: float = math.inf) -> bool:
-        """Write what waits, in the caller's thread; return whether nothing is left to write.
-
-        Never raises, and starts no round trip later than half of `seconds` from now.
-        """
-        return self._try(Attempt(time.monotonic() + seconds / 2, may_try), seconds)
-
-    def _try(self, attempt: Attempt, seconds: float) -> bool:
-        self._check_process()
-        if self._buffer.is_empty:
-            return True
-        if not self._flushing.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
-            return False
-        try:
-            return self._write_pending(attempt)
-        finally:
-            self._flushing.release()
-
-    def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Write what waits, in `seconds` at most, and end the thread; a visit starts another.
-
-        An embedded server that is gone is not started for it.
-        """
-        if getpid() != self._pid:
-            return  # the parent's: it writes what it held
-        deadline = time.monotonic() + seconds
-        self._writer.driver = self._joining
-        if not self.flush(seconds):
-            logs.warn("shutting down with %d sightings unwritten", self._buffer.pending)
-        if self._thread is not None:
-            self._thread.stop(max(0.0, deadline - time.monotonic()))
-            self._thread = None
-        self._is_started = False
-
-    def stats(self) -> Stats:
-        """Return the counters of this process."""
-        return Stats(
-            **self._buffer.counters(),
-            flushes=self._writer.flushes,
-            flush_seconds=self._writer.flush_seconds,
-            last_error=self.health.last_error,
-            last_flush=self._last_flush,
-        )
-
-    def run_once(self) -> float:
-        """Do one round of what the thread does; return the seconds to pause before the next.
-
-        Writes what waits, refreshes open connections, removes what is stale, samples the history.
-        """
-        self._wake_after = -math.inf
-        try:
-            self._refresh_open()
-            busy = not self._buffer.is_empty
-            is_written = self._write(self.health.is_due)
-            self._rewrite_lost()
-            self._writer.clean_up()
-            self._buffer.forget_idle(self.stamp(), self.settings.window)
-            if is_written:
-                self._hints.tick(self._buffer.recorded, self._driver)
-                self._sampler.tick()
-        except Exception as error:
-            self.health.outage(error, self._buffer.pending)
-            busy = True
-        return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if busy else 0.0
+    # The thread, or a request in its place.
 
     def _wake(self) -> None:
-        """Have the thread write; what is recorded until it does goes with it."""
+        """Wake the thread. Until its next round, sightings only wait in the buffer.
+
+        A thread that does not come is woken again after `WAKE_AGAIN` seconds.
+        """
         if not self.background:
             return
         thread = self._start()
         self._wake_after = self.stamp() + WAKE_AGAIN
         if thread is None:
-            self._run_once_here()
+            self._run_once_inline()
         else:
             thread.wake()
-            self.health.waits(self._buffer.pending, self.settings.flush_interval)
-
-    def _keep_before(self, now: float) -> dict[str, float]:
-        """Return by kind up to when whoever was last seen need not be recorded any more."""
-        return {kind: now - self.settings.keep(kind) for kind in self.settings.kinds}
-
-    def _check_process(self) -> None:
-        """Start afresh in a child that no hook told: at each write, and at a wake once a second.
-
-        Also where gevent came after us: a lock from before would stop all greenlets at once.
-        """
-        if getpid() != self._pid or type(self._flushing) is not type(threading.Lock()):
-            self.begin(self._buffer.copy())
+            self.health.waits(self.buffer.pending, self.settings.flush_interval)
 
     def _start(self) -> FlushThread | None:
-        """Return the thread, started if there is none or a dead one; None where none can be had."""
+        """Return the running thread, started if need be. Return None where threads cannot run."""
         self._check_process()
         if not self.background:
             self._is_started = True
             return None
-        self._is_started = not is_uwsgi()  # there, each visit looks for itself before any lock
+        # uWSGI forks without a hook: there, each visit must compare the process id.
+        self._is_started = not is_uwsgi()
         with self._starting:
-            if self._thread is None or not self._thread.is_alive():
+            if self.thread is None or not self.thread.is_alive():
                 self._writer.driver = self._driver
-                self._thread = FlushThread.started(self.run_once, self.settings.flush_interval)
-            return self._thread
+                self.thread = FlushThread.launch(self.run_once, self.settings.flush_interval)
+            return self.thread
 
-    def _run_once_here(self) -> None:
-        """Do a round in the thread of a request, of one at a time, and pause before the next."""
-        if not self._ticking.acquire(blocking=False):
+    def _check_process(self) -> None:
+        """Reset the recorder if this process is a child whose fork called no hook.
+
+        Also if gevent has replaced the type of locks since: an old lock would stop all greenlets.
+        """
+        if getpid() != self._pid or type(self.write_lock) is not type(threading.Lock()):
+            self.reset(self.buffer.waiting())
+
+    def _run_once_inline(self) -> None:
+        """Run a round in the thread of a request, in one at a time, then pause like the thread."""
+        if not self._inline.acquire(blocking=False):
             return
         try:
-            if not self._is_threadless:
-                self._is_threadless = True
+            if not self._warned_of_threads:
+                self._warned_of_threads = True
                 logs.warn(
                     "background threads are disabled, so some requests will wait for Redis; start "
                     "uWSGI with --enable-threads"
                 )
             self._wake_after = self.stamp() + self.run_once()
         finally:
-            self._ticking.release()
+            self._inline.release()
+
+    def run_once(self) -> float:
+        """Run one round of the thread; return the seconds to pause before the next.
+
+        A round refreshes open connections, writes what waits, writes again what a server has lost,
+        removes stale data and samples the history. Never raises: an error is logged as an outage.
+        """
+        self._wake_after = -math.inf
+        try:
+            self._refresh_open()
+            is_busy = not self.buffer.is_empty
+            is_written = self._write(self.health.is_due).is_complete
+            with self.write_lock:
+                self._writer.rewrite_lost(self.buffer)
+            self._cleaner.clean_up()
+            self.buffer.forget_idle(self.stamp(), self.settings.window)
+            if is_written:
+                self.hints.check(self.buffer.recorded, self._driver)
+                self._sampler.sample()
+        except Exception as error:
+            self.health.outage(error, self.buffer.pending)
+            is_busy = True
+        return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if is_busy else 0.0
 
     def _refresh_open(self) -> None:
-        """Ask the visits that are open for longer than a moment who they are by now."""
+        """Record the visits that have been open for longer than a flush interval."""
         self._end_abandoned()
         now = self.stamp()
         for visit in self._each_open():
@@ -313,7 +267,7 @@ class Recorder:
                 visit.refresh(now, self._refresh_every)
 
     def _each_open(self) -> Iterator[Visit]:
-        """Yield the open visits; among many, requests have their turn now and then."""
+        """Yield the open visits. Among many, let other threads have their turn now and then."""
         for number, visit in enumerate(list(self.open_visits), 1):
             yield visit
             if not number % REFRESHED_IN_A_ROW:
@@ -324,40 +278,133 @@ class Recorder:
             while True:
                 self._abandoned.popleft().end()
 
-    def _rewrite_lost(self) -> None:
-        """Have what a server has lost written again."""
-        with self._flushing:
-            self._writer.rewrite_lost(self._buffer)
+    # Writing, in the thread or in a handler.
 
-    def _write_pending(self, attempt: Attempt) -> bool:
-        buffer = self._buffer
-        flushed_before = buffer.flushed
-        self._writer.write(buffer, attempt)
-        self.health.attempt_ended()
-        if attempt.left:
-            # Connections that stay open keep nobody online who left: Redis forgets in time who did.
-            for visit in self._each_open():
-                visit.dismiss(attempt.left)
-        flushed = buffer.flushed - flushed_before
-        if flushed:
-            self._last_flush = datetime.now(UTC)
-        if attempt.failure:
-            self.health.outage(attempt.failure, buffer.pending)
-        if attempt.unwritten:
-            now = self.stamp()
-            buffer.drop_expired(now - self.settings.window, self._keep_before(now))
-            return False
-        self.health.outage_over(flushed, buffer.expired_or_full)
-        return True
+    def _write(
+        self, may_try: MayTry, seconds: float = math.inf, query: Plan[Any] | None = None
+    ) -> Attempt:
+        """Write everything that waits, and run `query` in the last round trip if it can.
+
+        Never raises. Waits no longer than half of `seconds` for another write to end, and starts
+        no round trip after that.
+        """
+        attempt = Attempt(time.monotonic() + seconds / 2, may_try, query)
+        self._check_process()
+        buffer, health = self.buffer, self.health
+        if buffer.is_empty:
+            attempt.is_complete = True
+            return attempt
+        if not self.write_lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
+            return attempt
+        try:
+            flushed_before = buffer.flushed
+            self._writer.write(buffer, attempt)
+            health.attempt_ended()
+            if attempt.left:
+                # An open connection must not keep a user online who left: Redis refuses its
+                # sightings only as long as it stores the departure.
+                for visit in self._each_open():
+                    visit.dismiss(attempt.left)
+            flushed = buffer.flushed - flushed_before
+            if flushed:
+                self._last_flush = datetime.now(UTC)
+            if attempt.failure:
+                health.outage(attempt.failure, buffer.pending)
+            if attempt.is_complete:
+                health.outage_over(flushed, buffer.expired_or_full)
+            else:
+                now = self.stamp()
+                keep_since = {kind: now - keep for kind, keep in self._keep_seconds.items()}
+                buffer.drop_expired(now - self.settings.window, keep_since)
+        finally:
+            self.write_lock.release()
+        return attempt
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether a sighting or a departure waits to be written."""
+        return not self.buffer.is_empty
+
+    def flush(self, seconds: float = math.inf) -> bool:
+        """Write everything that waits, including the visits that are open.
+
+        Waits for Redis, no longer than about `seconds`. Return whether nothing is left to write.
+        Never raises.
+        """
+        self._end_abandoned()
+        for visit in list(self.open_visits):
+            visit.record()
+        return self._write(lambda _: True, seconds).is_complete
+
+    def write_for_reader(self) -> None:
+        """Write everything that waits, except to servers that failed: the thread tries them.
+
+        Never raises.
+        """
+        self._write(self.health.is_well)
+
+    def read(self, plan: Plan[T]) -> T:
+        """Write what waits and run the plan of a reader, in one round trip if possible.
+
+        Return the result of the plan. Raises what `Driver.run` raises. If the write found an
+        outage, its error is raised at once: a reader never waits twice for one outage.
+        """
+        attempt = self._write(self.health.is_well, query=plan)
+        if attempt.is_answered:
+            if isinstance(attempt.answer, Exception):
+                raise attempt.answer
+            return attempt.answer  # type: ignore[no-any-return]
+        failure = attempt.failure
+        if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
+            raise failure
+        return self.backend.driver.run(plan)
+
+    def depart(self, who: Who, *, erase: bool = False) -> None:
+        """Take `who`, a kind and an id, offline: now, or as soon as Redis answers again.
+
+        With `erase`, also delete its last-seen time. Never raises.
+        """
+        stamp = self.stamp()
+        self.buffer.add_departure(who, stamp, erase=erase)
+        for visit in list(self.open_visits):
+            visit.dismiss({who: stamp})
+        self.write_for_reader()
+
+    def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Write everything that waits and end the thread, in at most about `seconds`.
+
+        Logs the number of sightings that could not be written. The next visit starts a new thread.
+        Never raises, and never starts an embedded server that is gone.
+        """
+        if getpid() != self._pid:
+            return  # a forked child: the parent writes its own sightings
+        deadline = time.monotonic() + seconds
+        self._writer.driver = self._closing_driver
+        if not self.flush(seconds):
+            logs.warn("shutting down with %d sightings unwritten", self.buffer.pending)
+        if self.thread is not None:
+            self.thread.stop(max(0.0, deadline - time.monotonic()))
+            self.thread = None
+        self._is_started = False
+
+    def stats(self) -> Stats:
+        """Return the counters of this process. Does no I/O."""
+        return Stats(
+            **self.buffer.counters(),
+            flushes=self._writer.flushes,
+            flush_seconds=self._writer.flush_seconds,
+            last_error=self.health.last_error,
+            last_flush=self._last_flush,
+        )
 
 
 def resolver_for(
     settings: Settings, report: Report = report_nothing, **others: Any
 ) -> IdentityResolver:
-    """Return the resolver of a site; it calls `report` when a quota of guests is reached.
+    """Return the identity resolver of a site. It calls `report` when a quota of guests is reached.
 
-    `others` are keyword arguments of `IdentityResolver`. Raises `SettingsError` for a function that
-    is not there.
+    `others` are further keyword arguments of `IdentityResolver`. Raises `SettingsError` if a
+    function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     return IdentityResolver(
         settings.identity,
@@ -367,3 +414,53 @@ def resolver_for(
         guests=Guests(settings.window, settings.trusted_proxies, report),
         **others,
     )
+
+
+# The recorders of a process: shared by all apps, reset by a fork, closed at exit.
+
+live_recorders: WeakSet[Recorder] = WeakSet()
+"""All recorders of this process that are in use."""
+
+
+def recorder_for(
+    settings: Settings | None = None, client: Any = None, clock: Clock | None = None
+) -> Recorder:
+    """Return the recorder for `settings`, by default the environment's.
+
+    Equal settings share one recorder per process, however many apps are wrapped. With a `client`
+    or a `clock`, as for `Recorder`, the recorder is new. Raises `SettingsError` like `Recorder`,
+    and for invalid settings in the environment.
+    """
+    settings = Settings.from_env() if settings is None else settings
+    if client is None and clock is None:
+        return shared_recorder(settings)
+    return Recorder(settings, client=client, clock=clock)
+
+
+@cache
+def shared_recorder(settings: Settings) -> Recorder:
+    """Return the recorder that all apps with equal settings share."""
+    return Recorder(settings)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close all recorders within `FLUSH_SECONDS`.
+
+    Each may use an equal share of the time that is left. Those in an outage come last.
+    """
+    deadline = time.monotonic() + FLUSH_SECONDS
+    recorders = sorted(live_recorders, key=lambda recorder: recorder.health.is_outage)
+    for number, recorder in enumerate(recorders):
+        remaining = max(0.0, deadline - time.monotonic())
+        recorder.close(remaining / (len(recorders) - number))
+
+
+def _reset_all() -> None:
+    for recorder in list(live_recorders):
+        recorder.reset()
+
+
+# Under uWSGI this hook may not be called: the recorder compares process ids as well.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)

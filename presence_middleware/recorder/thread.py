@@ -1,4 +1,4 @@
-"""The daemon thread that writes: one a process, started by its first visit."""
+"""The daemon thread that writes. Each process has one, which its first visit starts."""
 
 import sys
 import threading
@@ -8,47 +8,56 @@ from weakref import WeakMethod
 
 
 def is_uwsgi() -> bool:
-    """Whether uWSGI serves this process. It forks without calling Python's hooks."""
-    return "uwsgi" in sys.modules  # its module is there only inside
+    """Return whether uWSGI serves this process. It forks without calling Python's hooks."""
+    return "uwsgi" in sys.modules  # the module exists only inside uWSGI
 
 
 def threads_run() -> bool:
-    """Whether a thread goes on between requests: in older uWSGIs, only if they are told to."""
+    """Return whether threads run between requests. Old uWSGI requires an option for that."""
     uwsgi = sys.modules.get("uwsgi")
     return bool(getattr(uwsgi, "has_threads", True) or getattr(uwsgi, "loop", None))
 
 
 class FlushThread(threading.Thread):
-    """Calls `tick` as soon as it is woken after a quiet spell, then again after each pause."""
+    """A thread that writes as soon as it is woken, then again after each pause."""
 
-    def __init__(self, tick: Callable[[], float], idle: float) -> None:
-        """`tick` returns the seconds to pause; `idle` is the longest wait between two ticks."""
+    def __init__(self, run_once: Callable[[], float], idle: float) -> None:
+        """Call the bound method `run_once` for each round; it returns the seconds to pause.
+
+        `idle` is the longest wait between two rounds, in seconds. The thread holds no reference
+        to the object of `run_once`, and ends when that is collected.
+        """
         super().__init__(name="presence-flush", daemon=True)
-        self._tick, self._idle = WeakMethod(tick), idle
+        self._run_once, self._idle = WeakMethod(run_once), idle
         self._woken = threading.Event()
         self._stopping = threading.Event()
 
     @classmethod
-    def started(cls, tick: Callable[[], float], idle: float) -> Self | None:
-        """One that runs; None where threads do not, or if no more can be had."""
+    def launch(cls, run_once: Callable[[], float], idle: float) -> Self | None:
+        """Start a flush thread. Return None if this process cannot start threads."""
         if not threads_run():
             return None
-        thread = cls(tick, idle)
+        thread = cls(run_once, idle)
         try:
             thread.start()
         except RuntimeError:
             return None
         return thread
 
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether `stop` was called."""
+        return self._stopping.is_set()
+
     def wake(self) -> None:
-        """Says that something waits."""
+        """Start the next round now, or right after the pause that the thread is in."""
         self._woken.set()
 
     def stop(self, seconds: float) -> None:
-        """End the thread after the round that it is in; wait for that for `seconds` at most."""
+        """End the thread after its current round. Wait for that for at most `seconds`."""
         self._stopping.set()
         self._woken.set()
-        # At its end, uWSGI may already have frozen its threads.
+        # When uWSGI exits, it may already have frozen its threads: joining would wait in vain.
         if self is not threading.current_thread() and not is_uwsgi():
             self.join(seconds)
 
@@ -58,8 +67,8 @@ class FlushThread(threading.Thread):
             self._woken.clear()
             if self._stopping.is_set():
                 return
-            if (tick := self._tick()) is None:
-                return  # nobody uses the recorder any more
-            pause = tick()
-            del tick  # while it pauses, the thread keeps no recorder alive
+            if (run_once := self._run_once()) is None:
+                return  # the recorder is gone
+            pause = run_once()
+            del run_once  # the thread must not keep the recorder alive while it pauses
             self._stopping.wait(pause)

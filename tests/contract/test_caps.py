@@ -15,7 +15,7 @@ from presence_middleware.connections import Driver, RedisHealth
 from presence_middleware.identity import Guests, Proxies, guests, parse_proxies
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
-from presence_middleware.recorder.writer import CLEAN_EVERY
+from presence_middleware.recorder.upkeep import CLEAN_EVERY
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Recorded, Store, keys, moment_of
 from presence_middleware.stores.minute_sets import MinuteSets
@@ -204,8 +204,8 @@ def test_the_log_says_once_which_kind_is_full(
     for n in range(3):
         site.saw(f"ann{n}", f"bob{n}")
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("presence: no room for more of kind user")
-    assert said.endswith("PRESENCE_MAX_MEMBERS is 1")
+    assert said.startswith("kind user is full")
+    assert said.endswith("raise PRESENCE_MAX_MEMBERS, which is 1")
 
 
 # A store in a trace of its own, without a recorder: no thread, and every reply is looked at.

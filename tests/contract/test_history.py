@@ -9,7 +9,7 @@ from presence_middleware import Presence, QueryError, Sample, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.sampler import Sampler
+from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import History, Plan, moment_of
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import NOON, Clock, Site, settings
@@ -33,12 +33,12 @@ class Minutes:
         for _ in range(minutes):
             self.site.clock.now += 60
             self.site.saw(*names)
-            self.sampler.tick()
+            self.sampler.sample()
 
 
 @pytest.fixture
-def minutes(site: Site, monkeypatch: pytest.MonkeyPatch) -> Minutes:
-    monkeypatch.setattr(site._recorder._sampler, "tick", lambda: None)  # of the thread
+def minutes(site: Site) -> Minutes:
+    site._recorder.background = False  # its thread must not sample as well
     return Minutes(site)
 
 
@@ -51,7 +51,7 @@ def test_each_minute_is_sampled_once_and_listed_oldest_first(minutes: Minutes) -
     ask = minutes.site.presence
     minutes.go_on("ann")
     minutes.go_on("ann", "bob")
-    minutes.sampler.tick()
+    minutes.sampler.sample()
     minutes.go_on(minutes=13)
     history = ask.history()
     assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
@@ -105,7 +105,7 @@ def test_one_of_many_processes_samples_a_minute(
     monkeypatch.setattr(History, "record", noted)
     for minute in range(5):
         clock.now = NOON + minute * 60
-        threads = [threading.Thread(target=sampler.tick) for sampler in samplers]
+        threads = [threading.Thread(target=sampler.sample) for sampler in samplers]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -116,12 +116,12 @@ def test_one_of_many_processes_samples_a_minute(
 
 def test_a_minute_in_which_redis_is_away_is_a_gap(prefix: str) -> None:
     given, clock = settings("redis://127.0.0.1:1", prefix), Clock()
-    sampler(given, clock).tick()
+    sampler(given, clock).sample()
 
 
 def test_what_is_older_than_the_site_keeps_goes_by_itself(valkey: Server, prefix: str) -> None:
     given, clock = settings(valkey.url, prefix, history="1h"), Clock()
-    sampler(given, clock).tick()
+    sampler(given, clock).sample()
     left = sync_client(given.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from presence_middleware.recorder import writer
-from presence_middleware.recorder.buffer import Buffer, Seen
+from presence_middleware.recorder.buffer import Buffer, Entry
 from presence_middleware.stores import Stamped, departures, record
 from tests.support.backends import Server
 from tests.support.timed_site import Site, opened, settings
@@ -65,7 +65,7 @@ def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
 def forgets_the_arrival(patch: pytest.MonkeyPatch) -> None:
     stamped = writer.Writer.stamped
 
-    def broken(self: writer.Writer, buffer: Buffer, taken: list[Seen]) -> list[Stamped]:
+    def broken(self: writer.Writer, buffer: Buffer, taken: list[Entry]) -> list[Stamped]:
         return [(id, moment, moment) for id, moment, _ in stamped(self, buffer, taken)]
 
     patch.setattr(writer.Writer, "stamped", broken)
@@ -126,8 +126,8 @@ def is_sound(buffer: Any) -> bool:
             buffer.put(("user", str(number // 8 % 5)), float(number), float(number))
             if not number % 3:
                 taken = buffer.take(100)
-                doubles.append(len(taken) - len({seen.who for seen in taken}))
-                buffer.wrote(taken, [], 0)
+                doubles.append(len(taken) - len({entry.who for entry in taken}))
+                buffer.mark_written(taken, [], 0)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -147,7 +147,7 @@ def test_without_its_lock_the_buffer_is_not_sound() -> None:
         assert is_sound(Buffer(100))
         for _ in range(50):
             broken = Buffer(100)
-            broken._lock = NoLock()  # type: ignore[assignment]
+            broken.lock = NoLock()  # type: ignore[assignment]
             try:
                 if not is_sound(broken):
                     return

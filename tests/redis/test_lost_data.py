@@ -39,7 +39,7 @@ class Worker:
 
     def look(self) -> None:
         """As the thread does now and then."""
-        self.clock.now += module.LOOK_EVERY + 1
+        self.clock.now += module.CHECK_EVERY + 1
         self.recorder.run_once()
 
     def has(self, *names: str) -> bool:
@@ -78,7 +78,7 @@ def test_nothing_is_written_again_that_is_not_lost_or_is_over(own: Server, prefi
     worker.saw("late")
     worker.look()
     assert worker.recorder.stats().recorded == 2
-    worker.clock.now = NOON + WINDOW - module.LOOK_EVERY - 1
+    worker.clock.now = NOON + WINDOW - module.CHECK_EVERY - 1
     with redis.Redis.from_url(own.url) as client:
         client.flushall()
     worker.look()

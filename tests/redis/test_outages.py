@@ -164,10 +164,10 @@ def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
     recorder = wrapped.recorder
     ask(wrapped, "before")
     wait_until(lambda: recorder.stats().flushed)
-    wait_until(lambda: recorder._hints._said)  # the thread has no more to do
+    wait_until(lambda: recorder.hints.has_asked_server)  # the thread has no more to do
     with hung(place):
         ask(wrapped, "bob")
-        wait_until(recorder._flushing.locked)
+        wait_until(recorder.write_lock.locked)
         with ThreadPoolExecutor(4) as pool:
             said = list(
                 pool.map(lambda name: answers_or_raises(lambda: ask(asked, name)), NAMES[:4])

@@ -18,7 +18,7 @@ from presence_middleware.connections import Driver
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.sampler import Sampler
+from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
@@ -96,12 +96,12 @@ def test_a_sample_that_failed_is_tried_again_in_its_minute(
 
     with monkeypatch.context() as patch:
         patch.setattr(History, "record", fails)
-        sampler.tick()
+        sampler.sample()
     assert Presence(backend=backend).history() == []
     other = Sampler(backend, backend.driver)
-    other.tick()
+    other.sample()
     assert Presence(backend=backend).history() == [], "the minute is another process's"
-    sampler.tick()
+    sampler.sample()
     assert len(Presence(backend=backend).history()) == 1
 
 

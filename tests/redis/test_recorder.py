@@ -17,10 +17,13 @@ from flask import Flask
 
 from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, wsgi
 from presence_middleware.connections import Driver, embedded
+from presence_middleware.connections.clients import sync_client
 from presence_middleware.identity import Who
 from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder as recorder_module
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.recorder.thread import FlushThread
+from presence_middleware.recorder.upkeep import Cleaner
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 
@@ -29,7 +32,7 @@ BOB = ("user", "bob")
 
 def times(buffer: Buffer) -> dict[Who, tuple[float, float]]:
     """What waits, with last-seen time and arrival; it is taken out."""
-    return {seen.who: (seen.last_seen, seen.arrival) for seen in buffer.take(100)}
+    return {entry.who: (entry.last_seen, entry.arrival) for entry in buffer.take(100)}
 
 
 def settings(url: str, prefix: str, **others: object) -> Settings:
@@ -241,15 +244,15 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     recorder = Recorder(site)
     recorder.background = False
     visit(recorder, "parent")
-    recorder._buffer._lock.acquire()
-    recorder._flushing.acquire()
+    recorder.buffer.lock.acquire()
+    recorder.write_lock.acquire()
     pid = os.fork()
     if pid == 0:
         visit(recorder, "child")
         written = recorder.flush()
         os._exit(0 if written and recorder.stats().recorded == 1 else 1)
-    recorder._buffer._lock.release()
-    recorder._flushing.release()
+    recorder.buffer.lock.release()
+    recorder.write_lock.release()
     assert os.waitpid(pid, 0)[1] == 0
     presence = Presence(site)
     assert presence.online_among(["parent", "child"]) == ["child"]
@@ -257,20 +260,26 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     assert presence.online_among(["parent", "child"]) == ["parent", "child"]
 
 
-def test_a_child_whose_fork_hook_did_not_fire_is_told_by_its_process_id(
-    valkey: Server, prefix: str, clock: Clock
+def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
+    valkey: Server, prefix: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under uWSGI: it inherits a thread that is dead and a parent that has woken it."""
+    """As under uWSGI: the child inherits a dead thread, and its parent has just woken that."""
     site = settings(valkey.url, prefix)
-    recorder = Recorder(site, clock=clock)
-    recorder._wake_after, recorder._pid = clock.now + 1, -1
-    recorder._thread = FlushThread(recorder.run_once, 1)  # never started
+    recorder = Recorder(site, clock=clock, background=False)
+    with monkeypatch.context() as parent:
+        parent.setattr(recorder_module, "getpid", lambda: -1)
+        recorder.reset()
+        recorder.background = True
+        parent.setattr(FlushThread, "start", lambda _: None)
+        parent.setattr(FlushThread, "is_alive", lambda _: True)
+        visit(recorder, "parent")
     visit(recorder, "early")
-    assert recorder.stats().pending == 1
-    clock.now += 1
+    assert recorder.stats().pending == 2
+    clock.now += 1.001
     visit(recorder, "bob")
-    wait_until(lambda: recorder.stats().flushed == 2)
-    assert Presence(site, clock=clock).online_among(["early", "bob"]) == ["early", "bob"]
+    wait_until(lambda: recorder.stats().flushed == 3)
+    users = ["parent", "early", "bob"]
+    assert Presence(site, clock=clock).online_among(users) == users
     recorder.close()
 
 
@@ -300,8 +309,14 @@ def moment(clock: Clock) -> object:
 
 
 def test_where_no_thread_can_start_a_request_writes_until_one_can(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    valkey: Server,
+    prefix: str,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    recorder = Recorder(settings(valkey.url, prefix), clock=clock)
+
     def no_thread(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -310,11 +325,12 @@ def test_where_no_thread_can_start_a_request_writes_until_one_can(
         visit(recorder, "bob")
         visit(recorder, "alice")
     assert (recorder.stats().flushed, recorder.stats().pending) == (1, 1)
-    recorder._wake_after = -math.inf  # as after an interval
+    clock.now += recorder.settings.flush_interval
     visit(recorder, "eve")
     wait_until(lambda: recorder.stats().flushed == 3)
-    assert recorder._thread is not None
+    assert recorder.thread is not None
     assert [m for m in caplog.messages if "background threads are disabled" in m] == caplog.messages
+    recorder.close()
 
 
 def test_after_close_a_visit_starts_the_thread_again(recorder: Recorder) -> None:
@@ -348,7 +364,7 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "early")
     assert recorder.flush()
-    client = recorder._driver._connect()
+    client = sync_client(site.redis_url)
     os.kill(client.info("server")["process_id"], signal.SIGKILL)
     visit(recorder, "bob")
     wait_until(recorder.flush)
@@ -363,20 +379,36 @@ def test_close_ends_the_thread_after_its_round(
 ) -> None:
     began = threading.Event()
 
-    def clean_up() -> None:
+    def clean_up(_: Cleaner) -> None:
         began.set()
-        assert thread is not None
-        assert thread._stopping.wait(10)
+        wait_until(lambda: recorder.thread is not None and recorder.thread.is_stopping)
         time.sleep(0.05)  # a close that does not wait returns before this
 
-    monkeypatch.setattr(recorder._writer, "clean_up", clean_up)
-    recorder.background = True
-    thread = recorder._start()
-    assert thread is not None
+    monkeypatch.setattr(Cleaner, "clean_up", clean_up)
     visit(recorder, "bob")
+    thread = recorder.thread
+    assert thread is not None
     assert began.wait(10)
     recorder.close()
     assert not thread.is_alive()
+
+
+def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Driver.run
+
+    def run_and_visit(driver: Driver, *plan: Any) -> Any:
+        recorder.record(("user", "late"), recorder.stamp())
+        return run(driver, *plan)
+
+    recorder.background = False
+    visit(recorder, "bob")
+    monkeypatch.setattr(Driver, "run", run_and_visit)
+    recorder.close()
+    stats = recorder.stats()
+    assert (stats.flushed, stats.pending, stats.last_error) == (2, 1, None)
+    assert not caplog.messages
 
 
 def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) -> None:
@@ -390,18 +422,21 @@ def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) ->
 def test_who_waits_for_a_stuck_write_gives_up(recorder: Recorder) -> None:
     recorder.background = False
     visit(recorder, "bob")
-    with recorder._flushing:
+    with recorder.write_lock:
         assert not recorder.flush(0.02)
     assert recorder.stats().pending == 1
 
 
-def test_a_child_that_only_ends_writes_nothing_of_its_parents(recorder: Recorder) -> None:
+def test_a_child_that_exits_does_not_write_for_its_parent(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder.background = False
     visit(recorder, "bob")
-    recorder._pid = -1
-    recorder.close()
+    with monkeypatch.context() as child:
+        child.setattr(recorder_module, "getpid", lambda: -1)
+        recorder.close()
     assert recorder.stats().flushed == 0
-    assert recorder.flush()  # the parent itself, or a child that goes on
+    assert recorder.flush()  # the parent
     assert recorder.stats().flushed == 1
 
 

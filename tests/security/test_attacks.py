@@ -23,7 +23,7 @@ from presence_middleware import (
 )
 from presence_middleware.connections import ServerClock, clients
 from presence_middleware.connections.health import RedisHealth
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.stores import sorted_set
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
@@ -151,7 +151,9 @@ def test_in_an_outage_no_reader_waits_for_the_write(
     recorder.health.failed("")
     senders: list[threading.Thread] = []  # the recorder's own thread may well be among them
     monkeypatch.setattr(
-        recorder._driver, "run", lambda *_: senders.append(threading.current_thread())
+        recorder.backend.writing_driver,
+        "run",
+        lambda *_: senders.append(threading.current_thread()),
     )
     visit.flush()
     assert recorder.stats().recorded == 1
@@ -194,7 +196,7 @@ def test_a_recorder_that_nobody_uses_ends_with_its_thread(valkey: Server, prefix
         recorder = Recorder(settings, client=client)
         WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
         assert recorder.flush()
-        thread, gone = recorder._thread, ref(recorder)
+        thread, gone = recorder.thread, ref(recorder)
         assert thread is not None
         del recorder
         wait_until(lambda: gc.collect() >= 0 and gone() is None)
@@ -210,10 +212,14 @@ def test_an_environ_that_is_served_twice_counts_twice(valkey: Server, prefix: st
     app.recorder.close()
 
 
-def test_switched_off_nothing_waits_to_be_ended(prefix: str) -> None:
+def test_a_disabled_site_collects_no_abandoned_visits(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder(site("redis://h", prefix, enabled=False))
+    abandoned: list[Visit] = []
+    monkeypatch.setattr(recorder, "abandoned", abandoned.append)
     WsgiVisit(recorder, {}).abandon()
-    assert not recorder._abandoned
+    assert not abandoned
 
 
 def test_an_error_in_an_outage_is_said_by_the_log_once(

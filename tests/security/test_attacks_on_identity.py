@@ -143,20 +143,20 @@ def test_repeated_headers_are_joined_in_turn() -> None:
 def test_who_logs_in_during_a_slow_request_was_no_guest(valkey: Server, prefix: str) -> None:
     clock = Clock()
     settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
-    recorder = Recorder(settings, clock=clock)
+    recorder = Recorder(settings, clock=clock, background=False)
     visit = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.7"})
     clock.now += 2.5
-    recorder._refresh_open()
+    recorder.run_once()
     assert recorder.stats().recorded == 0
     visit.identify("ann")
-    recorder._refresh_open()
+    recorder.run_once()
     visit.end()
     assert recorder.flush()
     assert Presence(settings, clock=clock).counts() == {"user": 1, "guest": 0, "bot": 0}
 
     guest = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.8"})
     clock.now += 6
-    recorder._refresh_open()
+    recorder.run_once()
     assert recorder.flush()
     assert Presence(settings, clock=clock).count("guest") == 1, "nobody waits for ever"
     guest.end()

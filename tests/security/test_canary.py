@@ -37,8 +37,7 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.recorder import Recorder, Visit, recorder_for
-from presence_middleware.recorder.recorder import live
-from presence_middleware.recorder.registry import _shared
+from presence_middleware.recorder.recorder import live_recorders, shared_recorder
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
@@ -302,7 +301,7 @@ def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Itera
     yield make
     for settings in made:
         recorder_for(settings).close()
-    _shared.cache_clear()
+    shared_recorder.cache_clear()
 
 
 class Left:
@@ -313,8 +312,8 @@ class Left:
         self._shown: list[str] = []
         self.recorder = recorder_for(settings)
         self.recorder.background = False  # its thread sleeps: all waits until we have looked
-        for other in set(live) - {self.recorder}:
-            other.begin()  # what it wrote for another test is no matter
+        for other in set(live_recorders) - {self.recorder}:
+            other.reset()  # drop the sightings of other tests
         self.identities = [ask(settings, request, self._inside) for request in requests]
         self.waiting = found(texts_of(*buffers_of_this_process(self.recorder)))
         """In memory, before anything is written."""

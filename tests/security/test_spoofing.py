@@ -34,7 +34,7 @@ from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 from presence_middleware import Presence, Settings
 from presence_middleware.identity import sessions
 from presence_middleware.recorder import recorder_for
-from presence_middleware.recorder.registry import _shared
+from presence_middleware.recorder.recorder import shared_recorder
 from presence_middleware.stores import STORES
 from tests.support.asking import Request, ask_asgi, ask_wsgi, ids
 from tests.support.backends import Server
@@ -449,7 +449,7 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered_from_another_test() -> Iterator[None]:
     yield
-    _shared.cache_clear()
+    shared_recorder.cache_clear()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.connections import clock as server_clock
-from presence_middleware.recorder import Recorder, writer
+from presence_middleware.recorder import Recorder, upkeep
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.host import Host
@@ -115,7 +115,7 @@ def jumping_site(server: Server, kept_in: str) -> Iterator[Site]:
 def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens every ten, and every thirty, seconds happens at once."""
     monkeypatch.setattr(server_clock, "TRUSTED", 0.2)
-    monkeypatch.setattr(writer, "CLEAN_EVERY", 0.2)
+    monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0.2)
 
 
 def test_hosts_whose_clocks_are_hours_apart_agree(

@@ -146,10 +146,10 @@ def test_who_scrapes_while_another_reads_does_not_wait(recorder: Recorder, place
     scraped(collector)
     with hung(place):
         wait_until(lambda: scraped(collector)["presence_up", ""] == 0)
-        wait_until(lambda: time.monotonic() > collector._read_at)
+        wait_until(lambda: time.monotonic() > collector.next_read)
         other = threading.Thread(target=scraped, args=[collector])
         other.start()
-        wait_until(lambda: time.monotonic() < collector._read_at)
+        wait_until(lambda: time.monotonic() < collector.next_read)
         begins = time.monotonic()
         scraped(collector)
         assert other.is_alive()

@@ -1,6 +1,5 @@
 """Servers that start, replace and end processes; forks, event loops, and where no thread runs."""
 
-import math
 import re
 import signal
 import subprocess
@@ -19,6 +18,7 @@ import trio
 from presence_middleware import AsyncPresence, Presence, Settings, SettingsError, asgi
 from presence_middleware.connections import health
 from presence_middleware.recorder import Recorder, thread
+from presence_middleware.recorder import recorder as recorder_module
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.servers import (
@@ -317,18 +317,25 @@ def test_without_threads_one_request_in_a_while_waits_for_an_outage(
 # A thread that is dead, or stuck
 
 
+@pytest.fixture
+def always_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each visit wakes the thread, as if a second lay between two."""
+    monkeypatch.setattr(recorder_module, "WAKE_AGAIN", 0.0)
+
+
+@pytest.mark.usefixtures("always_wakes")
 def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str) -> None:
     recorder = Recorder(settings_of(valkey, prefix, "0.05s"))
     visit(recorder, "bob")
-    assert recorder._thread is not None
-    recorder._thread.stop(10)
-    recorder._wake_after = -math.inf  # as after a second
+    assert recorder.thread is not None
+    recorder.thread.stop(10)
     visit(recorder, "alice")
     wait_until(lambda: recorder.stats().flushed == 2)
     recorder.close()
 
 
-def test_a_stuck_write_is_said_once_each_time_and_holds_up_nobody(
+@pytest.mark.usefixtures("always_wakes")
+def test_a_stuck_write_is_logged_once_each_time_and_delays_no_request(
     own_server: Server,
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -345,7 +352,6 @@ def test_a_stuck_write_is_said_once_each_time_and_holds_up_nobody(
 
         def is_said(stuck: int = stuck) -> bool:
             nonlocal slowest
-            recorder._wake_after = -math.inf  # as after a second
             began = time.monotonic()
             visit(recorder, "bob")
             slowest = max(slowest, time.monotonic() - began)
@@ -363,7 +369,8 @@ def test_a_stuck_write_is_said_once_each_time_and_holds_up_nobody(
     client.close()
 
 
-def test_a_long_interval_is_nothing_stuck(
+@pytest.mark.usefixtures("always_wakes")
+def test_a_long_interval_is_not_logged_as_stuck(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(health, "STUCK_SECONDS", 0.0)
@@ -371,7 +378,6 @@ def test_a_long_interval_is_nothing_stuck(
     visit(recorder, "first")
     wait_until(lambda: recorder.stats().flushed == 1)
     for name in ("bob", "alice"):
-        recorder._wake_after = -math.inf
         visit(recorder, name)
     recorder.close()
     assert not caplog.messages

@@ -35,10 +35,10 @@ def fork() -> int:
 
 def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
     """Has a child run something, forked while its parent writes."""
-    if IS_BARE and recorder._thread:  # such a fork allows no other thread, but there was one
-        recorder._thread.stop(0)
-        recorder._thread.join()
-    with recorder._flushing, recorder._buffer._lock:
+    if IS_BARE and recorder.thread:  # such a fork allows no other thread, but there was one
+        recorder.thread.stop(0)
+        recorder.thread.join()
+    with recorder.write_lock, recorder.buffer.lock:
         pid = fork()
         if pid == 0:
             signal.alarm(10)

@@ -188,18 +188,32 @@ def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_p
 def test_the_demo_says_when_its_port_is_taken(demo: Demo) -> None:
     second = presence("demo", f"--port={demo.port}", XDG_STATE_HOME="/nowhere")
     assert second.returncode == 2
-    assert "--port takes another" in second.stderr
+    assert "pass another --port" in second.stderr
 
 
 def test_the_demo_says_so_when_redis_cannot_answer(tmp_path: Path) -> None:
     """A page of a site decides what to show; this one shows the reason."""
-    from presence_middleware.demo.site import site as demo_site
+    from presence_middleware.demo.app import app as demo_app
     from presence_middleware.wsgi import PresenceMiddleware
 
-    app = PresenceMiddleware(demo_site, settings=Settings(redis_url=f"unix://{tmp_path}/none"))  # type: ignore[arg-type]
+    app = PresenceMiddleware(demo_app, settings=Settings(redis_url=f"unix://{tmp_path}/none"))  # type: ignore[arg-type]
     transport = httpx.WSGITransport(app=app)
     with httpx.Client(transport=transport, base_url="http://demo") as client:
         answer = client.get("/")
         assert answer.status_code == 200
-        assert "Nobody knows who is online" in answer.text
+        assert "The number online is unknown" in answer.text
+    app.recorder.close()
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_the_demo_lists_users_from_a_store_without_times(store: str, prefix: str) -> None:
+    from presence_middleware.demo.app import app as demo_app
+    from presence_middleware.wsgi import PresenceMiddleware
+
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", store=store)
+    app = PresenceMiddleware(demo_app, settings=settings)
+    transport = httpx.WSGITransport(app=app)
+    with httpx.Client(transport=transport, base_url="http://demo") as client:
+        client.cookies.set("demo-name", "ann")
+        assert "user ann, 0s ago" in client.get("/").text
     app.recorder.close()

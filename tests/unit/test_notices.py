@@ -1,7 +1,7 @@
 """The mistakes of a site's first hour: each is said once and by name, and only when it is one."""
 
+import gc
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -9,14 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import redis
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.setup_hints import LOOKED_AT, UNREAD, USERLESS, SetupHints
-from presence_middleware.recorder.shared_ids import REMEMBERED, SHARED_BY
+from presence_middleware.recorder.setup_hints import (
+    INSPECTED_REQUESTS,
+    REMEMBERED_VISITS,
+    SHARED_BY,
+    UNREAD_SESSIONS,
+    USERLESS_SIGHTINGS,
+    SetupHints,
+)
 from presence_middleware.request import AsgiRequest, Request, WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import opened
@@ -122,22 +129,24 @@ def test_a_session_that_nothing_reads_is_said_once_with_what_reads_it(
     cookie: str, advice: str, view: Make, site: Open
 ) -> None:
     one = site()
-    one.ask(view(cookie=f"a=1; {cookie}={VALUE}"), times=UNREAD - 1)
+    one.ask(view(cookie=f"a=1; {cookie}={VALUE}"), times=UNREAD_SESSIONS - 1)
     assert one.said == []
     one.ask(view(cookie=f"{cookie}={VALUE}"))
     (notice,) = one.said
-    assert notice.startswith(f"presence: cookie {cookie} arrives, no user was found")
+    assert notice.startswith(
+        f"requests carry the cookie {cookie}, which no rule of PRESENCE_IDENTITY reads"
+    )
     assert advice in notice
     assert VALUE not in notice
-    one.ask(view(cookie=f"{cookie}={VALUE}"), times=USERLESS - UNREAD - 1)
+    one.ask(view(cookie=f"{cookie}={VALUE}"), times=USERLESS_SIGHTINGS - UNREAD_SESSIONS - 1)
     assert one.said == [notice]
 
 
 def test_each_session_is_said(site: Open) -> None:
     one = site()
     names = {name for name, _ in SESSIONS}
-    one.ask(over_wsgi(cookie="; ".join(f"{name}={VALUE}" for name in names)), times=UNREAD)
-    assert {notice.split()[2] for notice in one.said} == names
+    one.ask(over_wsgi(cookie="; ".join(f"{name}={VALUE}" for name in names)), times=UNREAD_SESSIONS)
+    assert {notice.split()[4].strip(",") for notice in one.said} == names
     assert len(one.said) == len(names)
 
 
@@ -169,14 +178,14 @@ def test_a_session_that_is_read_or_of_another_is_not_said(
     identity: str, cookie: str, view: Make, site: Open
 ) -> None:
     one = site(identity)
-    one.ask(view(cookie=f"{cookie}={VALUE}"), times=USERLESS - 1)
+    one.ask(view(cookie=f"{cookie}={VALUE}"), times=USERLESS_SIGHTINGS - 1)
     assert one.said == []
 
 
 @BOTH
 def test_the_value_of_a_cookie_is_no_session(view: Make, site: Open) -> None:
     one = site()
-    one.ask(view(cookie="a=sessionid; b=session=1; auth_tkt; c"), times=USERLESS - 1)
+    one.ask(view(cookie="a=sessionid; b=session=1; auth_tkt; c"), times=USERLESS_SIGHTINGS - 1)
     assert one.said == []
 
 
@@ -193,9 +202,9 @@ def test_a_source_of_another_framework_does_not_read_it(
     identity: str, source: str, site: Open
 ) -> None:
     one = site(identity)
-    one.ask(over_wsgi(cookie=f"{source}={VALUE}"), times=UNREAD)
+    one.ask(over_wsgi(cookie=f"{source}={VALUE}"), times=UNREAD_SESSIONS)
     (notice,) = one.said
-    assert f"cookie {source} arrives" in notice
+    assert f"requests carry the cookie {source}, " in notice
 
 
 @BOTH
@@ -204,7 +213,7 @@ def test_a_session_is_not_said_where_users_are_found(identity: str, view: Make, 
     one = site(identity)
     one.ask(view(cookie=f"session={VALUE}", user="ann"))
     assert one.said == []
-    one.ask(view(cookie=f"session={VALUE}"), times=5 * USERLESS)
+    one.ask(view(cookie=f"session={VALUE}"), times=5 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
@@ -213,40 +222,40 @@ def test_a_session_is_not_said_where_users_are_found(identity: str, view: Make, 
 
 def test_no_user_among_many_visits_is_said_once(site: Open) -> None:
     one = site()
-    one.ask(over_wsgi(), times=USERLESS - 1)
+    one.ask(over_wsgi(), times=USERLESS_SIGHTINGS - 1)
     assert one.said == []
     one.ask(over_wsgi())
     (notice,) = one.said
-    assert notice.startswith(f"presence: no user among {USERLESS} visits")
-    one.ask(over_wsgi(), times=3 * USERLESS)
+    assert notice.startswith(f"no user among {USERLESS_SIGHTINGS} visits")
+    one.ask(over_wsgi(), times=3 * USERLESS_SIGHTINGS)
     assert one.said == [notice]
 
 
 def test_the_kinds_of_logins_are_named_and_no_others(site: Open) -> None:
     one = site("staff=header:X-Staff, member=auth, other=cookie:sid, guest=visitor")
-    one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=USERLESS)
+    one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=USERLESS_SIGHTINGS)
     (notice,) = one.said
-    assert notice.startswith("presence: no member nor staff among")
+    assert notice.startswith("no member or staff among")
 
 
 def test_bots_alone_are_no_sign_that_nobody_can_log_in(site: Open) -> None:
     one = site()
-    one.ask(over_wsgi(user_agent="curl/8"), times=2 * USERLESS)
+    one.ask(over_wsgi(user_agent="curl/8"), times=2 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
 def test_a_secret_that_verifies_nothing_is_asked_for(site: Open) -> None:
     one = site("user=flask-session:user, guest=visitor", session_secret=["another one"])
-    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=USERLESS)
+    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=USERLESS_SIGHTINGS)
     (notice,) = one.said
-    assert notice.endswith("is PRESENCE_SESSION_SECRET that of the framework?")
+    assert notice.endswith("check that PRESENCE_SESSION_SECRET is the secret of the framework")
 
 
 def test_a_proxy_that_is_not_among_the_named_is_said(site: Open) -> None:
     one = site(trusted_proxies="192.168.0.0/16")
     one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"))
     (notice,) = one.said
-    assert "a proxy, which PRESENCE_TRUSTED_PROXIES does not name" in notice
+    assert "a proxy that PRESENCE_TRUSTED_PROXIES does not name" in notice
 
 
 def test_where_django_tells_of_its_users_its_session_is_no_mistake(
@@ -254,13 +263,13 @@ def test_where_django_tells_of_its_users_its_session_is_no_mistake(
 ) -> None:
     monkeypatch.setitem(sys.modules, "presence_middleware.django", sys)
     one = site()
-    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD)
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS)
     assert one.said == []
 
 
 def test_a_token_that_nothing_reads_is_said(site: Open) -> None:
     one = site()
-    one.ask(over_wsgi(authorization=f"Bearer {VALUE}"), times=UNREAD)
+    one.ask(over_wsgi(authorization=f"Bearer {VALUE}"), times=UNREAD_SESSIONS)
     (notice,) = one.said
     assert "user=bearer:sub with PRESENCE_SESSION_SECRET" in notice
     assert VALUE not in notice
@@ -281,7 +290,7 @@ def test_no_cookie_takes_long_to_look_at(cookie: str, site: Open) -> None:
 @pytest.mark.parametrize("identity", ["guest=visitor", "user=cookie:sid", "a=ip, b=user-agent"])
 def test_no_user_is_said_to_be_missing_where_none_can_log_in(identity: str, site: Open) -> None:
     one = site(identity)
-    one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=2 * USERLESS)
+    one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=2 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
@@ -307,22 +316,22 @@ def by_a_handler(one: Site) -> None:
 
 
 @pytest.mark.parametrize("found", [by_server, by_header, by_a_layer, by_a_handler])
-@pytest.mark.parametrize("before", [0, USERLESS // 2, USERLESS - 1])
+@pytest.mark.parametrize("before", [0, USERLESS_SIGHTINGS // 2, USERLESS_SIGHTINGS - 1])
 def test_one_user_ever_is_enough(found: Callable[[Site], None], before: int, site: Open) -> None:
     one = site("user=auth, user=header:X-User, guest=visitor")
     one.ask(over_wsgi(cookie=f"session={VALUE}"), times=before)
     found(one)
-    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=5 * USERLESS)
+    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=5 * USERLESS_SIGHTINGS)
     assert one.said == []
     assert one.presence.is_online("ann")
-    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=5 * USERLESS)
+    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=5 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
 def test_whom_a_handler_identifies_is_a_user_of_a_chain_without_auth(site: Open) -> None:
     one = site("member=session:user, guest=visitor")
     by_a_handler(one)
-    one.ask(over_wsgi(), times=2 * USERLESS)
+    one.ask(over_wsgi(), times=2 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
@@ -353,7 +362,7 @@ def test_a_proxy_that_nobody_names_is_said_once(
     assert one.said == []
     one.ask(view(peer, **header))
     (notice,) = one.said
-    assert "a proxy, which PRESENCE_TRUSTED_PROXIES does not name" in notice
+    assert "a proxy that PRESENCE_TRUSTED_PROXIES does not name" in notice
     assert "198.51" not in notice
     one.ask(view(peer, **header), times=10)
     assert one.said == [notice]
@@ -392,7 +401,7 @@ def test_what_is_no_proxy_or_no_matter_is_not_said(
 ) -> None:
     others = dict(settings)
     one = site(others.pop("identity", DEFAULT), **others)
-    one.ask(view(peer, cookie="sid=1", **header), times=USERLESS - 1)
+    one.ask(view(peer, cookie="sid=1", **header), times=USERLESS_SIGHTINGS - 1)
     assert one.said == []
 
 
@@ -428,7 +437,7 @@ def test_a_server_that_may_evict_keys_is_said_once(small: Server, site: Open) ->
     one = site(redis_url=small.url)
     one.ask(over_wsgi())
     (notice,) = one.said
-    assert notice == f"presence: {EVICTS} (allkeys-lru): maxmemory-policy noeviction"
+    assert notice == f"{EVICTS} (allkeys-lru): set maxmemory-policy noeviction"
     one.ask(over_wsgi())
     assert one.said == [notice]
 
@@ -487,13 +496,13 @@ def test_a_kind_that_has_all_its_members_is_said_once_each(site: Open) -> None:
     assert one.said == []
     one.ask(over_wsgi(user=VALUE))
     (users,) = one.said
-    assert users.startswith("presence: no room for more of kind user")
+    assert users.startswith("kind user is full")
     for number in range(5):
         one.ask(over_wsgi(user=f"{VALUE}{number}"))
         assert one.said == [users]
     one.ask(*(over_wsgi(x_staff=f"{VALUE}{number}") for number in range(3)))
     _, staff = one.said
-    assert staff.startswith("presence: no room for more of kind staff")
+    assert staff.startswith("kind staff is full")
     assert VALUE not in users + staff
 
 
@@ -506,7 +515,7 @@ def test_an_address_with_too_many_guests_is_said_once(site: Open) -> None:
     one.ask(over_wsgi(user_agent=f"{VALUE} 100"))
     (notice,) = one.said
     assert notice == (
-        "presence: more than 100 new guests from one address: the rest is not recorded. If the "
+        "more than 100 new guests from one address: the rest is not recorded. If the "
         "address is a proxy, add it to PRESENCE_TRUSTED_PROXIES"
     )
     for number in range(200):
@@ -523,7 +532,7 @@ def test_a_network_of_ipv6_with_too_many_guests_is_said_once(site: Open) -> None
         one.ask(over_wsgi(f"2001:4860:1:{number:x}::1"))
     (notice,) = one.said
     assert notice == (
-        "presence: more than 2000 new guests from one /48 of IPv6: the rest is not recorded. If "
+        "more than 2000 new guests from one /48 of IPv6: the rest is not recorded. If "
         "its addresses are proxies, add them to PRESENCE_TRUSTED_PROXIES"
     )
 
@@ -545,7 +554,7 @@ def test_a_proxy_that_sends_no_header_is_said_with_the_line_that_it_lacks(
     for number in range(100, 150):
         one.ask(view(peer, user_agent=f"{VALUE} {number}"))
     (notice,) = one.said
-    assert "no X-Forwarded-For" in notice
+    assert "without X-Forwarded-For" in notice
     assert "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;" in notice
     assert "PRESENCE_TRUSTED_PROXIES" in notice
     assert VALUE not in notice
@@ -594,7 +603,7 @@ def test_an_id_that_everybody_has_is_said_once(view: Make, site: Open) -> None:
     assert one.said == []
     one.ask(*visitors(view, SHARED_BY + 1, user="user"))
     (notice,) = one.said
-    assert notice.startswith("presence: more than 50 addresses have the same id of kind user")
+    assert notice.startswith("more than 50 addresses have the same id of kind user")
     assert "PRESENCE_IDENTITY" in notice
     assert "user=cookie:NAME" in notice
     one.ask(*visitors(view, 3 * SHARED_BY, user="user"))
@@ -616,7 +625,7 @@ def test_an_id_that_everybody_has_is_found_in_the_requests_of_later(site: Open) 
     """Past the first requests of a process, one a second is looked at."""
     clock = Clock()
     one = site(clock=clock)
-    one.ask(over_wsgi(user="user"), times=LOOKED_AT)
+    one.ask(over_wsgi(user="user"), times=INSPECTED_REQUESTS)
     for request in visitors(over_wsgi, 2 * SHARED_BY, user="user"):
         clock.now += 1
         one.ask(request)
@@ -661,8 +670,15 @@ def test_guests_who_share_an_id_are_not_said(site: Open) -> None:
 
 def test_few_visits_are_remembered_to_look_for_an_id_that_everybody_has(site: Open) -> None:
     one = site()
-    one.ask(*visitors(over_wsgi, LOOKED_AT, user="user"))
-    assert len(one.recorder._hints._shared_ids._visits) <= REMEMBERED
+    visits = []
+    for request in visitors(over_wsgi, INSPECTED_REQUESTS, user="user"):
+        visit = opened(one.recorder, request)
+        visit.end()
+        visits.append(ref(visit))
+    del visit
+    gc.collect()
+    remembered = [visit for visit in visits if visit() is not None]
+    assert 0 < len(remembered) <= REMEMBERED_VISITS
 
 
 def test_a_request_that_cannot_be_read_is_said_once(site: Open) -> None:
@@ -683,10 +699,10 @@ def test_all_that_is_wrong_at_once_names_no_client(
     one = site(redis_url=small.url, max_members=1)
     secret = {"x_forwarded_for": "203.0.113.77", "authorization": f"Basic {VALUE}"}
     cookies = "; ".join(f"{name}={VALUE}" for name, _ in SESSIONS)
-    for number in range(USERLESS):
+    for number in range(USERLESS_SIGHTINGS):
         agent = f"{VALUE} {number}"
         one.ask(over_wsgi("10.1.2.3", cookie=cookies, user_agent=agent, **secret))
-    for number in range(USERLESS + 1):
+    for number in range(USERLESS_SIGHTINGS + 1):
         one.ask(over_asgi(PUBLIC, cookie=cookies, user_agent=f"{VALUE} {number}"))
     assert len(one.said) == 4 + 1 + 1 + 1 + 1 + 1, one.said
     assert len(set(one.said)) == len(one.said)
@@ -705,7 +721,7 @@ def test_a_process_says_it_once_however_many_apps_are_wrapped(
     apps = [wsgi.PresenceMiddleware(app, settings=settings) for _ in range(3)]
     recorder = apps[0].recorder
     assert asgi.PresenceMiddleware(app, settings=settings).recorder is recorder
-    for _ in range(UNREAD):
+    for _ in range(UNREAD_SESSIONS):
         for one in apps:
             one({"HTTP_COOKIE": f"sessionid={VALUE}", "REMOTE_ADDR": PUBLIC}, app)
     wait_until(lambda: caplog.records)  # its own thread says it
@@ -719,7 +735,7 @@ def test_a_process_says_it_once_however_many_apps_are_wrapped(
 
 def test_a_site_in_order_hears_nothing(site: Open) -> None:
     one = site(trusted_proxies="10.0.0.0/8", exclude="/healthz")
-    for number in range(2 * USERLESS):
+    for number in range(2 * USERLESS_SIGHTINGS):
         user = "ann" if number % 10 == 0 else None
         forwarded = f"198.51.100.{number}"
         cookie = f"session={VALUE}; csrftoken={VALUE}"
@@ -734,10 +750,10 @@ def test_looking_costs_nothing_later(site: Open, monkeypatch: pytest.MonkeyPatch
 
     clock = Clock()
     one = site(clock=clock)
-    really, looks = one.recorder._hints.look, list[float]()
-    monkeypatch.setattr(one.recorder._hints, "look", look)
-    one.ask(over_wsgi(user="ann"), times=3 * LOOKED_AT)
-    assert LOOKED_AT <= len(looks) <= LOOKED_AT + 1
+    really, looks = one.recorder.hints.look, list[float]()
+    monkeypatch.setattr(one.recorder.hints, "look", look)
+    one.ask(over_wsgi(user="ann"), times=3 * INSPECTED_REQUESTS)
+    assert INSPECTED_REQUESTS <= len(looks) <= INSPECTED_REQUESTS + 1
     for second in range(1, 4):
         del looks[:]
         clock.now += 0.5
@@ -751,7 +767,7 @@ def test_looking_costs_nothing_later(site: Open, monkeypatch: pytest.MonkeyPatch
 def test_what_comes_later_is_still_found(site: Open) -> None:
     clock = Clock()
     one = site(clock=clock)
-    one.ask(over_wsgi(), times=2 * LOOKED_AT)
+    one.ask(over_wsgi(), times=2 * INSPECTED_REQUESTS)
     said = one.said
     one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"))
     assert one.said == said
@@ -764,17 +780,16 @@ def test_requests_that_are_no_visit_are_not_looked_at(site: Open) -> None:
     one = site(identity="user=header:X-User, guest=visitor")
     environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "198.51.100.7"}
     environ |= {"HTTP_COOKIE": f"session={VALUE}"}
-    one.ask(WsgiRequest({**environ, "PATH_INFO": "/healthz"}), times=2 * USERLESS)
-    one.ask(WsgiRequest({**environ, "HTTP_PRESENCE": "passive"}), times=2 * USERLESS)
+    one.ask(WsgiRequest({**environ, "PATH_INFO": "/healthz"}), times=2 * USERLESS_SIGHTINGS)
+    one.ask(WsgiRequest({**environ, "HTTP_PRESENCE": "passive"}), times=2 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
 def test_a_child_goes_on_without_saying_it_again(site: Open) -> None:
     one = site()
-    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD)
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS)
     assert len(one.said) == 1
-    one.recorder.begin()  # what a fork's child does
+    one.recorder.reset()  # as a fork's child does
     one.recorder.background = False
-    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD)
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS)
     assert len(one.said) == 1
-    assert one.recorder._pid == os.getpid()

@@ -1,7 +1,7 @@
-"""The demo's site: a plain WSGI app that says who is online, by the visit and the reader alone.
+"""A plain WSGI app that shows who is online. It uses nothing but its visit and its reader.
 
-`/` is the page, or lines of text for curl and its like; `/online.json` what the page shows;
-`POST /login` takes a name and `POST /logout` forgets it: a stand-in for a site's own accounts.
+`/` is a page, or lines of text for clients such as curl. `/online.json` holds the data of the page.
+`POST /login` takes a name and `POST /logout` removes it, in place of a site's real accounts.
 """
 
 import json
@@ -14,16 +14,19 @@ from urllib.parse import parse_qs, quote, unquote
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..errors import PresenceError
+from ..stores import Sighting
 
 COOKIE = "demo-name"
 PAGE = files(__package__).joinpath("page.html").read_bytes()
-LONGEST_FORM = 1000  # bytes
+MAX_FORM_BYTES = 1000
+MAX_NAME_CHARACTERS = 40
+LISTED = 50  # ids of each kind
 
 Response = tuple[str, list[tuple[str, str]], bytes]
 
 
-def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-    """The app. A name in the cookie is who the visitor is."""
+def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    """Serve a request. The cookie contains the name of a user who is logged in."""
     environ["presence_middleware.visit"].identify(_name(environ))
     route = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
     status, headers, body = ROUTES.get(route, _not_found)(environ)
@@ -43,9 +46,9 @@ def _json(environ: WSGIEnvironment) -> Response:
 
 
 def _login(environ: WSGIEnvironment) -> Response:
-    length = min(int(environ.get("CONTENT_LENGTH") or 0), LONGEST_FORM)
+    length = min(int(environ.get("CONTENT_LENGTH") or 0), MAX_FORM_BYTES)
     form = parse_qs(environ["wsgi.input"].read(length).decode(errors="replace"))
-    name = form.get("name", [""])[0].strip()[:40]
+    name = form.get("name", [""])[0].strip()[:MAX_NAME_CHARACTERS]
     return _redirect(f"{COOKIE}={quote(name)}; Path=/; HttpOnly; SameSite=Lax")
 
 
@@ -80,12 +83,15 @@ def _name(environ: WSGIEnvironment) -> str:
 
 
 def _online(environ: WSGIEnvironment) -> dict[str, Any]:
-    """What the page shows, with the reason instead when Redis cannot answer."""
+    """Return the data of the page, or an error if Redis does not answer."""
     reader, visit = environ["presence_middleware.presence"], environ["presence_middleware.visit"]
     try:
         counts = reader.counts()
-        named = [kind for kind in counts if kind != "bot"]  # bots are a number without names
-        online = {kind: [_shown(s) for s in reader.online(kind, limit=50)] for kind in named}
+        online = {
+            kind: [_as_json(sighting) for sighting in reader.online(kind, limit=LISTED)]
+            for kind in counts
+            if kind != "bot"  # bots are counted, but not listed
+        }
     except PresenceError as error:
         return {"error": str(error)}
     you = visit.identity
@@ -97,18 +103,20 @@ def _online(environ: WSGIEnvironment) -> dict[str, Any]:
     }
 
 
-def _shown(sighting: Any) -> dict[str, Any]:
-    age = (datetime.now(UTC) - sighting.last_seen).total_seconds()
+def _as_json(sighting: Sighting) -> dict[str, Any]:
+    age = 0.0  # minute sets store no times
+    if sighting.last_seen is not None:
+        age = (datetime.now(UTC) - sighting.last_seen).total_seconds()
     return {"id": sighting.id, "seconds": max(0, round(age))}
 
 
 def _as_text(state: dict[str, Any]) -> bytes:
     if "error" in state:
-        return f"Nobody knows who is online: {state['error']}\n".encode()
+        return f"The number online is unknown: {state['error']}\n".encode()
     counts = state["counts"].items()
-    lines = [f"{count} {kind}{'s' * (count != 1)} online" for kind, count in counts]
+    lines = [f"{count} {kind if count == 1 else kind + 's'} online" for kind, count in counts]
     for kind, online in state["online"].items():
-        lines += [f"  {kind} {someone['id']}, {someone['seconds']}s ago" for someone in online]
+        lines += [f"  {kind} {shown['id']}, {shown['seconds']}s ago" for shown in online]
     you = state["you"]
     lines.append(f"you are {you['kind']} {you['id']}, answered by worker {state['worker']}")
     return ("\n".join(lines) + "\n").encode()
