@@ -273,6 +273,7 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
         parent.setattr(FlushThread, "start", lambda _: None)
         parent.setattr(FlushThread, "is_alive", lambda _: True)
         visit(recorder, "parent")
+        assert recorder.write_lock.acquire()  # a write of the parent was under way
     visit(recorder, "early")
     assert recorder.stats().pending == 2
     clock.now += 1.001
