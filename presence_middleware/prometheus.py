@@ -36,7 +36,7 @@ class PresenceCollector(Collector):
     """
 
     def __init__(self, recorder: Recorder | None = None, *, client: Any = None) -> None:
-        """Create a collector for `recorder`, by default the one of the environment's settings.
+        """Create a collector for `recorder`, by default that of the environment's settings.
 
         Pass `middleware.recorder` if the middleware has settings of its own. `client` is a
         synchronous `redis.Redis` to read with; by default, the recorder's connections are used.

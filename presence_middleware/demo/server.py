@@ -38,7 +38,7 @@ class Demo(BaseApplication):  # type: ignore[misc]
 def serve(host: str, port: int) -> None:
     """Serve the demo site until Ctrl-C.
 
-    `host` and `port` are those to listen on. Settings come from the environment; an embedded
+    Listen on `host` and `port`. Settings come from the environment; an embedded
     server is the default. Raises `PresenceError` if the port is taken, and `SettingsError` for
     invalid settings.
     """

@@ -1,6 +1,6 @@
 """The identities that this process saw lately, and which of them wait to be written.
 
-The buffer is bounded. Every sighting is in exactly one of its counters:
+The buffer is bounded. Each sighting is counted once:
 recorded = coalesced + flushed + pending + dropped.
 """
 
@@ -27,7 +27,7 @@ had brought too many guests.
 
 
 class Entry:
-    """One identity that this process saw: idle, waiting to be written, or being written."""
+    """An identity that this process saw: idle, waiting to be written, or being written."""
 
     __slots__ = ("arrival", "id", "is_in_flight", "is_waiting", "last_seen", "shard", "who")
 
@@ -49,11 +49,11 @@ class PendingDeparture(NamedTuple):
     stamp: float
     """The time of the call, by the recorder's clock."""
     erase: bool
-    """Whether the id is erased, and not only taken offline."""
+    """True to erase the id, False to take it offline only."""
 
 
 class Buffer:
-    """Sightings and departures that wait for Redis, at most one of each per identity."""
+    """Sightings and departures that wait for Redis, each identity at most once."""
 
     def __init__(self, limit: int, sightings: Sightings = []) -> None:  # noqa: B006 - only read
         """Create a buffer that already holds `sightings`.
@@ -94,7 +94,7 @@ class Buffer:
         return self.dropped["expired"] + self.dropped["full"]
 
     def counters(self) -> dict[str, Any]:
-        """Return all counters of one moment, so that they add up."""
+        """Return all counters at the same moment, so that they add up."""
         with self.lock:
             return {
                 "recorded": self.recorded,
@@ -157,7 +157,7 @@ class Buffer:
     def add_departure(self, who: Who, stamp: float, *, erase: bool) -> None:
         """Add a departure that was asked for at `stamp`, by the recorder's clock.
 
-        A later departure of the same identity replaces the earlier, but an erasure stays one. At
+        A later departure of the same identity replaces the earlier, but never cancels an erasure. At
         the limit, departures of other identities are ignored.
         """
         with self.lock:
@@ -182,7 +182,7 @@ class Buffer:
     def take(self, limit: int) -> list[Entry]:
         """Take out up to `limit` waiting entries, oldest first.
 
-        The caller must call `mark_written` for those that Redis answered, then `restore`.
+        The caller must call `mark_written` for the entries that Redis answered, then `restore`.
         """
         with self.lock:
             taken, self._waiting = self._waiting[:limit], self._waiting[limit:]

@@ -44,15 +44,15 @@ _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and fo
 
 @dataclass(frozen=True)
 class Stats:
-    """The counters of one process since it began.
+    """The counters of a process since it began.
 
     recorded = coalesced + flushed + pending + dropped.
     """
 
     recorded: int
-    """Sightings, one for each visit, and more for connections that stay open."""
+    """Sightings: each visit is a sighting, and an open connection repeats it."""
     coalesced: int
-    """Sightings that were merged with one of the same identity that waited."""
+    """Sightings that were merged into a waiting sighting of the same identity."""
     flushed: int
     """Sightings that were written."""
     pending: int
@@ -60,7 +60,7 @@ class Stats:
     dropped: dict[Reason, int]
     """Sightings that were dropped, by reason."""
     flushes: int
-    """Attempts to write, including those that failed."""
+    """Attempts to write, including failed attempts."""
     flush_seconds: float
     """The duration of these attempts in total."""
     last_error: str | None
@@ -72,7 +72,7 @@ class Stats:
 class Recorder:
     """Records visits. Nothing here raises towards a request, and nothing on its path does I/O.
 
-    There is one exception: where threads cannot run, one request per interval writes.
+    The exception: where threads cannot run, a single request per interval writes.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Recorder:
         """
         self.settings = settings
         self.background = background
-        """Whether sightings are written without a call of `flush` or `run_once`."""
+        """False if only `flush` and `run_once` write, and no thread."""
         self.backend: Backend = backend_for(settings, client, clock)
         self.health = self.backend.health
         self.stamp = self.backend.clock.stamp
@@ -117,7 +117,7 @@ class Recorder:
         """Start with nothing but `sightings` to write, as in a forked child.
 
         The parent process writes its own sightings. Locks and threads of the parent do not work
-        in the child, so new ones are made.
+        in the child, so the child creates its own.
         """
         self._pid = getpid()
         self.buffer = Buffer(self.settings.max_pending, sightings)
@@ -221,7 +221,7 @@ class Recorder:
             self.reset(self.buffer.waiting())
 
     def _run_once_inline(self) -> None:
-        """Run a round in the thread of a request, in one at a time, then pause like the thread."""
+        """Run a round in the thread of a request, never two at a time, then pause like the thread."""
         if not self._inline.acquire(blocking=False):
             return
         try:
@@ -236,10 +236,10 @@ class Recorder:
             self._inline.release()
 
     def run_once(self) -> float:
-        """Run one round of the thread; return the seconds to pause before the next.
+        """Run a round of the thread; return the seconds to pause before the next.
 
-        A round refreshes open connections, writes what waits, writes again what a server has lost,
-        removes stale data and samples the history. Never raises: an error is logged as an outage.
+        A round refreshes open connections, writes waiting sightings, rewrites lost data, removes
+        stale data and samples the history. Never raises: an error is logged as an outage.
         """
         self._wake_after = -math.inf
         try:
@@ -344,10 +344,10 @@ class Recorder:
         self._write(self.health.is_well)
 
     def read(self, plan: Plan[T]) -> T:
-        """Write what waits and run the plan of a reader, in one round trip if possible.
+        """Write everything that waits and run a reader's plan, in the same round trip if possible.
 
-        Return the result of the plan. Raises what `Driver.run` raises. If the write found an
-        outage, its error is raised at once: a reader never waits twice for one outage.
+        Return the result of the plan. Raises the errors of `Driver.run`. If the write found
+        an outage, its error is raised at once: a reader never waits twice for the same outage.
         """
         attempt = self._write(self.health.is_well, query=plan)
         if attempt.is_answered:
@@ -427,7 +427,7 @@ def recorder_for(
 ) -> Recorder:
     """Return the recorder for `settings`, by default the environment's.
 
-    Equal settings share one recorder per process, however many apps are wrapped. With a `client`
+    Equal settings share a recorder per process, however many apps are wrapped. With a `client`
     or a `clock`, as for `Recorder`, the recorder is new. Raises `SettingsError` like `Recorder`,
     and for invalid settings in the environment.
     """
@@ -447,7 +447,7 @@ def shared_recorder(settings: Settings) -> Recorder:
 def _close_all() -> None:
     """Close all recorders within `FLUSH_SECONDS`.
 
-    Each may use an equal share of the time that is left. Those in an outage come last.
+    Each may use an equal share of the remaining time. Recorders in an outage come last.
     """
     deadline = time.monotonic() + FLUSH_SECONDS
     recorders = sorted(live_recorders, key=lambda recorder: recorder.health.is_outage)

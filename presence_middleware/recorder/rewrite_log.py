@@ -55,7 +55,7 @@ class RewriteLog:
     def find_lost(
         self, driver: Driver, stamp: float, is_well: Callable[[str], bool]
     ) -> list[Store]:
-        """Return the shards that lost data, among those that were not checked lately.
+        """Check the shards that were not checked lately; return the shards that lost data.
 
         `stamp` is the current time by the recorder's clock. A node for which `is_well` returns
         False is not asked now, but as soon as it is well again. Never raises for an outage.

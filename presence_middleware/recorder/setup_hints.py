@@ -94,7 +94,7 @@ class SetupHints:
         self._differing: set[str] = set()
         self._cleaning_failed = self._has_written = False
         self.has_asked_server = False
-        """Whether the server was asked for its eviction policy."""
+        """True once the server was asked for its eviction policy."""
 
     def look(self, request: Request, now: float) -> None:
         """Note the credentials and proxies of a request. `now` is by the recorder's clock."""

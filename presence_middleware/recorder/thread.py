@@ -1,4 +1,4 @@
-"""The daemon thread that writes. Each process has one, which its first visit starts."""
+"""The daemon thread that writes. The first visit of a process starts it."""
 
 import sys
 import threading

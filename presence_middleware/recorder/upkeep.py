@@ -59,7 +59,7 @@ class Cleaner:
 
 
 class Sampler:
-    """Records once a minute how many are online, in one process of the whole site."""
+    """Records once a minute how many are online. Of all processes of a site, a single one does it."""
 
     def __init__(self, backend: Backend, driver: Driver) -> None:
         self._driver, self._clock = driver, backend.clock

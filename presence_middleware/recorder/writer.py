@@ -27,7 +27,7 @@ MayTry = Callable[[str], bool]
 
 @dataclass
 class Attempt:
-    """One attempt to write everything that waits."""
+    """An attempt to write everything that waits."""
 
     deadline: float
     """No round trip starts later, by `time.monotonic()`."""
@@ -37,16 +37,16 @@ class Attempt:
     answer: Any = None
     """The result of the query, or the error that it raised."""
     is_answered: bool = False
-    """Whether the query was run."""
+    """True once the query was run."""
     written: int = 0
     """The number of sightings that Redis answered."""
     is_complete: bool = False
-    """Whether nothing is left to write of what waited when the attempt began."""
+    """True if nothing is left of the sightings and departures that waited at the beginning."""
     failure: Exception | None = None
     """The last error. None also if a place that failed before was not tried again."""
     failed_nodes: set[str] = field(default_factory=set)
     left: dict[Who, float] = field(default_factory=dict)
-    """Users whom Redis refused since they had left, and the arrival of their newest visit."""
+    """Users that Redis refused since they had left, and the arrival of their newest visit."""
 
 
 class Writer:
@@ -66,7 +66,7 @@ class Writer:
         self._proposal = secrets.token_hex(32)
         self._agreed_at, self._agreed_generation = 0.0, -1
         self.is_refused = False
-        """Whether the last failure was a refusal: the server answers, but does not write."""
+        """True if the last failure was a refusal: the server answers, but does not write."""
         self._rewrites = RewriteLog(self._window)
         self.flushes = 0
         """The number of attempts that reached out to Redis."""
@@ -76,8 +76,8 @@ class Writer:
     def write(self, buffer: Buffer, attempt: Attempt) -> None:
         """Write everything that waits in `buffer`, and note the outcome in `attempt`.
 
-        Sightings that failed, or that may not be tried, wait again. Raises nothing but what
-        interrupts the calling thread.
+        Sightings that failed, or that may not be tried, wait again. Raises nothing but an
+        interrupt of the calling thread.
         """
         if not attempt.may_try(""):
             attempt.is_complete = buffer.is_empty
@@ -149,7 +149,7 @@ class Writer:
     def _write_entries(
         self, buffer: Buffer, attempt: Attempt, taken: list[Entry], query: Plan[Any] | None
     ) -> None:
-        """Write entries to their nodes, those that are well first."""
+        """Write entries to their nodes, the healthy nodes first."""
         nodes = self._by_node(taken)
         if len(nodes) != 1:
             query = None  # each node has its own round trip, so no single one comes last
@@ -182,7 +182,7 @@ class Writer:
         shards: dict[Store, list[Entry]],
         query: Plan[Any] | None,
     ) -> None:
-        """Write the shards of a node in one round trip, which also runs the query."""
+        """Write the shards of a node in a round trip that also runs the query."""
         if node in attempt.failed_nodes or not attempt.may_try(node):
             return
         stamp = self._clock.stamp()
@@ -259,7 +259,7 @@ class Writer:
     def _write_departures(
         self, buffer: Buffer, attempt: Attempt, departures: Mapping[Who, PendingDeparture]
     ) -> None:
-        """Take users offline, or erase them, in one round trip per node."""
+        """Take users offline, or erase them, with a single round trip per node."""
         nodes: dict[str, list[Who]] = {}
         for who in departures:
             nodes.setdefault(self.driver.node_of(self._shard_of(who).name), []).append(who)
@@ -289,7 +289,7 @@ class Writer:
         return self._stores[who[0]].shard_for(self._resolver.resolve_id(who[1]) or "")
 
     def _run_at(self, node: str, plans: Sequence[Plan[Any]], attempt: Attempt) -> list[Any] | None:
-        """Run plans on a node in one round trip. Note an outage, and return None for it."""
+        """Run plans on a node in a single round trip. Note an outage, and return None for it."""
         try:
             return self.driver.run(run_all(plans), attempt.deadline)
         except PresenceUnavailable as error:
