@@ -157,8 +157,8 @@ class Buffer:
     def add_departure(self, who: Who, stamp: float, *, erase: bool) -> None:
         """Add a departure that was asked for at `stamp`, by the recorder's clock.
 
-        A later departure of the same identity replaces the earlier, but never cancels an erasure. At
-        the limit, departures of other identities are ignored.
+        A later departure of the same identity replaces the earlier, but never cancels an erasure.
+        At the limit, departures of other identities are ignored.
         """
         with self.lock:
             waiting = self._departures.get(who)

@@ -221,7 +221,7 @@ class Recorder:
             self.reset(self.buffer.waiting())
 
     def _run_once_inline(self) -> None:
-        """Run a round in the thread of a request, never two at a time, then pause like the thread."""
+        """Run a round in the thread of a request, never two at a time. Then pause as usual."""
         if not self._inline.acquire(blocking=False):
             return
         try:

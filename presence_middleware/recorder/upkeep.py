@@ -59,7 +59,7 @@ class Cleaner:
 
 
 class Sampler:
-    """Records once a minute how many are online. Of all processes of a site, a single one does it."""
+    """Records once a minute how many are online, in a single process of the whole site."""
 
     def __init__(self, backend: Backend, driver: Driver) -> None:
         self._driver, self._clock = driver, backend.clock
