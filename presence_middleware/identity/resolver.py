@@ -5,7 +5,6 @@ latest when the request is over, so that a login during the request counts.
 """
 
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -16,7 +15,7 @@ from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
 from .guests import Guests
 from .hashing import LONGEST, Hasher, Id, SecretHasher, SharedHasher, plain_hash
-from .reading import Read, Signing
+from .reading import Read, SourceOptions
 from .sources import FUNCTION, function
 
 LONGEST_ID = 256  # bytes
@@ -60,12 +59,12 @@ class RuleMatcher:
     ) -> None:
         self.kind: str | None = rule.kind
         self.awaits_login = awaits_login
-        self.has_quota = rule.type.minted
-        self.shows_login = not rule.type.claimed
+        self.has_quota = rule.type.forgeable
+        self.shows_login = not rule.type.client_supplied
         self._rule = rule
-        self._read = _source(rule, Signing(session_secrets, may_remember=not rule.hashed))
+        self._read = _source(rule, SourceOptions(session_secrets, may_remember=not rule.hashed))
         self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
-        self._guests = guests if rule.type.minted else None
+        self._guests = guests if rule.type.forgeable else None
         self._has_failed = False
 
     def find(self, request: Request) -> Id | None:
@@ -85,10 +84,10 @@ class RuleMatcher:
         if self._has_failed:
             return
         self._has_failed = True
-        where = "".join(traceback.format_tb(error.__traceback__))
         logs.error(
-            "the source %s raised %s; its requests count as nobody's\n%s",
-            *(self._rule, type(error).__name__, where),
+            "PRESENCE_IDENTITY: %s raised %s at %s; "
+            "such requests go to the next rule (logged once)",
+            *(self._rule, type(error).__name__, logs.place_of(error)),
         )
 
 
@@ -96,10 +95,10 @@ def _hashed(hasher: Hasher, value: str) -> Id:
     return "" if value.isspace() else hasher(value)
 
 
-def _source(rule: rules.Rule, signing: Signing) -> Read:
+def _source(rule: rules.Rule, options: SourceOptions) -> Read:
     if rule.type is FUNCTION:
         return function(rule.source)
-    return rule.type.make(rule.argument, signing)
+    return rule.type.make(rule.argument, options)
 
 
 class CrawlerMatcher:
@@ -160,23 +159,23 @@ class IdentityResolver:
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
         )
         """The kind of whoever an inner layer identifies, unless it names another."""
-        filled_late = [rule.type.late for rule in chain]
+        self.needs_account = any(rule.source == "auth" and rule.argument for rule in chain)
+        """Whether a rule reads an attribute of the user, for which an id is not enough."""
+        set_by_app = [rule.type.set_by_app for rule in chain]
         matchers = [
-            RuleMatcher(
-                rule, hasher, guests, session_secrets, awaits_login=any(filled_late[:place])
-            )
+            RuleMatcher(rule, hasher, guests, session_secrets, awaits_login=any(set_by_app[:place]))
             for place, rule in enumerate(chain)
         ]
         self._matchers: list[Matcher] = list(matchers)
         if bots != OFF:
             # Before whatever a client can make up, and after what shows a login.
-            claimed = [place for place, rule in enumerate(chain) if rule.type.claimed]
+            claimed = [place for place, rule in enumerate(chain) if rule.type.client_supplied]
             place = claimed[0] if claimed else len(chain)
             crawlers = CrawlerMatcher(
                 Crawlers(monotonic),
                 [matcher for matcher in matchers[place:] if matcher.shows_login],
                 is_counted=bots == COUNT,
-                awaits_login=any(filled_late),
+                awaits_login=any(set_by_app),
             )
             self._matchers.insert(place, crawlers)
 

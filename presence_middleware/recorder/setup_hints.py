@@ -61,7 +61,7 @@ class SetupHints:
         chain = settings.identity
         self._reads = {rule.source for rule in chain} | {_cookie_of(rule) for rule in chain}
         # The kinds that a login makes; where only claims are read, all but the last, the guests'.
-        logins = {rule.kind for rule in chain if not rule.type.claimed}
+        logins = {rule.kind for rule in chain if not rule.type.client_supplied}
         self._users = logins or set(settings.kinds) - {chain[-1].kind, BOT}
         self._has_users = False
         self._shared_ids = SharedIds(logins, settings.window)
