@@ -1,6 +1,5 @@
 """`PRESENCE_IDENTITY`: a chain of `kind=source[:argument][:raw|:hashed]`, parsed and checked."""
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from .bots import COUNT, OFF
 from .bots import KIND as BOT
 from .reading import MOST_PARTS
 from .sessions import signed_parts
-from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType
+from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
 
 FORM = (
     "A chain is kind=source[:argument][:raw|:hashed], separated by commas, such as "
@@ -91,9 +90,8 @@ def _rule(item: str) -> Rule:
 
 def _no_source(spec: str, name: str) -> str:
     """Return that a source does not exist, and the one with the nearest name or all of them."""
-    near = difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)
-    if near:
-        return f"there is no source {name!r}; the nearest is {near[0]}"
+    if near := nearest_source(name):
+        return f"there is no source {name!r}; the nearest is {near}"
     known = ", ".join(SOURCES)
     return f"there is no source {spec!r}; sources are {known} and package.module:callable"
 
@@ -128,10 +126,11 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
         return
     key = argument
     if "@" in source.argument:
-        key, at, cookie = argument.partition("@")
+        key, has_cookie, cookie = argument.partition("@")
+        needs_key = True
         if name == "signed":
-            key, cookie, _ = signed_parts(argument)
-        if (at or name == "signed") and not cookie or not (key or name == "signed"):
+            (key, cookie, _), needs_key, has_cookie = signed_parts(argument), False, "@"
+        if (has_cookie and not cookie) or (needs_key and not key):
             raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
         if cookie:
             token(cookie)

@@ -4,6 +4,7 @@ A source is a function of the request that returns text or None. It is called wh
 which is at the latest when the response is complete.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -153,8 +154,11 @@ def function(path: str) -> Read:
         for part in name.split("."):
             call = getattr(call, part)
     except (ImportError, AttributeError) as error:
+        near = nearest_source(module)
+        remedy = f"; the source with the nearest name is {near}" if near else ""
         raise SettingsError(
-            f"PRESENCE_IDENTITY: {path}: {error}; it must be importable before the app is wrapped"
+            f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
+            f"{error}{remedy}"
         ) from error
     if not callable(call):
         raise SettingsError(f"PRESENCE_IDENTITY: {path} cannot be called with a request")
@@ -164,6 +168,11 @@ def function(path: str) -> Read:
             "make it a plain function, or call identify() of the visit in a handler"
         )
     return SiteFunction(path, call)
+
+
+def nearest_source(name: str) -> str | None:
+    """Return the source whose name is most like `name`, or None if none is like it."""
+    return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
 
 
 class SiteFunction:
