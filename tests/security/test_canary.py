@@ -25,7 +25,7 @@ import pytest
 import redis
 from flask import Flask
 from flask.sessions import SecureCookieSessionInterface
-from itsdangerous import TimestampSigner
+from itsdangerous import TimestampSigner, URLSafeSerializer
 
 from presence_middleware import (
     Identity,
@@ -219,6 +219,11 @@ def token_value() -> str:
     return jwt.encode(claims, SESSION_SECRET, "HS256")
 
 
+def signed_value() -> str:
+    payload = {"who": secret_of("login"), "csrf": secret_of("csrf")}
+    return str(URLSafeSerializer(SESSION_SECRET, "of a plugin").dumps(payload))
+
+
 def basic_value() -> str:
     return base64.b64encode(f"ann:{secret_of('basic')}".encode()).decode()
 
@@ -233,6 +238,8 @@ def cookies() -> str:
             f"starlette={starlette_value()}",
             f"pyramid={pyramid_value()}",
             f"auth_tkt={ticket_value()}",
+            f"signed={signed_value()}",
+            f"token={token_value()}",
         ]
     )
 
@@ -258,6 +265,7 @@ def traffic(logged_in: bool = True) -> Iterator[Request]:
                     "PATH_INFO": f"/{secret_of('path')}",
                     "path": f"/{secret_of('path')}",
                     "canary.user": secret_of("environ"),
+                    "canary.account": {"name": secret_of("environ")},
                 }
                 yield Request(
                     [(name, value.encode()) for name, value in headers.items()],
@@ -275,12 +283,12 @@ def of_view(view: WsgiRequest) -> str:
 
 SIGNED = [
     *("flask-session:who@flask", "starlette-session:who@starlette", "pyramid-session:who@pyramid"),
-    *("auth-tkt", "bearer:who"),
+    *("auth-tkt", "bearer:who", "bearer:who@token", "signed:who@signed:of a plugin"),
 ]
 SOURCES = [
     *("header:X-Canary", "header:Authorization", "cookie:sid", "django-session", "ip", "visitor"),
     *("user-agent", "session:who", "environ:canary.user", "scope:canary.user", "auth"),
-    *("tests.security.test_canary:of_view", *SIGNED),
+    *("environ:canary.account.name", "tests.security.test_canary:of_view", *SIGNED),
 ]
 both_wrappers = pytest.mark.parametrize("ask", [ask_wsgi, ask_asgi])
 
