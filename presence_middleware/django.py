@@ -16,6 +16,7 @@ Channels needs a line more: see `IdentifyWebSocketUser`.
 
 from collections.abc import Callable
 from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -50,25 +51,38 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
     are in the database; a view that uses the session then needs none of its own. It adds no
     `Vary: Cookie`. Under ASGI it requires Django 5.1.
 
-    It loads an account only for a rule such as `auth:username`. Without one, a user whose account
-    was deactivated is counted until a page uses `request.user`.
+    It loads an account only for a rule such as `auth:username`, after the view and only if the view
+    has not. Until then its user is a guest, also for a view that asks who is online. Without such a
+    rule, a user whose account was deactivated is counted until a page uses `request.user`.
     """
 
     def middleware(request: HttpRequest) -> Any:
         needs_account = _identify_later(_state(request), partial(_user, request))
-        accessed = request.session.accessed
-        if request.session.get(SESSION_KEY) is not None and needs_account:
+        session = request.session
+        accessed = session.accessed
+        is_user = session.get(SESSION_KEY) is not None
+        session.accessed = accessed  # the page itself does not depend on the session
+        response = get_response(request)
+        # Not before the view: it would find a loaded user and not touch the session, so that the
+        # response would lack its `Vary: Cookie`.
+        if is_user and needs_account and _loaded_user(request) is None:
+            accessed = session.accessed
             request.user.is_authenticated  # noqa: B018  # loads the account
-        request.session.accessed = accessed  # the page itself does not depend on the session
-        return get_response(request)
+            session.accessed = accessed
+        return response
 
     async def async_middleware(request: HttpRequest) -> Any:
         needs_account = _identify_later(_state(request), partial(_user, request))
-        accessed = request.session.accessed
-        if await request.session.aget(SESSION_KEY) is not None and needs_account:
+        session = request.session
+        accessed = session.accessed
+        is_user = await session.aget(SESSION_KEY) is not None
+        session.accessed = accessed
+        response = await get_response(request)
+        if is_user and needs_account and _loaded_user(request) is None:
+            accessed = session.accessed
             await request.auser()
-        request.session.accessed = accessed
-        return await get_response(request)
+            session.accessed = accessed
+        return response
 
     return async_middleware if iscoroutinefunction(get_response) else middleware
 
@@ -138,19 +152,25 @@ class Account:
 
     def __getattr__(self, name: str) -> object:
         user = self._user
-        is_property = isinstance(getattr(type(user), name, None), property)
-        return getattr(user, name) if is_property else vars(user).get(name)
+        loaded = vars(user)
+        if name in loaded:
+            return loaded[name]
+        # Other descriptors read the database: fields that are not loaded, and related objects.
+        is_property = isinstance(getattr_static(type(user), name, None), property)
+        return getattr(user, name) if is_property else None
 
 
 def _user(request: HttpRequest) -> object:
     """Return the account that Django has loaded for a request, else the id in a loaded session."""
+    user = _loaded_user(request)
+    return _session_user(vars(request).get("session")) if user is None else _account(user)
+
+
+def _loaded_user(request: HttpRequest) -> Any:
+    """Return the user that Django has loaded for a request, also an anonymous one, or None."""
     loaded = vars(request)
     user = _unwrapped(loaded.get("user"))
-    if user is None:
-        user = loaded.get("_acached_user")  # `await request.auser()`
-    if user is None:
-        return _session_user(loaded.get("session"))
-    return _account(user)
+    return loaded.get("_acached_user") if user is None else user  # `await request.auser()`
 
 
 def _socket_user(scope: Any, at_connect: object) -> object:
