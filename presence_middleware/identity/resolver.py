@@ -1,7 +1,7 @@
-"""Finds who a request comes from: asks the rules in order, until one of them knows.
+"""Find who a request comes from: the first rule of the chain that finds an id decides.
 
-A few microseconds, no I/O, never raises. Rules are asked when somebody wants the answer: at the
-latest when the request is over, so that a login during the request counts.
+This takes a few microseconds, does no I/O and never raises. It happens when the identity is needed,
+at the latest when the response is complete, so that a login during the request counts.
 """
 
 import time
@@ -21,7 +21,7 @@ from .sources import FUNCTION, function
 LONGEST_ID = 256  # bytes
 
 Who = tuple[str, Id]
-"""A kind, and an id of it."""
+"""A kind and an id."""
 
 
 class Identity(NamedTuple):
@@ -35,14 +35,14 @@ class Matcher(Protocol):
     """One step of the search: a rule, or the look-up of crawlers."""
 
     kind: str | None
-    """The kind of whoever it finds; None if they are nobody."""
+    """The kind of the ids that it finds; None if requests that it matches are not counted."""
     awaits_login: bool
-    """Whether an inner layer may still log somebody in, who would come first."""
+    """Whether a rule before it may still match, once an inner layer logs somebody in."""
     has_quota: bool
-    """Whether a client can make up ids here, so that each address has a quota of them."""
+    """Whether a client can invent ids, so that each address has a quota of them."""
 
     def find(self, request: Request) -> Id | None:
-        """Return the id that it finds in a request, or None."""
+        """Return the id in a request, or None."""
 
 
 class RuleMatcher:
@@ -102,7 +102,7 @@ def _source(rule: rules.Rule, options: SourceOptions) -> Read:
 
 
 class CrawlerMatcher:
-    """Finds crawlers by their User-Agent, unless one is logged in all the same."""
+    """Finds crawlers by their User-Agent, except those that are logged in."""
 
     has_quota = False
 
@@ -114,7 +114,7 @@ class CrawlerMatcher:
         is_counted: bool,
         awaits_login: bool,
     ) -> None:
-        """`logins` are the rules behind it that show a login."""
+        """Take the rules after it that prove a login as `logins`."""
         self.kind = KIND if is_counted else None
         self.awaits_login = awaits_login
         self._crawlers, self._logins = crawlers, logins
@@ -130,7 +130,7 @@ class CrawlerMatcher:
 
 
 class IdentityResolver:
-    """The rules of a site, with what they share: the key of hashed ids, the guests known so far."""
+    """The rules of a site, and what they share: the key of hashed ids, the guests seen so far."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class IdentityResolver:
         """
         self.guests = guests
         self.shared_key: SharedHasher | None = None
-        """The hasher, where its key is one that the processes of a site share through Redis."""
+        """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
         hasher: Hasher
         if secret or not any(rule.hashed for rule in chain):
             hasher = SecretHasher(secret)
@@ -168,7 +168,7 @@ class IdentityResolver:
         ]
         self._matchers: list[Matcher] = list(matchers)
         if bots != OFF:
-            # Before whatever a client can make up, and after what shows a login.
+            # After the rules that prove a login, and before those whose ids a client chooses.
             claimed = [place for place, rule in enumerate(chain) if rule.type.client_supplied]
             place = claimed[0] if claimed else len(chain)
             crawlers = CrawlerMatcher(
@@ -180,7 +180,7 @@ class IdentityResolver:
             self._matchers.insert(place, crawlers)
 
     def resolve(self, request: Request) -> tuple[Matcher, Id] | None:
-        """Return who a request comes from as far as is known now, and what found it; or None."""
+        """Return the matcher that finds an id in a request by now, and the id; or None."""
         for matcher in self._matchers:
             id = matcher.find(request)
             if id is not None:
