@@ -10,6 +10,7 @@ from .errors import (
 from .identity import Identity
 from .presence import AsyncPresence, Presence
 from .recorder import Recorder, Stats, Visit, recorder_for
+from .request import Request
 from .settings import Settings
 from .stores import Sample, Sighting
 
@@ -23,6 +24,7 @@ __all__ = [
     "PresenceUnavailable",
     "QueryError",
     "Recorder",
+    "Request",
     "Sample",
     "Settings",
     "SettingsError",

@@ -5,11 +5,18 @@ has loaded for the request: it causes no query, no load of a session and no `Var
 that uses neither `request.user` nor `request.session` loads neither, so its visitors are counted as
 guests, also those who are logged in. Where such pages matter, use `identify_every_user` instead.
 
+The id is the primary key. `PRESENCE_IDENTITY="user=auth:username, guest=visitor"` makes it the
+username, or any other field or property of the user. A session holds the primary key alone, so with
+`identify_user` a page must use `request.user` to count its user; `identify_every_user` loads the
+account of every request that has a session. That is one query more where the page does not use
+`request.user` itself.
+
 Channels needs a line more: see `IdentifyWebSocketUser`.
 """
 
 from collections.abc import Callable
 from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -41,24 +48,41 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
     """Return a middleware that identifies the user of every request, by its session.
 
     It loads the session of each request that has a session cookie. That is a query where sessions
-    are in the database; a view that uses the session then needs none of its own. No account is
-    loaded and no `Vary: Cookie` is added. A user whose account was deactivated is counted until a
-    page uses `request.user`. Under ASGI it requires Django 5.1.
+    are in the database; a view that uses the session then needs none of its own. It adds no
+    `Vary: Cookie`. Under ASGI it requires Django 5.1.
+
+    It loads an account only for a rule such as `auth:username`, after the view and only if the view
+    has not. Until then its user is a guest, also for a view that asks who is online. Without such a
+    rule, a user whose account was deactivated is counted until a page uses `request.user`.
     """
 
     def middleware(request: HttpRequest) -> Any:
-        _identify_later(_state(request), partial(_user, request))
-        accessed = request.session.accessed
-        request.session.get(SESSION_KEY)
-        request.session.accessed = accessed  # the page itself does not depend on the session
-        return get_response(request)
+        needs_account = _identify_later(_state(request), partial(_user, request))
+        session = request.session
+        accessed = session.accessed
+        is_user = session.get(SESSION_KEY) is not None
+        session.accessed = accessed  # the page itself does not depend on the session
+        response = get_response(request)
+        # Not before the view: it would find a loaded user and not touch the session, so that the
+        # response would lack its `Vary: Cookie`.
+        if is_user and needs_account and _loaded_user(request) is None:
+            accessed = session.accessed
+            request.user.is_authenticated  # noqa: B018  # loads the account
+            session.accessed = accessed
+        return response
 
     async def async_middleware(request: HttpRequest) -> Any:
-        _identify_later(_state(request), partial(_user, request))
-        accessed = request.session.accessed
-        await request.session.aget(SESSION_KEY)
-        request.session.accessed = accessed
-        return await get_response(request)
+        needs_account = _identify_later(_state(request), partial(_user, request))
+        session = request.session
+        accessed = session.accessed
+        is_user = await session.aget(SESSION_KEY) is not None
+        session.accessed = accessed
+        response = await get_response(request)
+        if is_user and needs_account and _loaded_user(request) is None:
+            accessed = session.accessed
+            await request.auser()
+            session.accessed = accessed
+        return response
 
     return async_middleware if iscoroutinefunction(get_response) else middleware
 
@@ -78,7 +102,8 @@ class IdentifyWebSocketUser:
     ```
 
     The layers of Channels put the user into copies of the scope, which the outermost layer does not
-    see. A consumer's `channels.auth.login` and `logout` count as well.
+    see. A consumer's `channels.auth.login` and `logout` count as well. After such a login, a rule
+    such as `auth:username` finds nobody until the next connection: only the primary key is known.
     """
 
     def __init__(self, inner: Callable[..., Any]) -> None:
@@ -96,44 +121,75 @@ def _state(request: HttpRequest) -> Any:
     return request.scope if hasattr(request, "scope") else request.environ
 
 
-def _identify_later(state: Any, user: Callable[[], object]) -> None:
+def _identify_later(state: Any, user: Callable[[], object]) -> bool:
     """Have the `auth` source call `user` when it needs to know who is logged in.
 
     `state` may be a copy of the scope or environ that the visit reads, as Channels' routers make.
+    Return whether a rule reads an attribute of the user, for which the account must be loaded.
     """
     visit = state.get(VISIT)
+    needs_account = False
     if visit is not None and not visit.is_over:
         state = visit.state
+        needs_account = visit.recorder.resolver.needs_account
     state[USER] = user
+    return needs_account
+
+
+class Account:
+    """A user who is logged in, as the `auth` source reads them. No attribute causes a query.
+
+    Besides the attributes below, it has the fields that are loaded and the properties of the user.
+    """
+
+    is_authenticated = True
+
+    def __init__(self, user: Any) -> None:
+        """Wrap an instance of the site's user model that has a primary key."""
+        self._user = user
+        self.identity = str(user.pk)
+        """The id of the user, which is the primary key."""
+
+    def __getattr__(self, name: str) -> object:
+        user = self._user
+        loaded = vars(user)
+        if name in loaded:
+            return loaded[name]
+        # Other descriptors read the database: fields that are not loaded, and related objects.
+        is_property = isinstance(getattr_static(type(user), name, None), property)
+        return getattr(user, name) if is_property else None
 
 
 def _user(request: HttpRequest) -> object:
-    """Return the id of the user of a request, as far as Django has loaded one."""
+    """Return the account that Django has loaded for a request, else the id in a loaded session."""
+    user = _loaded_user(request)
+    return _session_user(vars(request).get("session")) if user is None else _account(user)
+
+
+def _loaded_user(request: HttpRequest) -> Any:
+    """Return the user that Django has loaded for a request, also an anonymous one, or None."""
     loaded = vars(request)
     user = _unwrapped(loaded.get("user"))
-    if user is None:
-        user = loaded.get("_acached_user")  # `await request.auser()`
-    if user is None:
-        return _session_user(loaded.get("session"))
-    return _account_id(user)
+    return loaded.get("_acached_user") if user is None else user  # `await request.auser()`
 
 
 def _socket_user(scope: Any, at_connect: object) -> object:
-    """Return the id of the user of a WebSocket; `at_connect` is the session's user of then.
+    """Return the account of a WebSocket's user, or the id after a login in its consumer.
 
-    A login or logout in the consumer changes the session, which all copies of the scope share.
-    The user it changes only in the consumer's own copy.
+    `at_connect` is the id that the session held when the WebSocket was opened. A login or logout in
+    the consumer changes the session, which all copies of the scope share, but the user only in the
+    consumer's own copy.
     """
     by_now = _session_user(scope.get("session"))
     if by_now != at_connect:
         return by_now
     user = _unwrapped(scope.get("user"))
-    return None if user is None else _account_id(user)
+    return None if user is None else _account(user)
 
 
-def _account_id(user: Any) -> str | None:
-    """Return the primary key of a user who is logged in; a deleted account has none."""
-    return str(user.pk) if user.is_authenticated and user.pk is not None else None
+def _account(user: Any) -> Account | None:
+    """Return the account of a user who is logged in; None for a deleted one, which has no key."""
+    return Account(user) if user.is_authenticated and user.pk is not None else None
 
 
 def _session_user(session: object) -> object:

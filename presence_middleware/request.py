@@ -1,11 +1,12 @@
-"""What identity rules may read of a request, and how WSGI and ASGI answer.
+"""The `Request` that identity rules read, for WSGI and for ASGI.
 
-Text is UTF-8. Bytes that are no UTF-8 become surrogate escapes, so that nothing is lost and two
+Text is UTF-8. Bytes that are not UTF-8 become surrogate escapes, so that nothing is lost and two
 different values never become one.
 """
 
+import re
 from collections.abc import Container, Mapping
-from functools import cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -15,46 +16,83 @@ USER = "presence_middleware.user"
 """A function that an inner layer sets; it returns the user who is logged in by now."""
 
 
+# Names of headers and cookies of which the looked-up form is remembered. They come from the site's
+# settings and functions; the bound is for a function that makes them up.
+MOST_NAMES = 256
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2, also of cookie names
+
+
 class Request(Protocol):
-    """One HTTP request or WebSocket connection, read-only."""
+    """One HTTP request or WebSocket connection, read-only.
+
+    A function named in `PRESENCE_IDENTITY` receives it. No attribute or method does I/O, changes
+    the request or raises, with one exception: `cookie` refuses a name that no cookie can have.
+    Valid until the response has been sent; afterwards, everything is absent.
+
+    ```python
+    from presence_middleware import Request
+
+    def member(request: Request) -> str | None:  # PRESENCE_IDENTITY="user=site.logins:member"
+        return request.header("x-member") if request.path.startswith("/members/") else None
+    ```
+    """
 
     peer: str | None
     """The address at the other end of the connection; None for a unix socket."""
 
     address: str | None
-    """The client's address, through trusted proxies only; the peer's where none are trusted."""
+    """The client's address, read through trusted proxies; the peer's if no proxy is trusted."""
 
     @property
     def method(self) -> str:
-        """`GET`, `POST` …; `GET` for a WebSocket."""
+        """Return the method in capitals, such as `GET`; `GET` for a WebSocket."""
 
     @property
     def path(self) -> str:
-        """The path as the application sees it, mount point included."""
+        """Return the decoded path with the mount point, without the query string."""
 
     def is_plain(self, excluded: Container[str]) -> bool:
-        """Return whether neither path, method nor headers show that nobody may be looking.
+        """Return whether the request is certainly a visit, by its path, method and headers.
 
-        `excluded` holds paths that are no visit. What is not plain deserves a closer look.
+        `excluded` holds paths that are not visits. A request that is not plain may still be a
+        visit: a prefetch, for example, is decided by the value of its header.
         """
 
     @property
     def user_agent(self) -> str | None:
-        """The User-Agent; None if absent."""
+        """Return the User-Agent; None if absent."""
 
     def header(self, name: str) -> str | None:
-        """Return a header by its name in lower case, repeated ones joined; None if absent."""
+        """Return a header, repeated ones joined by commas; None if absent.
+
+        `name` is in any case, such as `x-member`.
+        """
+
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        """Return the raw value of a cookie, without quotation marks around it; None if absent.
+
+        Escapes such as `%20` are not decoded. If several cookies have this `name`, the first one
+        is returned, which browsers send for the most specific path; with `last`, the last one.
+        Raises `ValueError` if no cookie can have this name.
+        """
 
     @property
     def user(self) -> object:
-        """Whoever a server or an inner layer logged in: `REMOTE_USER`, `scope["user"]`; or None."""
+        """Return the user whom a server or a layer logged in so far; None if nobody.
+
+        This is `REMOTE_USER` under WSGI, `scope["user"]` under ASGI, and with
+        `presence_middleware.django` an object with the `pk` and the loaded fields of the account.
+        """
 
     @property
     def session(self) -> Mapping[str, Any] | None:
-        """The session, where the framework has loaded it; reading it never makes it load."""
+        """Return the session if the framework has loaded it; None otherwise.
+
+        Reading it never makes the framework load the session.
+        """
 
     def get(self, key: str) -> object:
-        """Return what a server or another layer put into the environ or scope, or None."""
+        """Return the value of a key of the WSGI environ or the ASGI scope; None if absent."""
 
 
 UNREAD = "unread"  # by identity: no request holds this object
@@ -99,6 +137,9 @@ class WsgiRequest:
     def header(self, name: str) -> str | None:
         value: str | None = self.state.get(_environ_key(name))
         return value if value is None or value.isascii() else text(value)
+
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        return find_cookie(self.header("cookie"), name, last=last)
 
     @property
     def user(self) -> object:
@@ -165,6 +206,9 @@ class AsgiRequest:
             return None
         return value.decode() if value.isascii() else value.decode("utf-8", "surrogateescape")
 
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        return find_cookie(self.header("cookie"), name, last=last)
+
     @property
     def user(self) -> object:
         if USER in self.state:
@@ -200,12 +244,36 @@ def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def _separator(name: bytes) -> bytes:
-    """Repeated fields are one list (RFC 9110 5.3); cookies have a form of their own."""
+    """Return what joins repeated headers: a comma (RFC 9110 5.3), or a semicolon for cookies."""
     return b"; " if name == b"cookie" else b","
 
 
 def _mapping(value: object) -> Mapping[str, Any] | None:
     return value if value is not None and isinstance(value, Mapping) else None
+
+
+def token(name: str) -> str:
+    """Return the name of a header or cookie. Raises `ValueError` for text that cannot be one."""
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a header or cookie")
+    return name
+
+
+def find_cookie(cookies: str | None, name: str, *, last: bool = False) -> str | None:
+    """Return the first or the `last` value of the cookie `name` in a Cookie header, or None.
+
+    Raises `ValueError` if no cookie can have this name.
+    """
+    pattern = cookie_pattern(name, last)
+    match = pattern.search(cookies) if cookies else None
+    return match[1].rstrip() if match else None
+
+
+@lru_cache(MOST_NAMES)
+def cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
+    """Return a pattern of which `search` finds the first or the `last` cookie `name`."""
+    pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
+    return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")
 
 
 def text(latin: str) -> str:
@@ -218,12 +286,12 @@ def text(latin: str) -> str:
         return latin  # already text, put there by a layer of the site
 
 
-@cache
+@lru_cache(MOST_NAMES)
 def _environ_key(name: str) -> str:
     key = name.upper().replace("-", "_")
     return key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
 
 
-@cache
+@lru_cache(MOST_NAMES)
 def _header_name(name: str) -> bytes:
     return name.lower().encode("latin-1")

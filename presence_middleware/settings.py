@@ -145,6 +145,8 @@ class Settings:
         value = getattr(self, setting.name)
         try:
             object.__setattr__(self, setting.name, setting.metadata["parse"](value))
+        except values.InvalidValue as error:
+            yield f"{variable(setting.name)}={_shown(setting, value)}: {error}"
         except ValueError as error:
             yield f"{variable(setting.name)}={_shown(setting, value)}: wants {error}"
 
@@ -165,7 +167,7 @@ class Settings:
         the window alone, and so are crawlers.
         """
         types = [rule.type for rule in self.identity if rule.kind == kind]
-        is_passing = kind == BOT or all(type.claimed for type in types)
+        is_passing = kind == BOT or all(type.client_supplied for type in types)
         if is_passing or self.store_of(kind) != "sorted-set":
             return self.window
         return self.window + self.retention

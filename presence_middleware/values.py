@@ -14,6 +14,13 @@ _NO = {"0", "false", "no", "off"}
 _LONGEST = 10 * 366 * 86400
 
 
+class InvalidValue(ValueError):
+    """A value that a setting refuses. Its text says what is wrong with it and what to do.
+
+    The text of any other `ValueError` of a parser is only the accepted form.
+    """
+
+
 def duration(value: object) -> float:
     """A duration in seconds, from `"90s"`, `"10m"`, `"1h 30m"`, `"30d"`, seconds or a timedelta."""
     seconds = _seconds(value)

@@ -1,4 +1,4 @@
-"""Who is asking: from a request to a kind and an id."""
+"""Identity: from a request to a kind and an id."""
 
 from .addresses import (
     Bits,

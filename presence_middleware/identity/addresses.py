@@ -1,7 +1,7 @@
 """Where a request comes from: the client's address, through trusted proxies only.
 
-What a client sends is worth nothing; what a trusted proxy appends is. So addresses are read from
-the right, where the nearest proxy wrote, and the first that is no trusted proxy is the client
+Only what a trusted proxy appended is believed, never what a client sent. So addresses are read from
+the right, where the nearest proxy wrote. The first that is not of a trusted proxy is the client's
 (RFC 7239; X-Forwarded-For by the same rule).
 """
 
@@ -16,16 +16,16 @@ from ..values import items
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Locate = Callable[[Request], str | None]
-"""Tells the address of a request's client, or None where there is none to be believed."""
+"""Returns the address of a request's client, or None if no address is reliable."""
 
 Bits = tuple[int, int]
-"""How much of an IPv4 and of an IPv6 address is kept."""
+"""The number of bits of an IPv4 and of an IPv6 address that are used."""
 
 WHOLE: Bits = (32, 128)
 LONGEST_ADDRESS = 64  # characters, with brackets, interface and port
 MOST_PLACES = 10_000  # addresses that need not be parsed again
 _places: dict[int, slice] = {}
-"""Where in a text its address stands, by the hash of the text. No address itself is kept."""
+"""The position of the address in a text, by the hash of the text. No address is stored."""
 # Where proxies are. `is_private` is more than that: also addresses of examples and benchmarks.
 _INTERNAL = tuple(
     ip_network(network)
@@ -53,13 +53,13 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\w+)?|(\d+\.\d+\.\d+\.\d+):\w+")
 
 @dataclass(frozen=True)
 class Proxies:
-    """Which peers are trusted to say whom they speak for."""
+    """The peers whose headers about the client's address are believed."""
 
     hops: int = 0
-    """So many, wherever they are; or those of `networks`."""
+    """The number of proxies, whatever their addresses; 0 to use `networks`."""
     networks: tuple[Network, ...] = ()
     unix: bool = False
-    """Whether a peer on a unix socket, which has no address, is one of them."""
+    """Whether a peer on a unix socket, which has no address, is trusted."""
 
     def __str__(self) -> str:
         names = [*map(str, self.networks), *(["unix"] if self.unix else [])]
@@ -77,7 +77,7 @@ class Proxies:
         return any(address in network for network in self.networks)
 
     def client(self, peer: Address | None, hops: list[Address | None]) -> Address | None:
-        """The client behind `hops`, the nearest of them last, as far as each may be believed."""
+        """Return the client behind `hops`, of which the last is the nearest."""
         if self.hops:  # each appended one address: theirs are the last, the client's their first
             return (hops[-self.hops] if len(hops) >= self.hops else None) or peer
         client = peer
@@ -89,7 +89,7 @@ class Proxies:
 
 
 def parse_proxies(value: object) -> Proxies:
-    """The trusted proxies of a setting. Raises `ValueError` with the accepted form."""
+    """Parse the trusted proxies of a setting. Raises `ValueError` with the accepted form."""
     if isinstance(value, Proxies):
         return value
     text = str(value).strip()
@@ -104,7 +104,7 @@ def parse_proxies(value: object) -> Proxies:
 
 
 def parse_prefix(value: object) -> Bits:
-    """The bits of an IPv4 and of an IPv6 address. Raises `ValueError` with the accepted form."""
+    """Parse the bits of IPv4 and of IPv6 addresses. Raises `ValueError` with the accepted form."""
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).strip()
     match = _BITS.fullmatch(text)
     if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
@@ -113,7 +113,7 @@ def parse_prefix(value: object) -> Bits:
 
 
 def locator(proxies: Proxies, bits: Bits) -> Locate | None:
-    """Finds the clients of a site; None where their address is simply the peer's."""
+    """Return what finds the client's address; None if that is always the peer's."""
     if not proxies and bits == WHOLE:
         return None
 
@@ -125,27 +125,29 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
 
 
 def _client(request: Request, proxies: Proxies) -> Address | None:
-    """A proxy appends to one of the two headers and lets the client's own other one pass. So where
-    both are there and name two clients, neither is believed.
+    """Return the client's address.
+
+    A proxy appends to one of the two headers and passes on the other one as the client sent it. So
+    if both are there and name two clients, neither is believed.
     """
     peer = parse_address(request.peer or "")
     if not proxies:
         return peer
-    said = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
-    named = {proxies.client(peer, hops) for hops in said}
-    return named.pop() if len(named) == 1 else peer
+    headers = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
+    clients = {proxies.client(peer, hops) for hops in headers}
+    return clients.pop() if len(clients) == 1 else peer
 
 
 def _forwarded(request: Request) -> list[Address | None]:
-    """The addresses of `Forwarded`, the nearest last; None for a hidden one, or for garbage.
+    """Return the addresses of `Forwarded`, the nearest last; None for a hidden one or garbage.
 
-    It is read from the right as well: a quotation mark of the client's must not swallow what a
-    proxy appended, nor may a comma that a proxy quoted (`host="…"`) end what it wrote.
+    It is read from the right: a quotation mark that the client sent must not swallow what a proxy
+    appended, and a comma that a proxy quoted (`host="…"`) must not end its element.
     """
-    said = (request.header("forwarded") or "")[-LONGEST:]
-    if "for=" not in said.lower():  # it is of protocol or host alone
+    header = (request.header("forwarded") or "")[-LONGEST:]
+    if "for=" not in header.lower():  # it is about protocol or host alone
         return []
-    rest: str | None = said
+    rest: str | None = header
     hops: list[Address | None] = []
     while rest and len(hops) < MOST_HOPS:
         rest, element = _last_element(rest)
@@ -154,7 +156,7 @@ def _forwarded(request: Request) -> list[Address | None]:
 
 
 def _last_element(text: str) -> tuple[str | None, str]:
-    """What stands before the last element, if anything does, and that element; empty if garbage."""
+    """Return the text before the last element, or None, and the element; empty if garbage."""
     comma = len(text)
     for _ in range(MOST_HOPS):
         comma = text.rfind(",", 0, comma)
@@ -166,13 +168,13 @@ def _last_element(text: str) -> tuple[str | None, str]:
 
 
 def _for(element: str) -> Address | None:
-    said = [value for name, value in _PAIRS.findall(element) if name.lower() == "for"]
-    return parse_address(_ESCAPE.sub(r"\1", said[0].strip('"'))) if len(said) == 1 else None
+    nodes = [value for name, value in _PAIRS.findall(element) if name.lower() == "for"]
+    return parse_address(_ESCAPE.sub(r"\1", nodes[0].strip('"'))) if len(nodes) == 1 else None
 
 
 def _x_forwarded_for(request: Request) -> list[Address | None]:
-    found = items((request.header("x-forwarded-for") or "")[-LONGEST:])
-    return [parse_address(text) for text in found[-MOST_HOPS:]]
+    addresses = items((request.header("x-forwarded-for") or "")[-LONGEST:])
+    return [parse_address(text) for text in addresses[-MOST_HOPS:]]
 
 
 def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
@@ -180,14 +182,14 @@ def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
 
     All its clients have its address.
     """
-    said = [header for name in _HEADERS if (header := request.header(name))]
-    if not said or proxies.hops:
+    headers = [header for name in _HEADERS if (header := request.header(name))]
+    if not headers or proxies.hops:
         return False
     peer = parse_address(request.peer or "")
     if peer in proxies:
         return False
-    # A server that looks at the headers by itself has put what they say in the place of the peer.
-    return peer is None or (_is_internal(peer) and not any(str(peer) in header for header in said))
+    # A server that reads the headers itself has replaced the peer with an address in them.
+    return peer is None or (_is_internal(peer) and not any(str(peer) in text for text in headers))
 
 
 def is_silent_proxy(request: Request) -> bool:
@@ -208,7 +210,7 @@ def _is_internal(peer: Address) -> bool:
 def client_address(request: Request) -> str | None:
     """Return the address of a request's client, always in the same spelling.
 
-    Without a colon, there is but one way to write an address.
+    Without a colon, there is only one way to write an address.
     """
     address = request.address
     return normalize_address(address) if isinstance(address, str) and ":" in address else address
@@ -234,7 +236,7 @@ def normalize_address(text: str) -> str:
 
 
 def parse_address(text: str) -> Address | None:
-    """An address, with or without port and brackets; IPv4 within IPv6 is IPv4."""
+    """Parse an address, with or without port and brackets; IPv4 in IPv6 becomes IPv4."""
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2] or ""
     try:
@@ -245,18 +247,19 @@ def parse_address(text: str) -> Address | None:
 
 
 def cut(address: Address, bits: Bits) -> str:
-    """An address without its last bits."""
-    kept = bits[address.version == 6]
-    if kept == address.max_prefixlen:
+    """Return an address with only its first `bits`."""
+    ipv4_bits, ipv6_bits = bits
+    length = ipv4_bits if address.version == 4 else ipv6_bits
+    if length == address.max_prefixlen:
         return str(address)
-    return str(ip_network((address, kept), strict=False).network_address)
+    return str(ip_network((address, length), strict=False).network_address)
 
 
 def networks(address: str | None) -> tuple[int, int | None]:
     """Return hashes of the networks of an address: a host's, and of IPv6 also the site's.
 
-    A host has an IPv4 address or a /64 of IPv6, a site has a /48. They are ints, as addresses are
-    not to be kept.
+    A host has an IPv4 address or a /64 of IPv6, a site has a /48. They are hashes because addresses
+    must not be stored.
     """
     parsed = parse_address(address) if isinstance(address, str) and ":" in address else None
     if not isinstance(parsed, IPv6Address):

@@ -1,8 +1,8 @@
 """Crawlers, known by their User-Agent: the community's list in the package `crawler-user-agents`.
 
-A look through the list takes 100 µs and more, so a User-Agent is looked up once, and what is
-remembered is bounded. New ones have a budget: past it, a flood of made-up User-Agents is not looked
-up, and costs a request nothing.
+A search of the list takes 100 µs and more, so each User-Agent is searched once, and a bounded
+number of results is remembered. Searches have a budget per second. Past it, new User-Agents pass
+for browsers, so that a flood of invented ones costs nothing.
 """
 
 import re
@@ -16,15 +16,15 @@ KIND = "bot"
 COUNT, SKIP, OFF = MODES = ("count", "skip", "off")
 LOOKUPS = 50  # a second: about half a per cent of a processor
 REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
-USUAL = 256  # characters that one look-up is of
-LONGEST = 1024  # characters that are looked at
+USUAL = 256  # characters; a longer User-Agent counts as several look-ups
+LONGEST = 1024  # characters of a User-Agent that are searched
 LONGEST_NAME = 64
-# Where a pattern of the list lets through what a client wrote: that is no part of a name.
+# Where a pattern of the list matches any text. What a client wrote there is no part of a name.
 _GAP = re.compile(r"(?<!\\)[*+.{]|\[\^|\\d")
 
 
 class Crawlers:
-    """Tells a crawler's name from the User-Agent of its request."""
+    """Finds the names of crawlers by their User-Agent."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         from crawleruseragents import CRAWLER_PATTERNS, CRAWLER_USER_AGENTS_DATA, is_crawler
@@ -36,7 +36,7 @@ class Crawlers:
             for pattern in patterns
             if _GAP.search(pattern)
         ]
-        # By hash: a User-Agent itself, which may say anything, is not kept. Crawlers and others
+        # By hash: a User-Agent may contain anything and is not stored. Crawlers and others are
         # apart, so that a flood of others pushes no crawler out.
         self._crawlers: dict[int, str] = {}
         self._others: dict[int, str] = {}
@@ -46,7 +46,7 @@ class Crawlers:
             _ = CRAWLER_PATTERNS._chunks_case_sensitive
 
     def __call__(self, request: Request) -> str | None:
-        """The crawler's name, such as `Googlebot`; nothing for everybody else."""
+        """Return the name of a crawler, such as `Googlebot`; None for all other clients."""
         user_agent = (request.user_agent or "")[:LONGEST]
         if not user_agent:
             return None
@@ -62,7 +62,7 @@ class Crawlers:
         remembered = self._crawlers if name else self._others
         if len(remembered) >= REMEMBERED:
             if name:
-                return name  # whoever was known before a flood of these stays known
+                return name  # the crawlers known before a flood of these stay known
             remembered.clear()
         remembered[hash(user_agent)] = name or ""
         return name
@@ -70,8 +70,8 @@ class Crawlers:
     def _name(self, user_agent: str) -> str | None:
         if not self._is_crawler(user_agent):  # the quick way to most answers
             return None
-        found = self._search(user_agent)
-        text = found[0] if found else ""
+        match = self._search(user_agent)
+        text = match[0] if match else ""
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         return text.strip(" /;()+-:,")[:LONGEST_NAME] or KIND
 
@@ -84,6 +84,6 @@ class Crawlers:
 
 
 def _words(pattern: str) -> str:
-    """What a pattern begins with, up to its first gap."""
+    """Return the words with which a pattern begins."""
     match = re.match(r"[\w -]*", pattern)
     return match[0] if match else ""

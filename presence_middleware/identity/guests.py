@@ -30,18 +30,18 @@ FILTER_BITS = 1 << 23
 COUNTED = 10_000
 
 ToId = Callable[[str], Id]
-"""Makes an id of what a request said."""
+"""Returns the id for a value of a request."""
 
 
 class Crowd(Enum):
-    """More new guests from one place than its quota."""
+    """Where more new guests come from than a quota allows."""
 
     HOST = auto()
-    """From one address: the rest is refused."""
+    """One address: the rest is refused."""
     SITE = auto()
-    """From one site of IPv6: the rest is refused."""
+    """One site of IPv6: the rest is refused."""
     SILENT_PROXY = auto()
-    """From a proxy that does not pass on whom it speaks for: nobody is refused."""
+    """A proxy that sends no client addresses: nobody is refused."""
 
 
 Report = Callable[[Crowd], None]
@@ -54,7 +54,7 @@ def report_nothing(_: Crowd) -> None:
 class _Known:
     """The guests of one period, by their hashes: the first exactly, the rest in a Bloom filter.
 
-    It forgets no guest. Once the filter is in use, it takes a few strangers for known guests.
+    It forgets no guest. Once the filter is in use, a few new guests pass for known ones.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Counts:
     def __init__(self) -> None:
         self._all: dict[int, int] = {}
         self._new: dict[int, int] = {}
-        """Those that did not come in the period before."""
+        """Those that were not there in the period before."""
 
     def all(self, network: int) -> int:
         return self._all.get(self._counter(network), 0)
@@ -138,7 +138,7 @@ class Guests:
         self._ids = {}
 
     def id(self, address: str | None, value: str, to_id: ToId) -> Id:
-        """Return the id of whoever sent `value` from `address`; remember it by a hash of both."""
+        """Return the id for `value` from `address`, and remember it by a hash of both."""
         value = value[:LONGEST]
         known = hash((address, value, to_id))
         return self._ids.get(known) or self._make_id(known, value, to_id)
@@ -151,7 +151,7 @@ class Guests:
         return id
 
     def admit(self, request: Request, guest: Id, at: float) -> bool:
-        """Return whether a guest counts; one that does not is past the quota of its network.
+        """Return whether a guest counts: False if the quota of its network is used up.
 
         `at` is when the guest came, in seconds of any clock.
         """

@@ -1,7 +1,7 @@
 """Keyed hashes of what must not be stored: cookies, addresses, User-Agents.
 
-BLAKE2b with a key, 16 bytes, as 32 hexadecimal digits. A state with the key in it is prepared
-once and copied for each value, which takes two thirds of making one anew.
+An id is 16 bytes of BLAKE2b with a key, as 32 hexadecimal digits. A state with the key in it is
+prepared once and copied for each value, which takes two thirds of the time of a new state.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from hashlib import blake2b
 from typing import Protocol
 
 SIZE = 16
-LONGEST = 4096  # characters of a value that are looked at: nothing a client sends costs more
+LONGEST = 4096  # characters of a value that are hashed, so that a long one costs no more
 
 
 PendingId = bytes
-"""The digest of a value, until the key is known that makes an id of it."""
+"""The digest of a value, from which `SharedHasher.finish` makes the id once the key is known."""
 
 Id = str | PendingId
 
@@ -22,11 +22,11 @@ class Hasher(Protocol):
     """Hashes values into ids."""
 
     def __call__(self, value: str) -> Id:
-        """The id of a value; as bytes, an id that `finish` can complete once the key is known."""
+        """Return the id of a value, as bytes if the key is not known yet."""
 
 
 class SecretHasher:
-    """With the site's own `PRESENCE_SECRET`."""
+    """Hashes values with `PRESENCE_SECRET`."""
 
     def __init__(self, secret: str) -> None:
         self._state = blake2b(key=_key(secret.encode()), digest_size=SIZE)
@@ -38,21 +38,21 @@ class SecretHasher:
 
 
 class SharedHasher:
-    """With a random key that the processes of a site share through Redis.
+    """Hashes values with a random key that the processes of a site share through Redis.
 
-    Until this process has it, a value is hashed without; the keyed hash is one of that hash, so
-    what waits in a buffer is never the value itself.
+    A value is hashed without a key first, and that digest with the key. So a buffer never holds
+    the value itself, also before this process has received the key.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` hears when ids are made with another key than before."""
+        """Call `changed` whenever the key, and so every id, changes."""
         self.key: bytes | None = None
         self._changed = changed
         self._plain = blake2b(digest_size=SIZE)
         self._keyed = self._plain
 
     def learn(self, key: bytes) -> None:
-        """Takes the key that all processes use."""
+        """Use the key that all processes share."""
         if key != self.key:
             self._keyed = blake2b(key=_key(key), digest_size=SIZE)
             self.key = key
@@ -65,14 +65,14 @@ class SharedHasher:
         return digest if self.key is None else self.finish(digest)
 
     def finish(self, digest: PendingId) -> str:
-        """The id of a value hashed before the key was known."""
+        """Return the id of a value from its digest without a key."""
         state = self._keyed.copy()
         state.update(digest)
         return state.hexdigest()
 
 
 def plain_hash(value: bytes) -> str:
-    """An id for text that is too long to be one, and no secret."""
+    """Return an id for text that is too long to be an id and is not confidential."""
     return blake2b(value, digest_size=SIZE).hexdigest()
 
 

@@ -1,32 +1,29 @@
-"""What sources are made of: reading a cookie, a key of a session, an id off what a site keeps."""
+"""Helpers of sources: read a cookie, walk to a value by a dotted key, make an id of a value."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..request import Request
+from ..request import Request, cookie_pattern
 
 Read = Callable[[Request], str | None]
-"""A source at work: finds text in a request, or nothing."""
+"""A source, ready to use: returns the text that it finds in a request, or None."""
+
+Step = Callable[[object, str], object]
+"""Returns what is below a value under a name, or None."""
+
+MOST_PARTS = 8
+"""Into how many parts dots may divide a key. A longer key is refused at start-up."""
+
+_USER_NAMES = ("identity", "pk", "id", "username", "display_name")
 
 
-class Signing(NamedTuple):
-    """How to verify what the site's framework signed."""
+class SourceOptions(NamedTuple):
+    """What a source needs besides its argument."""
 
-    secrets: tuple[str, ...]
-    """Any of them may have signed it."""
+    session_secrets: tuple[str, ...]
+    """`PRESENCE_SESSION_SECRET`: the keys with which the site's framework signs."""
     may_remember: bool = True
-    """Whether the id that was signed may be kept in memory: not if it is to be hashed."""
-
-
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2, also of cookie names
-
-
-def token(name: str) -> str:
-    """The name of a header or cookie. Raises `ValueError` for what cannot be one."""
-    if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a header or cookie")
-    return name
+    """Whether ids may be kept in memory: not if they are to be hashed."""
 
 
 def cookie(name: str, *, last: bool = False) -> Read:
@@ -34,59 +31,93 @@ def cookie(name: str, *, last: bool = False) -> Read:
 
     Browsers send the cookie of the most specific path first (RFC 6265 5.4), and Werkzeug takes that
     one. Starlette, Django, WebOb, web.py, Bottle and Beaker take the last one.
+    Raises `ValueError` if no cookie can have this name.
     """
-    pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
-    find = re.compile(rf"(?s:.*;)?{pair}").match if last else re.compile(rf"(?:^|;){pair}").search
+    find = cookie_pattern(name, last).search
 
     def read(request: Request) -> str | None:
         cookies = request.header("cookie")
-        found = find(cookies) if cookies else None
-        return found[1].rstrip() if found else None
+        match = find(cookies) if cookies else None
+        return match[1].rstrip() if match else None
 
     return read
 
 
+def check_key(key: str) -> str:
+    """Return a dotted key. Raises `ValueError` if it has too many parts."""
+    if key.count(".") >= MOST_PARTS:
+        raise ValueError(f"{key[:40]!r}… has more than {MOST_PARTS} parts between dots")
+    return key
+
+
 def nested(value: object, key: str) -> object:
-    """A value by its key, which may have dots in it; else dots go into nested mappings."""
-    if (found := _item(value, key)) is not None or "." not in key:
-        return found
-    for name in key.split("."):
-        value = _item(value, name)
-    return value
+    """Return the value under a dotted key of nested mappings, or None."""
+    return walk(value, key, item)
 
 
-def _item(value: Any, key: str) -> object:
+def walk(value: object, key: str, step: Step) -> object:
+    """Return the value under a dotted key, or None.
+
+    Names may contain dots: the whole key is tried as one name first, then the longest beginning
+    under which there is something that has the rest.
+    """
+    end = len(key)
+    while end > 0:
+        below = step(value, key[:end])
+        if below is not None and end < len(key):
+            below = walk(below, key[end + 1 :], step)
+        if below is not None:
+            return below
+        end = key.rfind(".", 0, end)
+    return None
+
+
+def item(value: Any, name: str) -> object:
+    """Return an item of a mapping; None for other objects."""
     if isinstance(value, dict):
-        return dict.get(value, key)  # the get of a session's own may note that it was asked
-    return value.get(key) if isinstance(value, Mapping) else None
+        return dict.get(value, name)  # the `get` of a session may note that the session was read
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def member(value: Any, name: str) -> object:
+    """Return an item of a mapping or a public attribute of an object, or None; call nothing.
+
+    A user who is not logged in has no members.
+    """
+    if isinstance(value, Mapping):
+        return item(value, name)
+    if name.startswith("_") or isinstance(value, (str, int)) or not _is_logged_in(value):
+        return None
+    return attribute(value, name)
 
 
 def user_id(user: object) -> str | None:
-    """The id of what frameworks call a user: text, a number, or an object that is logged in."""
+    """Return the id of a user: text, a number, or the object that a framework has for one."""
     if user is None or isinstance(user, (str, int)):
         return as_id(user)
-    if not getattr(user, "is_authenticated", True):
+    if not _is_logged_in(user):
         return None
-    return next(filter(None, (as_id(_attribute(user, name)) for name in _USER_NAMES)), None)
+    return next(filter(None, (as_id(attribute(user, name)) for name in _USER_NAMES)), None)
 
 
-_USER_NAMES = ("identity", "pk", "id", "username", "display_name")
+def _is_logged_in(user: object) -> bool:
+    """Return False for the object that a framework has for an anonymous user."""
+    return bool(getattr(user, "is_authenticated", True))
 
 
-def _attribute(user: object, name: str) -> object:
+def attribute(user: object, name: str) -> object:
+    """Return an attribute of an object, or None."""
     try:
         return getattr(user, name, None)
-    except NotImplementedError:  # Starlette's BaseUser has names that it leaves to the site
+    except NotImplementedError:  # Starlette's BaseUser leaves some names to the site
         return None
 
 
 def as_id(value: object) -> str | None:
-    """Text or a number as an id; anything else is nobody."""
+    """Return text, a number or a UUID as an id; None for everything else."""
     if isinstance(value, str):
         return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _as_text(value)
-
-
-def _as_text(value: object) -> str | None:
-    # uuid.UUID and its like name themselves; a None, a mapping or a list is no id.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    # By name, because the packages of ObjectId and ULID may be absent.
     return str(value) if type(value).__name__ in {"UUID", "ObjectId", "ULID"} else None

@@ -1,11 +1,10 @@
-"""Finds who a request comes from: asks the rules in order, until one of them knows.
+"""Find who a request comes from: the first rule of the chain that finds an id decides.
 
-A few microseconds, no I/O, never raises. Rules are asked when somebody wants the answer: at the
-latest when the request is over, so that a login during the request counts.
+This takes a few microseconds, does no I/O and never raises. It happens when the identity is needed,
+at the latest when the response is complete, so that a login during the request counts.
 """
 
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -16,13 +15,13 @@ from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
 from .guests import Guests
 from .hashing import LONGEST, Hasher, Id, SecretHasher, SharedHasher, plain_hash
-from .reading import Read, Signing
+from .reading import Read, SourceOptions
 from .sources import FUNCTION, function
 
 LONGEST_ID = 256  # bytes
 
 Who = tuple[str, Id]
-"""A kind, and an id of it."""
+"""A kind and an id."""
 
 
 class Identity(NamedTuple):
@@ -36,14 +35,14 @@ class Matcher(Protocol):
     """One step of the search: a rule, or the look-up of crawlers."""
 
     kind: str | None
-    """The kind of whoever it finds; None if they are nobody."""
+    """The kind of the ids that it finds; None if requests that it matches are not counted."""
     awaits_login: bool
-    """Whether an inner layer may still log somebody in, who would come first."""
+    """Whether a rule before it may still match, once an inner layer logs somebody in."""
     has_quota: bool
-    """Whether a client can make up ids here, so that each address has a quota of them."""
+    """Whether a client can invent ids, so that each address has a quota of them."""
 
     def find(self, request: Request) -> Id | None:
-        """Return the id that it finds in a request, or None."""
+        """Return the id in a request, or None."""
 
 
 class RuleMatcher:
@@ -60,12 +59,12 @@ class RuleMatcher:
     ) -> None:
         self.kind: str | None = rule.kind
         self.awaits_login = awaits_login
-        self.has_quota = rule.type.minted
-        self.shows_login = not rule.type.claimed
+        self.has_quota = rule.type.forgeable
+        self.shows_login = not rule.type.client_supplied
         self._rule = rule
-        self._read = _source(rule, Signing(session_secrets, may_remember=not rule.hashed))
+        self._read = _source(rule, SourceOptions(session_secrets, may_remember=not rule.hashed))
         self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
-        self._guests = guests if rule.type.minted else None
+        self._guests = guests if rule.type.forgeable else None
         self._has_failed = False
 
     def find(self, request: Request) -> Id | None:
@@ -85,10 +84,10 @@ class RuleMatcher:
         if self._has_failed:
             return
         self._has_failed = True
-        where = "".join(traceback.format_tb(error.__traceback__))
         logs.error(
-            "the source %s raised %s; its requests count as nobody's\n%s",
-            *(self._rule, type(error).__name__, where),
+            "PRESENCE_IDENTITY: %s raised %s at %s; "
+            "such requests go to the next rule (logged once)",
+            *(self._rule, type(error).__name__, logs.place_of(error)),
         )
 
 
@@ -96,14 +95,14 @@ def _hashed(hasher: Hasher, value: str) -> Id:
     return "" if value.isspace() else hasher(value)
 
 
-def _source(rule: rules.Rule, signing: Signing) -> Read:
+def _source(rule: rules.Rule, options: SourceOptions) -> Read:
     if rule.type is FUNCTION:
         return function(rule.source)
-    return rule.type.make(rule.argument, signing)
+    return rule.type.make(rule.argument, options)
 
 
 class CrawlerMatcher:
-    """Finds crawlers by their User-Agent, unless one is logged in all the same."""
+    """Finds crawlers by their User-Agent, except those that are logged in."""
 
     has_quota = False
 
@@ -115,7 +114,7 @@ class CrawlerMatcher:
         is_counted: bool,
         awaits_login: bool,
     ) -> None:
-        """`logins` are the rules behind it that show a login."""
+        """Take the rules after it that prove a login as `logins`."""
         self.kind = KIND if is_counted else None
         self.awaits_login = awaits_login
         self._crawlers, self._logins = crawlers, logins
@@ -131,7 +130,7 @@ class CrawlerMatcher:
 
 
 class IdentityResolver:
-    """The rules of a site, with what they share: the key of hashed ids, the guests known so far."""
+    """The rules of a site, and what they share: the key of hashed ids, the guests seen so far."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class IdentityResolver:
         """
         self.guests = guests
         self.shared_key: SharedHasher | None = None
-        """The hasher, where its key is one that the processes of a site share through Redis."""
+        """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
         hasher: Hasher
         if secret or not any(rule.hashed for rule in chain):
             hasher = SecretHasher(secret)
@@ -160,28 +159,28 @@ class IdentityResolver:
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
         )
         """The kind of whoever an inner layer identifies, unless it names another."""
-        filled_late = [rule.type.late for rule in chain]
+        self.needs_account = any(rule.source == "auth" and rule.argument for rule in chain)
+        """Whether a rule reads an attribute of the user, for which an id is not enough."""
+        set_by_app = [rule.type.set_by_app for rule in chain]
         matchers = [
-            RuleMatcher(
-                rule, hasher, guests, session_secrets, awaits_login=any(filled_late[:place])
-            )
+            RuleMatcher(rule, hasher, guests, session_secrets, awaits_login=any(set_by_app[:place]))
             for place, rule in enumerate(chain)
         ]
         self._matchers: list[Matcher] = list(matchers)
         if bots != OFF:
-            # Before whatever a client can make up, and after what shows a login.
-            claimed = [place for place, rule in enumerate(chain) if rule.type.claimed]
+            # After the rules that prove a login, and before those whose ids a client chooses.
+            claimed = [place for place, rule in enumerate(chain) if rule.type.client_supplied]
             place = claimed[0] if claimed else len(chain)
             crawlers = CrawlerMatcher(
                 Crawlers(monotonic),
                 [matcher for matcher in matchers[place:] if matcher.shows_login],
                 is_counted=bots == COUNT,
-                awaits_login=any(filled_late),
+                awaits_login=any(set_by_app),
             )
             self._matchers.insert(place, crawlers)
 
     def resolve(self, request: Request) -> tuple[Matcher, Id] | None:
-        """Return who a request comes from as far as is known now, and what found it; or None."""
+        """Return the matcher that finds an id in a request by now, and the id; or None."""
         for matcher in self._matchers:
             id = matcher.find(request)
             if id is not None:

@@ -1,27 +1,33 @@
 """`PRESENCE_IDENTITY`: a chain of `kind=source[:argument][:raw|:hashed]`, parsed and checked."""
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import QueryError
-from ..values import items
+from ..request import token
+from ..values import InvalidValue, items
 from .bots import COUNT, OFF
 from .bots import KIND as BOT
-from .reading import token
-from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType
+from .reading import MOST_PARTS
+from .sessions import signed_parts
+from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
 
 FORM = (
-    "a chain of kind=source[:argument][:raw|:hashed], such as user=auth, guest=visitor; sources: "
-    + ", ".join(source.written(name) for name, source in SOURCES.items())
-    + ", package.module:callable"
+    "A chain is kind=source[:argument][:raw|:hashed], separated by commas, such as "
+    "user=auth, guest=visitor"
 )
 KIND = re.compile(r"[a-z][a-z0-9_]*")
+ALWAYS = "visitor"
+"""The source that finds an id in every request."""
+_LISTS = {"headers": "header:NAME", "client": "ip"}
+"""Keys of every ASGI scope that hold no id, and what reads them."""
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the chain: which kind it finds, and how."""
+    """One rule of the chain: a source, and the kind of the ids that it finds."""
 
     kind: str
     source: str
@@ -41,7 +47,7 @@ Chain = tuple[Rule, ...]
 
 
 def parse_chain(value: object) -> Chain:
-    """Return the rules of a chain. Raises `ValueError` with the accepted form and what is wrong."""
+    """Return the rules of a chain. Raises `InvalidValue` with all that is wrong."""
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
     chain, problems = [], []
@@ -50,19 +56,20 @@ def parse_chain(value: object) -> Chain:
             chain.append(_rule(item))
         except ValueError as error:
             problems.append(str(error))
+    problems += _unreachable(chain)
     if problems or not chain:
-        raise ValueError(f"{FORM} ({'; '.join(problems) or 'it is empty'})")
+        raise InvalidValue(f"{'; '.join(problems) or 'it is empty'}. {FORM}")
     return tuple(chain)
 
 
 def kinds(chain: Chain, bots: str = OFF) -> tuple[str, ...]:
-    """The kinds of a chain, each once, in order; bots last, where they are counted."""
+    """Return the kinds of a chain, each once, in order; bots last, if they are counted."""
     counted = (BOT,) if bots == COUNT else ()
     return tuple(dict.fromkeys((*(rule.kind for rule in chain), *counted)))
 
 
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
-    """The kind, if the site has it. Raises `QueryError` with those that it has."""
+    """Return the kind if it is known. Raises `QueryError` with the known ones otherwise."""
     if kind not in known:
         raise QueryError(f"no kind {kind!r} here: PRESENCE_IDENTITY has {', '.join(known)}")
     return kind
@@ -71,48 +78,88 @@ def known_kind(kind: str, known: tuple[str, ...]) -> str:
 def _rule(item: str) -> Rule:
     kind, mark, source = map(str.strip, item.partition("="))
     if not mark or not KIND.fullmatch(kind):
-        raise ValueError(f"{item!r} does not begin with kind=")
+        raise ValueError(f"{item!r} does not begin with a kind and =, such as user=")
     spec, form = _form(source)
     name, _, argument = spec.partition(":")
     if name in SOURCES:
         return _known(kind, name, argument, form)
-    if (meant := name.replace("_", "-")) in SOURCES:
-        raise ValueError(f"{name} is no source; {meant} is")
-    if _CALLABLE.fullmatch(spec):
+    if _CALLABLE.fullmatch(spec) and name.replace("_", "-") not in SOURCES:
         return Rule(kind, spec, "", form == "hashed")
-    raise ValueError(f"{spec!r} is no source")
+    raise ValueError(_no_source(spec, name))
+
+
+def _no_source(spec: str, name: str) -> str:
+    """Return that a source does not exist, and the one with the nearest name or all of them."""
+    if near := nearest_source(name):
+        return f"there is no source {name!r}; the nearest is {near}"
+    known = ", ".join(SOURCES)
+    return f"there is no source {spec!r}; sources are {known} and package.module:callable"
 
 
 def _form(source: str) -> tuple[str, str]:
-    """A source without its `:raw` or `:hashed`, and that word."""
+    """Return a source without its `:raw` or `:hashed`, and that word or nothing."""
     spec, _, form = source.rpartition(":")
     return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
 
 
 def _known(kind: str, name: str, argument: str, form: str) -> Rule:
     source = SOURCES[name]
-    if bool(argument) != bool(source.argument) and not source.argument.startswith("["):
-        raise ValueError(f"{name} takes {source.argument or 'no argument'}")
+    if argument and not source.argument:
+        raise ValueError(f"{name} takes no argument, not {argument!r}")
+    if not argument and source.example:
+        what = "a name" if source.argument == "NAME" else source.argument
+        raise ValueError(f"{name} needs {what}, such as {name}:{source.example}")
     hashed = form == "hashed" or (source.hashed and form != "raw")
     is_credential = name == "django-session" or _header_name(name, argument) in CREDENTIAL_HEADERS
     if is_credential and not hashed:
-        raise ValueError(f"{source.written(name)} is a credential: it must be hashed")
-    _check_name(source.argument, argument)
+        usage = f"{name}:{argument}" if argument else name
+        raise ValueError(f"{usage} is a credential: it must be hashed, so write {usage}:hashed")
+    _check_argument(name, source, argument)
     return Rule(kind, name, argument, hashed)
 
 
-def _check_name(form: str, argument: str) -> None:
-    """Refuses the name of a header or cookie that can be none."""
-    if "@" in form:
-        _, at, name = argument.partition("@")
-        if at:
-            token(name)
-    elif argument and form in {"NAME", "[COOKIE]"}:
-        token(argument)
+def _check_argument(name: str, source: SourceType, argument: str) -> None:
+    """Raise `ValueError` for an argument with which the source can never find an id."""
+    if source.argument in {"NAME", "[COOKIE]"}:
+        if argument:
+            token(argument)
+        return
+    key = argument
+    if "@" in source.argument:
+        key, has_cookie, cookie = argument.partition("@")
+        needs_key = True
+        if name == "signed":
+            (key, cookie, _), needs_key, has_cookie = signed_parts(argument), False, "@"
+        if (has_cookie and not cookie) or (needs_key and not key):
+            raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
+        if cookie:
+            token(cookie)
+    if key.count(".") >= MOST_PARTS:
+        raise ValueError(f"{name}:{key[:60]} has more than {MOST_PARTS} parts between dots")
+    if name == "auth" and key.startswith("_"):
+        raise ValueError(f"{name}:{key} is private; name a public attribute, such as auth:username")
+    if name == "environ" and key.startswith(("HTTP_", "http_")) and key != "http_version":
+        good = key.upper().replace("-", "_")
+        if key != good:
+            raise ValueError(f"environ:{key} never exists; that header is in environ:{good}")
+    if name == "scope" and (remedy := _LISTS.get(key)):
+        raise ValueError(f"scope:{key} is a list, not an id; use {remedy}")
+
+
+def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
+    """Return, for each rule that can never match, which rule before it matches instead."""
+    for place, rule in enumerate(chain):
+        for before in chain[:place]:
+            if before.source == ALWAYS:
+                yield f"{rule} never matches, because {before} matches every request before it"
+                break
+            if (before.source, before.argument) == (rule.source, rule.argument):
+                yield f"{rule} never matches, because {before} reads the same before it"
+                break
 
 
 def _header_name(source: str, argument: str) -> str:
-    """The header that a source reads, also by its name in the environ."""
+    """Return the header that a source reads, also by its name in the environ; else empty."""
     name = argument.lower()
     if source == "environ":
         return name.removeprefix("http_").replace("_", "-") if name.startswith("http_") else ""

@@ -1,7 +1,7 @@
 """Sources that verify what a framework signed: session cookies, tickets, tokens.
 
-The cryptography is the libraries' own (itsdangerous, WebOb, Pyramid, PyJWT), each imported when a
-source of its kind is made. Whatever is expired, tampered with, foreign or garbage is nobody.
+The libraries of the frameworks verify (itsdangerous, WebOb, Pyramid, PyJWT). Each is imported when
+a chain uses it. A value that is expired, altered, signed with another key or garbage is nobody's.
 
 Of several cookies with one name, each source takes the one that its framework takes: the first one
 for Flask, the last one for the others.
@@ -13,79 +13,92 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from hashlib import blake2b, sha1
+from hashlib import blake2b, sha1, sha256, sha512
 from typing import Any
 from uuid import UUID
 
 from ..request import Request
-from .reading import Read, Signing, as_id, cookie, nested
+from .reading import Read, SourceOptions, as_id, cookie, nested
 
 DAY = 24 * 3600
-# How long the frameworks believe a session unless a site says otherwise.
+# How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
 STARLETTE_SECONDS = 14 * DAY
+SIGNED_SECONDS = 31 * DAY  # of a cookie with a timestamp: as long as a session of Flask
 PYRAMID_SECONDS = 1200
 LONGEST = 8192  # characters of a cookie or token; browsers send half of it
+_NEVER = float("inf")
 TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
+# What itsdangerous signs with if nobody names a salt, and what Datasette signs its cookie with.
+DEFAULT_SALT, DATASETTE_SALT = "itsdangerous", "actor"
+# The hash of a signature is recognised by the length of its base64.
+_DIGESTS = {27: sha1, 43: sha256, 86: sha512}
+_DERIVATIONS = ("django-concat", "hmac")  # the default of itsdangerous, and what Flask uses
+# The digits of Datasette's `baseconv.base62`. Six of them are a time of this century.
+_BASE62 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz"
+_EXPIRY = re.compile(r"[0-9A-Za-z]{1,10}")
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 
-Claim = tuple[object, float]
-"""What was signed, and until when it holds, in seconds since the epoch."""
+Payload = tuple[object, float]
+"""What was signed, and until when it is valid, in seconds since the epoch."""
 
-Verify = Callable[[str], Claim]
-"""Tells what a value says; raises if nobody with its secret has signed it."""
+Verify = Callable[[str], Payload]
+"""Returns the payload of a value; raises any exception if it is not signed with its secret."""
 
 
-def flask_session(argument: str, signing: Signing) -> Read:
-    """A key of Flask's session cookie; Flask-Login's is `_user_id`."""
+def flask_session(argument: str, options: SourceOptions) -> Read:
+    """Return a reader of a key of Flask's session cookie; Flask-Login's is `_user_id`."""
     from itsdangerous import URLSafeTimedSerializer
 
     serializer = URLSafeTimedSerializer(
-        list(signing.secrets),
+        list(options.session_secrets),
         salt="cookie-session",
         signer_kwargs={"key_derivation": "hmac", "digest_method": sha1},
     )
 
-    def verify(value: str) -> Claim:
+    def verify(value: str) -> Payload:
         session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
         return session, signed.timestamp() + FLASK_SECONDS
 
-    return _session_cookie(argument, [verify], signing, to_id=_flask_id, last=False)
+    return _session_cookie(argument, [verify], options, to_id=_flask_id, last=False)
 
 
-def starlette_session(argument: str, signing: Signing) -> Read:
-    """A key of the cookie of Starlette's SessionMiddleware."""
+def starlette_session(argument: str, options: SourceOptions) -> Read:
+    """Return a reader of a key of the cookie of Starlette's SessionMiddleware."""
     from itsdangerous import TimestampSigner
 
-    signer = TimestampSigner(list(signing.secrets))
+    signer = TimestampSigner(list(options.session_secrets))
 
-    def verify(value: str) -> Claim:
+    def verify(value: str) -> Payload:
         session, signed = signer.unsign(value, STARLETTE_SECONDS, return_timestamp=True)
         return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
 
-    return _session_cookie(argument, [verify], signing)
+    return _session_cookie(argument, [verify], options)
 
 
-def pyramid_session(argument: str, signing: Signing) -> Read:
-    """A key of the cookie of Pyramid's SignedCookieSessionFactory."""
+def pyramid_session(argument: str, options: SourceOptions) -> Read:
+    """Return a reader of a key of the cookie of Pyramid's SignedCookieSessionFactory."""
     from webob.cookies import SignedSerializer
 
     def verifier(secret: str) -> Verify:
         loads = SignedSerializer(secret, "pyramid.session.", "sha512").loads
 
-        def verify(value: str) -> Claim:
+        def verify(value: str) -> Payload:
             renewed, _, session = loads(value.encode())
             return session, renewed + PYRAMID_SECONDS
 
         return verify
 
-    return _session_cookie(argument, list(map(verifier, signing.secrets)), signing)
+    return _session_cookie(argument, list(map(verifier, options.session_secrets)), options)
 
 
-def auth_tkt(argument: str, signing: Signing) -> Read:
-    """The user of a ticket of Pyramid's AuthTktCookieHelper, whose `timeout` it does not know."""
+def auth_tkt(argument: str, options: SourceOptions) -> Read:
+    """Return a reader of the user of a ticket of Pyramid's AuthTktCookieHelper.
+
+    A ticket does not contain its `timeout`, so it is accepted for as long as it is sent.
+    """
     from pyramid.authentication import AuthTktCookieHelper
 
     name = argument or "auth_tkt"
@@ -93,22 +106,24 @@ def auth_tkt(argument: str, signing: Signing) -> Read:
     def verifier(secret: str) -> Verify:
         identify = AuthTktCookieHelper(secret, name).identify
 
-        def verify(value: str) -> Claim:
+        def verify(value: str) -> Payload:
             ticket = identify(_TicketRequest({name: _unquoted(value)}))
-            return ticket["userid"], float("inf")  # there is no ticket with another's secret
+            return ticket["userid"], _NEVER  # raises TypeError if None: another secret
 
         return verify
 
-    return _verified(cookie(name, last=True), list(map(verifier, signing.secrets)), as_id, signing)
+    return _verified(
+        cookie(name, last=True), list(map(verifier, options.session_secrets)), as_id, options
+    )
 
 
 def _unquoted(value: str) -> str:
-    """A cookie without the escapes of a quoted one: the comma between two tokens is `\\054`."""
+    """Undo the escapes of a quoted cookie: the comma between two tokens is `\\054`."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
 
 
 class _TicketRequest:
-    """What the ticket's helper asks of a request."""
+    """The attributes of a request that Pyramid's helper reads."""
 
     def __init__(self, cookies: Mapping[str, str]) -> None:
         self.cookies = cookies
@@ -116,32 +131,118 @@ class _TicketRequest:
         self.environ: dict[str, Any] = {"REMOTE_ADDR": ""}
 
 
-def bearer(claim: str, signing: Signing) -> Read:
-    """A claim of the JWT in the Authorization header (RFC 6750), verified with fixed algorithms."""
+def signed_cookie(argument: str, options: SourceOptions) -> Read:
+    """Return a reader of a cookie that a site or another framework signs with itsdangerous.
+
+    The argument is `KEY@COOKIE` or `KEY@COOKIE:SALT`. Without a KEY, the payload itself is the id.
+    Cookies of `URLSafeSerializer` and of `URLSafeTimedSerializer` are accepted, the latter for 31
+    days; of both ways to derive the key, with SHA-1, SHA-256 or SHA-512.
+    """
+    from itsdangerous import URLSafeSerializer, URLSafeTimedSerializer
+
+    key, name, salt = signed_parts(argument)
+
+    def verifier(secret: str, derivation: str) -> Verify:
+        serializers = {}
+        for length, digest in _DIGESTS.items():
+            kwargs = {"key_derivation": derivation, "digest_method": digest}
+            serializers[length] = (
+                URLSafeSerializer(secret, salt, signer_kwargs=kwargs),
+                URLSafeTimedSerializer(secret, salt, signer_kwargs=kwargs),
+            )
+
+        def verify(value: str) -> Payload:
+            plain, timed = serializers[len(value) - value.rfind(".") - 1]
+            # A payload has no dot but one in front, if it is compressed. A timestamp brings one.
+            if value.count(".", 1) < 2:
+                payload = plain.loads(value)
+                return payload, _datasette_expiry(payload) if salt == DATASETTE_SALT else _NEVER
+            payload, signed = timed.loads(value, SIGNED_SECONDS, return_timestamp=True)
+            return payload, signed.timestamp() + SIGNED_SECONDS
+
+        return verify
+
+    verifiers = [
+        verifier(secret, derivation)
+        for secret in options.session_secrets
+        for derivation in _DERIVATIONS
+    ]
+    return _verified(
+        cookie(name, last=True),
+        verifiers,
+        lambda payload: as_id(nested(payload, key) if key else payload),
+        options,
+    )
+
+
+def signed_parts(argument: str) -> tuple[str, str, str]:
+    """Return the key, the cookie and the salt of `KEY@COOKIE[:SALT]`.
+
+    No name of a cookie has a colon in it, so the salt begins after the first colon.
+    """
+    key, _, rest = argument.partition("@")
+    name, _, salt = rest.partition(":")
+    return key, name, salt or DEFAULT_SALT
+
+
+def _datasette_expiry(payload: object) -> float:
+    """Return until when Datasette accepts an actor, from its `e`: a time in seconds in base 62.
+
+    Raises `ValueError` if there is an `e` that is no such number.
+    """
+    expiry = payload.get("e") if isinstance(payload, Mapping) else None
+    if not expiry:
+        return _NEVER
+    if not isinstance(expiry, str) or not _EXPIRY.fullmatch(expiry):
+        raise ValueError("no time")
+    seconds = 0
+    for digit in expiry:
+        seconds = seconds * len(_BASE62) + _BASE62.index(digit)
+    return float(seconds)
+
+
+def bearer(argument: str, options: SourceOptions) -> Read:
+    """Return a reader of a claim of a JWT, verified with fixed algorithms.
+
+    The argument is `CLAIM`, of the token in the Authorization header (RFC 6750), or `CLAIM@COOKIE`,
+    of the token in a cookie, with or without `Bearer ` before it.
+    """
     import jwt
 
+    claim, _, name = argument.partition("@")
     decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
 
     def verifier(secret: str) -> Verify:
         algorithms = _algorithms(secret)
 
-        def verify(token: str) -> Claim:
+        def verify(token: str) -> Payload:
             claims = decoder.decode(token, secret, algorithms)
-            return claims, float(claims.get("exp", "inf"))
+            return claims, float(claims.get("exp", _NEVER))
 
         return verify
 
     return _verified(
-        _token,
-        list(map(verifier, signing.secrets)),
+        _cookie_token(name) if name else _header_token,
+        list(map(verifier, options.session_secrets)),
         lambda claims: as_id(nested(claims, claim)),
-        signing,
+        options,
     )
 
 
-def _token(request: Request) -> str | None:
+def _header_token(request: Request) -> str | None:
     scheme, _, token = (request.header("authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _cookie_token(name: str) -> Read:
+    read_cookie = cookie(name, last=True)
+
+    def read(request: Request) -> str | None:
+        value = read_cookie(request) or ""
+        scheme, space, token = value.partition(" ")
+        return token.strip() if space and scheme.lower() == "bearer" else value
+
+    return read
 
 
 def can_verify_tokens(secret: str) -> bool:
@@ -153,7 +254,10 @@ def can_verify_tokens(secret: str) -> bool:
 
 
 def _algorithms(secret: str) -> list[str]:
-    """A public key never serves as a shared secret: whoever has it could sign with it."""
+    """Return the algorithms for a public key or for a shared secret, never both.
+
+    Whoever has the public key could otherwise sign with it as if it were a shared secret.
+    """
     if secret.lstrip().startswith("-----BEGIN"):
         return ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
     return ["HS256", "HS384", "HS512"]
@@ -162,12 +266,12 @@ def _algorithms(secret: str) -> list[str]:
 def _session_cookie(
     argument: str,
     verifiers: list[Verify],
-    signing: Signing,
+    options: SourceOptions,
     *,
     to_id: Callable[[object], str | None] = as_id,
     last: bool = True,
 ) -> Read:
-    """Read `KEY`, or `KEY@COOKIE` where the site gave its session cookie a name of its own.
+    """Return a reader of `KEY`, or of `KEY@COOKIE` if the session cookie has another name.
 
     `to_id` makes an id of the value under that key. `last` chooses among cookies with one name.
     """
@@ -176,12 +280,12 @@ def _session_cookie(
         cookie(name or "session", last=last),
         verifiers,
         lambda session: to_id(nested(session, key)),
-        signing,
+        options,
     )
 
 
 def _flask_id(value: object) -> str | None:
-    """Return the id that a value of Flask's session is. A UUID is stored as `{" u": hex}`."""
+    """Return a value of Flask's session as an id. Flask stores a UUID as `{" u": hex}`."""
     if isinstance(value, Mapping) and set(value) == {" u"}:
         return str(UUID(value[" u"]))
     return as_id(value)
@@ -191,20 +295,22 @@ def _verified(
     read: Read,
     verifiers: list[Verify],
     id_of: Callable[[object], str | None],
-    signing: Signing,
+    options: SourceOptions,
 ) -> Read:
-    """Verifies a value once, and again after a minute: that takes as long as twenty sightings.
+    """Return a reader that verifies what `read` finds and remembers the result for a minute.
 
-    What is remembered is a digest of the value, whom it names, and until when.
+    To verify takes as long as to record twenty sightings. Only a digest of the value, the id and
+    the end of its validity are remembered.
     """
     known: dict[bytes, tuple[str | None, float]] = {}
 
     def check(value: str) -> tuple[str | None, float]:
         for verify in verifiers:
-            with suppress(Exception):  # another's of the secrets, or whatever garbage leads to
-                signed, until = verify(value)
-                return id_of(signed), until
-        return None, float("inf")
+            # Each raises for the signatures of the other secrets, and whatever garbage leads to.
+            with suppress(Exception):
+                payload, until = verify(value)
+                return id_of(payload), until
+        return None, _NEVER
 
     def verified(request: Request) -> str | None:
         value = read(request)
@@ -214,7 +320,7 @@ def _verified(
         id, until = known.get(digest, (None, 0.0))
         if until <= now:
             id, until = check(value)
-            if signing.may_remember:
+            if options.may_remember:
                 _remember(known, digest, id, min(until, now + (REMEMBERED_SECONDS if id else 1)))
         return id if until > now else None
 

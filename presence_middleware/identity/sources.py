@@ -1,60 +1,73 @@
-"""The ways to read an id off a request: a cookie, a header, a session key …
+"""Sources: the ways to read an id from a request, such as a cookie, a header or a session key.
 
-A source is a function of the request that returns text or None. It is read at arrival, or late when
-an inner layer fills in what it reads.
+A source is a function of the request that returns text or None. It is called when the id is needed,
+which is at the latest when the response is complete.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
 from typing import Any
 
+from .. import logs
 from ..errors import SettingsError
-from ..request import Request
+from ..request import Request, token
 from . import reading, sessions
 from .addresses import client_address, normalize_address
-from .reading import Read, Signing, as_id, nested, token, user_id
+from .reading import Read, SourceOptions, as_id, item, member, nested, user_id, walk
 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 )
-# Where frameworks keep who is logged in: Flask-Login, Django, Pyramid, and sites by themselves.
+# The keys of a session under which Flask-Login, Django, Pyramid and many sites keep the user.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 
 
 @dataclass(frozen=True)
 class SourceType:
-    """What a source name in `PRESENCE_IDENTITY` stands for."""
+    """The meaning of a source name in `PRESENCE_IDENTITY`."""
 
-    make: Callable[[str, Signing], Read]
+    make: Callable[[str, SourceOptions], Read]
+    """Returns the source for an argument."""
     argument: str = ""
-    """What its argument is called; in brackets if it may be left out, empty if there is none."""
-    late: bool = False
+    """The name of its argument; in brackets if it may be left out, empty if there is none."""
+    example: str = ""
+    """An argument to show in errors, if the argument is required."""
+    set_by_app: bool = False
+    """Whether a layer inside may still set what it reads, until the response is complete."""
     hashed: bool = False
-    """Whether what it reads is hashed unless the site says `:raw`."""
+    """Whether its ids are hashed unless the rule ends with `:raw`."""
     shared_key: bool = False
-    """Whether it may be hashed without `PRESENCE_SECRET`."""
-    claimed: bool = False
-    """Whether a client can make it up: then crawlers come before it, and it shows no login."""
-    minted: bool = False
-    """Whether a client can make up any number of them from one address."""
+    """Whether its ids may be hashed without `PRESENCE_SECRET`."""
+    client_supplied: bool = False
+    """Whether a client can choose the id. Then crawlers come first, and it proves no login."""
+    forgeable: bool = False
+    """Whether a client can invent any number of ids from one address."""
     signed: bool = False
     """Whether it is verified with `PRESENCE_SESSION_SECRET`."""
     module: str = ""
-    """What must be importable for it."""
+    """A module that it imports."""
     extra: str = ""
-    """Which extra of this package brings that."""
+    """The extra of this package that installs the module."""
 
-    def written(self, name: str) -> str:
-        """How it is written in a chain, such as `cookie:NAME`."""
+    def usage(self, name: str) -> str:
+        """Return how the source `name` is written in a chain, such as `cookie:NAME`."""
         if self.argument.startswith("["):
             return f"{name}[:{self.argument[1:]}"
         return f"{name}:{self.argument}" if self.argument else name
 
 
-def auth(_: str, __: Signing) -> Read:
-    """Whom the server, an inner layer, or a session that is loaded has logged in."""
+def auth(attribute: str, _: SourceOptions) -> Read:
+    """Return a reader of the user whom the server, a layer or a loaded session has logged in.
+
+    With an `attribute` such as `username`, the id is that attribute of the user object. Nobody is
+    found if the user has none: as text or a number, or known by a session alone.
+    """
+    if attribute:
+        return lambda request: as_id(walk(request.user, attribute, member))
 
     def read(request: Request) -> str | None:
         user = request.user
@@ -67,36 +80,36 @@ def auth(_: str, __: Signing) -> Read:
 
 
 def _session_user(session: Mapping[str, Any]) -> str | None:
-    return next(filter(None, (as_id(nested(session, key)) for key in SESSION_USERS)), None)
+    return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
 
 
-def cookie(name: str, _: Signing) -> Read:
-    """A cookie of the site's own."""
+def cookie(name: str, _: SourceOptions) -> Read:
+    """Return a reader of a cookie that the site sets."""
     return reading.cookie(name)
 
 
-def django_session(name: str, _: Signing) -> Read:
-    """The key of a Django session: a login's as well as a guest's, and opaque."""
+def django_session(name: str, _: SourceOptions) -> Read:
+    """Return a reader of the key of a Django session, of a user or of a guest."""
     return reading.cookie(name or "sessionid", last=True)
 
 
-def header(name: str, _: Signing) -> Read:
-    """A header that a front end sets, and that it does not let through from outside."""
+def header(name: str, _: SourceOptions) -> Read:
+    """Return a reader of a header that a front end sets and never lets through from outside."""
     return methodcaller("header", token(name).lower())
 
 
-def user_agent(_: str, __: Signing) -> Read:
-    """The User-Agent: what the classic recipe counts."""
+def user_agent(_: str, __: SourceOptions) -> Read:
+    """Return a reader of the User-Agent."""
     return attrgetter("user_agent")
 
 
-def ip(_: str, __: Signing) -> Read:
-    """The client's address, through trusted proxies only."""
+def ip(_: str, __: SourceOptions) -> Read:
+    """Return a reader of the client's address, through trusted proxies only."""
     return client_address
 
 
-def visitor(_: str, __: Signing) -> Read:
-    """Address and User-Agent: a guest without a name."""
+def visitor(_: str, __: SourceOptions) -> Read:
+    """Return a reader of the address and the User-Agent, which tell guests apart."""
 
     def read(request: Request) -> str:
         # As `client_address` does, without the call: most requests come here.
@@ -108,61 +121,148 @@ def visitor(_: str, __: Signing) -> Read:
     return read
 
 
-def session(key: str, _: Signing) -> Read:
-    """A value of the session that the framework has loaded, by key."""
+def session(key: str, _: SourceOptions) -> Read:
+    """Return a reader of a key of the session that the framework has loaded."""
     return lambda request: as_id(nested(request.session, key))
 
 
-def state(key: str, _: Signing) -> Read:
-    """What a server or another middleware put into the environ or scope."""
-    return lambda request: user_id(request.get(key))
+def state(key: str, _: SourceOptions) -> Read:
+    """Return a reader of what a server or another layer has put into the environ or scope.
+
+    A dotted key leads into mappings and to public attributes of objects. Nothing is called.
+    """
+    if "." not in key:
+        return lambda request: user_id(request.get(key))
+
+    def read(request: Request) -> str | None:
+        def step(value: object, name: str) -> object:
+            return request.get(name) if value is request else member(value, name)
+
+        return user_id(walk(request, key, step))
+
+    return read
 
 
 def function(path: str) -> Read:
-    """A function of the site's own, `package.module:callable`; it returns an id or None."""
+    """Return a reader that calls a function of the site, `package.module:callable`.
+
+    Raises `SettingsError` if it cannot be imported or cannot be called with a request.
+    """
     module, _, name = path.partition(":")
     try:
         call: Any = import_module(module)
         for part in name.split("."):
             call = getattr(call, part)
     except (ImportError, AttributeError) as error:
+        near = nearest_source(module)
+        remedy = f"; the source with the nearest name is {near}" if near else ""
         raise SettingsError(
-            f"PRESENCE_IDENTITY: {path}: {error}; it must be there before the app is wrapped"
+            f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
+            f"{error}{remedy}"
         ) from error
     if not callable(call):
         raise SettingsError(f"PRESENCE_IDENTITY: {path} cannot be called with a request")
-    return lambda request: as_id(call(request))
+    if iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
+        raise SettingsError(
+            f"PRESENCE_IDENTITY: {path} is an async function, but ids are read without awaiting: "
+            "make it a plain function, or call identify() of the visit in a handler"
+        )
+    return SiteFunction(path, call)
+
+
+def nearest_source(name: str) -> str | None:
+    """Return the source whose name is most like `name`, or None if none is like it."""
+    return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
+
+
+class SiteFunction:
+    """A function of the site as a source."""
+
+    def __init__(self, path: str, call: Callable[[Request], object]) -> None:
+        self._path, self._call = path, call
+        self._has_failed = False
+
+    def __call__(self, request: Request) -> str | None:
+        """Return the id that the function returns; None if it fails, which is logged once."""
+        try:
+            value = self._call(request)
+        except Exception as error:
+            self._report(f"raised {type(error).__name__} at {logs.place_of(error)}")
+            return None
+        id = as_id(value)
+        if id is None and value is not None:
+            if iscoroutine(value):
+                value.close()  # or Python warns that nobody awaited it
+            kind = type(value).__name__
+            self._report(f"returned a {kind}; it must return text, a whole number, a UUID or None")
+        return id
+
+    def _report(self, problem: str) -> None:
+        """Log the first failure."""
+        if not self._has_failed:
+            self._has_failed = True
+            logs.error(
+                "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
+                *(self._path, problem),
+            )
 
 
 SOURCES: Mapping[str, SourceType] = {
-    "auth": SourceType(auth, late=True),
-    "header": SourceType(header, "NAME"),
-    "session": SourceType(session, "KEY", late=True),
+    "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
+    "header": SourceType(header, "NAME", "X-User"),
+    "session": SourceType(session, "KEY", "user_id", set_by_app=True),
     "flask-session": SourceType(
-        sessions.flask_session, "KEY[@COOKIE]", signed=True, module="itsdangerous", extra="flask"
+        sessions.flask_session,
+        "KEY[@COOKIE]",
+        "_user_id",
+        signed=True,
+        module="itsdangerous",
+        extra="flask",
     ),
     "starlette-session": SourceType(
         sessions.starlette_session,
         "KEY[@COOKIE]",
+        "user",
         signed=True,
         module="itsdangerous",
         extra="starlette",
     ),
     "pyramid-session": SourceType(
-        sessions.pyramid_session, "KEY[@COOKIE]", signed=True, module="webob", extra="pyramid"
+        sessions.pyramid_session,
+        "KEY[@COOKIE]",
+        "auth.userid",
+        signed=True,
+        module="webob",
+        extra="pyramid",
     ),
     "auth-tkt": SourceType(
         sessions.auth_tkt, "[COOKIE]", signed=True, module="pyramid", extra="pyramid"
     ),
-    "bearer": SourceType(sessions.bearer, "CLAIM", signed=True, module="jwt", extra="jwt"),
-    "django-session": SourceType(
-        django_session, "[COOKIE]", hashed=True, claimed=True, minted=True
+    "bearer": SourceType(
+        sessions.bearer, "CLAIM[@COOKIE]", "sub", signed=True, module="jwt", extra="jwt"
     ),
-    "cookie": SourceType(cookie, "NAME", hashed=True, claimed=True, minted=True),
-    "user-agent": SourceType(user_agent, hashed=True, shared_key=True, claimed=True, minted=True),
-    "ip": SourceType(ip, hashed=True, claimed=True),
-    "visitor": SourceType(visitor, hashed=True, shared_key=True, claimed=True, minted=True),
-    "environ": SourceType(state, "KEY", late=True),
-    "scope": SourceType(state, "KEY", late=True),
+    "signed": SourceType(
+        sessions.signed_cookie,
+        "KEY@COOKIE[:SALT]",
+        "a.id@ds_actor:actor",
+        signed=True,
+        module="itsdangerous",
+        extra="flask",
+    ),
+    "django-session": SourceType(
+        django_session, "[COOKIE]", hashed=True, client_supplied=True, forgeable=True
+    ),
+    "cookie": SourceType(
+        cookie, "NAME", "sessionid", hashed=True, client_supplied=True, forgeable=True
+    ),
+    "user-agent": SourceType(
+        user_agent, hashed=True, shared_key=True, client_supplied=True, forgeable=True
+    ),
+    "ip": SourceType(ip, hashed=True, client_supplied=True),
+    "visitor": SourceType(
+        visitor, hashed=True, shared_key=True, client_supplied=True, forgeable=True
+    ),
+    "environ": SourceType(state, "KEY", "site.user", set_by_app=True),
+    "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
 }
-FUNCTION = SourceType(lambda path, _: function(path), "callable", late=True)
+FUNCTION = SourceType(lambda path, _: function(path), "callable", set_by_app=True)

@@ -75,7 +75,7 @@ class SetupHints:
         rules = settings.identity
         self._sources = {rule.source for rule in rules} | {_cookie_of(rule) for rule in rules}
         # The kinds of logged-in users. If clients supply all ids, all kinds but the guests'.
-        logins = {rule.kind for rule in rules if not rule.type.claimed}
+        logins = {rule.kind for rule in rules if not rule.type.client_supplied}
         self._user_kinds = logins or set(settings.kinds) - {rules[-1].kind, BOT}
         self._has_users = False
         self._shared_ids = SharedIds(logins, settings.window)

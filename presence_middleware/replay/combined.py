@@ -54,6 +54,10 @@ class Request:
             return self.user_agent
         return self.referer if name == "referer" else None
 
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        """Return None: a log has no cookies."""
+        return None
+
     def get(self, key: str) -> object:
         """Nothing: there is no environ and no scope."""
         return None

@@ -76,7 +76,7 @@ def test_a_kind_can_be_said_and_must_be_one_of_the_chain(settings: Settings) -> 
     [
         ("a=user-agent, b=auth, c=visitor", "b"),
         ("a=user-agent, b=visitor", "a"),
-        ("guest=visitor, user=session:id", "guest"),
+        ("guest=ip:raw, user=session:id", "guest"),
     ],
 )
 def test_who_is_identified_is_of_the_kind_of_auth_else_of_the_first(

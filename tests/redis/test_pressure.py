@@ -37,7 +37,7 @@ def own(tmp_path: Path) -> Iterator[Server]:
 
 def test_a_full_server_is_rid_of_what_is_stale_and_records_again(own: Server, prefix: str) -> None:
     clock = Clock()
-    given = settings(own.url, prefix, identity="guest=visitor, user=header:X-User")
+    given = settings(own.url, prefix, identity="guest=ip:raw, user=header:X-User")
     recorder = Recorder(given, clock=clock, background=False)
     with redis.Redis.from_url(own.url) as client:
         stale = {f"{'x' * 200}{number}": NOON - 2 * WINDOW for number in range(5000)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.identity import Guests, Proxies
+from presence_middleware.identity import Guests, Proxies, user_id
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import path_matcher
 from presence_middleware.request import AsgiRequest, WsgiRequest
@@ -75,7 +75,7 @@ def test_a_user_of_django_goes_by_the_key_alone(user: object, id: str | None) ->
     from presence_middleware.django import _user
 
     request: Any = SimpleNamespace(user=user)
-    assert _user(request) == id
+    assert user_id(_user(request)) == id
 
 
 @pytest.mark.filterwarnings("ignore:Cookie value contains invalid bytes:RuntimeWarning")
@@ -233,5 +233,7 @@ def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
 
 
 def test_a_source_that_is_spelt_as_a_module_is_told_its_name() -> None:
-    with pytest.raises(SettingsError, match="flask_session is no source; flask-session is"):
+    with pytest.raises(
+        SettingsError, match="no source 'flask_session'; the nearest is flask-session"
+    ):
         Settings.from_env({}, identity="user=flask_session:user")

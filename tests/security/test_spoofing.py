@@ -16,8 +16,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import sha1, sha256, sha512
 from ipaddress import ip_address
+from typing import Any
 
 import jwt
 import pytest
@@ -29,7 +30,7 @@ from flask.sessions import SecureCookieSessionInterface
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from itsdangerous import TimestampSigner, URLSafeTimedSerializer
+from itsdangerous import TimestampSigner, URLSafeSerializer, URLSafeTimedSerializer
 
 from presence_middleware import Presence, Settings
 from presence_middleware.identity import sessions
@@ -368,6 +369,22 @@ def ticket(key: str, userid: object = None) -> str:
     return str(headers[0][1].partition("=")[2].partition(";")[0])
 
 
+def signed_plainly(key: str, session: object = None) -> str:
+    data = session or {"who": "ann"}
+    return str(URLSafeSerializer(key, salt="of a plugin").dumps(data))
+
+
+def signed_with_time(key: str, session: object = None) -> str:
+    kwargs = {"key_derivation": "hmac", "digest_method": sha512}
+    serializer = URLSafeTimedSerializer(key, salt="another: salt", signer_kwargs=kwargs)
+    return str(serializer.dumps(session or {"who": "ann"}))
+
+
+def datasette_cookie(key: str, actor: object = None, **more: object) -> str:
+    """The cookie `ds_actor`, as Datasette signs it."""
+    return str(URLSafeSerializer(key, "actor").dumps({"a": actor or {"who": "ann"}, **more}))
+
+
 def jwt_of(key: str, claims: object = None) -> str:
     expires = {"exp": int(time.time()) + 60}
     return jwt.encode({"who": "ann", **expires} if claims is None else claims, key, "HS256")  # type: ignore[arg-type]
@@ -429,7 +446,13 @@ SCHEMES = {
         "pyramid-session:who", pyramid_cookie, "session", lasts=sessions.PYRAMID_SECONDS
     ),
     "ticket": Scheme("auth-tkt", ticket, "auth_tkt"),
+    "signed": Scheme("signed:who@shop:of a plugin", signed_plainly, "shop"),
+    "signed, with time": Scheme(
+        "signed:who@shop:another: salt", signed_with_time, "shop", lasts=sessions.SIGNED_SECONDS
+    ),
+    "datasette": Scheme("signed:a.who@ds_actor:actor", datasette_cookie, "ds_actor"),
     "jwt": Scheme("bearer:who", jwt_of),
+    "jwt in a cookie": Scheme("bearer:who@token", jwt_of, "token"),
     "jwt of a pair": Scheme("bearer:who", jwt_of_pair, secret=PUBLIC),
 }
 TIMED = [name for name, scheme in SCHEMES.items() if scheme.lasts]
@@ -540,6 +563,93 @@ def test_what_the_site_signed_for_another_purpose_is_nobody(salt: str) -> None:
         assert scheme.asked(SignedSerializer(KEY, salt, "sha512").dumps(stamped)) is None
 
 
+@pytest.mark.parametrize("digest", [sha1, sha256, sha512], ids=lambda digest: digest.__name__)
+@pytest.mark.parametrize("derivation", ["django-concat", "hmac"])
+@pytest.mark.parametrize("maker", [URLSafeSerializer, URLSafeTimedSerializer])
+@pytest.mark.parametrize("payload", ["ann", "ann" * 80], ids=["short", "compressed"])
+def test_a_cookie_of_itsdangerous_is_read_with_any_of_its_usual_options(
+    digest: object, derivation: str, maker: Any, payload: str
+) -> None:
+    kwargs = {"key_derivation": derivation, "digest_method": digest}
+    value = maker(KEY, salt="quart auth salt", signer_kwargs=kwargs).dumps(payload)
+    scheme = Scheme("signed:@QUART_AUTH:quart auth salt", signed_plainly, "QUART_AUTH")
+    assert scheme.asked(value) == payload
+    assert dataclasses.replace(scheme, source="signed:@QUART_AUTH").asked(value) is None
+    other = maker(KEY, salt="quart auth salt", signer_kwargs={**kwargs, "key_derivation": "concat"})
+    assert scheme.asked(other.dumps(payload)) is None
+
+
+def test_the_salt_of_a_signed_cookie_is_that_of_itsdangerous_by_default() -> None:
+    scheme = Scheme("signed:who@shop", signed_plainly, "shop")
+    assert scheme.asked(URLSafeSerializer(KEY).dumps({"who": "ann"})) == "ann"
+    assert scheme.asked(URLSafeTimedSerializer(KEY).dumps({"who": "ann"})) == "ann"
+
+
+def test_a_time_is_not_cut_off_a_signed_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old cookie with a time does not become one that never expires."""
+    with at(monkeypatch, time.time() - 2 * sessions.SIGNED_SECONDS):
+        value = URLSafeTimedSerializer(KEY).dumps({"who": "ann"})
+    payload, stamp, signature = value.split(".")
+    scheme = Scheme("signed:who@shop", signed_plainly, "shop")
+    for forged in (
+        value,
+        f"{payload}.{signature}",
+        f"{payload}{stamp}.{signature}",
+        f".{payload}.{stamp}.{signature}",
+    ):
+        assert scheme.asked(forged) is None
+
+
+@pytest.mark.parametrize(
+    ("expiry", "who"),
+    [
+        ("E3d1S6", "ann"),  # 4102444800, as Datasette writes it
+        ("Bx4rB7", "ann"),  # 1795290323
+        ("Bx4rB6", None),
+        ("z", None),
+        ("A", None),
+        ("", "ann"),  # Datasette takes it for no expiry
+        (None, "ann"),
+        ("E3d1S6E3d1S6", None),
+        ("-E3d1S6", None),
+        ("E3d1S\u0666", None),
+        (4102444800, None),
+        (["E3d1S6"], None),
+    ],
+)
+def test_an_actor_of_datasette_expires_when_it_says_so(
+    expiry: object, who: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with at(monkeypatch, 1795290322.5):
+        value = datasette_cookie(KEY, {"id": "ann"}, e=expiry)
+        scheme = dataclasses.replace(SCHEMES["datasette"], source="signed:a.id@ds_actor:actor")
+        assert scheme.asked(value) == who
+    with at(monkeypatch, 1795290324):
+        assert scheme.asked(value) == (None if expiry == "Bx4rB7" else who)
+
+
+def test_a_field_e_is_an_expiry_in_cookies_of_datasette_alone() -> None:
+    value = URLSafeSerializer(KEY, "of a plugin").dumps({"who": "ann", "e": "z"})
+    assert SCHEMES["signed"].asked(value) == "ann"
+    listed = URLSafeSerializer(KEY, "actor").dumps(["ann"])
+    assert SCHEMES["datasette"].asked(listed) is None
+
+
+@pytest.mark.parametrize("prefix", ["", "Bearer ", "bearer ", "BEARER  "])
+def test_a_token_in_a_cookie_may_follow_the_word_bearer(prefix: str) -> None:
+    scheme, token = SCHEMES["jwt in a cookie"], jwt_of(KEY)
+    assert scheme.asked(prefix + token) == "ann"
+    assert scheme.asked(f'"{prefix}{token}"') == "ann"
+    for forged in (f"Basic {token}", f"{token} Bearer", f"Bearer{token}", "Bearer", "Bearer "):
+        assert scheme.asked(forged) is None
+
+
+def test_a_token_is_read_in_one_place_alone() -> None:
+    in_cookie, in_header, token = SCHEMES["jwt in a cookie"], SCHEMES["jwt"], jwt_of(KEY).encode()
+    assert ids(in_cookie.settings(), in_header.request(token)) is None
+    assert ids(in_header.settings(), in_cookie.request(token)) is None
+
+
 GARBAGE = {
     "garbage base64": b"=a=.b=!c.-_-_",
     "dots": b"." * 300,
@@ -603,7 +713,11 @@ def test_the_tests_own_tokens_are_good() -> None:
     assert SCHEMES["jwt"].asked(token_of({"alg": "HS256"}, {"who": "ann"}, KEY)) == "ann"
 
 
-@pytest.mark.parametrize("scheme", [SCHEMES["jwt"], SCHEMES["jwt of a pair"]], ids=["hmac", "rsa"])
+@pytest.mark.parametrize(
+    "scheme",
+    [SCHEMES["jwt"], SCHEMES["jwt in a cookie"], SCHEMES["jwt of a pair"]],
+    ids=["hmac", "cookie", "rsa"],
+)
 @pytest.mark.parametrize(
     "alg", ["none", "None", "NONE", "nOnE", "", None, 0, [], ["HS256"], {}, "HS1"]
 )
@@ -694,7 +808,7 @@ def test_an_expired_one_is_nobody(name: str, monkeypatch: pytest.MonkeyPatch) ->
             assert scheme.asked(value) == who, age
 
 
-@pytest.mark.parametrize("name", ["jwt", "jwt of a pair"])
+@pytest.mark.parametrize("name", ["jwt", "jwt in a cookie", "jwt of a pair"])
 def test_an_expired_token_is_nobody(name: str) -> None:
     scheme, now = SCHEMES[name], int(time.time())
     for claims, who in [

@@ -69,6 +69,8 @@ class Site:
     wraps_itself: bool = False
     workers: int = 2
     """One for those that differ from another in what they sign or keep alone."""
+    user: str = USER
+    """The id of the user who logs in."""
     views: str = "/"
     """Where its pages are."""
     asking: str = "/"
@@ -139,6 +141,8 @@ PYRAMID, TICKETS = "pyramid_site:with_session", "pyramid_site:with_tickets"
 BEAKER, BEAKER_INSIDE = "bottle_site:create_app", "bottle_site:wrapped_inside"
 EVERY_USER = {"SITE_IDENTIFY": "identify_every_user"}
 WSGI, ASGI, CHANNELS = "django_site:wsgi", "django_site:asgi", "channels_site:asgi"
+BY_NAME: dict[str, Any] = {"source": "auth:username", "user": f"user-{USER}", "at_once": True}
+EVERY_USERNAME = {**EVERY_USER, "SITE_FIELD": "username"}
 SITES: dict[str, Site] = {
     "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
     "flask": Site(FLASK, "flask-session:user", signed=True),
@@ -178,6 +182,24 @@ SITES: dict[str, Site] = {
         ASGI, everywhere=False, at_once=True, views="/async/", asking="/async/"
     ),
     "django, Channels": Site(CHANNELS, everywhere=False, at_once=True, asking="/async/"),
+    "django, usernames": Site(WSGI, own={"SITE_FIELD": "username"}, everywhere=False, **BY_NAME),
+    "django, usernames, ASGI": Site(
+        ASGI, own={"SITE_FIELD": "username"}, everywhere=False, asking="/async/", **BY_NAME
+    ),
+    "django, usernames, coroutines": Site(
+        ASGI,
+        own={"SITE_FIELD": "username"},
+        everywhere=False,
+        views="/async/",
+        asking="/async/",
+        **BY_NAME,
+    ),
+    "django, every username": Site(WSGI, own=EVERY_USERNAME, **BY_NAME),
+    "django, every username, ASGI": Site(ASGI, own=EVERY_USERNAME, asking="/async/", **BY_NAME),
+    "django, every username, coroutines": Site(
+        ASGI, own=EVERY_USERNAME, views="/async/", asking="/async/", **BY_NAME
+    ),
+    "starlette auth, usernames": Site(STARLETTE_AUTH, "auth:username"),
     "django, every user": Site(WSGI, own=EVERY_USER, at_once=True),
     "django, every user, ASGI": Site(ASGI, own=EVERY_USER, at_once=True, asking="/async/"),
     "django, every user, coroutines": Site(
@@ -312,7 +334,7 @@ def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
         if site.everywhere:
             browser.see("")
         counted(user=1, guest=2)
-        assert [seen.id for seen in presence.online()] == [USER]
+        assert [seen.id for seen in presence.online()] == [site.user]
 
         browser.use(AFTER)
         browser.log_out()
@@ -323,12 +345,12 @@ def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
         browser.log_in()
         assert browser.see("me") == {USER}
         browser.say_goodbye()
-        assert not presence.is_online(USER), "another process sees it at once"
+        assert not presence.is_online(site.user), "another process sees it at once"
         # Each worker had still to write that it saw him, and does, before it answers.
         assert browser.ask() == {"nobody"}
         assert browser.see("me") == {"nobody"}
         counted(user=0, guest=3)
-        assert presence.last_seen(USER) is not None
+        assert presence.last_seen(site.user) is not None
 
 
 class Local:
@@ -475,7 +497,9 @@ def test_looking_in_the_middle_of_a_request_touches_no_session_that_its_page_lea
         assert (headers_of(response), has_touched_session(wrapped.last)) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in DJANGO if SITES[name].own != EVERY_USER])
+@pytest.mark.parametrize(
+    "name", [name for name in DJANGO if "SITE_IDENTIFY" not in SITES[name].own]
+)
 def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, serve: Serve) -> None:
     """Each response says how many queries its process has made, so the next tells of late ones."""
     site = SITES[name]
@@ -489,8 +513,8 @@ def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, ser
         assert not any("Vary" in page.headers or "Set-Cookie" in page.headers for page in seen)
 
 
-@pytest.mark.parametrize("name", [name for name in DJANGO if SITES[name].own == EVERY_USER])
-def test_to_identify_every_user_costs_a_query_for_a_session_and_changes_no_response(
+@pytest.mark.parametrize("name", [name for name in DJANGO if "SITE_IDENTIFY" in SITES[name].own])
+def test_to_identify_every_user_costs_its_queries_and_changes_no_response(
     name: str, serve: Serve
 ) -> None:
     def without_queries(response: httpx.Response) -> object:
@@ -511,9 +535,11 @@ def test_to_identify_every_user_costs_a_query_for_a_session_and_changes_no_respo
         assert (queries(bare, home), queries(wrapped, home)) == (0, 0), "no cookie, no session"
         for browser in (bare, wrapped):
             browser.log_in()
-        assert (queries(bare, home), queries(wrapped, home)) == (0, 1)
-        for page in ("me", "cart"):
-            assert queries(wrapped, home + page) == queries(bare, home + page) > 0
+        # The session, and the account if the id is one of its fields.
+        more = 2 if site.source else 1
+        assert (queries(bare, home), queries(wrapped, home)) == (0, more)
+        assert queries(wrapped, f"{home}me") == queries(bare, f"{home}me") == 2
+        assert (queries(bare, f"{home}cart"), queries(wrapped, f"{home}cart")) == (1, more)
 
 
 @pytest.mark.parametrize("name", ["django", "django, coroutines"])
@@ -548,6 +574,21 @@ def test_whom_django_refuses_is_a_guest_again_though_his_session_names_him(
         assert browser.see("me") == {"nobody"}
         browser.ask()
         assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
+
+
+@pytest.mark.parametrize("name", ["django, usernames", "django, usernames, coroutines"])
+def test_a_page_that_reads_the_session_alone_shows_no_username(
+    name: str, serve: Serve, presence: Presence
+) -> None:
+    """The session holds the primary key, and `identify_user` loads nothing."""
+    with serve(SITES[name], 1) as browser:
+        browser.log_in()
+        browser.ask()
+        presence.leave(SITES[name].user)
+        for page in ("", "cart"):
+            browser.see(page)
+            browser.ask()
+            assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
 
 
 SHORT = {"PRESENCE_WINDOW": "3s", "PRESENCE_FLUSH_INTERVAL": "0.2s"}
@@ -620,7 +661,7 @@ SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id
 @pytest.mark.parametrize(
     ("site", "is_known"),
     [
-        *((SITES[name], not SITES[name].source) for name in LOCAL),
+        *((SITES[name], SITES[name].source in {"", "auth:username"}) for name in LOCAL),
         (SESSION_USER_ID, True),
     ],
     ids=[*LOCAL, "starlette, session of user_id"],

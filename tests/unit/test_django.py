@@ -9,7 +9,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject
 
 from presence_middleware import Identity, Settings
 from presence_middleware.asgi import ASGIApplication, PresenceMiddleware, Scope
-from presence_middleware.django import IdentifyWebSocketUser
+from presence_middleware.django import Account, IdentifyWebSocketUser
 from tests.unit.test_asgi import Gateway, silent
 
 ANN = SimpleNamespace(pk=7, is_authenticated=True)
@@ -103,6 +103,59 @@ def test_a_consumer_that_changes_the_session_changes_the_user(
 
     added = {"user": Loaded(user), "session": session(**before)}
     assert identities(consumer, added, kept(prefix)) == expected
+
+
+@pytest.mark.parametrize(
+    ("added", "after", "expected"),
+    [
+        ({"user": SimpleNamespace(pk=7, is_authenticated=True, username="ann")}, {}, "ann"),
+        ({"user": ANN}, {}, None),
+        ({"user": NOBODY}, {}, None),
+        ({"user": NOBODY}, {KEY: "7"}, None),
+    ],
+    ids=["a username", "a user without", "nobody", "a login in the consumer"],
+)
+def test_a_socket_has_the_username_with_which_it_was_opened(
+    added: Scope, after: dict[str, str], expected: str | None, prefix: str
+) -> None:
+    async def consumer(scope: Scope, *_: object) -> None:
+        scope["session"]._session_cache = after
+
+    chain = {"identity": "user=auth:username, guest=ip:raw", "enabled": 0}
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", **chain)
+    found = identities(consumer, {**added, "session": session()}, settings)
+    assert found[1] == (Identity("user", expected) if expected else GUEST)
+
+
+class User:
+    """A user model, with a field that is not loaded and would be read from the database."""
+
+    is_authenticated = True
+
+    def __init__(self) -> None:
+        self.pk, self.username = 7, "ann"
+
+    class Deferred:
+        """As Django's `DeferredAttribute`, and what leads to another model."""
+
+        def __get__(self, *_: object) -> NoReturn:
+            raise AssertionError("a query")
+
+    email = Deferred()
+
+    @property
+    def shown(self) -> str:
+        return f"{self.username}!"
+
+    def get_full_name(self) -> NoReturn:
+        raise AssertionError("called")
+
+
+def test_an_account_has_what_is_loaded_and_asks_no_database() -> None:
+    account = Account(User())
+    names = ("identity", "pk", "username", "shown", "email", "get_full_name", "nothing")
+    found = [getattr(account, name) for name in names]
+    assert found == ["7", 7, "ann", "ann!", None, None, None]
 
 
 def test_no_user_and_no_session_is_loaded(prefix: str) -> None:

@@ -1,5 +1,6 @@
 """Who is asking: every source reads the same off a WSGI and an ASGI request."""
 
+import inspect
 import re
 import uuid
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ import pytest
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
-from presence_middleware.request import Request as Asked
+from presence_middleware import Request as Asked
+from presence_middleware.identity.reading import walk
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, ask_asgi, ask_wsgi, ids
 
@@ -33,6 +35,68 @@ def said(value: bytes | str) -> Request:
 
 
 NESTED = {"auth": {"user": {"id": 7}}, "id": 42, "list": [1], "empty": "", "no": None, "yes": True}
+
+
+class Property:
+    """A user of a site, with what must not be called and what is private."""
+
+    email = "ann@site.example"
+    _secret = "private"
+
+    def method(self) -> str:
+        raise AssertionError
+
+    @property
+    def broken(self) -> str:
+        raise NotImplementedError
+
+
+def of(**attributes: object) -> SimpleNamespace:
+    return SimpleNamespace(**attributes)
+
+
+DOTTED: list[tuple[str, Request, Any]] = [
+    ("scope:user.name", Request(state={"user": of(name="ann")}), "ann"),
+    ("scope:user.name", Request(state={"user": {"name": "ann"}}), "ann"),
+    ("scope:user.name", Request(state={"user": of(name="ann", is_authenticated=True)}), "ann"),
+    ("scope:user.name", Request(state={"user": of(name="ann", is_authenticated=False)}), None),
+    ("scope:user.name", Request(state={"user": "ann"}), None),
+    ("scope:user.real", Request(state={"user": 42}), None),
+    ("scope:user.name", Request(), None),
+    ("scope:state.user.email", Request(state={"state": {"user": Property()}}), Property.email),
+    ("scope:a.method", Request(state={"a": Property()}), None),
+    ("scope:a._secret", Request(state={"a": Property()}), None),
+    ("scope:a._secret", Request(state={"a": {"_secret": "key"}}), "key"),
+    ("scope:a.__class__.__name__", Request(state={"a": Property()}), None),
+    ("scope:a.broken", Request(state={"a": Property()}), None),
+    ("scope:a.b", Request(state={"a": {"b": of(pk=7)}}), "7"),
+    ("scope:a.b", Request(state={"a": {"b": ["x"]}}), None),
+    ("environ:site.user.id", Request(state={"site.user": {"id": 7}}), "7"),
+    ("environ:site.user.id", Request(state={"site.user.id": 1, "site.user": {"id": 2}}), "1"),
+    (
+        "environ:site.user.id",
+        Request(state={"site.user": {"x": 1}, "site": of(user=of(id=3))}),
+        "3",
+    ),
+    (
+        "environ:repoze.who.identity.repoze.who.userid",
+        Request(state={"repoze.who.identity": {"repoze.who.userid": "ann"}}),
+        "ann",
+    ),
+    ("session:a.b.c", Request(session={"a.b": {"c": 1}, "a": {"b": {"c": 2}}}), "1"),
+    ("session:a.b.c", Request(session={"a": {"b.c": 1}}), "1"),
+    ("session:a.pk", Request(session={"a": of(pk=1)}), None),
+    ("auth:username", Request(user=of(pk=42, username="ann")), "ann"),
+    ("auth:username", Request(user=SimpleUser("ann")), "ann"),
+    ("auth:username", Request(user=UnauthenticatedUser()), None),
+    ("auth:username", Request(user=of(username="ann", is_authenticated=False)), None),
+    ("auth:username", Request(user="ann"), None),
+    ("auth:username", Request(user=of(pk=42)), None),
+    ("auth:username", Request(), None),
+    ("auth:username", Request(session={"user_id": 7}), None),
+    ("auth:profile.nick", Request(user=of(profile={"nick": "ann"})), "ann"),
+    ("auth:username:hashed", Request(user=of(username="ann")), HASHED),
+]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +155,7 @@ NESTED = {"auth": {"user": {"id": 7}}, "id": 42, "list": [1], "empty": "", "no":
         ("environ:site.user", Request(state={"site.user": SimpleNamespace(pk=42)}), "42"),
         ("scope:site.user", Request(state={"site.user": ["ann"]}), None),
         ("environ:site.user", Request(), None),
+        *DOTTED,
         (f"{HERE}:number", Request(), "42"),
         (f"{HERE}:of_view", said("ann"), "GET /at/a 192.0.2.7 ann"),
         (
@@ -246,16 +311,87 @@ def test_a_source_that_fails_is_nobody_and_logged_once(caplog: pytest.LogCapture
         app(environ, lambda *_: list[bytes]().append)
         assert environ["presence_middleware.visit"].identity == ("guest", "192.0.2.7")
     (record,) = caplog.records
-    assert f"{HERE}:raising" in record.getMessage()
-    assert "LookupError" in caplog.text
-    assert "in raising" in caplog.text
+    line = inspect.getsourcelines(raising)[1] + 1
+    assert record.getMessage() == (
+        f"PRESENCE_IDENTITY: {HERE}:raising raised LookupError at {__file__}:{line} in raising; "
+        "such requests go to the next rule (logged once)"
+    )
     assert SAID not in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [True, 1.5, b"ann", ["ann"], {"id": 1}, object()])
+def test_a_function_that_returns_no_id_is_logged_once(
+    wrong: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Equal settings share a recorder, and with it what is logged once.
+    settings = chain(f"user={HERE}:state, guest=ip:raw", f"{SECRET} {type(wrong).__name__}")
+    middleware = wsgi.PresenceMiddleware(lambda *_: [b""], settings=settings)
+    for _ in range(3):
+        environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", "k": wrong}
+        middleware(environ, lambda *_: list[bytes]().append)
+        assert environ["presence_middleware.visit"].identity == ("guest", "192.0.2.7")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"PRESENCE_IDENTITY: {HERE}:state returned a {type(wrong).__name__}; it must return text, "
+        "a whole number, a UUID or None; such requests go to the next rule (logged once)"
+    )
+
+
+def test_a_function_that_returns_a_coroutine_is_logged_and_warns_of_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def awaited() -> str:
+        raise AssertionError
+
+    settings = chain(f"user={HERE}:state, guest=ip:raw", f"{SECRET} coroutine")
+    assert ask_wsgi(settings, Request(state={"k": awaited()})) == ("guest", "192.0.2.7")
+    assert "returned a coroutine" in caplog.text
+
+
+async def asynchronous(_: Asked) -> str:
+    raise AssertionError
+
+
+class Asynchronous:
+    async def __call__(self, _: Asked) -> str:
+        raise AssertionError
+
+
+asynchronous_object = Asynchronous()
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "asynchronous_object"])
+def test_an_async_function_is_refused_when_the_app_is_wrapped(name: str) -> None:
+    with pytest.raises(SettingsError, match="is an async function, but ids are read without"):
+        wsgi.PresenceMiddleware(lambda *_: [b""], settings=chain(f"user={HERE}:{name}"))
+
+
+def cookies_of(view: Asked) -> str:
+    with pytest.raises(ValueError, match="no name of a header or cookie"):
+        view.cookie("a b")
+    found = (view.cookie("sid"), view.cookie("sid", last=True), view.cookie("none"))
+    return " ".join(map(str, found))
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ((), "None None None"),
+        (("sid=a%20b",), "a%20b a%20b None"),
+        (('sid="first"; x=1; sid=second ',), "first second None"),
+        (("sid=1", "sid=2"), "1 2 None"),
+        (("xsid=1; SID=2",), "None None None"),
+    ],
+)
+def test_a_function_reads_cookies(lines: tuple[str, ...], found: str) -> None:
+    assert ids(chain(f"user={HERE}:cookies_of"), cookies(*lines)) == found
 
 
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("no.such.module:id", "No module named 'no'"),
+        ("no.such.module:id", "must be importable before the app is wrapped: No module named 'no'"),
+        ("cooky:sid", "No module named 'cooky'; the source with the nearest name is cookie"),
         (f"{HERE}:nobody", "nobody"),
         (f"{HERE}:SECRET", "cannot be called"),
     ],
@@ -291,9 +427,25 @@ def test_a_credential_is_refused_raw_by_whatever_name(source: str) -> None:
 def test_parsed_values_are_checked_as_their_text_is() -> None:
     good = chain("user=auth, guest=visitor")
     assert Settings(identity=good.identity, store=good.store) == Settings()
-    every = chain("a=uuid:getnode, b=uuid:getnode:hashed, c=session:x.y, d=cookie:s:raw").identity
+    every = chain("a=uuid:getnode, b=uuid:uuid1:hashed, c=session:x.y, d=cookie:s:raw").identity
     assert Settings(identity=every, secret=SECRET).identity == every
     with pytest.raises(SettingsError):
         Settings(identity=())
     with pytest.raises(SettingsError):
         Settings(store=())
+
+
+def test_a_key_with_many_dots_is_walked_in_bounded_time() -> None:
+    """Each division of the key is tried once: at most 128 of the eight parts."""
+    steps = 0
+
+    class Deep(dict[str, object]):
+        """A mapping that has everything but the end."""
+
+    def step(value: object, name: str) -> object:
+        nonlocal steps
+        steps += 1
+        return None if name.endswith("h") else value
+
+    assert walk(Deep(), "a.b.c.d.e.f.g.h", step) is None
+    assert steps <= 256

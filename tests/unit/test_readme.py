@@ -35,7 +35,7 @@ def test_the_table_of_variables_is_the_one_in_the_code() -> None:
 def test_every_source_and_store_is_told() -> None:
     first_cells = " ".join(re.findall(r"^\| (.*?) \|", README, re.MULTILINE))
     for name, source in SOURCES.items():
-        assert f"`{source.written(name)}`" in first_cells
+        assert f"`{source.usage(name)}`" in first_cells
     for name in STORES:
         assert f"`{name}`" in first_cells
 

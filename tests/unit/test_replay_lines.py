@@ -184,7 +184,7 @@ SITES = [
     {},
     {"bots": "skip"},
     {"bots": "off", "identity": "user=auth, guest=ip"},
-    {"identity": "guest=visitor, user=auth"},
+    {"identity": "guest=ip, user=auth"},
     {"identity": "user=auth"},
     {"identity": "guest=user-agent:raw, user=header:referer"},
     {"ip_prefix": "/24, /56", "trusted_proxies": "1"},

@@ -40,12 +40,13 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "identity": (
         [
             *("auth", "user", "user=", "=auth", "User=auth", "1user=auth", "user=cookie", ","),
-            *("user=auth:x", "user=header", "user=header:", "user=header:a b", "user=cookie:a=b"),
+            *("user=auth:_x", "user=header", "user=header:", "user=header:a b", "user=cookie:a=b"),
             *("user=flask-session", "user=flask-session:a@b=c", "user=auth-tkt:a b", "user=bearer"),
             *("user=session", "user=nothing", "user=pkg.module", "user=visitor:x", "user=ip:raw:x"),
             *("user=header:Authorization", "user=header:cookie:raw", "user=header:X-API-Key"),
+            *("user=signed:id", "user=signed:@", "user=bearer:@token", "user=bearer:sub@a b"),
         ],
-        "a chain of kind=source[:argument][:raw|:hashed]",
+        "A chain is kind=source[:argument][:raw|:hashed]",
     ),
     "secret": (["short", "fifteen letters"], "at least 16 characters, such as PRESENCE_SECRET="),
     "session_secret": (
@@ -117,8 +118,74 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
         **dict.fromkeys(("secret", "session_secret", "board_token"), "***"),
         "redis_url": hide_credentials(value),
     }.get(name, repr(value))
-    assert problem.startswith(f"{variable(name)}={shown}: wants ")
+    says = "" if name == "identity" else "wants "
+    assert problem.startswith(f"{variable(name)}={shown}: {says}")
     assert form in problem
+
+
+@pytest.mark.parametrize(
+    ("chain", "begins"),
+    [
+        ("user=cookie", "cookie needs a name, such as cookie:sessionid. "),
+        ("user=bearer", "bearer needs CLAIM[@COOKIE], such as bearer:sub. "),
+        ("user=signed:id", "signed needs KEY@COOKIE[:SALT], such as signed:a.id@ds_actor:actor. "),
+        ("user=flask-session:@shop", "flask-session needs KEY[@COOKIE], such as "),
+        ("user=flask-session:id@", "flask-session needs KEY[@COOKIE], such as "),
+        ("user=visitor:x", "visitor takes no argument, not 'x'. "),
+        ("user=cooky", "there is no source 'cooky'; the nearest is cookie. "),
+        ("user=flask_session:user", "there is no source 'flask_session'; the nearest is flask-"),
+        ("user=nothing", "there is no source 'nothing'; sources are auth, "),
+        ("sessionid", "'sessionid' does not begin with a kind and =, such as user=. "),
+        ("user=header:Cookie", "header:Cookie is a credential: it must be hashed, so write header"),
+        (f"user=session:{'a.' * 8}a", f"session:{'a.' * 8}a has more than 8 parts between dots. "),
+        ("user=auth:_password", "auth:_password is private; name a public attribute, such as "),
+        (
+            "user=environ:http_x_user",
+            "environ:http_x_user never exists; that header is in environ:H",
+        ),
+        (
+            "user=environ:HTTP_X-User",
+            "environ:HTTP_X-User never exists; that header is in environ:",
+        ),
+        ("user=scope:headers", "scope:headers is a list, not an id; use header:NAME. "),
+        ("user=scope:client", "scope:client is a list, not an id; use ip. "),
+        (
+            "guest=visitor, guest=ip",
+            "guest=ip:hashed never matches, because guest=visitor:hashed matches every request",
+        ),
+        (
+            "guest=visitor, user=auth",
+            "user=auth:raw never matches, because guest=visitor:hashed matches every request",
+        ),
+        (
+            "user=auth, member=auth",
+            "member=auth:raw never matches, because user=auth:raw reads the same before it. ",
+        ),
+        (",", "it is empty. "),
+    ],
+)
+def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str, begins: str) -> None:
+    (problem,) = problems_of({"PRESENCE_IDENTITY": chain})
+    assert problem.removeprefix(f"PRESENCE_IDENTITY={chain!r}: ").startswith(begins)
+    assert len(problem) < 400
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "user=environ:http_version",
+        "user=environ:HTTP_X_USER",
+        "user=environ:site.user",
+        "user=scope:_private.id",
+        "user=auth, user=auth:username, guest=ip, guest=visitor",
+        "user=cookie:a:raw, user=cookie:b:raw, guest=visitor",
+        "user=session:a.b.c.d.e.f.g.h",
+    ],
+)
+def test_a_chain_that_may_match_is_accepted(chain: str) -> None:
+    assert str(settings_of({"PRESENCE_IDENTITY": chain}, secret="x" * 16).identity[0]).startswith(
+        "u"
+    )
 
 
 def test_all_that_is_wrong_is_in_one_message() -> None:

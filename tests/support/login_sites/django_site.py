@@ -24,6 +24,7 @@ from . import answer, names, secret, setting
 
 USER, PASSWORD = 42, "only in this test"
 NAMED = f"presence_middleware.django.{setting('IDENTIFY', 'identify_user')}"
+FIELD = setting("FIELD", "pk")
 IDENTIFY = [] if setting("BARE", "") else [NAMED]
 
 settings.configure(
@@ -91,7 +92,7 @@ def cart(request: HttpRequest) -> HttpResponse:
 
 
 def login(request: HttpRequest) -> HttpResponse:
-    name = f"user {request.GET['user']}"
+    name = f"user-{request.GET['user']}"
     auth.login(request, auth.authenticate(request, username=name, password=PASSWORD))
     return _text("welcome")
 
@@ -102,7 +103,7 @@ def logout(request: HttpRequest) -> HttpResponse:
 
 
 def goodbye(request: HttpRequest) -> HttpResponse:
-    request.environ["presence_middleware.presence"].leave(request.user.pk)
+    request.environ["presence_middleware.presence"].leave(getattr(request.user, FIELD))
     return logout(request)
 
 
@@ -124,7 +125,7 @@ async def async_cart(request: HttpRequest) -> HttpResponse:
 
 
 async def async_login(request: HttpRequest) -> HttpResponse:
-    name = f"user {request.GET['user']}"
+    name = f"user-{request.GET['user']}"
     user = await auth.aauthenticate(request, username=name, password=PASSWORD)
     await auth.alogin(request, user)
     return _text("welcome")
@@ -136,7 +137,7 @@ async def async_logout(request: HttpRequest) -> HttpResponse:
 
 
 async def async_goodbye(request: HttpRequest) -> HttpResponse:
-    await request.scope["presence_middleware.presence"].leave((await request.auser()).pk)
+    await request.scope["presence_middleware.presence"].leave(getattr(await request.auser(), FIELD))
     return await async_logout(request)
 
 
@@ -178,4 +179,4 @@ def prepare() -> None:
     django.setup()
     call_command("migrate", verbosity=0)
     users = auth.get_user_model().objects
-    users.create_user(f"user {USER}", password=PASSWORD, id=USER)
+    users.create_user(f"user-{USER}", password=PASSWORD, id=USER)
