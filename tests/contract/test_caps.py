@@ -19,7 +19,7 @@ from presence_middleware.recorder.writer import CLEAN_EVERY
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Recorded, Store, keys, moment_of
 from presence_middleware.stores.minute_sets import MinuteSets
-from presence_middleware.stores.record import microseconds
+from presence_middleware.stores.record import to_microseconds
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
@@ -236,7 +236,7 @@ class Traced:
         self.store = store("traced", "user", SPAN, SPAN, cap)
 
     def saw(self, *seen: tuple[str, float]) -> Recorded:
-        moments = {id: microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
+        moments = {id: to_microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
         sightings = [(id, moment, moment) for id, moment in moments.items()]
         return self._driver.run(self.store.record(sightings))
 

@@ -9,7 +9,7 @@ from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan
-from presence_middleware.stores.layout import TRUSTED
+from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from presence_middleware.stores.plan import merge_plans
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server
@@ -52,7 +52,7 @@ def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
         site.saw("ann")
         redis = sync_client(site.settings.redis_url)
         redis.set(f"{prefix}:meta", 8, ex=600)
-        site.clock.now += TRUSTED + 1
+        site.clock.now += LAYOUT_TRUSTED_SECONDS + 1
         with pytest.raises(AssertionError, match="spread over 8"):
             site.saw("bob")
         assert redis.zscore(f"{prefix}:user:seen", "bob") is None

@@ -154,7 +154,7 @@ def test_the_nodes_have_their_share_of_the_shards(cluster: Cluster, settings: Se
 @pytest.mark.parametrize("shards", [2, 16, 64, 1024])
 @pytest.mark.parametrize("nodes", [3, 5, 6, 12])
 def test_shards_fall_evenly_on_any_number_of_nodes(shards: int, nodes: int) -> None:
-    prefixes = keys.spread("presence", shards, is_cluster=True)
+    prefixes = keys.shard_prefixes("presence", shards, is_cluster=True)
     each = [0] * nodes
     for prefix in prefixes:
         each[keys.slot_of(f"{prefix}:user:seen") * nodes // keys.SLOTS] += 1

@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from presence_middleware.connections import embedded, launcher, places, supervisor
+from presence_middleware.connections import embedded, launcher, supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 
 pytestmark = [
@@ -893,18 +893,18 @@ def test_a_place_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     with pytest.raises(PresenceUnavailable):
-        places.check_private(link)
-    places.check_private(tmp_path)
+        embedded.check_private(link)
+    embedded.check_private(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(PresenceUnavailable):
-        places.check_private(tmp_path)
+        embedded.check_private(tmp_path)
 
 
 def test_a_long_path_is_reached_by_a_short_one(tmp_path: Path) -> None:
     directory = tmp_path / ("long" * 30) / "state"
     path = embedded.serve(directory)
     try:
-        assert len(os.fsencode(path)) <= places.SOCKET_PATH_BYTES
+        assert len(os.fsencode(path)) <= embedded.SOCKET_PATH_BYTES
         assert path.parent.parent.stat().st_mode & 0o777 == 0o700
         assert path.resolve() == directory / "server.sock"
         path.parent.unlink()  # a cleaner of old files

@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections import slots
+from presence_middleware.connections import limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
 from tests.redis.test_sentinel import Sentinels, sentinels  # noqa: F401 - a fixture
@@ -104,14 +104,14 @@ def test_hundreds_of_greenlets_at_once_are_all_answered(valkey: Server, prefix: 
 
 
 @contextmanager
-def all_taken(presence: Presence) -> Iterator[slots.Slots]:
+def all_taken(presence: Presence) -> Iterator[None]:
     """All slots of the client of this process are in use."""
     driver = presence.backend.driver
-    taken = slots.slots_of(driver._connect(), driver._readers)
+    taken = driver.slot(driver.connect())
     with ExitStack() as stack:
-        for _ in range(taken._most):
+        for _ in range(limits.CONNECTIONS):
             stack.enter_context(taken)
-        yield taken
+        yield
 
 
 def test_readers_that_wait_in_vain_are_no_outage_and_keep_no_writer_waiting(

@@ -348,7 +348,7 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "early")
     assert recorder.flush()
-    client = recorder._driver._connect()
+    client = recorder._driver.connect()
     os.kill(client.info("server")["process_id"], signal.SIGKILL)
     visit(recorder, "bob")
     wait_until(recorder.flush)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections import names
+from presence_middleware.connections import timed
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.connections.deadline import READ_SECONDS, within
+from presence_middleware.connections.limits import READ_SECONDS, within
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
@@ -222,12 +222,12 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     for start in range(0, 100_000, 1000):
         client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("presence_middleware.connections.deadline.READ_SECONDS", 0.1)
+        patch.setattr("presence_middleware.connections.limits.READ_SECONDS", 0.1)
         assert len(presence.online(limit=None)) == 100_001
 
 
 def test_what_waits_for_a_name_is_bounded_by_the_deadline(name_service: NameService) -> None:
     with within(0.05), pytest.raises(TimeoutError):
-        names.addresses_of(HOST, 1, 0)
+        timed.addresses_of(HOST, 1, 0)
     name_service.may_answer.set()
-    assert names.addresses_of(HOST, 1, 0) == ["127.0.0.1"]
+    assert timed.addresses_of(HOST, 1, 0) == ["127.0.0.1"]
