@@ -12,7 +12,7 @@ from .identity import Who
 
 
 class Departure(NamedTuple):
-    """One logout, or one erasure."""
+    """A logout or an erasure."""
 
     stamp: float
     """The moment by the monotonic clock of this process, in seconds."""

@@ -11,7 +11,7 @@ class SettingsError(PresenceError, ValueError):
     """The settings cannot be used."""
 
     problems: tuple[str, ...]
-    """One text for each invalid setting."""
+    """A text for each invalid setting."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         """Report one problem, or several together."""

@@ -184,7 +184,7 @@ class Queries:
             raise QueryError(f"window is {_shown(window)}: {error}") from None
         if seconds > store.keep_seconds:
             raise UnsupportedQuery(
-                f"kind {kind!r} is kept for {format_duration(store.keep_seconds)}, not for "
+                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
                 f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds

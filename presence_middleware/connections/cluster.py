@@ -1,6 +1,6 @@
 """`redis+cluster://`: runs plans on the nodes that own the keys, even if nodes are away or move.
 
-redis-py knows which node owns each slot. Here, each node receives its commands in a pipeline of its
+redis-py maps each slot to its node. Here, each node receives its commands in a pipeline of its
 own. A Cluster pipeline of redis-py would ask a silent node again for each command, one timeout
 after the other.
 """

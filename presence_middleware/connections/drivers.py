@@ -43,7 +43,7 @@ class AsyncRunner(Protocol):
     """Runs plans from coroutines."""
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises what `Driver.run` raises."""
+        """Run a plan and return its result. Raises the errors of `Driver.run`."""
 
 
 class Driver:
@@ -135,7 +135,7 @@ class Driver:
         return nullcontext() if self._is_writer else slots_of(client, self._max_readers)
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch over `client` and return the replies. Raises what the client raises."""
+        """Send a batch over `client` and return the replies. Raises the errors of the client."""
         return send_pipeline(client, batch)
 
     def lost_connection(self, client: Any) -> None:
@@ -168,7 +168,7 @@ class AsyncDriver:
         self._max_readers, self._under_trio = max_readers, under_trio
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises what `Driver.run` raises."""
+        """Run a plan and return its result. Raises the errors of `Driver.run`."""
         if self._under_trio is not None and is_trio():
             return await self._under_trio.run(plan)
         replies: list[Any] | None = None
@@ -220,12 +220,12 @@ class ThreadDriver:
         self._driver = driver
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises what `Driver.run` raises."""
+        """Run a plan and return its result. Raises the errors of `Driver.run`."""
         return await in_thread(self._driver.run, plan)
 
 
 def send_pipeline(client: Any, batch: Batch) -> list[Any]:
-    """Send a batch over a sync client and return the replies. Raises what the client raises."""
+    """Send a batch over a sync client and return the replies. Raises the errors of the client."""
     return checked_replies(filled_pipeline(client, batch).execute(raise_on_error=False), batch)
 
 

@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Share:
-    """One descriptor of `users.lock`, locked shared."""
+    """A descriptor of `users.lock`, locked shared."""
 
     descriptor: int
     file: tuple[int, int]
@@ -247,7 +247,7 @@ def check_private(directory: Path) -> None:
     if not is_own or status.st_mode & 0o022:
         raise PresenceUnavailable(
             f"{directory} must be a directory that belongs to user {os.geteuid()} and that "
-            "nobody else can write to (chmod 700)"
+            "no other user can write to (chmod 700)"
         )
 
 

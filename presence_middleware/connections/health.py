@@ -1,4 +1,4 @@
-"""Whether Redis answers: the state that the readers and the writer of a process share.
+"""The health of Redis: the state that the readers and the writer of a process share.
 
 Failures are counted by *target*: the name of a node of a Cluster, or of a shard. The empty name is
 the server itself, or the whole Cluster.
@@ -41,7 +41,7 @@ class RedisHealth:
         self._lock = threading.Lock()
         self._failing: dict[str, tuple[int, float]] = {}
         self.is_outage = False
-        """Whether sightings wait because a write failed."""
+        """True while sightings wait because a write failed."""
         self.last_error: str | None = None
         """The text of the last failure, or None."""
         self._outage_began = 0.0

@@ -34,7 +34,7 @@ class ServerClock:
         self.stamp: Callable[[], float] = clock or time.monotonic
         """Returns the current stamp, in seconds of the process's clock."""
         self.is_server_time = clock is None
-        """Whether stamps are converted to the server's time, rather than returned unchanged."""
+        """True if stamps are converted to the server's time, rather than returned unchanged."""
         self._health = health
         self._low = self._high = 0.0
         self._asked_at = 0.0

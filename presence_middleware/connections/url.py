@@ -70,12 +70,12 @@ class RedisURL:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether the keys are on several nodes."""
+        """True if the keys are on several nodes."""
         return self.scheme.endswith("+cluster")
 
     @property
     def max_connections(self) -> int | None:
-        """How many readers may use a client at once, or None if the URL has no such option."""
+        """The most readers that may use a client at once; None if the URL has no such option."""
         match = _MAX_CONNECTIONS.search(self.target)
         return int(match[1]) if match else None
 

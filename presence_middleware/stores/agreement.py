@@ -34,7 +34,7 @@ class Layout:
         self._key, self._shards, self._ttl = keys.layout(prefix), shards, keys.ttl(keep_seconds)
         self._checked_at = -math.inf
         self.is_agreed = False
-        """Whether the last answer was the number of this process, or no number."""
+        """True if the last answer was the number of this process, or no number."""
 
     def is_known(self, stamp: float) -> bool:
         """Return whether the last answer is still fresh.
@@ -78,7 +78,7 @@ class OtherSettings(NamedTuple):
     """The settings of a site's other processes, as far as they matter here."""
 
     differing: Mapping[str, str]
-    """Settings whose values differ from those of this process: name by the other value."""
+    """Settings that differ in another process: the value there, by name."""
     keep_seconds: Mapping[str, float]
     """The longest retention of each kind in any process, in seconds."""
 
@@ -108,7 +108,7 @@ class SharedSettings:
         self._settings, self._keep_seconds = settings, keep_seconds
 
     def publish(self, now: float) -> Plan[OtherSettings]:
-        """Write the settings of this process; return those of the others.
+        """Write the settings of this process; return the settings of the others.
 
         `now` is the server's time in seconds since the epoch.
         """

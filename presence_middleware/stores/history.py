@@ -1,7 +1,7 @@
-"""How many ids were online in each minute, and the peak. Plans only, no I/O.
+"""The number of ids online in each minute, and the peak. Plans only, no I/O.
 
-The samples of one kind and day are a hash: minute of the day by count. In each minute, one process
-of the site takes all samples.
+The samples of one kind and day are a hash: minute of the day by count. In each minute, a single
+process of the site takes all samples.
 """
 
 from collections.abc import Mapping

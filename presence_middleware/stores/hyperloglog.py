@@ -90,7 +90,7 @@ class HyperLogLog:
 
     def _refuse(self, operation: str, alternative: str) -> NoReturn:
         raise UnsupportedQuery(
-            f"kind {self._kind!r} is kept as a hyperloglog, which cannot {operation}: "
+            f"kind {self._kind!r} is stored as a hyperloglog, which cannot {operation}: "
             f"{alternative} (PRESENCE_STORE)"
         )
 

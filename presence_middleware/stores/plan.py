@@ -22,12 +22,12 @@ class Batch(NamedTuple):
 
     commands: tuple[Command, ...]
     atomic: bool = False
-    """Whether the commands run in a MULTI, with no command of another client between them.
+    """True to run the commands in a MULTI, with no command of another client between them.
 
     On a Cluster, all keys of an atomic batch must share a slot.
     """
     is_tolerant: bool = False
-    """Whether the error of a failed command is its reply. Otherwise it is thrown into the plan."""
+    """True: the error of a failed command is its reply. False: it is thrown into the plan."""
 
 
 Plan = Generator[Batch, list[Any], T]

@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
     left: frozenset[str] = frozenset()
     """Ids that were refused because they left, or were erased, after they arrived."""
     full: int = 0
-    """How many new ids were refused because the kind has its maximum number of members."""
+    """The number of new ids refused because the kind has its maximum number of members."""
     wrote_before: float | None = None
     """The previous write of this process in Redis, in seconds since the epoch, or None."""
 

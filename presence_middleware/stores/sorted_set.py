@@ -95,7 +95,7 @@ class SortedSet:
             page = yield from self._page(cut, size, last)
             if last is not None and page and page[-1] == last:
                 # Another program wrote a time that is no whole microsecond: a datetime cannot
-                # represent it, and the same page would be read for ever.
+                # represent it, so the same page would be read for ever.
                 break
             sightings += page
             if len(page) < size:

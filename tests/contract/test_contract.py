@@ -63,7 +63,7 @@ def test_a_window_longer_than_the_kind_is_kept_is_refused(site: Site, store: str
     site.presence.count(window=keep)
     with pytest.raises(UnsupportedQuery, match="PRESENCE_WINDOW and PRESENCE_RETENTION"):
         site.presence.count(window=keep + 1)
-    with pytest.raises(UnsupportedQuery, match="kind 'guest' is kept for 10m"):
+    with pytest.raises(UnsupportedQuery, match="kind 'guest' is stored for 10m"):
         site.presence.count("guest", window=WINDOW + 1)
 
 

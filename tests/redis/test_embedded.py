@@ -888,7 +888,7 @@ def test_a_place_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     writable = tmp_path / "writable"
     writable.mkdir()
     writable.chmod(0o770)
-    with pytest.raises(PresenceUnavailable, match="nobody else can write"):
+    with pytest.raises(PresenceUnavailable, match="no other user can write"):
         embedded.serve(writable)
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
