@@ -1,4 +1,4 @@
-"""Copies of the core with one rule taken out: what checks that rule must fail on them."""
+"""The tests of each rule of the core fail on a copy of the core without that rule."""
 
 import sys
 import threading
@@ -119,7 +119,7 @@ class NoLock:
 
 
 def is_sound(buffer: Any) -> bool:
-    """Whether nobody waits twice, and all adds up, where threads record and write side by side."""
+    """Return whether counters add up and no id waits twice while threads record and write."""
     doubles = []
 
     def work() -> None:
