@@ -52,11 +52,13 @@ class Queries:
         return (yield from self._clock.now())
 
     def count(self, kind: str | None, window: Window) -> Plan[int]:
+        """Run `Presence.count` as a plan: same arguments, result and errors."""
         store, seconds = self._store_and_seconds(kind, window)
         now = yield from self.now()
         return (yield from self._checked(store.count(now, seconds)))
 
     def counts(self, window: Window) -> Plan[dict[str, int]]:
+        """Run `Presence.counts` as a plan: same arguments, result and errors."""
         queried = [self._store_and_seconds(kind, window) for kind in self._kinds]
         now = yield from self.now()
         plans = [store.count(now, seconds) for store, seconds in queried]
@@ -65,15 +67,18 @@ class Queries:
     def online(
         self, kind: str | None, window: Window, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
+        """Run `Presence.online` as a plan: same arguments, result and errors."""
         store, seconds = self._store_and_seconds(kind, window)
         limit, before = _checked_limit(limit), _checked_page(before)
         now = yield from self.now()
         return (yield from self._checked(store.online(now, seconds, limit, before)))
 
     def is_online(self, id: Id, kind: str | None, window: Window) -> Plan[bool]:
+        """Run `Presence.is_online` as a plan: same arguments, result and errors."""
         return bool((yield from self.online_among([id], kind, window)))
 
     def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
+        """Run `Presence.online_among` as a plan: same arguments, result and errors."""
         store, seconds = self._store_and_seconds(kind, window)
         stored_ids = list(dict.fromkeys(map(_stored_id, _checked_ids(ids))))
         if not stored_ids:
@@ -83,6 +88,7 @@ class Queries:
         return [sighting.id for sighting in online]
 
     def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
+        """Run `Presence.online_friends` as a plan: same arguments, result and errors."""
         store, seconds = self._store_and_seconds(kind, window)
         if not _is_text(key):
             raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
@@ -91,6 +97,7 @@ class Queries:
         return [sighting.id for sighting in online]
 
     def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
+        """Run `Presence.last_seen` as a plan: same arguments, result and errors."""
         store, stored_id = self._stores[self._checked_kind(kind)], _stored_id(id)
         now = yield from self.now()
         shard = store.shard_for(stored_id)
@@ -98,18 +105,22 @@ class Queries:
         return None if stamp is None else moment_of(stamp)
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
+        """Run `Presence.history` as a plan: same arguments, result and errors."""
         kind = self._checked_kind(kind)
         seconds = _seconds_of(hours)
         now = yield from self.now()
         return (yield from self._history.samples(kind, now - seconds, now))
 
     def peak(self, kind: str | None) -> Plan[Sample | None]:
+        """Run `Presence.peak` as a plan: same arguments, result and errors."""
         return (yield from self._history.peak(self._checked_kind(kind)))
 
     def reset_peak(self, kind: str | None) -> Plan[None]:
+        """Run `Presence.reset_peak` as a plan: same arguments, result and errors."""
         yield from self._history.reset_peak(self._checked_kind(kind))
 
     def touch(self, id: Id | None, kind: str | None) -> Plan[None]:
+        """Run `Presence.touch` as a plan: same arguments, result and errors."""
         store = self._stores[self._checked_kind(kind)]
         if id is None:
             return
@@ -117,9 +128,11 @@ class Queries:
         yield from store.shard_for(stored_id).touch(stored_id, (yield from self._write_time()))
 
     def leave(self, id: Id | None, kind: str | None) -> Plan[None]:
+        """Run `Presence.leave` as a plan: same arguments, result and errors."""
         yield from self._depart(self.departing(id, kind), erase=False)
 
     def forget(self, id: Id | None, kind: str | None) -> Plan[None]:
+        """Run `Presence.forget` as a plan: same arguments, result and errors."""
         yield from self._depart(self.departing(id, kind, erase=True), erase=True)
 
     def departing(

@@ -41,17 +41,20 @@ class Shards:
             shard.keep_longer(seconds)
 
     def count(self, now: float, window: float) -> Plan[int]:
+        """Return how many ids of all shards were seen in the window."""
         plans = [shard.count(now, window) for shard in self.all]
         return sum((yield from merge_plans(plans, atomic=self._on_one_server)))
 
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
+        """Return the ids of all shards seen in the window, newest first."""
         plans = [shard.online(now, window, limit, before) for shard in self.all]
         pages = yield from merge_plans(plans, atomic=self._on_one_server)
         return list(islice(_in_order(pages), limit))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
+        """Return the given ids that were seen in the window, in the given order."""
         ids_of_shard: dict[Store, list[str]] = {}
         for id in ids:
             ids_of_shard.setdefault(self.shard_for(id), []).append(id)
@@ -61,6 +64,10 @@ class Shards:
         return [online[id] for id in ids if id in online]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
+        """Return the members of `friends` that were seen in the window, newest first.
+
+        On a Cluster, a key in another slot than the shards costs a second round trip.
+        """
         # A store that cannot do this raises here, on a Cluster too.
         plans = [shard.online_friends(friends, now, window) for shard in self.all]
         # A server can intersect keys only if it has all of them: on a Cluster, in one slot.
@@ -74,6 +81,7 @@ class Shards:
         return list(_in_order([[sighting] for sighting in online]))
 
     def keys(self, now: float) -> list[str]:
+        """Return the keys of all shards that contain the current data."""
         return [key for shard in self.all for key in shard.keys(now)]
 
 
