@@ -1,11 +1,12 @@
-"""A site's Redis: its connection, clock and health, and how each kind is kept there.
+"""The Redis of a site: its connections, its clock, its health, and the store of each kind.
 
-Built once from the settings, and used by the recorder, readers, board, metrics and doctor alike.
+A backend is built once from the settings. The recorder, readers, board, metrics and doctor share
+it.
 """
 
 import math
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from .connections import (
     AsyncRunner,
@@ -20,37 +21,29 @@ from .departed import Departed
 from .queries import Queries
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards, SharedSettings
-from .stores.keys import spread
-
-T = TypeVar("T")
+from .stores.keys import shard_prefixes
 
 
 class Backend:
-    """Everything that depends on where and how a site keeps its data."""
+    """Everything that depends on where and how a site stores its data."""
 
     def __init__(
         self, settings: Settings, *, client: Any = None, clock: Clock | None = None
     ) -> None:
-        """`client` is a `redis.Redis`, `redis.RedisCluster` or `redis.asyncio.Redis` to use.
+        """Build the backend for `settings`. This opens no connection.
 
-        `clock` returns seconds since the epoch, and is used in place of the server's time. Raises
-        `SettingsError` for a client that does not fit the settings; never connects.
+        `client` is a `redis.Redis`, `redis.RedisCluster` or `redis.asyncio.Redis` to use instead of
+        `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the time of the
+        server.
         """
         self.settings = settings
         self._client = client
         self.health = RedisHealth(settings.flush_interval)
         self.clock = ServerClock(self.health, clock)
         self.stores = {kind: self._shards(kind) for kind in settings.kinds}
-        self.layout = Layout(
-            settings.prefix,
-            settings.shards,
-            max(store.keep for store in self.stores.values()),
-        )
-        self.shared_settings = SharedSettings(
-            settings.prefix,
-            settings.shared(),
-            {kind: store.keep for kind, store in self.stores.items()},
-        )
+        keep_seconds = {kind: store.keep_seconds for kind, store in self.stores.items()}
+        self.layout = Layout(settings.prefix, settings.shards, max(keep_seconds.values()))
+        self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
         self.departed = Departed(settings.window, settings.max_pending)
         self.queries = Queries(
@@ -64,30 +57,40 @@ class Backend:
 
     @cached_property
     def driver(self) -> Driver:
-        """Runs plans, and waits for Redis. Raises `SettingsError` if the client is for `await`."""
+        """The driver that runs the plans of readers and waits for Redis.
+
+        Raises `SettingsError` if the client does not fit the settings, or is for coroutines.
+        """
         return driver(self.settings.redis_url, self.health, self._client)
 
     @cached_property
     def writing_driver(self) -> Driver:
-        """Runs the plans of the recorder: however many read, it never waits for them."""
+        """The driver that runs the plans of the recorder and never waits for readers.
+
+        Raises `SettingsError` as `driver` does.
+        """
         return driver(self.settings.redis_url, self.health, self._client, is_writer=True)
 
     @cached_property
     def async_driver(self) -> AsyncRunner:
-        """Runs plans from coroutines."""
+        """The driver that runs plans from coroutines.
+
+        Raises `SettingsError` if the client does not fit the settings.
+        """
         return async_driver(self.settings.redis_url, self.health, self._client)
 
     def _shards(self, kind: str) -> Shards:
         settings = self.settings
+        store = STORES[settings.store_of(kind)]
         is_cluster = settings.redis_url.is_cluster
-        store, most = (
-            STORES[settings.store_of(kind)],
-            math.ceil(settings.max_members / settings.shards),
-        )
-        prefixes = spread(settings.prefix, settings.shards, is_cluster=is_cluster)
-        keep = settings.keep(kind)
+        prefixes = shard_prefixes(settings.prefix, settings.shards, is_cluster=is_cluster)
+        keep_seconds = settings.keep(kind)
+        max_members = math.ceil(settings.max_members / settings.shards)
         return Shards(
-            [store(prefix, kind, settings.window, keep, most) for prefix in prefixes],
+            [
+                store(prefix, kind, settings.window, keep_seconds, max_members)
+                for prefix in prefixes
+            ],
             on_one_server=not is_cluster,
         )
 
@@ -95,9 +98,10 @@ class Backend:
 def backend_for(
     settings: Settings | None = None, client: Any = None, clock: Clock | None = None
 ) -> Backend:
-    """Return the backend for these settings, by default the environment's.
+    """Return the backend for `settings`, by default those of the environment.
 
-    Equal settings share one in a process; with a client or a clock, the backend is new.
+    Within a process, equal settings share a backend. With a `client` or a `clock`, as for
+    `Backend`, the backend is new.
     """
     settings = Settings.from_env() if settings is None else settings
     if client is None and clock is None:

@@ -1,7 +1,8 @@
-"""Who left or was erased through this process lately.
+"""The logouts and erasures that this process performed lately.
 
-A process compares its own stamps, which are exact, where the server's clock leaves some doubt: so
-who comes in again right after leaving counts. Where a server lost data, departures are repeated.
+A process compares its own stamps exactly, while the clock of the server is known with some doubt
+only. So a user who comes back right after leaving counts as online. If a server lost its data, the
+departures of the last window are repeated.
 """
 
 from collections.abc import Iterator
@@ -11,40 +12,43 @@ from .identity import Who
 
 
 class Departure(NamedTuple):
-    """One logout, or one erasure."""
+    """A logout or an erasure."""
 
     stamp: float
-    """When it was asked for, by the process's clock."""
+    """The moment by the monotonic clock of this process, in seconds."""
     moment: float
-    """The same in seconds since the epoch, as the server has it."""
+    """The same moment by the server's clock, in seconds since the epoch."""
     erase: bool
 
 
 class Departed:
     """The departures of the last window, by kind and id. Bounded."""
 
-    def __init__(self, window: float, most: int) -> None:
-        """`window` is in seconds; of more than `most` departures, the oldest are forgotten."""
-        self._window, self._most = window, most
+    def __init__(self, window: float, max_departures: int) -> None:
+        """Remember departures for `window` seconds.
+
+        Beyond `max_departures`, the oldest are dropped.
+        """
+        self._window, self._max_departures = window, max_departures
         self._departures: dict[Who, Departure] = {}
 
     def __bool__(self) -> bool:
         return bool(self._departures)
 
     def note(self, who: Who, departure: Departure) -> None:
-        """Note that somebody has departed."""
+        """Remember the departure of a kind and id, in place of an earlier one."""
         departures = self._departures
         departures.pop(who, None)
         departures[who] = departure
-        for oldest in list(departures)[: max(0, len(departures) - self._most)]:
+        for oldest in list(departures)[: max(0, len(departures) - self._max_departures)]:
             departures.pop(oldest, None)
 
     def get(self, who: Who) -> Departure | None:
-        """Return somebody's last departure, if it was lately."""
+        """Return the last departure of a kind and id, or None."""
         return self._departures.get(who)
 
     def forget_before(self, stamp: float) -> None:
-        """Forget departures that were asked for more than a window before `stamp`."""
+        """Drop the departures from more than a window before `stamp`."""
         for who, departure in list(self._departures.items()):
             if departure.stamp > stamp - self._window:
                 break

@@ -136,7 +136,7 @@ def _shards(backend: Backend) -> Plan[Finding]:
 
 def _shared_settings(backend: Backend, now: float) -> Plan[Finding]:
     """Whether the processes of the site have alike what they must."""
-    others = (yield from backend.shared_settings.look(now)).others
+    others = (yield from backend.shared_settings.read(now)).differing
     told = ", ".join(f"{name} is {value!r} in another process" for name, value in others.items())
     return Finding(not others, f"settings: {told or 'the same in all processes that record'}")
 

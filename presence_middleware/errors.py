@@ -1,38 +1,42 @@
-"""What this package raises. Everything derives from `PresenceError`."""
+"""The exceptions of this package. All derive from `PresenceError`."""
 
 from collections.abc import Iterable
 
 
 class PresenceError(Exception):
-    """Root of all errors of this package."""
+    """Root of all exceptions of this package."""
 
 
 class SettingsError(PresenceError, ValueError):
-    """The settings cannot be used. `problems` holds one text for each thing that is wrong."""
+    """The settings cannot be used."""
+
+    problems: tuple[str, ...]
+    """A text for each invalid setting."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
+        """Report one problem, or several together."""
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 
 
 class QueryError(PresenceError, ValueError):
-    """A question that makes no sense here: an unknown kind, a window that is no duration …"""
+    """An argument of a query is not valid: an unknown kind, a window that is no duration."""
 
 
 class UnsupportedQuery(QueryError):
-    """The store of this kind does not keep what the question asks for."""
+    """The store of the kind does not contain the data for this query."""
 
 
 class PresenceUnavailable(PresenceError):
-    """Redis could not answer: it is down, silent, out of memory, loading …"""
+    """Redis did not answer or refused: it is down, silent, out of memory, or still loading."""
 
 
 class RedisRefused(PresenceUnavailable):
-    """Redis answered, and refused: out of memory, read-only, loading, without permission …"""
+    """Redis answered with a refusal: out of memory, read-only, loading, or without permission."""
 
 
 class ConnectionsBusy(PresenceUnavailable):
-    """All connections of this process were in use by others: this process is busy, not Redis."""
+    """All connections of this process are in use. This process is busy, not Redis."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,9 +1,10 @@
-"""Who is online: the questions a site asks, once plain and once with `await`.
+"""Queries about who is online: `Presence` for threads and `AsyncPresence` for coroutines.
 
-Every method takes `kind=` (default: the first of `PRESENCE_IDENTITY`). Those about being online
-take `window=` (default: `PRESENCE_WINDOW`): seconds, a timedelta or text such as `"15m"`. All raise
-`PresenceUnavailable` when Redis cannot answer, `UnsupportedQuery` when the kind's store cannot, and
-`QueryError` for a question that makes no sense.
+All methods of both classes raise
+
+- `PresenceUnavailable` if Redis does not answer,
+- `UnsupportedQuery` if the store of the kind cannot answer, and
+- `QueryError` for an argument that is not valid.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,10 +22,10 @@ Clock = Callable[[], float]
 
 
 class Presence:
-    """Answers from any process of the site, or from another program with the same settings."""
+    """Reads who is online, in a process of the site or in any program with the same settings."""
 
     backend: Backend
-    """The site's Redis."""
+    """The Redis of the site."""
 
     def __init__(
         self,
@@ -34,26 +35,37 @@ class Presence:
         clock: Clock | None = None,
         backend: Backend | None = None,
     ) -> None:
-        """Read with `settings`, by default those of the environment.
+        """Create a reader. This opens no connection.
 
-        `client` is a `redis.Redis` to use. `clock` returns seconds since the epoch, and is used in
-        place of the server's time. `backend` is one that is there already, in place of the others.
-        Raises `SettingsError`; never connects.
+        `settings` are by default read from the environment. `client` is a `redis.Redis` to use
+        instead of `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the
+        time of the server. `backend` replaces the three other arguments. Raises
+        `SettingsError` if the settings or the client cannot be used.
         """
         self.backend = backend or backend_for(settings, client, clock)
-        _ = self.backend.driver  # of a client that does not fit, now
+        # A client that cannot be used raises an error here, not at the first query.
+        _ = self.backend.driver
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return one with the settings of the environment."""
+        """Return a reader with the settings of the environment. Raises `SettingsError`."""
         return cls()
 
     def count(self, kind: str | None = None, *, window: Window = None) -> int:
-        """How many are online."""
+        """Return the number of ids online.
+
+        `kind` is the kind to count, by default the first of `PRESENCE_IDENTITY`. `window` counts
+        ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also be a timedelta or
+        text such as `"15m"`. Raises `PresenceUnavailable`, `UnsupportedQuery` if the window is
+        longer than the retention of the kind, and `QueryError`.
+        """
         return self.run(self.backend.queries.count(kind, window))
 
     def counts(self, *, window: Window = None) -> dict[str, int]:
-        """How many of each kind are online."""
+        """Return the number of ids online of each kind, by kind.
+
+        `window` and the errors are as for `count`.
+        """
         return self.run(self.backend.queries.counts(window))
 
     def online(
@@ -64,74 +76,114 @@ class Presence:
         before: Sighting | None = None,
         window: Window = None,
     ) -> list[Sighting]:
-        """Who is online, newest first; `limit=None`: everyone; `before=`: the last of a page."""
+        """Return who is online, newest first.
+
+        `limit` is the most to return, None for all. `before` is the last `Sighting` of the
+        previous page, to read the next page. `kind`, `window` and the errors are as for `count`.
+        A store without times sorts by id. Raises `UnsupportedQuery` if the store has no ids.
+        """
         return self.run(self.backend.queries.online(kind, window, limit, before))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
-        """Whether one is online."""
+        """Return whether `id` is online.
+
+        `id` is text or a value with a text, such as an int, bytes or a UUID. `kind`, `window` and
+        the errors are as for `count`. Raises `UnsupportedQuery` if the store has no ids.
+        """
         return self.run(self.backend.queries.is_online(id, kind, window))
 
     def last_seen(self, id: Id, kind: str | None = None) -> datetime | None:
-        """When one was last seen, in UTC, also if offline; None when that is not kept any more."""
+        """Return when `id` was last seen, in UTC, also if it is offline.
+
+        Returns None if that is longer ago than the retention of the kind. `id` is as for
+        `is_online`, and `kind` and the errors are as for `count`.
+        """
         return self.run(self.backend.queries.last_seen(id, kind))
 
     def online_among(
         self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
     ) -> list[str]:
-        """Which of these are online, in their order."""
+        """Return which of `ids` are online, in their order.
+
+        `ids` are several ids as for `is_online`. `kind`, `window` and the errors are as for
+        `count`. Raises `UnsupportedQuery` if the store has no ids.
+        """
         return self.run(self.backend.queries.online_among(ids, kind, window))
 
     def online_friends(
         self, key: str, kind: str | None = None, *, window: Window = None
     ) -> list[str]:
-        """Which members of the set or sorted set at `key` are online, newest first, in one read."""
+        """Return which members of a set of the site are online, newest first, in one read.
+
+        `key` is the Redis key of a set or sorted set of ids. On a Cluster, a key in the slot of
+        the kind is read fastest. `kind`, `window` and the errors are as for `count`. Raises
+        `QueryError` if the key has another type.
+        """
         return self.run(self.backend.queries.online_friends(key, kind, window))
 
     def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
-        """How many were online, for each minute that was sampled, oldest first."""
+        """Return how many ids were online in each sampled minute, oldest first.
+
+        `hours` is how far to look back, any number above zero; samples older than
+        `PRESENCE_HISTORY` are gone. Minutes without a sample are left out. `kind` and the errors
+        are as for `count`.
+        """
         return self.run(self.backend.queries.history(hours, kind))
 
     def peak(self, kind: str | None = None) -> Sample | None:
-        """The most that were ever online in a minute, and when; None before the first sample."""
+        """Return the highest sample since the last reset, or None before the first sample.
+
+        `kind` and the errors are as for `count`.
+        """
         return self.run(self.backend.queries.peak(kind))
 
     def reset_peak(self, kind: str | None = None) -> None:
-        """Forgets the peak: it is counted from now on."""
+        """Delete the peak; the next sample becomes the peak.
+
+        `kind` and the errors are as for `count`.
+        """
         self.backend.driver.run(self.backend.queries.reset_peak(kind))
 
     def touch(self, id: Id | None, kind: str | None = None) -> None:
-        """Record `id` as seen now, where no request does; None is nobody.
+        """Record `id` as seen now, for activity without a request.
 
-        Raises `PresenceUnavailable` if there is no room for it (`PRESENCE_MAX_MEMBERS`).
+        `id` is as for `is_online`; None is ignored. `kind` and the errors are as for `count`.
+        Also raises `PresenceUnavailable` if the kind has `PRESENCE_MAX_MEMBERS` members.
         """
         self.backend.driver.run(self.backend.queries.touch(id, kind))
 
     def leave(self, id: Id | None, kind: str | None = None) -> None:
-        """Take `id` offline at once: nothing from before counts any more, on any worker.
+        """Take `id` offline at once, on all processes.
 
-        Nor do connections that stay open, until their handler calls `identify` again. None is
-        nobody. Through the reader of a request it never raises `PresenceUnavailable`: where Redis
-        does not answer, the departure waits as sightings do.
+        Requests from before no longer count, and open connections stop counting until their
+        handler calls `identify` again. `id` is as for `is_online`; None is ignored. `kind` and the
+        errors are as for `count`. The reader of a request never raises `PresenceUnavailable`
+        here: if Redis does not answer, the departure waits with the sightings.
         """
         self.backend.driver.run(self.backend.queries.leave(id, kind))
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
-        """Erase `id`, last-seen time included; nothing from before, or still open, brings it back.
+        """Erase `id` with its last-seen time.
 
-        None is nobody. Through the reader of a request it waits for Redis, as `leave` does.
+        Requests from before and connections that are still open do not record it again. `id` is as
+        for `is_online`; None is ignored. `kind` and the errors are as for `count`. The reader of a
+        request waits for Redis as `leave` does.
         """
         self.backend.driver.run(self.backend.queries.forget(id, kind))
 
     def run(self, plan: Plan[T]) -> T:
-        """Run a plan of this site's Redis and return its result."""
+        """Run a plan on the Redis of this site and return its result.
+
+        Raises `PresenceUnavailable`, and the errors of the plan.
+        """
         return self.backend.driver.run(plan)
 
 
 class AsyncPresence:
-    """`Presence` for coroutines: the same names, with `await`."""
+    """`Presence` for coroutines: the same methods, with `await`."""
 
     backend: Backend
-    """The site's Redis."""
+    """The Redis of the site."""
 
     def __init__(
         self,
@@ -141,25 +193,36 @@ class AsyncPresence:
         clock: Clock | None = None,
         backend: Backend | None = None,
     ) -> None:
-        """Read with `settings`, by default those of the environment.
+        """Create a reader. This opens no connection.
 
-        `client` is a `redis.asyncio.Redis`, or a `redis.Redis`, which then runs in threads. `clock`
-        and `backend` are as for `Presence`. Raises `SettingsError`; never connects.
+        `client` is a `redis.asyncio.Redis`, or a `redis.Redis`, which is then used in threads. The
+        other arguments are as for `Presence`. Raises `SettingsError` if the settings or the client
+        cannot be used.
         """
         self.backend = backend or backend_for(settings, client, clock)
-        _ = self.backend.async_driver  # of a client that does not fit, now
+        # A client that cannot be used raises an error here, not at the first query.
+        _ = self.backend.async_driver
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return one with the settings of the environment."""
+        """Return a reader with the settings of the environment. Raises `SettingsError`."""
         return cls()
 
     async def count(self, kind: str | None = None, *, window: Window = None) -> int:
-        """How many are online."""
+        """Return the number of ids online.
+
+        `kind` is the kind to count, by default the first of `PRESENCE_IDENTITY`. `window` counts
+        ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also be a timedelta or
+        text such as `"15m"`. Raises `PresenceUnavailable`, `UnsupportedQuery` if the window is
+        longer than the retention of the kind, and `QueryError`.
+        """
         return await self.run(self.backend.queries.count(kind, window))
 
     async def counts(self, *, window: Window = None) -> dict[str, int]:
-        """How many of each kind are online."""
+        """Return the number of ids online of each kind, by kind.
+
+        `window` and the errors are as for `count`.
+        """
         return await self.run(self.backend.queries.counts(window))
 
     async def online(
@@ -170,68 +233,108 @@ class AsyncPresence:
         before: Sighting | None = None,
         window: Window = None,
     ) -> list[Sighting]:
-        """Who is online, newest first; `limit=None`: everyone; `before=`: the last of a page."""
+        """Return who is online, newest first.
+
+        `limit` is the most to return, None for all. `before` is the last `Sighting` of the
+        previous page, to read the next page. `kind`, `window` and the errors are as for `count`.
+        A store without times sorts by id. Raises `UnsupportedQuery` if the store has no ids.
+        """
         return await self.run(self.backend.queries.online(kind, window, limit, before))
 
     async def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
-        """Whether one is online."""
+        """Return whether `id` is online.
+
+        `id` is text or a value with a text, such as an int, bytes or a UUID. `kind`, `window` and
+        the errors are as for `count`. Raises `UnsupportedQuery` if the store has no ids.
+        """
         return await self.run(self.backend.queries.is_online(id, kind, window))
 
     async def last_seen(self, id: Id, kind: str | None = None) -> datetime | None:
-        """When one was last seen, in UTC, also if offline; None when that is not kept any more."""
+        """Return when `id` was last seen, in UTC, also if it is offline.
+
+        Returns None if that is longer ago than the retention of the kind. `id` is as for
+        `is_online`, and `kind` and the errors are as for `count`.
+        """
         return await self.run(self.backend.queries.last_seen(id, kind))
 
     async def online_among(
         self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
     ) -> list[str]:
-        """Which of these are online, in their order."""
+        """Return which of `ids` are online, in their order.
+
+        `ids` are several ids as for `is_online`. `kind`, `window` and the errors are as for
+        `count`. Raises `UnsupportedQuery` if the store has no ids.
+        """
         return await self.run(self.backend.queries.online_among(ids, kind, window))
 
     async def online_friends(
         self, key: str, kind: str | None = None, *, window: Window = None
     ) -> list[str]:
-        """Which members of the set or sorted set at `key` are online, newest first, in one read."""
+        """Return which members of a set of the site are online, newest first, in one read.
+
+        `key` is the Redis key of a set or sorted set of ids. On a Cluster, a key in the slot of
+        the kind is read fastest. `kind`, `window` and the errors are as for `count`. Raises
+        `QueryError` if the key has another type.
+        """
         return await self.run(self.backend.queries.online_friends(key, kind, window))
 
     async def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
-        """How many were online, for each minute that was sampled, oldest first."""
+        """Return how many ids were online in each sampled minute, oldest first.
+
+        `hours` is how far to look back, any number above zero; samples older than
+        `PRESENCE_HISTORY` are gone. Minutes without a sample are left out. `kind` and the errors
+        are as for `count`.
+        """
         return await self.run(self.backend.queries.history(hours, kind))
 
     async def peak(self, kind: str | None = None) -> Sample | None:
-        """The most that were ever online in a minute, and when; None before the first sample."""
+        """Return the highest sample since the last reset, or None before the first sample.
+
+        `kind` and the errors are as for `count`.
+        """
         return await self.run(self.backend.queries.peak(kind))
 
     async def reset_peak(self, kind: str | None = None) -> None:
-        """Forgets the peak: it is counted from now on."""
+        """Delete the peak; the next sample becomes the peak.
+
+        `kind` and the errors are as for `count`.
+        """
         await self.backend.async_driver.run(self.backend.queries.reset_peak(kind))
 
     async def touch(self, id: Id | None, kind: str | None = None) -> None:
-        """Record `id` as seen now, where no request does; None is nobody.
+        """Record `id` as seen now, for activity without a request.
 
-        Raises `PresenceUnavailable` if there is no room for it (`PRESENCE_MAX_MEMBERS`).
+        `id` is as for `is_online`; None is ignored. `kind` and the errors are as for `count`.
+        Also raises `PresenceUnavailable` if the kind has `PRESENCE_MAX_MEMBERS` members.
         """
         await self.backend.async_driver.run(self.backend.queries.touch(id, kind))
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:
-        """Take `id` offline at once: nothing from before counts any more, on any worker.
+        """Take `id` offline at once, on all processes.
 
-        Nor do connections that stay open, until their handler calls `identify` again. None is
-        nobody. Through the reader of a request it never raises `PresenceUnavailable`: where Redis
-        does not answer, the departure waits as sightings do.
+        Requests from before no longer count, and open connections stop counting until their
+        handler calls `identify` again. `id` is as for `is_online`; None is ignored. `kind` and the
+        errors are as for `count`. The reader of a request never raises `PresenceUnavailable`
+        here: if Redis does not answer, the departure waits with the sightings.
         """
         await self.backend.async_driver.run(self.backend.queries.leave(id, kind))
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
-        """Erase `id`, last-seen time included; nothing from before, or still open, brings it back.
+        """Erase `id` with its last-seen time.
 
-        None is nobody. Through the reader of a request it waits for Redis, as `leave` does.
+        Requests from before and connections that are still open do not record it again. `id` is as
+        for `is_online`; None is ignored. `kind` and the errors are as for `count`. The reader of a
+        request waits for Redis as `leave` does.
         """
         await self.backend.async_driver.run(self.backend.queries.forget(id, kind))
 
     async def aclose(self) -> None:
-        """Closes the connections of the running event loop; the next read opens new ones."""
+        """Close the connections of the running event loop. The next read opens new ones."""
         await close_async_clients()
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan of this site's Redis and return its result."""
+        """Run a plan on the Redis of this site and return its result.
+
+        Raises `PresenceUnavailable`, and the errors of the plan.
+        """
         return await self.backend.async_driver.run(plan)

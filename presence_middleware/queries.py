@@ -1,6 +1,7 @@
-"""What can be asked, as plans: checks the question, names the time, asks the kind's store.
+"""The queries of `Presence` and `AsyncPresence`, as plans.
 
-`Presence` and `AsyncPresence` run the same plans; all that they share is here.
+Each query checks its arguments, asks for the time, and runs the plan of the kind's store. Both
+classes run the same plans, so this module contains everything that they share.
 """
 
 import math
@@ -18,8 +19,8 @@ from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
 from .values import duration, format_duration
 
-MOST_HOURS = 10 * 366 * 24  # for how long history is kept at most
-LONGEST_SHOWN = 100  # characters of a wrong argument in an error
+MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
+MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
 _NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ Window = float | str | object
 
 
 class Queries:
-    """The questions about one site."""
+    """The queries of one site. `Presence` describes their arguments, results and errors."""
 
     def __init__(
         self,
@@ -40,110 +41,131 @@ class Queries:
         history: History,
         departed: Departed,
     ) -> None:
+        """Create the queries on the given parts of a `Backend`."""
         self._clock, self._departed = clock, departed
         self._window = settings.window
         self._kinds = settings.kinds
         self._stores, self._layout, self._history = stores, layout, history
 
     def now(self) -> Plan[float]:
-        """Return the time in seconds since the epoch by the server's clock, for a read."""
+        """Return the server's time for a read, in seconds since the epoch."""
         return (yield from self._clock.now())
 
     def count(self, kind: str | None, window: Window) -> Plan[int]:
-        store, seconds = self._within(kind, window)
+        """Run `Presence.count` as a plan: same arguments, result and errors."""
+        store, seconds = self._store_and_seconds(kind, window)
         now = yield from self.now()
-        return (yield from self._read(store.count(now, seconds)))
+        return (yield from self._checked(store.count(now, seconds)))
 
     def counts(self, window: Window) -> Plan[dict[str, int]]:
-        asked = [self._within(kind, window) for kind in self._kinds]
+        """Run `Presence.counts` as a plan: same arguments, result and errors."""
+        queried = [self._store_and_seconds(kind, window) for kind in self._kinds]
         now = yield from self.now()
-        plans = [store.count(now, seconds) for store, seconds in asked]
-        return dict(zip(self._kinds, (yield from self._read(merge_plans(plans))), strict=True))
+        plans = [store.count(now, seconds) for store, seconds in queried]
+        return dict(zip(self._kinds, (yield from self._checked(merge_plans(plans))), strict=True))
 
     def online(
         self, kind: str | None, window: Window, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
-        store, seconds = self._within(kind, window)
+        """Run `Presence.online` as a plan: same arguments, result and errors."""
+        store, seconds = self._store_and_seconds(kind, window)
         limit, before = _checked_limit(limit), _checked_page(before)
         now = yield from self.now()
-        return (yield from self._read(store.online(now, seconds, limit, before)))
+        return (yield from self._checked(store.online(now, seconds, limit, before)))
 
     def is_online(self, id: Id, kind: str | None, window: Window) -> Plan[bool]:
+        """Run `Presence.is_online` as a plan: same arguments, result and errors."""
         return bool((yield from self.online_among([id], kind, window)))
 
     def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
-        store, seconds = self._within(kind, window)
-        if not (stored := list(dict.fromkeys(map(_stored, _several(ids))))):
+        """Run `Presence.online_among` as a plan: same arguments, result and errors."""
+        store, seconds = self._store_and_seconds(kind, window)
+        stored_ids = list(dict.fromkeys(map(_stored_id, _checked_ids(ids))))
+        if not stored_ids:
             return []
         now = yield from self.now()
-        online = yield from self._read(store.online_among(stored, now, seconds))
+        online = yield from self._checked(store.online_among(stored_ids, now, seconds))
         return [sighting.id for sighting in online]
 
     def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
-        store, seconds = self._within(kind, window)
+        """Run `Presence.online_friends` as a plan: same arguments, result and errors."""
+        store, seconds = self._store_and_seconds(kind, window)
         if not _is_text(key):
-            raise QueryError(f"key is {_shown(key)}: the name of a set or sorted set, as text")
+            raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
         now = yield from self.now()
-        online = yield from self._read(store.online_friends(key, now, seconds))
+        online = yield from self._checked(store.online_friends(key, now, seconds))
         return [sighting.id for sighting in online]
 
     def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
-        store, stored = self._store(kind), _stored(id)
+        """Run `Presence.last_seen` as a plan: same arguments, result and errors."""
+        store, stored_id = self._stores[self._checked_kind(kind)], _stored_id(id)
         now = yield from self.now()
-        stamp = yield from self._read(store.shard_for(stored).last_seen(stored, now))
+        shard = store.shard_for(stored_id)
+        stamp = yield from self._checked(shard.last_seen(stored_id, now))
         return None if stamp is None else moment_of(stamp)
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
-        name = self._known(kind)
-        seconds = _seconds(hours)
+        """Run `Presence.history` as a plan: same arguments, result and errors."""
+        kind = self._checked_kind(kind)
+        seconds = _seconds_of(hours)
         now = yield from self.now()
-        return (yield from self._history.samples(name, now - seconds, now))
+        return (yield from self._history.samples(kind, now - seconds, now))
 
     def peak(self, kind: str | None) -> Plan[Sample | None]:
-        return (yield from self._history.peak(self._known(kind)))
+        """Run `Presence.peak` as a plan: same arguments, result and errors."""
+        return (yield from self._history.peak(self._checked_kind(kind)))
 
     def reset_peak(self, kind: str | None) -> Plan[None]:
-        yield from self._history.reset_peak(self._known(kind))
+        """Run `Presence.reset_peak` as a plan: same arguments, result and errors."""
+        yield from self._history.reset_peak(self._checked_kind(kind))
 
     def touch(self, id: Id | None, kind: str | None) -> Plan[None]:
-        store = self._store(kind)
+        """Run `Presence.touch` as a plan: same arguments, result and errors."""
+        store = self._stores[self._checked_kind(kind)]
         if id is None:
             return
-        stored = _stored(id)
-        yield from store.shard_for(stored).touch(stored, (yield from self._latest()))
+        stored_id = _stored_id(id)
+        yield from store.shard_for(stored_id).touch(stored_id, (yield from self._write_time()))
 
     def leave(self, id: Id | None, kind: str | None) -> Plan[None]:
+        """Run `Presence.leave` as a plan: same arguments, result and errors."""
         yield from self._depart(self.departing(id, kind), erase=False)
 
     def forget(self, id: Id | None, kind: str | None) -> Plan[None]:
+        """Run `Presence.forget` as a plan: same arguments, result and errors."""
         yield from self._depart(self.departing(id, kind, erase=True), erase=True)
 
     def departing(
         self, id: Id | None, kind: str | None, *, erase: bool = False
     ) -> tuple[str, str] | None:
-        """Return the kind and id of somebody who is to leave, or to be erased; None for nobody.
+        """Check the arguments of `leave`, or of `forget` with `erase`; write nothing.
 
-        Raises `QueryError` for an unknown kind, `UnsupportedQuery` if its store cannot do that.
+        Returns the kind and the id as they are stored, or None if `id` is None. Raises `QueryError`
+        for an unknown kind or an invalid id, and `UnsupportedQuery` if the store cannot do it.
         """
-        name = self._known(kind)
+        kind = self._checked_kind(kind)
         if id is None:
             return None
-        stored = _stored(id)
-        self._stores[name].shard_for(stored).depart(stored, 0.0, erase=erase).close()
-        return name, stored
+        stored_id = _stored_id(id)
+        # A store that cannot do it raises before its plan starts.
+        self._stores[kind].shard_for(stored_id).depart(stored_id, 0.0, erase=erase).close()
+        return kind, stored_id
 
     def _depart(self, who: tuple[str, str] | None, *, erase: bool) -> Plan[None]:
         if who is None:
             return
+        kind, id = who
         stamp = self._clock.stamp()
-        shard = self._stores[who[0]].shard_for(who[1])
-        latest = yield from self._latest()
-        is_server_time = self._clock.is_server_time
-        moment = yield from shard.depart(who[1], latest, is_server_time=is_server_time, erase=erase)
+        latest = yield from self._write_time()
+        moment = yield from (
+            self._stores[kind]
+            .shard_for(id)
+            .depart(id, latest, is_server_time=self._clock.is_server_time, erase=erase)
+        )
         self._departed.note(who, Departure(stamp, moment, erase))
 
-    def _read(self, plan: Plan[T]) -> Plan[T]:
-        """Run a plan; every few seconds, also check in the same round trip where to read."""
+    def _checked(self, plan: Plan[T]) -> Plan[T]:
+        """Run a read. Every few seconds, check `PRESENCE_SHARDS` in the same round trip."""
         stamp = self._clock.stamp()
         if self._layout.is_known(stamp):
             return (yield from plan)
@@ -151,51 +173,51 @@ class Queries:
         if isinstance(problem, Exception):
             if not self._layout.is_agreed:
                 raise problem
-            self._layout.trust(stamp)  # it stands while the node that keeps it is away
+            # The node with the number is away. The last answer remains valid.
+            self._layout.trust(stamp)
         if isinstance(answer, Exception):
             raise answer
         return answer  # type: ignore[return-value]
 
-    def _latest(self) -> Plan[float]:
-        """Return the time for a write, once it is known where to write."""
+    def _write_time(self) -> Plan[float]:
+        """Return the server's time for a write, after checking `PRESENCE_SHARDS`."""
         stamp = self._clock.stamp()
         if not self._layout.is_known(stamp):
             yield from self._layout.claim(stamp)
         return (yield from self._clock.latest())
 
-    def _within(self, kind: str | None, window: Window) -> tuple[Shards, float]:
-        """The store of a kind, and a window that it can answer for, in seconds."""
-        store = self._store(kind)
+    def _store_and_seconds(self, kind: str | None, window: Window) -> tuple[Shards, float]:
+        kind = self._checked_kind(kind)
+        store = self._stores[kind]
         if window is None:
             return store, self._window
         try:
             seconds = duration(window)
         except (ValueError, OverflowError) as error:
             raise QueryError(f"window is {_shown(window)}: {error}") from None
-        if seconds > store.keep:
+        if seconds > store.keep_seconds:
             raise UnsupportedQuery(
-                f"kind {kind or self._kinds[0]!r} is kept for {format_duration(store.keep)}, "
-                f"not for {format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
+                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds
 
-    def _store(self, kind: str | None) -> Shards:
-        return self._stores[self._known(kind)]
-
-    def _known(self, kind: str | None) -> str:
-        if kind is not None and not isinstance(kind, str):
-            raise QueryError(f"kind is {_shown(kind)}: one of {', '.join(self._kinds)}")
-        return known_kind(self._kinds[0] if kind is None else kind, self._kinds)
-
-
-# Arguments come from queries and forms: what is wrong with them is a `QueryError` here, before
-# anything is asked, and never an error of the parser of an answer.
+    def _checked_kind(self, kind: str | None) -> str:
+        if kind is None:
+            return self._kinds[0]
+        if not isinstance(kind, str):
+            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self._kinds)}")
+        return known_kind(kind, self._kinds)
 
 
-def _stored(id: Id) -> str:
-    """Return an id as it is stored: bytes are text, and so is whatever has one, as a UUID."""
+# Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
+# before Redis is asked, so that it never looks like an invalid reply.
+
+
+def _stored_id(id: Id) -> str:
+    """Return an id as it is stored: bytes are decoded, and other values become their text."""
     if id is None or isinstance(id, _NO_IDS):
-        raise QueryError(f"an id is {_shown(id)}: text that is not empty, or a number")
+        raise QueryError(f"an id is {_shown(id)}: pass text that is not empty, or a number")
     try:
         stored = normalize_id(id.decode() if isinstance(id, bytes) else str(id))
     except Exception:
@@ -205,10 +227,10 @@ def _stored(id: Id) -> str:
     return stored
 
 
-def _several(ids: Iterable[Id]) -> Iterable[Id]:
-    """Return ids, unless they are none or a single text, whose letters nobody means."""
+def _checked_ids(ids: Iterable[Id]) -> Iterable[Id]:
+    # A single text is iterable, too, but its letters are not the ids that the caller means.
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise QueryError(f"ids is {_shown(ids)}: several ids, such as a list")
+        raise QueryError(f"ids is {_shown(ids)}: pass several ids, such as a list")
     return ids
 
 
@@ -216,7 +238,7 @@ def _checked_limit(limit: int | None) -> int | None:
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise QueryError(f"limit is {_shown(limit)}: at least 1, or None for everyone")
+        raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
     return min(limit, sys.maxsize)
 
 
@@ -224,21 +246,21 @@ def _checked_page(before: Sighting | None) -> Sighting | None:
     if before is None:
         return None
     if isinstance(before, Sighting) and _is_text(before.id):
-        at = before.last_seen
-        if at is None or (isinstance(at, datetime) and at.tzinfo is not None):
+        last_seen = before.last_seen
+        if last_seen is None or (isinstance(last_seen, datetime) and last_seen.tzinfo is not None):
             return before
-    raise QueryError(f"before is {_shown(before)}: the last Sighting of a page")
+    raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
 
 
-def _seconds(hours: float) -> float:
+def _seconds_of(hours: float) -> float:
     is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
     if not is_number or not 0 < hours < math.inf:
-        raise QueryError(f"hours is {_shown(hours)}: a number above zero, such as 24")
-    return min(hours, MOST_HOURS) * 3600
+        raise QueryError(f"hours is {_shown(hours)}: pass a number above zero, such as 24")
+    return min(hours, MAX_HISTORY_HOURS) * 3600
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that Redis can be sent."""
+    """Return whether a value is text that is not empty and can be sent to Redis."""
     try:
         return isinstance(value, str) and bool(value.encode())
     except UnicodeEncodeError:
@@ -246,9 +268,11 @@ def _is_text(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return a value for an error: shortened, and by its type where it cannot be shown."""
+    """Return a value for an error message, shortened, or its type if it cannot be shown."""
     try:
         shown = repr(value)
     except Exception:
         return f"a {type(value).__name__}"
-    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    if len(shown) <= MAX_SHOWN_CHARACTERS:
+        return shown
+    return f"{shown[:MAX_SHOWN_CHARACTERS]}…"

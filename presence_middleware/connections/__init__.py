@@ -1,4 +1,4 @@
-"""From a URL to a running plan: addresses, clients, the server's clock and health, drivers."""
+"""Connections to Redis: URLs, clients, the server's clock and health, and drivers of plans."""
 
 import inspect
 from collections.abc import Callable
@@ -7,13 +7,12 @@ from typing import Any
 
 from ..errors import SettingsError
 from .clients import async_client, close_async_clients, forget, sync_client
-from .clock import TRUSTED, ServerClock
 from .cluster import ClusterDriver
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
 from .health import RedisHealth
+from .limits import CONNECTIONS
 from .loops import in_thread, is_in_loop
-from .server import eviction_policy, facts
-from .slots import CONNECTIONS
+from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
 
 __all__ = [
@@ -37,44 +36,52 @@ __all__ = [
 ]
 
 Clock = Callable[[], float]
+"""Returns the time in seconds since the epoch."""
 
 
 def driver(
     url: RedisURL, health: RedisHealth, client: Any = None, *, is_writer: bool = False
 ) -> Driver:
-    """Return a driver for the site's Redis, or for a `redis.Redis` or `RedisCluster` of its own.
+    """Return a driver for threads.
 
-    `is_writer` is for whatever records: it never waits for those who read. Raises `SettingsError`
-    for a client of another sort.
+    It uses `client`, a `redis.Redis` or `redis.RedisCluster`, or else the client of this process
+    for `url`. With `is_writer`, the driver never waits for readers. Raises `SettingsError` if the
+    client is for coroutines, or does not fit the URL.
     """
-    kind: type[Driver] = ClusterDriver if url.is_cluster else Driver
+    driver_class: type[Driver] = ClusterDriver if url.is_cluster else Driver
     if client is None:
-        return kind(
+        return driver_class(
             partial(sync_client, url),
             health,
             join=partial(sync_client, url, start=False),
             forget=partial(forget, url),
-            readers=url.max_connections or CONNECTIONS,
+            max_readers=url.max_connections or CONNECTIONS,
             is_writer=is_writer,
         )
     if is_async(client):
         raise SettingsError("client must be a synchronous redis.Redis, because a thread uses it")
-    _check(client, url)
-    return kind(lambda: client, health, is_writer=is_writer)
+    _check_cluster(client, url)
+    return driver_class(lambda: client, health, is_writer=is_writer)
 
 
 def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> AsyncRunner:
-    """Return the same for coroutines; `client` may also be a `redis.asyncio.Redis`.
+    """Return a driver for coroutines.
 
-    A Cluster is asked in threads.
+    It uses `client`, a `redis.asyncio.Redis` or a client as for `driver`, or else the client of
+    this process for `url`. The commands for a Cluster are sent in threads. Raises `SettingsError`
+    if the client does not fit the URL.
     """
     if client is not None and is_async(client):
         if url.is_cluster:
             raise SettingsError(
-                "client must be a redis.RedisCluster: a Cluster is asked in threads"
+                "client must be a synchronous redis.RedisCluster, because threads use it"
             )
-        _check(client, url)
-        return AsyncDriver(partial(_given, client), health)
+        _check_cluster(client, url)
+
+        async def connect() -> Any:
+            return client
+
+        return AsyncDriver(connect, health)
     threads = ThreadDriver(driver(url, health, client))
     if client is not None or url.is_cluster:
         return threads
@@ -82,25 +89,21 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
         partial(async_client, url),
         health,
         forget=partial(forget, url),
-        readers=url.max_connections or CONNECTIONS,
+        max_readers=url.max_connections or CONNECTIONS,
         under_trio=threads,
     )
 
 
-async def _given(client: Any) -> Any:
-    return client
-
-
 def is_async(client: Any) -> bool:
-    """Return whether a client is one for coroutines."""
+    """Return whether a client is for coroutines."""
     return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
 
-def _check(client: Any, url: RedisURL) -> None:
+def _check_cluster(client: Any, url: RedisURL) -> None:
     from redis import RedisCluster, asyncio
 
     if isinstance(client, (RedisCluster, asyncio.RedisCluster)) != url.is_cluster:
         raise SettingsError(
             "client is of a Cluster, or PRESENCE_REDIS_URL is redis+cluster://…, but not both: "
-            "the URL decides how keys are named"
+            "set both, because the URL decides how keys are named"
         )

@@ -1,7 +1,8 @@
-"""`redis+cluster://h1,h2`: the nodes that have the keys, also while some are away or have moved.
+"""`redis+cluster://`: runs plans on the nodes that own the keys, even if nodes are away or move.
 
-The library knows which node has which slot; each node gets its commands in a pipeline of its own.
-The library's pipelines would ask a node that is silent again for each command, timeout by timeout.
+redis-py maps each slot to its node. Here, each node receives its commands in a pipeline of its
+own. A Cluster pipeline of redis-py would ask a silent node again for each command, one timeout
+after the other.
 """
 
 from contextlib import suppress
@@ -10,63 +11,21 @@ from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
-from . import hosts
-from .drivers import Driver, checked, execute, fill, ours
+from .drivers import Driver, checked_replies, filled_pipeline, send_pipeline, translated_error
 
-PORT = 6379
-FORM = (
-    "redis+cluster://[user:password@]node1[:6379],node2…, or rediss+cluster://… (TLS); a Cluster "
-    "has no databases"
-)
 _KEYLESS = {"TIME", "INFO"}
-_KEY_AT = {"EVAL": 3, "ZINTER": 2, "ZUNION": 2, "MEMORY": 2}  # else the first argument
-
-
-def parse(rest: str) -> hosts.Hosts:
-    """The nodes to ask first of the part behind `://`. Raises `ValueError`."""
-    try:
-        found = hosts.parse(rest, PORT)
-    except ValueError:
-        raise ValueError(FORM) from None
-    if found.path not in ("", "0") or found.options.get("db", "0") != "0":
-        raise ValueError(FORM)
-    found.options.pop("db", None)
-    return found
-
-
-def client(nodes: hosts.Hosts, common: dict[str, Any], room: int) -> Any:
-    """A client that asks these nodes for all others. Raises unless one of them answers.
-
-    `room` is how many connections to each node it may have.
-    """
-    from redis import RedisCluster
-    from redis.backoff import NoBackoff
-    from redis.cluster import ClusterNode
-    from redis.retry import Retry
-
-    again = Retry(NoBackoff(), 1)  # the node that it asks first may be away
-    options = {**common, **hosts.typed(nodes.options), "retry": again, "max_connections": room}
-    first, *others = nodes.addresses
-    return RedisCluster(
-        # Only with a URL does the library use a connection class that is given.
-        url=_url_of(*first),
-        startup_nodes=[ClusterNode(*address) for address in others],  # type: ignore[no-untyped-call]
-        require_full_coverage=False,  # where a node is away, the others go on
-        **options,
-    )
-
-
-def _url_of(host: str, port: int) -> str:
-    return f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
+# The position of the first key in a command, if it is not the first argument.
+_KEY_POSITION = {"EVAL": 3, "ZINTER": 2, "ZUNION": 2, "MEMORY": 2}
 
 
 class ClusterDriver(Driver):
     """Runs plans over a client of a Cluster."""
 
-    _turn = 0
+    _keyless_node = 0
+    """The index of the node that executes commands without keys."""
 
     def nodes(self) -> list[tuple[str, Driver]]:
-        client = self._connect()
+        client = self.connect()
         return [
             (node.name, Driver(partial(client.get_redis_connection, node), self.health))
             for node in _primaries(client)
@@ -74,85 +33,96 @@ class ClusterDriver(Driver):
 
     def node_of(self, shard: str) -> str:
         try:
-            return str(self._connect().get_node_from_key(shard).name)
+            return str(self.connect().get_node_from_key(shard).name)
         except Exception:
             return "nowhere"
 
     def lost_connection(self, client: Any) -> None:
-        self.health.lost_connection()  # whose connection it was is seen to where it is found out
+        """Only count the loss: `_refresh_nodes` has closed the connections of the failed node."""
+        self.health.lost_connection()
 
-    def _exchange(self, client: Any, batch: Batch) -> list[Any]:
-        is_keyless = batch.commands[0][0] in _KEYLESS
-        return (self._ask_any if is_keyless else self._ask_owners)(client, batch)
+    def execute(self, client: Any, batch: Batch) -> list[Any]:
+        if batch.commands[0][0] in _KEYLESS:
+            return self._execute_keyless(client, batch)
+        return self._execute_on_owners(client, batch)
 
-    def _ask_any(self, client: Any, batch: Batch) -> list[Any]:
-        """Asks the node that all processes ask; while it is away, the next: clocks may differ."""
+    def _execute_keyless(self, client: Any, batch: Batch) -> list[Any]:
+        """Send a batch to one node, and to the next node while that is away.
+
+        All processes use the same node, because the clocks of the nodes may differ.
+        """
         from redis import exceptions
 
         nodes = _primaries(client)
         failure: Exception | None = None
         for _ in nodes:
+            node = nodes[self._keyless_node % len(nodes)]
             try:
-                return execute(client.get_redis_connection(nodes[self._turn % len(nodes)]), batch)
+                return send_pipeline(client.get_redis_connection(node), batch)
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                 failure = error
-                self._turn += 1
-        raise failure or PresenceUnavailable("no node of the Cluster is known")
+                self._keyless_node += 1
+        raise failure or PresenceUnavailable(
+            "no node of the Cluster was found; check PRESENCE_REDIS_URL"
+        )
 
-    def _ask_owners(self, client: Any, batch: Batch, *, is_again: bool = False) -> list[Any]:
-        """Ask each node for its keys.
+    def _execute_on_owners(self, client: Any, batch: Batch, *, is_retry: bool = False) -> list[Any]:
+        """Send each command to the node that owns its key.
 
-        Of a tolerant batch, the commands for a node that does not answer have errors as replies.
+        In a tolerant batch, the commands for a node that does not answer have errors as replies.
         """
         from redis import exceptions
 
         try:
-            nodes = _by_node(client, batch)
-        except exceptions.RedisClusterException:  # nobody had the slot
-            self._look_again(client, None)
-            nodes = _by_node(client, batch)
+            nodes = _commands_by_node(client, batch)
+        except exceptions.RedisClusterException:
+            # By the last known layout, no node owns the slot.
+            self._refresh_nodes(client, None)
+            nodes = _commands_by_node(client, batch)
         replies: dict[int, Any] = {}
         for node, commands in nodes:
             part = Batch(tuple(commands.values()), batch.atomic)
             try:
-                answers = self._ask_owner(client, node, part, is_again=is_again)
+                part_replies = self._execute_on_node(client, node, part, is_retry=is_retry)
             except Exception as error:
                 if not batch.is_tolerant:
                     raise
                 self.health.lost_connection()
-                answers = [ours(error)] * len(commands)
-            replies |= zip(commands, answers, strict=True)
-        return checked([replies[number] for number in range(len(batch.commands))], batch)
+                part_replies = [translated_error(error)] * len(commands)
+            replies |= zip(commands, part_replies, strict=True)
+        return checked_replies([replies[number] for number in range(len(batch.commands))], batch)
 
-    def _ask_owner(self, client: Any, node: Any, part: Batch, *, is_again: bool) -> list[Any]:
-        """Ask one node; after an error, whoever has its keys by then."""
+    def _execute_on_node(self, client: Any, node: Any, part: Batch, *, is_retry: bool) -> list[Any]:
+        """Send commands to one node; after an error, to the nodes that own the keys by then."""
         from redis import exceptions
 
         try:
-            pipeline = client.get_redis_connection(node).pipeline(transaction=part.atomic)
-            answers: list[Any] = fill(pipeline, part).execute(raise_on_error=False)
-            if not is_again:
-                _raise_if_moved(answers)
+            pipeline = filled_pipeline(client.get_redis_connection(node), part)
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+            if not is_retry:
+                _raise_if_moved(replies)
         except (
             exceptions.ConnectionError,
             exceptions.TimeoutError,
             exceptions.ClusterError,
             exceptions.AskError,  # the key has moved
         ) as error:
-            self._look_again(client, node)
-            if is_again or isinstance(error, exceptions.TimeoutError):
+            self._refresh_nodes(client, node)
+            if is_retry or isinstance(error, exceptions.TimeoutError):
                 raise
-            return self._ask_owners(client, part, is_again=True)
-        return answers
+            return self._execute_on_owners(client, part, is_retry=True)
+        return replies
 
-    def _look_again(self, client: Any, failed: Any) -> None:
-        """Learns anew who has which keys."""
-        with suppress(Exception):  # others of its connections are as dead
+    def _refresh_nodes(self, client: Any, failed: Any) -> None:
+        """Ask the Cluster again which node owns which slots."""
+        # The other connections to the failed node are as dead.
+        with suppress(Exception):
             client.get_redis_connection(failed).connection_pool.disconnect(inuse_connections=False)
         try:
             client.nodes_manager.initialize(last_failed_node_name=failed and failed.name)
         except Exception:
-            self._forget()  # none that is known is left: begin with the URL again
+            # No known node answers. Start again with the nodes of the URL.
+            self.forget()
             raise
 
 
@@ -168,10 +138,10 @@ def _primaries(client: Any) -> list[Any]:
     return sorted(client.get_primaries(), key=lambda node: str(node.name))
 
 
-def _by_node(client: Any, batch: Batch) -> list[tuple[Any, dict[int, Command]]]:
-    """The commands for each node, by their number in the batch."""
-    found: dict[str, tuple[Any, dict[int, Command]]] = {}
+def _commands_by_node(client: Any, batch: Batch) -> list[tuple[Any, dict[int, Command]]]:
+    """Return each node with its commands, by their index in the batch."""
+    nodes: dict[str, tuple[Any, dict[int, Command]]] = {}
     for number, command in enumerate(batch.commands):
-        node = client.get_node_from_key(command[_KEY_AT.get(str(command[0]), 1)])
-        found.setdefault(node.name, (node, {}))[1][number] = command
-    return list(found.values())
+        node = client.get_node_from_key(command[_KEY_POSITION.get(str(command[0]), 1)])
+        nodes.setdefault(node.name, (node, {}))[1][number] = command
+    return list(nodes.values())

@@ -1,4 +1,7 @@
-"""Run plans: a driver for a sync client, one for an async one. Their errors become ours."""
+"""Drivers run plans: over a sync client, over an async client, or over a sync client in threads.
+
+All errors of clients and of the network become errors of this package.
+"""
 
 import asyncio
 import math
@@ -16,32 +19,31 @@ from ..errors import (
     RedisRefused,
 )
 from ..stores.plan import Batch, Plan, first_error, next_batch
-from .deadline import Allowance, within
 from .health import RedisHealth
+from .limits import Allowance, async_slots_of, is_pool_full, slots_of, within
 from .loops import in_thread, is_trio
-from .slots import async_slots_of, is_pool_full, slots_of
 
 TOO_LATE = "Redis did not answer in time"
 
-# Redis 6.2 puts this before the error of a command that a script calls; Redis 7 does not.
-_IN_SCRIPT = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
+# Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
+_SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
 T = TypeVar("T")
 Connect = Callable[[], Any]
-"""Returns the client of this process."""
+"""Returns the sync client of this process."""
 
 AsyncConnect = Callable[[], Awaitable[Any]]
-"""Returns the client of this process and of its running event loop."""
+"""Returns the async client of this process and of its running event loop."""
 
 Forget = Callable[[], None]
-"""Forgets what is known of a server that may be gone."""
+"""Drops the cached address of a server that may be gone."""
 
 
 class AsyncRunner(Protocol):
-    """Runs a plan from a coroutine."""
+    """Runs plans from coroutines."""
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result."""
+        """Run a plan and return its result. Raises the errors of `Driver.run`."""
 
 
 class Driver:
@@ -54,43 +56,49 @@ class Driver:
         *,
         join: Connect | None = None,
         forget: Forget = lambda: None,
-        readers: int | None = None,
+        max_readers: int | None = None,
         is_writer: bool = False,
     ) -> None:
-        """`join` connects without starting an embedded server; by default as `connect` does.
+        """Create a driver. This opens no connection.
 
-        `readers` is how many may use the client at once, by default as its pool has room for;
-        `is_writer` is for the one who never waits for those.
+        `connect` returns the client. `join` also does, but starts no embedded server; by default
+        it is `connect`. `forget` is called when a connection is lost. `max_readers` is how many
+        may use the client at once, by default the room in its pool. With `is_writer`, the driver
+        does not wait for readers.
         """
-        self._connect, self._join, self._forget = connect, join or connect, forget
-        self._readers, self._is_writer = readers, is_writer
+        self.connect, self.forget = connect, forget
+        self._join = join or connect
+        self._max_readers, self._is_writer = max_readers, is_writer
         self.health = health
 
     def joining(self) -> "Driver":
-        """Return this driver, but one that starts no server."""
+        """Return a driver for the same server that starts no embedded server."""
         return type(self)(
             self._join,
             self.health,
-            forget=self._forget,
-            readers=self._readers,
+            forget=self.forget,
+            max_readers=self._max_readers,
             is_writer=self._is_writer,
         )
 
     def nodes(self) -> "list[tuple[str, Driver]]":
-        """Return each server by name, with a driver of its own; one alone has no name."""
+        """Return the name and the driver of each node; a single server has the empty name."""
         return [("", self)]
 
     def node_of(self, shard: str) -> str:
-        """Return the name of the node that has the keys of a shard."""
+        """Return the name of the node that has the keys with the prefix `shard`."""
         return ""
 
     def run(self, plan: Plan[T], deadline: float = math.inf) -> T:
         """Run a plan and return its result.
 
-        Raises `PresenceUnavailable` if Redis does not answer within `READ_SECONDS`, also rather
-        than start a round trip after `deadline` (by `time.monotonic()`); `ConnectionsBusy` if
-        other readers use all connections; `RedisRefused` if Redis refuses; `QueryError` for a key
-        of another type.
+        No round trip starts after `deadline`, a time of `time.monotonic()`. Raises
+
+        - `PresenceUnavailable` if Redis does not answer within `READ_SECONDS`, or if `deadline`
+          has passed,
+        - `ConnectionsBusy` if other readers use all connections,
+        - `RedisRefused` if Redis refuses a command, and
+        - `QueryError` if a key has another type.
         """
         replies: list[Any] | None = None
         allowance = Allowance()
@@ -109,10 +117,10 @@ class Driver:
     def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
-            with errors_of_redis():
-                client = self._connect()
-                with self._slot(client):
-                    replies = self._exchange(client, batch)
+            with translated_errors():
+                client = self.connect()
+                with self.slot(client):
+                    replies = self.execute(client, batch)
         except ConnectionsBusy:
             raise
         except PresenceUnavailable:
@@ -122,18 +130,20 @@ class Driver:
             self.lost_connection(client)
         return replies
 
-    def _slot(self, client: Any) -> AbstractContextManager[None]:
-        return nullcontext() if self._is_writer else slots_of(client, self._readers)
+    def slot(self, client: Any) -> AbstractContextManager[None]:
+        """Return the slot that a reader of `client` holds during a round trip."""
+        return nullcontext() if self._is_writer else slots_of(client, self._max_readers)
 
-    def _exchange(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch; return the replies. Raises what the client raises."""
-        return execute(client, batch)
+    def execute(self, client: Any, batch: Batch) -> list[Any]:
+        """Send a batch over `client` and return the replies. Raises the errors of the client."""
+        return send_pipeline(client, batch)
 
     def lost_connection(self, client: Any) -> None:
-        """Have the next command open a connection: another server may answer there by then."""
+        """Make the next command open a connection, because another server may answer by then."""
         self.health.lost_connection()
-        self._forget()
-        with suppress(Exception):  # an open connection may lead to a server that was demoted
+        self.forget()
+        # An open connection may lead to a server that is no longer the primary.
+        with suppress(Exception):
             client.connection_pool.disconnect(inuse_connections=False)
 
 
@@ -146,18 +156,19 @@ class AsyncDriver:
         health: RedisHealth,
         *,
         forget: Forget = lambda: None,
-        readers: int | None = None,
+        max_readers: int | None = None,
         under_trio: AsyncRunner | None = None,
     ) -> None:
-        """`under_trio` runs the plans there, where no async client works.
+        """Create a driver. This opens no connection.
 
-        `readers` is how many may use the client at once, by default as its pool has room for.
+        `under_trio` runs the plans under trio, which no async client supports. The other arguments
+        are as for `Driver`.
         """
         self._connect, self._forget, self._health = connect, forget, health
-        self._readers, self._under_trio = readers, under_trio
+        self._max_readers, self._under_trio = max_readers, under_trio
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises what `Driver.run` does."""
+        """Run a plan and return its result. Raises the errors of `Driver.run`."""
         if self._under_trio is not None and is_trio():
             return await self._under_trio.run(plan)
         replies: list[Any] | None = None
@@ -176,15 +187,16 @@ class AsyncDriver:
     async def _send(self, batch: Batch, seconds: float) -> list[Any]:
         client: Any = None
         try:
-            with errors_of_redis():
+            with translated_errors():
                 async with asyncio.timeout(seconds):
                     client = await self._connect()
-                    slot = await async_slots_of(client, self._readers).acquire(seconds / 2)
+                    slot = await async_slots_of(client, self._max_readers).acquire(seconds / 2)
                     try:
-                        pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
-                        replies = checked(await pipeline.execute(raise_on_error=False), batch)
+                        pipeline = filled_pipeline(client, batch)
+                        replies = await pipeline.execute(raise_on_error=False)
                     finally:
                         slot.release()
+                replies = checked_replies(replies, batch)
         except ConnectionsBusy:
             raise
         except PresenceUnavailable:
@@ -202,75 +214,79 @@ class AsyncDriver:
 
 
 class ThreadDriver:
-    """Runs plans from a coroutine over a sync client, in a thread."""
+    """Runs plans from coroutines over a sync client, in a thread."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises what `Driver.run` does."""
+        """Run a plan and return its result. Raises the errors of `Driver.run`."""
         return await in_thread(self._driver.run, plan)
 
 
-def execute(client: Any, batch: Batch) -> list[Any]:
-    """Send a batch over a sync client; return the replies. Raises what the client raises."""
-    pipeline = fill(client.pipeline(transaction=batch.atomic), batch)
-    return checked(pipeline.execute(raise_on_error=False), batch)
+def send_pipeline(client: Any, batch: Batch) -> list[Any]:
+    """Send a batch over a sync client and return the replies. Raises the errors of the client."""
+    return checked_replies(filled_pipeline(client, batch).execute(raise_on_error=False), batch)
 
 
-def fill(pipeline: Any, batch: Batch) -> Any:
-    """Return a pipeline with the commands of a batch in it."""
+def filled_pipeline(client: Any, batch: Batch) -> Any:
+    """Return a pipeline of `client` that contains the commands of a batch."""
+    pipeline = client.pipeline(transaction=batch.atomic)
     for command in batch.commands:
         pipeline.execute_command(*command)
     return pipeline
 
 
-def checked(replies: list[Any], batch: Batch) -> list[Any]:
-    """Return the replies, with errors of ours among them if the batch is tolerant; else raise."""
-    if (error := first_error(replies)) is None:
+def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
+    """Return the replies to a batch, or raise the first error among them.
+
+    In the replies to a tolerant batch, each error becomes an error of this package instead.
+    """
+    error = first_error(replies)
+    if error is None:
         return replies
     if not batch.is_tolerant:
         raise error
-    return [ours(reply) if isinstance(reply, Exception) else reply for reply in replies]
+    return [translated_error(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
 
 def is_refusing(replies: list[Any]) -> bool:
-    """Return whether the server refuses what it should take: it may have been demoted."""
+    """Return whether the server refused a command: it may be no longer the primary."""
     return any(isinstance(reply, RedisRefused) for reply in replies)
 
 
 @contextmanager
-def errors_of_redis() -> Iterator[None]:
-    """Turn whatever the client raises into an error of ours, which names no credentials."""
+def translated_errors() -> Iterator[None]:
+    """Raise any error of the block as an error of this package, which contains no credentials."""
     try:
         yield
     except Exception as error:
-        raise ours(error) from (None if _is_answer(error) else error)
+        raise translated_error(error) from (None if _is_server_error(error) else error)
 
 
-def ours(error: Exception) -> PresenceError:
-    """Return the error of ours for one of a client, the network, or an address that is none."""
+def translated_error(error: Exception) -> PresenceError:
+    """Return the error of this package for an error of a client or of the network."""
     if isinstance(error, PresenceError):
         return error
     if is_pool_full(error):
         return ConnectionsBusy()
     if type(error) is TimeoutError:
         return PresenceUnavailable(TOO_LATE)
-    if not _is_answer(error):
+    if not _is_server_error(error):
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
-    words = _words(error)
-    kind = QueryError if words.startswith("WRONGTYPE") else RedisRefused
-    return kind(f"Redis refused: {words}")
+    message = _server_message(error)
+    kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
+    return kind(f"Redis refused: {message}")
 
 
-def _is_answer(error: Exception) -> bool:
+def _is_server_error(error: Exception) -> bool:
     from redis.exceptions import ResponseError
 
     return isinstance(error, (PresenceError, ResponseError))
 
 
-def _words(error: Exception) -> str:
-    """Return the server's own words: the client quotes the command before them, ids included."""
+def _server_message(error: Exception) -> str:
+    """Return the message of the server. The client puts the command before it, ids included."""
     text = str(error)
     text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
-    return _IN_SCRIPT.sub("", text)
+    return _SCRIPT_PREFIX.sub("", text)

@@ -1,34 +1,40 @@
-"""`embedded://`: a real Valkey or Redis server that the processes of this user share on a socket.
+"""`embedded://`: a Valkey or Redis server that the processes of one user share, over a socket.
 
-The first process to use it starts it, with a supervisor. Each process that uses it holds a shared
-lock, its *share*; the supervisor stops the server after the last share is gone. The server ends
-with its supervisor; the next `serve` then starts both. `supervisor.py` explains the lock files and
-how the data is kept. Nothing here blocks for longer than the times below, nothing is held across a
-fork, and no thread waits for another.
+The first process that uses the server starts it, together with a supervisor. Every process holds a
+shared lock, its *share*. The supervisor stops the server after the last share is released, and the
+server ends if its supervisor does. The next `serve` then starts both again.
+
+`supervisor.py` describes the lock files and how data is saved. No function here blocks for longer
+than the times below, holds a lock during a fork, or makes one thread wait for another.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import re
 import socket
+import stat
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import PresenceUnavailable
+from ..errors import PresenceUnavailable, SettingsError
 from . import supervisor
 from .launcher import NO_SERVER, find_server, launch_supervisor
-from .places import check_private, default_directory, socket_path
 from .supervisor import open_lock, try_lock
 
 START_SECONDS = 5.0
-LOADING_SECONDS = 60.0  # in all, when the server says that it is reading its data
-JOIN_SECONDS = 1.0  # without starting one: somebody may be about to
+# How long to wait in all for a server that is loading its data.
+LOADING_SECONDS = 60.0
+# How long to wait without starting a server, because another process may be about to.
+JOIN_SECONDS = 1.0
 ANSWER_SECONDS = 0.5
 POLL_SECONDS = 0.01
-LOG_CHARACTERS = 600
-LAUNCHES = 2  # the first may have found a server that was ending
+LOG_CHARACTERS = 600  # of the server's log in an error
+LAUNCHES = 2  # the first may find a server that is ending
+SOCKET_PATH_BYTES = 103  # the limit is 104 with the final zero byte on macOS, and 108 on Linux
 
 __all__ = [
     "NO_SERVER",
@@ -42,38 +48,42 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _Share:
-    """One descriptor of `users.lock`, locked shared. `file` is its device and inode: after a
-    daemon has closed all descriptors, another file may have its number."""
+    """A descriptor of `users.lock`, locked shared."""
 
     descriptor: int
     file: tuple[int, int]
+    """The device and inode of the lock file.
+
+    A daemon closes all descriptors when it starts, and another file may get the same number."""
 
     def is_open(self) -> bool:
         try:
-            return _identity(os.fstat(self.descriptor)) == self.file
+            return _file_identity(os.fstat(self.descriptor)) == self.file
         except OSError:
             return False
 
     def close(self) -> None:
-        # Never LOCK_UN: that would take the lock from the processes that we were forked from, too.
+        # Never LOCK_UN: that would also release the lock of the parent process.
         if self.is_open():
             os.close(self.descriptor)
 
 
-# By process id and directory. A forked child finds its parent's shares here, which keep the server
-# up until the child has its own. Single dictionary operations only, so that it needs no lock.
+# By process id and directory. A forked child finds the shares of its parent here. They keep the
+# server running until the child has its own. This needs no lock, because each access is a single
+# operation on the dictionary.
 _shares: dict[tuple[int, Path], _Share] = {}
 
 
 def serve(directory: Path, *, start: bool = True) -> Path:
-    """The socket of a server that answers, and of which this process now holds a share.
+    """Return the socket of a running server of which this process holds a share.
 
-    To be called before each new connection: it is cheap while all is well, and puts right what
-    died in between. With `start=False` it only joins a server that runs.
+    `directory` is where the server stores its files. Without `start`, only a server that is
+    already running is used. Call this before each new connection: it is cheap while the server
+    runs, and starts it again after a failure.
 
-    Raises `PresenceUnavailable` with the reason, after some seconds at most, or about one without
-    `start`; `SettingsError` when a server must be started and there is no program. After an error,
-    too, a share may be held, until `release` or the process ends.
+    Raises `PresenceUnavailable` with the reason if the server does not answer within some seconds,
+    or within one second without `start`. Raises `SettingsError` if no server program is installed.
+    After an error, this process may hold a share until `release` or its end.
     """
     directory = Path(os.path.realpath(directory))
     try:
@@ -90,7 +100,7 @@ def serve(directory: Path, *, start: bool = True) -> Path:
 
 
 def release(directory: Path) -> None:
-    """Give up this process's share. The server is stopped, and its data saved, after the last."""
+    """Release the share of this process. After the last, the server saves its data and stops."""
     directory = Path(os.path.realpath(directory))
     for key in list(_shares):
         if key[1] == directory and (share := _shares.pop(key, None)):
@@ -98,90 +108,96 @@ def release(directory: Path) -> None:
 
 
 def wait_until_stopped(directory: Path, seconds: float = 5.0) -> bool:
-    """Give up this process's share, and wait for the server to end; False if others keep it."""
+    """Release the share of this process and wait for the server to stop.
+
+    Returns False if it still runs after `seconds`, because other processes use it.
+    """
     release(directory)
     deadline = time.monotonic() + seconds
-    while not (gone := _is_vacant(directory)) and time.monotonic() < deadline:
+    while not (is_stopped := _is_stopped(directory)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    return gone
+    return is_stopped
 
 
-def _is_vacant(directory: Path) -> bool:
+def _is_stopped(directory: Path) -> bool:
     try:
-        return _fill_vacancy(directory, launch=False)
+        return _is_unsupervised(directory, launch=False)
     except FileNotFoundError:
         return True
 
 
 def _wait_for_server(directory: Path, path: Path, start: bool) -> None:
     began = time.monotonic()
-    wait, launches = (START_SECONDS, LAUNCHES) if start else (JOIN_SECONDS, 0)
-    while time.monotonic() < began + wait:
-        # When the share is refused, the server is being stopped, which is waited for.
+    seconds, launches = (START_SECONDS, LAUNCHES) if start else (JOIN_SECONDS, 0)
+    while time.monotonic() < began + seconds:
+        # While a server is being stopped, no share can be taken.
         if _take_share(directory):
-            vacant = _fill_vacancy(directory, launches > 0)
-            answer = _ping(path)
-            if answer.startswith(b"+PONG"):
+            is_unsupervised = _is_unsupervised(directory, launch=launches > 0)
+            reply = _ping(path)
+            if reply.startswith(b"+PONG"):
                 return
-            if vacant and not launches:
-                raise _failed(directory, "ended") if start else _not_running(directory)
-            launches -= vacant
-            if start and answer.startswith(b"-LOADING"):
-                wait = LOADING_SECONDS
+            if is_unsupervised:
+                if launches == 0:
+                    raise _failed(directory, "ended") if start else _not_running(directory)
+                launches -= 1
+            if start and reply.startswith(b"-LOADING"):
+                seconds = LOADING_SECONDS
         time.sleep(POLL_SECONDS)
-    raise _failed(directory, f"gave no answer in {wait:g} seconds")
+    raise _failed(directory, f"gave no answer in {seconds:g} seconds")
 
 
 def _not_running(directory: Path) -> PresenceUnavailable:
     return PresenceUnavailable(
-        f"no embedded server is running in {directory} "
-        "(embedded:// is that of the working directory; embedded:///path is the same everywhere)"
+        f"no embedded server is running in {directory}; start the site first (embedded:// depends "
+        "on the working directory, embedded:///path does not)"
     )
 
 
-def _failed(directory: Path, how: str) -> PresenceUnavailable:
+def _failed(directory: Path, failure: str) -> PresenceUnavailable:
     with contextlib.suppress(FileNotFoundError):
         log = (directory / supervisor.LOG).read_text(errors="replace")
-        how += f"; its log ends with: {log[-LOG_CHARACTERS:].strip()}"
-    return PresenceUnavailable(f"the embedded server in {directory} {how}")
+        failure += f"; its log ends with: {log[-LOG_CHARACTERS:].strip()}"
+    return PresenceUnavailable(f"the embedded server in {directory} {failure}")
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _file_identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _take_share(directory: Path) -> bool:
+    """Make sure that this process holds a share. Return False while the server is being stopped."""
     key, path = (os.getpid(), directory), directory / supervisor.USERS_LOCK
     share = _shares.get(key)
-    # Somebody may have deleted the directory: our lock would be in a file that no one else sees.
-    if share and share.is_open() and path.exists() and _identity(path.stat()) == share.file:
+    # If the directory was deleted, the share is on a file that no other process can open.
+    if share and share.is_open() and path.exists() and _file_identity(path.stat()) == share.file:
         return True
     descriptor = open_lock(path)
     if not try_lock(descriptor, fcntl.LOCK_SH):
         os.close(descriptor)
         return False
-    release(directory)  # what was inherited, and what is of no use any more
-    share = _Share(descriptor, _identity(os.fstat(descriptor)))
+    release(directory)  # shares of the parent process, or on a deleted file
+    share = _Share(descriptor, _file_identity(os.fstat(descriptor)))
     if _shares.setdefault(key, share) is not share:
-        share.close()  # another thread was quicker
+        share.close()  # another thread has just taken one
     return True
 
 
-def _fill_vacancy(directory: Path, launch: bool) -> bool:
-    """True when there was no supervisor; `launch` then starts one."""
+def _is_unsupervised(directory: Path, *, launch: bool) -> bool:
+    """Return whether there was no supervisor; with `launch`, start one in that case."""
     lock = open_lock(directory / supervisor.SUPERVISOR_LOCK)
     try:
-        vacant = try_lock(lock)
-        if vacant and launch:
+        is_unsupervised = try_lock(lock)
+        if is_unsupervised and launch:
             launch_supervisor(directory, lock)
-        return vacant
+        return is_unsupervised
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a process forked now has a copy
+        # Closing is not enough, because a process that was forked meanwhile has a copy.
+        fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
 
 def _ping(path: Path) -> bytes:
-    """What the server says to a PING; nothing when it does not answer."""
+    """Return the reply of the server to a PING, or nothing if there is none."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:
@@ -190,3 +206,63 @@ def _ping(path: Path) -> bytes:
             return connection.recv(100)
         except OSError:
             return b""
+
+
+def default_directory(name: str = "") -> Path:
+    """Return the state folder of the server called `name`, or that of the working directory.
+
+    Raises `SettingsError` if `name` is not a plain file name, or if there is no home directory.
+    """
+    if name and not re.fullmatch(r"\w[\w.-]{0,99}", name, re.ASCII):
+        raise SettingsError(f"embedded://{name}: a name has letters, digits, '_', '-' and '.' only")
+    try:
+        return _state_home() / "presence_middleware" / (name or _name_for(Path.cwd()))
+    except (OSError, RuntimeError) as error:
+        raise SettingsError(
+            f"embedded:// found no place for its data ({error}); set embedded:///path"
+        ) from error
+
+
+def _state_home() -> Path:
+    state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return state_home if state_home.is_absolute() else Path.home() / ".local" / "state"
+
+
+def _name_for(directory: Path) -> str:
+    readable = re.sub(r"[^\w.-]+", "-", directory.name, flags=re.ASCII)[:40]
+    return f"{readable or 'root'}-{_hash(directory)[:8]}"
+
+
+def _hash(path: Path) -> str:
+    return hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+
+
+def check_private(directory: Path) -> None:
+    """Raise `PresenceUnavailable` if other users can write to a directory.
+
+    They could put a socket of their own there, and would receive the data of this process.
+    """
+    status = os.lstat(directory)
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_own or status.st_mode & 0o022:
+        raise PresenceUnavailable(
+            f"{directory} must be a directory that belongs to user {os.geteuid()} and that "
+            "no other user can write to (chmod 700)"
+        )
+
+
+def socket_path(directory: Path) -> Path:
+    """Return the path of the socket, through a short link if it is too long for the system.
+
+    Raises `PresenceUnavailable` if other users can write to the folder of the link.
+    """
+    path = directory / supervisor.SOCKET
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+        return path
+    links = Path("/tmp") / f"presence_middleware-{os.geteuid()}"  # noqa: S108 (checked below)
+    links.mkdir(mode=0o700, exist_ok=True)
+    check_private(links)
+    link = links / _hash(directory)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(directory)
+    return link / supervisor.SOCKET

@@ -1,7 +1,7 @@
-"""Whether Redis answers: the one place that knows, for a site's readers and its writer.
+"""The health of Redis: the state that the readers and the writer of a process share.
 
-A *place* is a node of a Cluster or a shard, by name. The empty name is the server itself, or all
-of a Cluster.
+Failures are counted by *target*: the name of a node of a Cluster, or of a shard. The empty name is
+the server itself, or the whole Cluster.
 """
 
 import random
@@ -13,99 +13,107 @@ from ..errors import ConnectionsBusy
 from ..values import format_duration
 
 LONGEST_PAUSE = 5.0  # seconds between two attempts
-STUCK_SECONDS = 30.0  # no client of ours takes so long: its timeouts are shorter
+# How long a write may take before a warning. The timeouts of the built-in clients are shorter.
+STUCK_SECONDS = 30.0
 
-
-_jitter = random.SystemRandom()  # nothing of the site's own, and forks are not in step
+# This generator shares no state with the site, and forked processes get different numbers.
+_jitter = random.SystemRandom()
 
 
 class RedisHealth:
-    """What failed, when to try it again, and when an outage of writing began and ended."""
+    """Records which targets fail, when to try again, and when an outage begins and ends."""
 
     def __init__(self, pause: float = 1.0) -> None:
-        """`pause` is the seconds between the first failure and the second attempt."""
+        """Create the health of a server that works.
+
+        `pause` is the time between the first failure and the second attempt, in seconds.
+        """
         self._first_pause = pause
         self.generation = 0
-        """Rises with each lost connection: another server, with another clock, may answer next."""
+        """A number that rises with each lost connection.
+
+        Afterwards another server may answer, and its clock may differ.
+        """
         self.begin()
 
     def begin(self) -> None:
-        """Start afresh: in a forked child, nobody may be left to release the lock."""
+        """Reset the state. In a forked child, a thread that held the lock may not exist."""
         self._lock = threading.Lock()
         self._failing: dict[str, tuple[int, float]] = {}
         self.is_outage = False
-        """Whether something could not be written."""
+        """True while sightings wait because a write failed."""
         self.last_error: str | None = None
+        """The text of the last failure, or None."""
         self._outage_began = 0.0
         self._dropped_before = 0
         self._waiting_since: float | None = None
         self._is_stuck = False
 
-    # Asked by readers and the writer.
-
     def lost_connection(self) -> None:
-        """Note that a connection was lost, or that a server refuses what it should take."""
+        """Note that a connection was lost, or that a server refused a command."""
         self.generation += 1
 
-    def is_well(self, place: str) -> bool:
-        """Return whether the last attempt did not fail, neither there nor everywhere."""
-        return "" not in self._failing and place not in self._failing
+    def is_well(self, target: str) -> bool:
+        """Return whether neither the target nor the whole server failed at the last attempt."""
+        return "" not in self._failing and target not in self._failing
 
-    def is_due(self, place: str) -> bool:
-        """Return whether to try: the last attempt did not fail, or did so long enough ago."""
+    def is_due(self, target: str) -> bool:
+        """Return whether to try a write: there was no failure, or its pause is over."""
         now = time.monotonic()
-        return all(now >= self._failing.get(name, (0, now))[1] for name in ("", place))
+        return all(now >= self._failing.get(name, (0, now))[1] for name in ("", target))
 
-    def failures(self, place: str) -> int:
-        """Return how many attempts in a row have failed there."""
-        return self._failing.get(place, (0, 0.0))[0]
+    def failures(self, target: str) -> int:
+        """Return how many attempts in a row have failed."""
+        return self._failing.get(target, (0, 0.0))[0]
 
-    # Told by the writer.
-
-    def failed(self, place: str) -> None:
-        """Note that an attempt to write there failed."""
-        failures = self.failures(place) + 1
-        self._failing[place] = failures, time.monotonic() + self.pause(failures)
+    def failed(self, target: str) -> None:
+        """Note that an attempt to write failed."""
+        failures = self.failures(target) + 1
+        self._failing[target] = failures, time.monotonic() + self.pause(failures)
 
     def pause(self, failures: int) -> float:
-        """Return the seconds until the next attempt, after so many failures in a row.
+        """Return the seconds until the next attempt, after that many failures in a row.
 
-        They grow, and no two processes wait equally long.
+        Pauses grow with the failures. They are random, so processes do not try in step.
         """
         growing = min(self._first_pause * 2.0 ** min(failures, 16), LONGEST_PAUSE)
         return max(self._first_pause, growing) * _jitter.uniform(0.8, 1.0)
 
-    def succeeded(self, place: str) -> None:
-        """Note that an attempt to write there succeeded."""
-        self._failing.pop(place, None)
+    def succeeded(self, target: str) -> None:
+        """Note that an attempt to write succeeded."""
+        self._failing.pop(target, None)
         self._failing.pop("", None)
 
     def all_written(self) -> None:
-        """Note that nothing is left that could not be written."""
+        """Note that no sighting waits any longer."""
         self._failing.clear()
 
     def outage(self, error: Exception, pending: int) -> None:
-        """Note that `pending` sightings could not be written; log it as an outage begins.
+        """Note that a write failed with `error`, and log the beginning of an outage.
 
-        That this process uses all its connections is no outage of Redis.
+        `pending` is the number of sightings that wait. If this process uses all its connections,
+        that is no outage of Redis.
         """
         self.last_error = str(error)
         if isinstance(error, ConnectionsBusy):
             return
-        with self._lock:  # a handler that writes may meet with the same outage
+        # Another thread may report the same outage at the same time.
+        with self._lock:
             is_first, self.is_outage = not self.is_outage, True
         if is_first:
             self._outage_began = time.monotonic()
-            # Not the error itself: its frames hold all that was to be written.
+            # Log the text, because the error itself refers to the data that was not written.
             logs.warn(
                 "cannot record who is online, keeping %d sightings for later: %s",
-                *(pending, self.last_error),
+                pending,
+                self.last_error,
             )
 
     def outage_over(self, written: int, dropped: int) -> None:
-        """Note that all is written; log it as an outage ends.
+        """Note that all sightings are written, and log the end of an outage.
 
-        `dropped` is how many sightings could not wait for Redis, since the process began.
+        `written` is the number of sightings that had waited. `dropped` is the number of sightings
+        dropped since the process began.
         """
         with self._lock:
             is_last, self.is_outage = self.is_outage, False
@@ -113,14 +121,17 @@ class RedisHealth:
             lasted = format_duration(round(time.monotonic() - self._outage_began))
             logs.warn(
                 "recording again after %s: wrote %d sightings that had waited, dropped %d",
-                *(lasted, written, dropped - self._dropped_before),
+                lasted,
+                written,
+                dropped - self._dropped_before,
             )
         self._dropped_before = dropped
 
     def waits(self, pending: int, pause: float) -> None:
-        """Note that sightings wait for a write; log it once if no attempt has ended for long.
+        """Note that `pending` sightings wait, and log once if no write ends for long.
 
-        `pause` is the seconds that may lie between two writes. Takes no lock: requests call it.
+        `pause` is the normal time between two writes, in seconds. Requests call this, so it takes
+        no lock.
         """
         now = time.monotonic()
         if self._waiting_since is None:
@@ -130,9 +141,10 @@ class RedisHealth:
             logs.warn(
                 "no write to Redis has completed for %d s and %d sightings are waiting; if you "
                 "passed your own client, set its socket_timeout",
-                *(now - self._waiting_since, pending),
+                now - self._waiting_since,
+                pending,
             )
 
     def attempt_ended(self) -> None:
-        """Note the end of an attempt to write, however it went."""
+        """Note that an attempt to write has ended, with or without an error."""
         self._waiting_since, self._is_stuck = None, False

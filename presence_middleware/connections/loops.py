@@ -1,4 +1,4 @@
-"""Which event loop runs: asyncio's, or trio's, which redis-py knows nothing of."""
+"""The event loop that runs the caller: that of asyncio or that of trio."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def is_trio() -> bool:
-    """Whether trio runs the caller. Whoever uses it has imported it."""
+    """Return whether trio runs the caller. This never imports trio."""
     trio = sys.modules.get("trio")
     if trio is None:
         return False
@@ -21,7 +21,7 @@ def is_trio() -> bool:
 
 
 def is_in_loop() -> bool:
-    """Whether an event loop runs the caller."""
+    """Return whether an event loop runs the caller."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -30,7 +30,7 @@ def is_in_loop() -> bool:
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function that blocks returns, run in a thread of the running event loop."""
+    """Run a blocking function in a thread of the running event loop; return its result."""
     if not is_trio():
         return await asyncio.to_thread(function, *arguments)
     import trio

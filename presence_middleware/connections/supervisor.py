@@ -1,21 +1,21 @@
-"""The process that owns an embedded server: it starts the server, and ends it after its last user.
+"""The process that owns an embedded server: it starts the server, and stops it after its last user.
 
 `launcher.py` runs this file by its path, in a session of its own, with the standard library only.
-All files lie in one directory. Three lock files in it show who is alive. They are never deleted,
-and the kernel unlocks them however their holders die:
+All files are in one directory. Three lock files show which processes are alive. They are never
+deleted, and the kernel unlocks them however their owners die:
 
-- `users.lock`: shared by every process that uses the server. Whoever locks it exclusively knows
-  that no user is left, and that none can arrive before it is unlocked.
-- `supervisor.lock`: exclusive, the supervisor's.
-- `server.lock`: exclusive, inherited by the server, so that its data never has two servers.
+- `users.lock` is locked shared by every process that uses the server. A process that locks it
+  exclusively is sure that there are no users, and that none can arrive before it is unlocked.
+- `supervisor.lock` is locked exclusively by the supervisor.
+- `server.lock` is locked exclusively by the server, which inherits it. So two servers never use
+  the same data.
 
-The server does not outlive its supervisor, however that ends: Linux terminates it, and elsewhere a
-guard process does. A process that finds no supervisor starts one, which waits for a server that is
-still ending.
+The server does not outlive its supervisor: Linux terminates it, and elsewhere a guard process does.
+A process that finds no supervisor starts one, which waits for a server that is still ending.
 
-The data is in an append-only file, the journal: a server that is killed, or whose machine crashes,
-loses about a second. A journal that is missing is made from the data in memory. Until that is done,
-and while the disk is full, the server saves snapshots instead, each minute and at its end.
+The data is in an append-only file, the journal. A server that is killed, or whose machine crashes,
+loses about a second. A missing journal is written from the data in memory. Until that is done, and
+while the disk is full, the server saves snapshots instead, each minute and when it stops.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOG = "server.log"
 SNAPSHOT = "presence.rdb"
 
 POLL_SECONDS = 0.1
-JOURNAL_SECONDS = 1.0  # between two looks at the journal
+JOURNAL_SECONDS = 1.0  # between two checks of the journal
 ANSWER_SECONDS = 0.5
 STOP_SECONDS = 30.0  # to write the data of millions of users to a slow disk
 LOG_BYTES = 64 * 1024
@@ -47,7 +47,7 @@ REPLY_BYTES = 8192
 STDERR = 2
 PR_SET_PDEATHSIG = 1
 
-SNAPSHOTS = "60 1"  # seconds, and changes in them
+SNAPSHOTS = "60 1"  # after 60 seconds with at least one change
 SERVER_OPTIONS = {
     "port": "0",  # no network
     "unixsocket": SOCKET,  # relative to the directory: a whole path may be too long for a socket
@@ -56,10 +56,10 @@ SERVER_OPTIONS = {
     "loglevel": "warning",
     "dbfilename": SNAPSHOT,
     "appendfsync": "everysec",
-    "stop-writes-on-bgsave-error": "no",  # a full disk should not stop what is kept in memory
+    "stop-writes-on-bgsave-error": "no",  # a full disk must not stop writes to memory
     "maxmemory-policy": "noeviction",
 }
-# Until it has written a new journal, which it tries again and again, the server works without one.
+# The server tries to write a new journal until it succeeds, and works without one meanwhile.
 NEW_JOURNAL = (
     "CONFIG SET appendonly no",
     f'CONFIG SET save "{SNAPSHOTS}"',
@@ -72,20 +72,20 @@ COMPLETE_JOURNAL = {
     b"aof_rewrite_scheduled:0",
     b"aof_last_bgrewrite_status:ok",
 }
-# Each is sent if the server refused the one before. It refuses to end while it writes its first
-# journal, and if it cannot save a snapshot.
-FAREWELL = ("SHUTDOWN", "CONFIG SET appendonly no", "SHUTDOWN SAVE", "SHUTDOWN NOSAVE")
+# Each command is sent if the server refused the previous command. The server refuses to stop while
+# it writes its first journal, and if it cannot save a snapshot.
+SHUTDOWN_COMMANDS = ("SHUTDOWN", "CONFIG SET appendonly no", "SHUTDOWN SAVE", "SHUTDOWN NOSAVE")
 
 
 def open_lock(path: str | os.PathLike[str]) -> int:
-    """Open a lock file, and create it if it is missing.
+    """Open a lock file and return its descriptor. Create the file if it is missing.
 
-    Each call returns a descriptor with a lock of its own, which executed programs do not inherit.
+    Each descriptor has a lock of its own, which executed programs do not inherit.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if descriptor > STDERR:
         return descriptor
-    # This process had its standard streams closed, and what it prints must not go to a lock file.
+    # The standard streams of this process were closed. Its output must not go to a lock file.
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
     finally:
@@ -93,7 +93,10 @@ def open_lock(path: str | os.PathLike[str]) -> int:
 
 
 def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take the lock. Return False at once if another descriptor holds it."""
+    """Lock a descriptor, exclusively or with `LOCK_SH` shared. Never waits.
+
+    Returns False if another descriptor holds a lock that excludes this one.
+    """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -101,10 +104,10 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def ask(command: str, seconds: float = ANSWER_SECONDS) -> bytes:
-    """Send a command to the server in the current directory, and return its reply.
+def send_command(command: str, seconds: float = ANSWER_SECONDS) -> bytes:
+    """Send a command to the server in the current directory and return its reply.
 
-    The reply is empty if there is none within `seconds`, or if the server ended.
+    The reply is empty if none comes within `seconds`, or if the server ends.
     """
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):
         connection.settimeout(seconds)
@@ -115,12 +118,13 @@ def ask(command: str, seconds: float = ANSWER_SECONDS) -> bytes:
 
 
 def has_journal() -> bool:
-    """Return whether the current directory has a complete journal that no snapshot is newer than.
+    """Return whether the current directory has a complete journal, and no newer snapshot.
 
-    A server that was started with a journal loads no snapshot.
+    A server that starts with a journal loads no snapshot.
     """
     here = Path()
-    # A server of version 7 or later has a directory with a manifest, an older one a single file.
+    # A server of version 7 or later writes a directory with a manifest, and older versions write a
+    # single file.
     complete = [*here.glob("appendonlydir/*.manifest"), *here.glob("appendonly.aof")]
     files = [*complete, *here.glob("appendonlydir/*.aof")]
     written = [path.stat().st_mtime_ns for path in files]
@@ -129,7 +133,7 @@ def has_journal() -> bool:
 
 
 def ending_with_parent() -> Callable[[], None] | None:
-    """Return what a child must call so that Linux terminates it as soon as this process ends.
+    """Return a function for a child that makes Linux terminate it as soon as this process ends.
 
     Return None on other systems.
     """
@@ -142,7 +146,8 @@ def ending_with_parent() -> Callable[[], None] | None:
 
             def in_child() -> None:
                 set_option(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-                if os.getppid() != parent:  # it ended before the line above
+                # The parent may have ended before the line above.
+                if os.getppid() != parent:
                     os._exit(1)
 
             return in_child
@@ -150,16 +155,16 @@ def ending_with_parent() -> Callable[[], None] | None:
 
 
 class Server:
-    """The server in the current directory: a new child, or one that an earlier supervisor left."""
+    """The server in the current directory: a new child, or a server of an earlier supervisor."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = open_lock(SERVER_LOCK)
         self._saves_snapshots = True
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def start(self, program: str) -> None:
-        """Start the server, unless one is alive, and make sure that it ends with this process."""
+        """Start `program` unless a server is alive, and have it end with this process."""
         in_child = ending_with_parent()
         if try_lock(self._lock):
             self._saves_snapshots = not has_journal()
@@ -169,7 +174,7 @@ class Server:
                 pass_fds=[self._lock],
                 preexec_fn=in_child,  # noqa: PLW1509 (this process has one thread)
             )
-            os.close(self._lock)  # the lock is the server's alone now
+            os.close(self._lock)  # only the server holds the lock now
             self._lock = open_lock(SERVER_LOCK)
         if self._child is None or in_child is None:
             start_guard()
@@ -187,34 +192,35 @@ class Server:
         ]
 
     def is_gone(self) -> bool:
-        """Return whether the server has ended, and a child of it that may be saving, too."""
+        """Return whether the server and its children, which may be saving, have ended."""
         if self._child is not None:
             self._child.poll()  # leaves no zombie
         return try_lock(self._lock)
 
     def keep_journal(self) -> None:
-        """Have the server write a journal, and snapshots as long as it has no complete one.
+        """Make the server write a journal, and snapshots while the journal is incomplete.
 
-        To be called often: the server is asked at most once a second.
+        Call this often: it asks the server at most once a second.
         """
-        if time.monotonic() < self._next_look:
+        if time.monotonic() < self._next_check:
             return
-        facts = set(ask("INFO persistence").split(b"\r\n"))
+        facts = set(send_command("INFO persistence").split(b"\r\n"))
         if b"loading:0" not in facts:
-            return  # it is not up yet
-        self._next_look = time.monotonic() + JOURNAL_SECONDS
-        is_refused = b"aof_last_write_status:err" in facts  # then the server refuses all writes
+            return  # the server is still starting
+        self._next_check = time.monotonic() + JOURNAL_SECONDS
+        # After a failed write to the journal, the server refuses all writes.
+        is_refused = b"aof_last_write_status:err" in facts
         if is_refused or b"aof_enabled:0" in facts:
             self._saves_snapshots = True
             for command in NEW_JOURNAL:
-                ask(command)
+                send_command(command)
         elif self._saves_snapshots and facts >= COMPLETE_JOURNAL:
             self._saves_snapshots = False
-            ask('CONFIG SET save ""')
+            send_command('CONFIG SET save ""')
             Path(SNAPSHOT).unlink(missing_ok=True)  # its data is in the journal
 
     def stop(self) -> None:
-        """Have the data saved and the server ended; kill it if it does not end in time."""
+        """Save the data and stop the server; kill it if it does not stop in time."""
         deadline = time.monotonic() + STOP_SECONDS
         if not self.is_gone():
             self._ask_to_stop(deadline)
@@ -226,13 +232,13 @@ class Server:
 
     def _ask_to_stop(self, deadline: float) -> None:
         if os.fstat(self._lock).st_nlink == 0 and self._child is not None:
-            self._child.kill()  # its folder was deleted: there is nowhere to save to
+            self._child.kill()  # its folder was deleted, so it has no place to save its data
             return
-        for command in FAREWELL:
-            if not ask(command, max(deadline - time.monotonic(), ANSWER_SECONDS)):
+        for command in SHUTDOWN_COMMANDS:
+            if not send_command(command, max(deadline - time.monotonic(), ANSWER_SECONDS)):
                 break
         if self._child is not None:
-            self._child.terminate()  # in case it was not yet listening
+            self._child.terminate()  # a server that was not listening yet got no command
 
 
 def start_guard() -> None:
@@ -242,14 +248,17 @@ def start_guard() -> None:
         os.close(reader)  # `writer` stays open for as long as this process lives
         return
     os.dup2(reader, 0)
-    os.closerange(STDERR + 1, writer + 1)  # with this process's copies of the locks
+    os.closerange(STDERR + 1, writer + 1)  # among them, the copies of the locks
     os.read(0, 1)  # returns when the supervisor has ended
     Server().stop()
     os._exit(0)
 
 
 def watch(server: Server) -> None:
-    """Return when the server has ended or has no users left; then none can come until we exit."""
+    """Return when the server has ended or has no users.
+
+    In the second case, no user can arrive until this process exits.
+    """
     users = open_lock(USERS_LOCK)  # never closed
     while not server.is_gone() and not try_lock(users):
         server.keep_journal()
@@ -258,27 +267,30 @@ def watch(server: Server) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def take_charge(handed: int) -> bool:
-    """Trade the starter's lock for one of our own. Return False if another starter was quicker.
+def take_over_lock(inherited: int) -> bool:
+    """Replace the inherited lock with a new one. Return False if another starter was quicker.
 
-    A process that was forked from the starter at the wrong moment has a copy of `handed`, and would
+    A process that the starter forked meanwhile has a copy of the descriptor `inherited`, and would
     hold that lock for as long as it lives.
     """
     own = open_lock(SUPERVISOR_LOCK)
-    fcntl.flock(handed, fcntl.LOCK_UN)
-    os.close(handed)
+    fcntl.flock(inherited, fcntl.LOCK_UN)
+    os.close(inherited)
     return try_lock(own)
 
 
-def main(directory: str, program: str, handed: int) -> None:
-    """Be the supervisor of `directory`. `handed` is a descriptor of its locked supervisor.lock."""
+def main(directory: str, program: str, inherited: int) -> None:
+    """Run the server `program` in `directory` until it has no users.
+
+    `inherited` is a descriptor of the locked `supervisor.lock` of the directory.
+    """
     os.chdir(directory)
     os.umask(0o077)
-    # The starter waits for the first of us, so that it has no child left to reap.
-    if not take_charge(handed) or os.fork():
+    # The starter waits for this process. The child is the supervisor, so no zombie remains.
+    if not take_over_lock(inherited) or os.fork():
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starting thread may have blocked some
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter may have blocked signals
     server = Server()
     try:
         server.start(program)

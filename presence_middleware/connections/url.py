@@ -1,18 +1,25 @@
-"""`PRESENCE_REDIS_URL`: where Redis is. Parsed and checked without connecting."""
+"""`PRESENCE_REDIS_URL`: parsed and checked without connecting."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
-
-from . import cluster, sentinel
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
     "valkey://, valkeys://, valkey+unix://), redis+sentinel://host1,host2/service[/0], "
     "redis+cluster://host1,host2, embedded://[directory] or memory://"
 )
+SENTINEL_FORM = "redis+sentinel://[user:password@]sentinel1[:26379],sentinel2…/service[/0]"
+CLUSTER_FORM = (
+    "redis+cluster://[user:password@]node1[:6379],node2…, or rediss+cluster://… (TLS); a Cluster "
+    "has no databases"
+)
+SENTINEL_PORT = 26379
+CLUSTER_PORT = 6379
+
 _NETWORK = {
     "redis": "redis",
     "valkey": "redis",
@@ -28,42 +35,49 @@ _CLUSTER = {
     "rediss+cluster": "rediss+cluster",
     "valkeys+cluster": "rediss+cluster",
 }
-_OPTION = re.compile(r"(\w+=)?[^&]+")
-_ESCAPES = "host or port is none; write / ? # @ in a password as %2F %3F %23 %40"
-# What a URL's query may say: redis-py's own names; another one would only fail at the first use.
+_ESCAPES = "the host or the port is not valid; write / ? # @ in a password as %2F %3F %23 %40"
+_QUERY_OPTION = re.compile(r"(\w+=)?[^&]+")
+# The options that a query may contain. redis-py would reject others at the first use only.
 _OPTIONS = re.compile(
     r"db|username|password|protocol|client_name|max_connections|health_check_interval"
     r"|socket_(timeout|connect_timeout|keepalive)|ssl_\w+"
 )
-
 _MAX_CONNECTIONS = re.compile(r"[?&]max_connections=0*([1-9]\d{0,8})(?:&|$)")
+_SEVERAL_HOSTS = re.compile(
+    r"(?:(?P<user>[^/?@]*)@)?(?P<hosts>[^/?@]+)(?P<path>/[^?@]*)?(?:\?(?P<options>[^@]*))?"
+)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:,]+)(?::(\d{1,5}))?")
+_SERVICE = re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?")
+
+Options = dict[str, str | None]
+"""Options of redis-py, as text: `username`, `password` and the options of the query."""
 
 
-class MissingPart(ValueError):
-    """The address is well-formed; what it needs is not installed."""
+class MissingDependency(ValueError):
+    """The URL is valid, but a program or package that it needs is not installed."""
 
 
 @dataclass(frozen=True)
 class RedisURL:
-    """Where Redis is. `str()` and `repr()` show no credentials."""
+    """The address of Redis. `str()` and `repr()` show no credentials."""
 
     scheme: str
     """`redis`, `rediss`, `unix`, `redis+sentinel`, `redis+cluster`, `rediss+cluster`, `embedded` or
     `memory`."""
     target: str
-    """A URL that redis-py understands; what is behind `://` of a Sentinel's or Cluster's; a
-    directory if embedded; a name if in memory."""
+    """For `redis`, `rediss` and `unix`, a URL for redis-py. For Sentinels and Clusters, the part
+    after `://`. For `embedded`, a directory. For `memory`, a name."""
 
     @property
     def is_cluster(self) -> bool:
-        """Whether keys are on several nodes."""
+        """True if the keys are on several nodes."""
         return self.scheme.endswith("+cluster")
 
     @property
     def max_connections(self) -> int | None:
-        """How many readers may use a client at once; None if the address does not name a number."""
-        found = _MAX_CONNECTIONS.search(self.target)
-        return int(found[1]) if found else None
+        """The most readers that may use a client at once; None if the URL has no such option."""
+        match = _MAX_CONNECTIONS.search(self.target)
+        return int(match[1]) if match else None
 
     def __str__(self) -> str:
         return hide_credentials(
@@ -73,27 +87,39 @@ class RedisURL:
     __repr__ = __str__
 
 
-def hide_credentials(url: str) -> str:
-    """A URL, well-formed or not, without user, password and option values."""
-    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
-    place, question, query = rest.partition("?")
-    if "@" in query:  # a password with a question mark, or an option with an @: nothing is sure
-        return f"{scheme}{mark}***"
-    _, at, host = place.rpartition("@")
-    hidden = _OPTION.sub(r"\1***", query)
-    return f"{scheme}{mark}{at and '***@'}{host}{question}{hidden}"
+@dataclass(frozen=True)
+class Hosts:
+    """The parts of a URL with several hosts. `repr()` shows no passwords."""
+
+    addresses: tuple[tuple[str, int], ...]
+    path: str
+    """The part after the hosts, without its first slash."""
+    options: Options = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SentinelService:
+    """The parts of a `redis+sentinel://` URL. `repr()` shows no passwords."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    name: str
+    options: Options = field(repr=False)
+    """The options of connections to the primary, `db` among them."""
+    sentinel_options: Options = field(repr=False)
+    """The options of connections to Sentinels, whose names in the query begin with `sentinel_`."""
 
 
 def parse_url(value: object) -> RedisURL:
-    """The `RedisURL` of a text. Raises `ValueError` with the accepted forms."""
+    """Return the `RedisURL` of a text. Raises `ValueError` with the accepted forms."""
     if isinstance(value, RedisURL):
         return value
     try:
         return _parse(str(value).strip())
-    except MissingPart as error:
+    except MissingDependency as error:
         raise ValueError(f"{error}") from None
     except (ValueError, OSError) as error:
-        raise ValueError(f"{FORMS}{_reason(error)}") from None
+        reason = f" ({error})" if str(error) else ""
+        raise ValueError(f"{FORMS}{reason}") from None
 
 
 def _parse(url: str) -> RedisURL:
@@ -103,9 +129,11 @@ def _parse(url: str) -> RedisURL:
     if scheme in _NETWORK:
         return _network(_NETWORK[scheme], rest)
     if scheme in _SENTINEL:
-        return _sentinel(rest)
+        _check_options(parse_sentinel(rest).options)
+        return RedisURL("redis+sentinel", rest)
     if scheme in _CLUSTER:
-        return _cluster(_CLUSTER[scheme], rest)
+        _check_options(parse_cluster(rest).options)
+        return RedisURL(_CLUSTER[scheme], rest)
     if scheme == "embedded":
         return _embedded(rest)
     if scheme == "memory":
@@ -113,18 +141,23 @@ def _parse(url: str) -> RedisURL:
     raise ValueError
 
 
+def _check_options(options: dict[str, Any]) -> None:
+    if not all(map(_OPTIONS.fullmatch, options)):
+        # Without the name of the option, which may be a part of a password.
+        raise ValueError("an unknown option")
+
+
 def _network(scheme: str, rest: str) -> RedisURL:
     url = f"{scheme}://{rest}"
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # whose text repeats what may be a password
+    except ValueError:
+        # The text of this error repeats a part of the URL, which may be a password.
         raise ValueError(_ESCAPES) from None
     if scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ValueError(_ESCAPES)
-    options = parse_qs(parts.query, keep_blank_values=True)
-    if not all(map(_OPTIONS.fullmatch, options)):
-        raise ValueError("an unknown option")  # not by its name, which may be a password
+    _check_options(parse_qs(parts.query, keep_blank_values=True))
     if scheme == "unix":
         if not parts.path.startswith("/") or parts.hostname:
             raise ValueError("a socket needs an absolute path: unix:///path")
@@ -135,32 +168,86 @@ def _network(scheme: str, rest: str) -> RedisURL:
     return RedisURL(scheme, url)
 
 
-def _sentinel(rest: str) -> RedisURL:
-    if not all(map(_OPTIONS.fullmatch, sentinel.parse(rest).options)):
-        raise ValueError("an unknown option")
-    return RedisURL("redis+sentinel", rest)
-
-
-def _cluster(scheme: str, rest: str) -> RedisURL:
-    if not all(map(_OPTIONS.fullmatch, cluster.parse(rest).options)):
-        raise ValueError("an unknown option")
-    return RedisURL(scheme, rest)
-
-
 def _embedded(rest: str) -> RedisURL:
-    from . import embedded  # needs a POSIX system
+    # This module needs a POSIX system.
+    from . import embedded
 
     if embedded.find_server() is None:
-        raise MissingPart(embedded.NO_SERVER)
+        raise MissingDependency(embedded.NO_SERVER)
     directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)
     return RedisURL("embedded", str(directory))
 
 
 def _memory(name: str) -> RedisURL:
     if find_spec("fakeredis") is None:
-        raise MissingPart("fakeredis: pip install 'presence_middleware[memory]'")
+        raise MissingDependency("fakeredis: pip install 'presence_middleware[memory]'")
     return RedisURL("memory", name)
 
 
-def _reason(error: Exception) -> str:
-    return f" ({error})" if str(error) else ""
+def parse_hosts(rest: str, port: int) -> Hosts:
+    """Parse `[user:password@]h1[:port],h2…[/path][?options]`.
+
+    `port` is the default port. Raises `ValueError`.
+    """
+    match = _SEVERAL_HOSTS.fullmatch(rest)
+    if not match:
+        raise ValueError
+    options: Options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
+    if match["user"]:
+        username, _, password = match["user"].partition(":")
+        options |= {"username": unquote(username) or None, "password": unquote(password) or None}
+    addresses = tuple(_parse_host(host.strip(), port) for host in match["hosts"].split(","))
+    return Hosts(addresses, (match["path"] or "/")[1:], options)
+
+
+def _parse_host(text: str, default_port: int) -> tuple[str, int]:
+    match = _HOST.fullmatch(text)
+    if not match:
+        raise ValueError
+    port = int(match[2] or default_port)
+    if not 0 < port < 65536:
+        raise ValueError
+    return match[1].strip("[]"), port
+
+
+def parse_sentinel(rest: str) -> SentinelService:
+    """Parse the part of a Sentinel URL after `://`. Raises `ValueError`."""
+    try:
+        hosts = parse_hosts(rest, SENTINEL_PORT)
+    except ValueError:
+        raise ValueError(SENTINEL_FORM) from None
+    path = _SERVICE.fullmatch(hosts.path)
+    if not path:
+        raise ValueError(SENTINEL_FORM)
+    options = hosts.options
+    sentinel_options = {
+        name.removeprefix("sentinel_"): options.pop(name)
+        for name in list(options)
+        if name.startswith("sentinel_")
+    }
+    options = {"db": path["db"] or "0", **options}
+    return SentinelService(hosts.addresses, path["service"], options, sentinel_options)
+
+
+def parse_cluster(rest: str) -> Hosts:
+    """Parse the part of a Cluster URL after `://`. Raises `ValueError`."""
+    try:
+        hosts = parse_hosts(rest, CLUSTER_PORT)
+    except ValueError:
+        raise ValueError(CLUSTER_FORM) from None
+    if hosts.path not in ("", "0") or hosts.options.get("db", "0") != "0":
+        raise ValueError(CLUSTER_FORM)
+    hosts.options.pop("db", None)
+    return hosts
+
+
+def hide_credentials(url: str) -> str:
+    """Return a URL, valid or not, without its user, password and option values."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    location, question, query = rest.partition("?")
+    if "@" in query:
+        # A password with a question mark, or an option with an @: hide everything.
+        return f"{scheme}{mark}***"
+    _, at, host = location.rpartition("@")
+    hidden = _QUERY_OPTION.sub(r"\1***", query)
+    return f"{scheme}{mark}{at and '***@'}{host}{question}{hidden}"

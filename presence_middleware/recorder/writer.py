@@ -13,7 +13,7 @@ from ..departed import Departure
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import IdentityResolver, Who
 from ..stores import Plan, Recorded, Stamped, Store, agree, keys, run_all
-from ..stores.record import CHUNK, microseconds
+from ..stores.record import CHUNK, to_microseconds
 from .buffer import Buffer, Entry, PendingDeparture
 from .rewrite_log import RewriteLog
 from .setup_hints import SetupHints
@@ -115,8 +115,8 @@ class Writer:
     def _agree(self, now: float) -> None:
         self.driver.run(self._layout.claim(now))
         in_force = self.driver.run(self._shared_settings.publish(self._clock.moment(now)))
-        self._hints.warn_of_differences(in_force.others)
-        for kind, seconds in in_force.keeps.items():
+        self._hints.warn_of_differences(in_force.differing)
+        for kind, seconds in in_force.keep_seconds.items():
             self._stores[kind].keep_longer(seconds)
         if self._resolver.shared_key is not None:  # the key with which guests are hashed
             agreed = agree(self._visitor_key, self._proposal, keys.VISITOR_KEY_TTL)
@@ -211,13 +211,13 @@ class Writer:
 
     def stamped(self, buffer: Buffer, taken: Sequence[Entry]) -> list[Stamped]:
         """Return the id, last-seen and arrival time of each entry, by the server's clock."""
-        microseconds = self._clock.microseconds
+        to_microseconds = self._clock.microseconds
         stamped: list[Stamped] = []
         for entry in taken:
-            moment = microseconds(entry.last_seen)
+            moment = to_microseconds(entry.last_seen)
             is_same = entry.arrival == entry.last_seen
             stamped.append(
-                (entry.id or "", moment, moment if is_same else microseconds(entry.arrival))
+                (entry.id or "", moment, moment if is_same else to_microseconds(entry.arrival))
             )
         departures = buffer.departures()
         if self._departed or departures:
@@ -241,7 +241,7 @@ class Writer:
             floor = max(floor, self._clock.latest_moment(departures[entry.who].stamp))
         if floor == -math.inf:
             return stamped
-        least = microseconds(floor) + 1
+        least = to_microseconds(floor) + 1
         id, moment, arrival = stamped
         return id, max(moment, least), max(arrival, least)
 

@@ -1,11 +1,10 @@
-"""How a kind is kept in Redis: operations as plans, without I/O."""
+"""The data of each kind in Redis. Every operation is a plan: it yields commands and does no I/O."""
 
 from collections.abc import Callable
 
-from .agreement import SharedSettings, agree
+from .agreement import Layout, SharedSettings, agree
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
-from .layout import Layout
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
 from .record import Recorded, Stamped, Write
@@ -18,6 +17,7 @@ STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
     "minute-sets": MinuteSets,
     "hyperloglog": HyperLogLog,
 }
+"""The stores by their names in `PRESENCE_STORE`. `Store` describes the arguments of each."""
 
 __all__ = [
     "STORES",

@@ -1,81 +1,150 @@
-"""What the processes of a site agree on through Redis: whoever comes first says it."""
+"""Values that all processes of a site must share, agreed on through Redis. Plans only, no I/O."""
 
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..errors import PresenceUnavailable
 from . import keys
-from .plan import Argument, Batch, Plan, scored, text
+from .plan import Argument, Batch, Plan, members_with_scores, text
+
+LAYOUT_TRUSTED_SECONDS = 10.0  # how long one answer about the number of shards is used
 
 
 def agree(key: str, proposal: Argument, ttl: int) -> Plan[str]:
-    """Proposes a text for a key; returns the one that all use. It lasts `ttl` seconds from now.
+    """Propose a value for `key` and return the value that all processes use.
 
-    Processes propose what they know, so that it survives a Redis that restarts empty.
+    The first proposal wins. The key expires `ttl` seconds after the last call. Each process
+    proposes the value that it has, so that the value survives a Redis that restarts empty.
     """
     propose = ("SET", key, proposal, "NX", "EX", ttl)
     *_, agreed = yield Batch((propose, ("EXPIRE", key, ttl), ("GET", key)), atomic=True)
     return text(agreed)
 
 
-class InForce(NamedTuple):
-    """What the processes of a site have in force, by what they wrote of it."""
+class Layout:
+    """The number of shards of this process, compared with the number stored beside the keys."""
 
-    others: Mapping[str, str]
-    """Settings that another process has otherwise by now: name by its value there."""
-    keeps: Mapping[str, float]
-    """The longest that any process lately kept a kind, in seconds."""
+    def __init__(self, prefix: str, shards: int, keep_seconds: float) -> None:
+        """Create the layout of a site.
+
+        `prefix` is `PRESENCE_PREFIX`, and `shards` is `PRESENCE_SHARDS` of this process. The
+        stored number lives as long as the longest-lived data, which is `keep_seconds`.
+        """
+        self._key, self._shards, self._ttl = keys.layout(prefix), shards, keys.ttl(keep_seconds)
+        self._checked_at = -math.inf
+        self.is_agreed = False
+        """True if the last answer was the number of this process, or no number."""
+
+    def is_known(self, stamp: float) -> bool:
+        """Return whether the last answer is still fresh.
+
+        `stamp` is the current time in seconds, of a clock that never goes back.
+        """
+        return stamp - self._checked_at <= LAYOUT_TRUSTED_SECONDS
+
+    def trust(self, stamp: float) -> None:
+        """Use the last answer for another period, although Redis could not be asked."""
+        self._checked_at = stamp
+
+    def check(self, stamp: float) -> Plan[None]:
+        """Compare the stored number with that of this process, and write nothing.
+
+        `stamp` is as for `is_known`. A missing number is accepted. Raises `PresenceUnavailable`
+        if the numbers differ.
+        """
+        (number,) = yield Batch((("GET", self._key),))
+        self._compare(number, stamp)
+
+    def claim(self, stamp: float) -> Plan[None]:
+        """Store the number of this process if none is stored, and otherwise compare them.
+
+        `stamp` is as for `is_known`. Raises `PresenceUnavailable` if the numbers differ.
+        """
+        self._compare((yield from agree(self._key, self._shards, self._ttl)), stamp)
+
+    def _compare(self, number: bytes | str | None, stamp: float) -> None:
+        self.is_agreed = number is None or int(number) == self._shards
+        if number is not None and not self.is_agreed:
+            raise PresenceUnavailable(
+                f"PRESENCE_SHARDS={self._shards}, but keys are spread over {int(number)}: set "
+                "PRESENCE_SHARDS to the same number in all processes; to change it, delete the "
+                f"key {self._key}, which loses the last-seen times"
+            )
+        self._checked_at = stamp
+
+
+class OtherSettings(NamedTuple):
+    """The settings of a site's other processes, as far as they matter here."""
+
+    differing: Mapping[str, str]
+    """Settings that differ in another process: the value there, by name."""
+    keep_seconds: Mapping[str, float]
+    """The longest retention of each kind in any process, in seconds."""
 
 
 class SharedSettings:
-    """The settings that all processes of a site must have alike, written beside the keys.
+    """The settings that must be equal in all processes, published beside the keys.
 
-    A sorted set: `NAME=value` by the moment it was last in force. Values are shown in logs, so
-    secrets are there as fingerprints only.
+    They are the members `NAME=value` of a sorted set. The score of each is the last moment at
+    which a process had that value. Values appear in logs, so secrets are published as
+    fingerprints only.
     """
 
-    FRESH = 30.0  # seconds: whoever wrote since is running
-    KEPT = 3600.0  # seconds: a process may be idle for so long
+    FRESH_SECONDS = 30.0
+    """A value published more recently than this belongs to a running process."""
+    EXPIRY_SECONDS = 3600.0
+    """Older values are removed: a running process may be idle for an hour."""
 
     def __init__(
-        self, prefix: str, settings: Mapping[str, str], keeps: Mapping[str, float]
+        self, prefix: str, settings: Mapping[str, str], keep_seconds: Mapping[str, float]
     ) -> None:
-        """`keeps` has for how many seconds each kind is kept here."""
-        self._key = keys.settings(prefix)
-        self._settings, self._keeps = settings, keeps
+        """Create the shared settings of a site.
 
-    def publish(self, now: float) -> Plan[InForce]:
-        """Write what is in force here; return what is elsewhere."""
+        `prefix` is `PRESENCE_PREFIX`. `settings` has the values of this process by name, and
+        `keep_seconds` its retention of each kind in seconds.
+        """
+        self._key = keys.settings(prefix)
+        self._settings, self._keep_seconds = settings, keep_seconds
+
+    def publish(self, now: float) -> Plan[OtherSettings]:
+        """Write the settings of this process; return the settings of the others.
+
+        `now` is the server's time in seconds since the epoch.
+        """
         mine = [f"{name}={value}" for name, value in self._settings.items()]
-        mine += [f"keep {kind}={seconds!r}" for kind, seconds in self._keeps.items()]
-        added = tuple(word for member in mine for word in (now, member))
-        *_, members = yield Batch(
+        mine += [f"keep {kind}={seconds!r}" for kind, seconds in self._keep_seconds.items()]
+        scored = tuple(word for member in mine for word in (now, member))
+        *_, reply = yield Batch(
             (
-                ("ZADD", self._key, *added),
-                ("EXPIRE", self._key, math.ceil(self.KEPT)),
+                ("ZADD", self._key, *scored),
+                ("EXPIRE", self._key, math.ceil(self.EXPIRY_SECONDS)),
                 ("ZRANGE", self._key, 0, -1, "WITHSCORES"),
             ),
         )
-        found = scored(members)
-        stale = [member for member, moment in found if moment <= now - self.KEPT]
+        members = members_with_scores(reply)
+        stale = [member for member, moment in members if moment <= now - self.EXPIRY_SECONDS]
         if stale:
             yield Batch((("ZREM", self._key, *stale),))
-        return self._compared(found, now)
+        return self._compare(members, now)
 
-    def look(self, now: float) -> Plan[InForce]:
-        """Return what is in force elsewhere; write nothing."""
-        (members,) = yield Batch((("ZRANGE", self._key, 0, -1, "WITHSCORES"),))
-        return self._compared(scored(members), now)
+    def read(self, now: float) -> Plan[OtherSettings]:
+        """Return the settings of the other processes, and write nothing.
 
-    def _compared(self, members: list[tuple[str, float]], now: float) -> InForce:
-        others: dict[str, str] = {}
-        keeps = dict(self._keeps)
+        `now` is the server's time in seconds since the epoch.
+        """
+        (reply,) = yield Batch((("ZRANGE", self._key, 0, -1, "WITHSCORES"),))
+        return self._compare(members_with_scores(reply), now)
+
+    def _compare(self, members: list[tuple[str, float]], now: float) -> OtherSettings:
+        differing: dict[str, str] = {}
+        keep_seconds = dict(self._keep_seconds)
         for member, moment in members:
             name, _, value = member.partition("=")
             kind = name.removeprefix("keep ")
             if kind != name:
-                if kind in keeps and moment > now - self.KEPT:
-                    keeps[kind] = max(keeps[kind], float(value))
-            elif moment > now - self.FRESH and self._settings.get(name, value) != value:
-                others[name] = value
-        return InForce(others, keeps)
+                if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS:
+                    keep_seconds[kind] = max(keep_seconds[kind], float(value))
+            elif moment > now - self.FRESH_SECONDS and self._settings.get(name, value) != value:
+                differing[name] = value
+        return OtherSettings(differing, keep_seconds)

@@ -1,34 +1,29 @@
--- Take somebody offline in a sorted set of ids by last-seen time, or erase them.
+-- Take an id offline in a sorted set of ids by last-seen time, or erase it.
 --
--- The departure may have waited for a server that was away. So whoever was seen after it stays.
+-- The departure may have waited for a server that was away. An id that was seen after its
+-- departure stays online.
 --
--- KEYS[1]  the sorted set
--- KEYS[2]  who left: id by the moment of leaving
--- KEYS[3]  who was erased: SHA-1 of an id by the moment of erasing
--- KEYS[4]  who is gone: id by last-seen time
--- KEYS[5]  which processes wrote, as in sorted_set.lua
--- ARGV     as in departing.lua, which stands before this
+-- KEYS[1]  sorted set: id by last-seen time
+-- KEYS[2]  sorted set: id by the moment of its logout
+-- KEYS[3]  sorted set: SHA-1 of an erased id by the moment of its erasure
+-- KEYS[4]  sorted set: departed id by last-seen time
+-- KEYS[5]  sorted set: process by the moment of its last write, as in sorted_set.lua
+-- ARGV     as in departing.lua, which comes before this file
 --
--- Reply: the moment at which it counts as departed.
+-- Reply: the moment at which the departure counts.
 
 local seen, left, forgotten, gone, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local last_seen = redis.call('ZSCORE', seen, id)
-local is_there = last_seen and tonumber(last_seen) <= tonumber(moment)
-if is_there then
+if last_seen and tonumber(last_seen) > tonumber(moment) then
+  last_seen = false
+end
+if last_seen then
   redis.call('ZREM', seen, id)
   if redis.call('EXISTS', seen) == 0 then
-    redis.call('ZREM', writers, '') -- it is empty, and nothing is lost
+    -- The sorted set is empty, so a missing key is no sign of lost data.
+    redis.call('ZREM', writers, '')
   end
 end
-local departures, member = left, id
-if hash ~= '' then
-  redis.call('ZREM', left, id)
-  redis.call('ZREM', gone, id)
-  departures, member = forgotten, hash
-elseif is_there then
-  note(gone, id, last_seen, kept)
-end
-redis.call('ZREMRANGEBYSCORE', departures, '-inf', tonumber(moment) - matters)
-note(departures, member, moment, math.ceil(matters))
+note_departure(left, forgotten, gone, last_seen)
 return moment

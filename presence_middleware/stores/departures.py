@@ -1,4 +1,4 @@
-"""Who left and who was erased, and when: sorted sets that each record consults."""
+"""Logouts and erasures in Redis: sorted sets that every record script consults."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,58 +10,70 @@ from .plan import Argument, Command
 
 
 @cache
-def text_of(script: str) -> str:
-    """Return the text of one of the scripts beside this file."""
-    return files(__package__).joinpath(f"{script}.lua").read_text("utf-8")
+def load_script(name: str) -> str:
+    """Return the code of the Lua script `name`, a file beside this module.
+
+    Comments are left out, because a script is sent to the server each time.
+    """
+    source = files(__package__).joinpath(f"{name}.lua").read_text("utf-8")
+    lines = [line for line in source.splitlines() if not line.lstrip().startswith("--")]
+    return "\n".join(lines).strip() + "\n"
 
 
 class Departures:
     """Commands on the `left`, `forgotten` and `gone` keys of a kind."""
 
-    def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        """Last-seen times are kept for `keep` seconds; each key has at most `most` members."""
-        self.left = keys.left(prefix, kind)
-        self.forgotten = keys.forgotten(prefix, kind)
-        self.gone = keys.gone(prefix, kind)
-        # No buffer holds a sighting that counts for longer than a window.
-        self._limits: tuple[Argument, ...] = (window + keys.SLACK, keys.ttl(keep), max(1, most))
+    def __init__(
+        self, prefix: str, kind: str, window: float, keep_seconds: float, max_members: int
+    ) -> None:
+        """Create the departures of a kind in one shard.
+
+        Last-seen times of departed ids live for `keep_seconds`. Each of the three keys has at
+        most `max_members` members.
+        """
+        self.left_key = keys.left(prefix, kind)
+        self.forgotten_key = keys.forgotten(prefix, kind)
+        self.gone_key = keys.gone(prefix, kind)
+        # A departure matters while a buffer may hold a sighting from before it: for one window.
+        matters_seconds = window + keys.SLACK
+        self._limits: tuple[Argument, ...] = (
+            matters_seconds,
+            keys.ttl(keep_seconds),
+            max(1, max_members),
+        )
 
     def depart(
         self,
         script: str,
-        names: Sequence[str],
+        script_keys: Sequence[str],
         id: str,
         moment: float,
         *,
         is_server_time: bool,
         erase: bool = False,
-        more: Sequence[float] = (),
+        extra: Sequence[float] = (),
     ) -> Command:
-        """Return the command that takes an id offline at `moment`, or erases it.
+        """Return the command that takes `id` offline, or erases it.
 
-        The id of somebody erased must not stay; its hash does, until no buffer can hold a sighting
-        of it. `names` are the keys of the script, `more` what it takes besides.
+        `script` is the name of a Lua script, `script_keys` its keys and `extra` its additional
+        arguments. `moment` is the departure in seconds since the epoch. With `is_server_time`,
+        the script lowers it to the server's clock. Of an erased id only a hash stays, until no
+        buffer can hold a sighting of it.
         """
+        source = load_script("departing") + load_script(script)
         hash = digest(id) if erase else ""
-        given: tuple[Argument, ...] = (
-            id,
-            repr(moment),
-            int(is_server_time),
-            *self._limits,
-            hash,
-            *more,
-        )
-        return ("EVAL", text_of("departing") + text_of(script), len(names), *names, *given)
+        arguments: tuple[Argument, ...] = (id, repr(moment), int(is_server_time), *self._limits)
+        return ("EVAL", source, len(script_keys), *script_keys, *arguments, hash, *extra)
 
     def last_seen(self, id: str) -> Command:
-        """Return the command that asks when somebody who left was seen before."""
-        return ("ZSCORE", self.gone, id)
+        """Return the command that reads the last-seen time of an id that left."""
+        return ("ZSCORE", self.gone_key, id)
 
     def undo(self, id: str) -> Command:
-        """Return the command that lets an id be recorded again."""
-        return ("ZREM", self.left, id)
+        """Return the command that allows a departed id to be recorded again."""
+        return ("ZREM", self.left_key, id)
 
 
 def digest(id: str) -> str:
-    """Return what stands for an id among the forgotten, as the record scripts are sent it."""
+    """Return the hexadecimal SHA-1 that stands for an erased id."""
     return hashlib.sha1(id.encode(), usedforsecurity=False).hexdigest()

@@ -1,6 +1,7 @@
-"""How many were online, a minute at a time, and the most there ever were. Plans only, no I/O.
+"""The number of ids online in each minute, and the peak. Plans only, no I/O.
 
-A day of a kind is a hash: minute of the day by count. One process of all samples each minute.
+The samples of one kind and day are a hash: minute of the day by count. In each minute, a single
+process of the site takes all samples.
 """
 
 from collections.abc import Mapping
@@ -12,73 +13,80 @@ from .plan import Batch, Command, Plan, text
 from .store import moment_of
 
 DAY = 1440  # minutes
-PEAK_TTL = 366 * 24 * 3600  # from the last sample
+PEAK_TTL = 366 * 24 * 3600  # seconds after the last sample
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many were online, and when, in UTC."""
+    """The number of ids online in one minute."""
 
     at: datetime
+    """The start of the minute, in UTC."""
     count: int
 
 
 class History:
     """The samples and peaks of a site, by kind."""
 
-    def __init__(self, prefix: str, keep: float) -> None:
-        """Samples are kept for `keep` seconds."""
-        self._prefix, self._keep = prefix, keep
+    def __init__(self, prefix: str, keep_seconds: float) -> None:
+        """Create the history of a site; samples are stored for `keep_seconds`."""
+        self._prefix, self._keep_seconds = prefix, keep_seconds
 
     def claim(self, minute: int) -> Plan[bool]:
-        """Whether the caller is the one who samples that minute since the epoch."""
-        name = keys.sampled(self._prefix, minute)
-        (is_first,) = yield Batch((("SET", name, 1, "NX", "EX", 2 * keys.MINUTE),))
+        """Return whether the caller samples this minute: True for the first process that asks.
+
+        `minute` is a number of minutes since the epoch.
+        """
+        key = keys.sampled(self._prefix, minute)
+        (is_first,) = yield Batch((("SET", key, 1, "NX", "EX", 2 * keys.MINUTE),))
         return bool(is_first)
 
     def record(self, minute: int, counts: Mapping[str, int]) -> Plan[None]:
-        """Writes the samples of a minute."""
-        day, within = divmod(minute, DAY)
-        ttl = keys.ttl(self._keep) + DAY * keys.MINUTE
+        """Write the samples of a minute since the epoch: `counts` has the number by kind."""
+        day, minute_of_day = divmod(minute, DAY)
+        ttl = keys.ttl(self._keep_seconds) + DAY * keys.MINUTE
         writes: list[Command] = []
         for kind, count in counts.items():
-            name = keys.history(self._prefix, kind, day)
-            writes += (("HSET", name, within, count), ("EXPIRE", name, ttl))
+            key = keys.history(self._prefix, kind, day)
+            writes += (("HSET", key, minute_of_day, count), ("EXPIRE", key, ttl))
         yield Batch(tuple(writes))
         for kind, count in counts.items():
             yield from self._raise_peak(kind, minute, count)
 
     def _raise_peak(self, kind: str, minute: int, count: int) -> Plan[None]:
         highest = yield from self.peak(kind)
-        name = keys.peak(self._prefix, kind)
-        commands: tuple[Command, ...] = (("EXPIRE", name, PEAK_TTL),)
+        key = keys.peak(self._prefix, kind)
+        commands: tuple[Command, ...] = (("EXPIRE", key, PEAK_TTL),)
         if count > (highest.count if highest else 0):
-            commands = (("HSET", name, "count", count, "minute", minute), *commands)
+            commands = (("HSET", key, "count", count, "minute", minute), *commands)
         yield Batch(commands)
 
     def samples(self, kind: str, since: float, now: float) -> Plan[list[Sample]]:
-        """The samples of a kind from `since` until `now`, in seconds since the epoch."""
-        kept = max(since, now - self._keep - DAY * keys.MINUTE)
-        first, last = keys.minute_of(kept), keys.minute_of(now)
+        """Return the samples of a kind between `since` and `now`, oldest first.
+
+        Both are seconds since the epoch. Minutes without a sample are left out.
+        """
+        oldest = max(since, now - self._keep_seconds - DAY * keys.MINUTE)
+        first, last = keys.minute_of(oldest), keys.minute_of(now)
         days = range(first // DAY, last // DAY + 1)
-        names = [keys.history(self._prefix, kind, day) for day in days]
-        found = yield Batch(tuple(("HGETALL", name) for name in names))
+        day_keys = [keys.history(self._prefix, kind, day) for day in days]
+        replies = yield Batch(tuple(("HGETALL", key) for key in day_keys))
         counts = {
-            day * DAY + int(within): int(count)
-            for day, hash in zip(days, found, strict=True)
-            for within, count in hash.items()
+            day * DAY + int(minute_of_day): int(count)
+            for day, samples in zip(days, replies, strict=True)
+            for minute_of_day, count in samples.items()
         }
         minutes = sorted(minute for minute in counts if first < minute <= last)
         return [Sample(moment_of(minute * keys.MINUTE), counts[minute]) for minute in minutes]
 
     def peak(self, kind: str) -> Plan[Sample | None]:
-        """The most of a kind that were ever sampled, and when first."""
-        name = keys.peak(self._prefix, kind)
-        ((count, minute),) = yield Batch((("HMGET", name, "count", "minute"),))
+        """Return the highest sample of a kind (of equal samples, the first), or None."""
+        key = keys.peak(self._prefix, kind)
+        ((count, minute),) = yield Batch((("HMGET", key, "count", "minute"),))
         if count is None:
             return None
         return Sample(moment_of(int(text(minute)) * keys.MINUTE), int(text(count)))
 
     def reset_peak(self, kind: str) -> Plan[None]:
-        """Forgets the peak: the next sample is the highest."""
+        """Delete the peak of a kind; the next sample becomes the peak."""
         yield Batch((("DEL", keys.peak(self._prefix, kind)),))

@@ -1,4 +1,4 @@
-"""Every key this package writes, and how long each lives. Pure: no I/O, times in seconds."""
+"""The names of all keys in Redis, and their lifetimes. Pure functions: no I/O, times in seconds."""
 
 import math
 from binascii import crc_hqx
@@ -6,17 +6,19 @@ from functools import cache
 from itertools import count
 
 MINUTE = 60
-SLOTS = 16384  # of a Cluster; the node that has a slot has all its keys
+# The slots of a Redis Cluster. All keys of a slot are on one node.
+SLOTS = 16384
 VISITOR_KEY_TTL = 30 * 24 * 3600
-# A key outlives what it holds by this much, so that clocks and flushes that are late lose nothing.
+# A key outlives its data by this much, so that a clock or a flush that is late loses nothing.
 SLACK = 2 * MINUTE
 
 
-def spread(prefix: str, shards: int, *, is_cluster: bool) -> list[str]:
-    """What the keys of each shard begin with.
+def shard_prefixes(prefix: str, shards: int, *, is_cluster: bool) -> list[str]:
+    """Return the prefix of the keys of each shard.
 
-    On a Cluster, those of one shard share a slot by the tag in braces, and so does whatever else
-    is named with that tag: a site's `user:42:friends:{presence}`, where there is one shard.
+    `prefix` is `PRESENCE_PREFIX`. On a Cluster, the tag in braces puts all keys of a shard into
+    one slot. With a single shard, a key of the site with the same tag is in that slot too, such as
+    `user:42:friends:{presence}`.
     """
     if shards > 1:
         return [f"{prefix}:{{{tag}}}" for tag in tags(shards)]
@@ -25,61 +27,63 @@ def spread(prefix: str, shards: int, *, is_cluster: bool) -> list[str]:
 
 @cache
 def tags(shards: int) -> tuple[str, ...]:
-    """A tag for each shard, one near the middle of each of as many equal ranges of slots.
+    """Return a tag for each shard.
 
-    The nodes of a Cluster have ranges of slots: so each has its share of the shards.
+    The slots are divided into as many equal ranges as there are shards, and the slot of each tag
+    is near the middle of its range. Nodes own ranges of slots too, so each node gets its share of
+    the shards.
     """
-    found: dict[int, str] = {}
-    numbers = map(str, count())
-    while len(found) < shards:
-        tag = next(numbers)
-        within, shard = math.modf(slot_of(tag) * shards / SLOTS)
-        if 0.25 <= within < 0.75:
-            found.setdefault(int(shard), tag)
-    return tuple(found[shard] for shard in range(shards))
+    tag_of_shard: dict[int, str] = {}
+    for number in count():
+        position, shard = math.modf(slot_of(str(number)) * shards / SLOTS)
+        if 0.25 <= position < 0.75:
+            tag_of_shard.setdefault(int(shard), str(number))
+        if len(tag_of_shard) == shards:
+            break
+    return tuple(tag_of_shard[shard] for shard in range(shards))
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key: of what is between its first braces, if anything is (Cluster spec)."""
+    """Return the slot of a key: that of the text between its first braces, if there is any."""
     tag = key.partition("{")[2].partition("}")
     hashed = tag[0] if tag[0] and tag[1] else key
     return crc_hqx(hashed.encode(), 0) % SLOTS
 
 
 def layout(prefix: str) -> str:
-    """How many shards the keys of a site are spread over."""
+    """String: the number of shards of the site."""
     return f"{prefix}:meta"
 
 
 def settings(prefix: str) -> str:
-    """Sorted set: what processes have in force, such as `PRESENCE_WINDOW=10m`, by moment."""
+    """Sorted set: a setting such as `PRESENCE_WINDOW=10m` by the last moment a process had it."""
     return f"{prefix}:settings"
 
 
 def sampled(prefix: str, minute: int) -> str:
-    """Says that a process samples that minute since the epoch."""
+    """String: exists if a process samples that minute since the epoch."""
     return f"{prefix}:sampled:{minute}"
 
 
 def history(prefix: str, kind: str, day: int) -> str:
-    """Hash: how many were online by minute, of a day since the epoch."""
+    """Hash: the number online by minute of the day, for one day since the epoch."""
     return f"{prefix}:{kind}:history:{day}"
 
 
 def peak(prefix: str, kind: str) -> str:
-    """Hash: the most that were ever online, and the minute since the epoch."""
+    """Hash: the highest number ever online, and its minute since the epoch."""
     return f"{prefix}:{kind}:peak"
 
 
 def visitor_key(prefix: str) -> str:
-    """The random key with which the processes of a site hash visitors, when it sets no secret."""
+    """String: the random key that hashes visitors if the site sets no secret."""
     return f"{prefix}:visitor-key"
 
 
 def writers(prefix: str, kind: str) -> str:
     """Sorted set: process by the moment of its last write.
 
-    A process that finds another moment there than its own knows that the server lost data.
+    If a process reads another moment than that of its own last write, the server has lost data.
     """
     return f"{prefix}:{kind}:writers"
 
@@ -90,17 +94,17 @@ def seen(prefix: str, kind: str) -> str:
 
 
 def left(prefix: str, kind: str) -> str:
-    """Sorted set: id by the moment it was told to leave."""
+    """Sorted set: id by the moment of its logout."""
     return f"{prefix}:{kind}:left"
 
 
 def gone(prefix: str, kind: str) -> str:
-    """Sorted set: id of somebody who left, by last-seen time."""
+    """Sorted set: departed id by its last-seen time."""
     return f"{prefix}:{kind}:gone"
 
 
 def forgotten(prefix: str, kind: str) -> str:
-    """Sorted set: hexadecimal SHA-1 of an id by the moment it was erased. It lives for a window."""
+    """Sorted set: hexadecimal SHA-1 of an id by the moment it was erased. Lives for a window."""
     return f"{prefix}:{kind}:forgotten"
 
 
@@ -115,18 +119,19 @@ def minute_log(prefix: str, kind: str, minute: int) -> str:
 
 
 def minute_of(moment: float) -> int:
-    """The number of a moment's minute since the epoch."""
+    """Return the minute since the epoch of a moment in seconds."""
     return math.floor(moment / MINUTE)
 
 
 def minutes_of(now: float, window: float) -> range:
-    """The minutes that cover everyone seen since `now - window`: `ceil(window / 60) + 1` at most.
+    """Return the minutes that cover every sighting since `now - window`, both in seconds.
 
-    A minute later than `now` is in it too, for sightings stamped a moment ahead of this reader.
+    There are `ceil(window / 60) + 1` at most. The minute after `now` is included if it is less
+    than a second away, because a sighting may be stamped slightly ahead of this reader.
     """
     return range(minute_of(now - window), minute_of(now + 1) + 1)
 
 
-def ttl(keep: float) -> int:
-    """The lifetime of a key whose members are kept for `keep` seconds after their last sighting."""
-    return math.ceil(keep) + SLACK
+def ttl(keep_seconds: float) -> int:
+    """Return the lifetime of a key whose members are stored for `keep_seconds`, in seconds."""
+    return math.ceil(keep_seconds) + SLACK

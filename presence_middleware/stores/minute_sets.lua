@@ -1,41 +1,17 @@
 -- Record sightings in the set of the ids of one minute.
 --
--- As in sorted_set.lua, the look at who left and the write are one script.
---
--- KEYS[1]   the set of the minute
--- KEYS[2]   who left: id by the moment of leaving
--- KEYS[3]   who was erased: SHA-1 of an id by the moment of erasing
--- KEYS[4]   which processes wrote: process by the moment of its last write
+-- KEYS[1]   set: the ids of the minute
+-- KEYS[2…4] as in recording.lua, which comes before this file
 -- KEYS[5…]  the sets of the other minutes of a window, the nearest first
--- ARGV[1]   seconds that the keys live after this write
--- ARGV[2]   how many members the sets may have together
--- ARGV[3]   the earliest arrival among the sightings
--- ARGV[4]   their arrivals with spaces between
--- ARGV[5]   the process that writes; empty if that is not to be noted
--- ARGV[6]   the moment of this write
--- ARGV[7]   SHA-1 of each id with spaces between; empty to send them only if they are needed
+-- ARGV[1…7] as in recording.lua; ARGV[2] is for the sizes of all sets together
 -- ARGV[8…]  the id of each sighting
 --
--- Reply: the ids that left since they arrived, how many new ids found no room, and when the
--- process wrote before this (false if that is not known). Or nothing, if the hashes are needed:
--- then nothing is recorded yet.
+-- Reply: as in recording.lua.
 
-local minute, left, forgotten, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local lifetime, most, earliest, arrivals = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local process, now, hashes = ARGV[5], ARGV[6], ARGV[7]
+local minute = KEYS[1]
+local FIRST_OTHER = 5
 local FIRST = 8
 local count = #ARGV - FIRST + 1
-
-local function any_since(key)
-  return redis.call('ZCOUNT', key, earliest, '+inf') > 0
-end
-local may_have_left, may_be_forgotten = false, false
-if redis.call('EXISTS', left, forgotten) > 0 then
-  may_have_left, may_be_forgotten = any_since(left), any_since(forgotten)
-end
-if may_be_forgotten and hashes == '' then
-  return false
-end
 
 local wrote_before = false
 if process ~= '' then
@@ -44,8 +20,8 @@ if process ~= '' then
   redis.call('EXPIRE', writers, lifetime)
 end
 
-local room = most - redis.call('SCARD', minute)
-for i = 5, #KEYS do
+local room = max_members - redis.call('SCARD', minute)
+for i = FIRST_OTHER, #KEYS do
   room = room - redis.call('SCARD', KEYS[i])
 end
 local is_tight = count > room
@@ -56,24 +32,11 @@ if not (may_have_left or may_be_forgotten or is_tight) then
   return {{}, 0, wrote_before}
 end
 
-local function words(text)
-  local found = {}
-  for word in string.gmatch(text, '%S+') do
-    found[#found + 1] = word
-  end
-  return found
-end
-local ids, arrived = {}, words(arrivals)
+local ids = {}
 for i = FIRST, #ARGV do
   ids[#ids + 1] = ARGV[i]
 end
-local left_at, forgotten_at = {}, {}
-if may_have_left then
-  left_at = redis.call('ZMSCORE', left, unpack(ids))
-end
-if may_be_forgotten then
-  forgotten_at = redis.call('ZMSCORE', forgotten, unpack(words(hashes)))
-end
+
 local known = {}
 local function find_known(key)
   for n, is_member in ipairs(redis.call('SMISMEMBER', key, unpack(ids))) do
@@ -82,29 +45,18 @@ local function find_known(key)
 end
 if is_tight then
   find_known(minute)
-  for i = 5, #KEYS do
+  for i = FIRST_OTHER, #KEYS do
     find_known(KEYS[i])
   end
 end
 
-local fresh, refused, full = {}, {}, 0
-for n, id in ipairs(ids) do
-  local since = tonumber(arrived[n])
-  local has_left = (left_at[n] and tonumber(left_at[n]) >= since)
-    or (forgotten_at[n] and tonumber(forgotten_at[n]) >= since)
-  if has_left then
-    refused[#refused + 1] = id
-  elseif is_tight and not known[n] and room <= 0 then
-    full = full + 1
-  else
-    if not known[n] then
-      room = room - 1
-    end
-    fresh[#fresh + 1] = id
-  end
+local accepted, departed, full = accept(ids, split(arrivals), known, room, is_tight)
+local members = {}
+for _, n in ipairs(accepted) do
+  members[#members + 1] = ids[n]
 end
-if #fresh > 0 then
-  redis.call('SADD', minute, unpack(fresh))
+if #members > 0 then
+  redis.call('SADD', minute, unpack(members))
   redis.call('EXPIRE', minute, lifetime)
 end
-return {refused, full, wrote_before}
+return {departed, full, wrote_before}

@@ -1,7 +1,7 @@
-"""A set of ids for every minute. Plans only, no I/O.
+"""A set of ids for each minute. Plans only, no I/O.
 
-A window covers every minute it touches: everyone of the window is in them, and nobody older than a
-minute more. Minutes are numbered since the epoch, so no hour's names come round again.
+A window covers every minute that it touches. So it contains everyone seen in the window, and ids
+that are at most a minute too old. Minutes are numbered since the epoch, so key names never repeat.
 """
 
 import math
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from . import keys
 from .departures import Departures
-from .future import clamp_future_scores
 from .plan import Batch, Command, Plan, score, texts
 from .record import (
     Recorded,
@@ -17,60 +16,76 @@ from .record import (
     Stamped,
     Write,
     by_minute,
-    microseconds,
-    refuse_if_full,
-    send,
-    total,
-    unscored_ids,
+    combine_replies,
+    ids_alone,
+    raise_if_full,
+    send_record_commands,
+    to_microseconds,
     with_hashes,
 )
-from .store import Sighting, last_write
+from .store import Sighting, clamp_future_scores, last_write
 
-LOOKED_AT = 30  # minutes, for whether somebody is known where there is little room
+# The sets of at most so many minutes are searched for known ids when there is little room.
+MAX_SEARCHED_MINUTES = 30
 
 
 class MinuteSets:
-    """Cheap to write, no times; a union takes longer the more there are (a million: 700 ms)."""
+    """The store `minute-sets`: cheap to write, and times are known to the minute only.
 
-    def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
+    A read unites all sets of the window, so it takes longer the more ids there are: 700 ms for a
+    million.
+    """
+
+    def __init__(
+        self, prefix: str, kind: str, window: float, keep_seconds: float, max_members: int
+    ) -> None:
+        """Create a store as `Store` describes."""
+        self.name, self.keep_seconds = f"{prefix}:{kind}", keep_seconds
+        self.ttl = keys.ttl(keep_seconds)
         self._prefix, self._kind = prefix, kind
-        # Nobody new comes while the minutes together have `most` members, though an id may be in
-        # several: so there are never more different ones, and no union is needed to count them.
-        # Of a long window only the last minutes are looked at, which have their share of it.
+        # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
+        # several sets, so there are never more different ids, and no union is needed to count
+        # them. Of a long window, only the last minutes are searched, with their share of the room.
         minutes = math.ceil(window / keys.MINUTE) + 1
-        self._earlier = min(minutes, LOOKED_AT) - 1
-        share = max(1, most * (self._earlier + 1) // minutes)
-        self._writers = keys.writers(prefix, kind)
+        self._searched_before = min(minutes, MAX_SEARCHED_MINUTES) - 1
+        share = max(1, max_members * (self._searched_before + 1) // minutes)
+        self._writers_key = keys.writers(prefix, kind)
         self._script = RecordScript(
-            "minute_sets", prefix, kind, window=window, keep=keep, most=share
+            "minute_sets",
+            prefix,
+            kind,
+            window=window,
+            keep_seconds=keep_seconds,
+            max_members=share,
         )
-        self._departures = Departures(prefix, kind, window, keep, most)
+        self._departures = Departures(prefix, kind, window, keep_seconds, max_members)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
         commands = [
             command
             for minute, seen in by_minute(sightings)
-            for command in self._record_in(minute, seen, write)
+            for command in self._record_commands(minute, seen, write)
         ]
-        return total((yield from send(commands, unscored_ids)))
+        return combine_replies((yield from send_record_commands(commands, ids_alone)))
 
-    def _record_in(self, minute: int, seen: list[Stamped], write: Write | None) -> list[Command]:
-        # The nearest first: there most who are known are found. A sighting may come late, too, when
-        # others have filled the minutes after it.
-        near = [offset for ago in range(1, self._earlier + 1) for offset in (-ago, ago)]
-        others = [self._key(minute + offset) for offset in near]
-        return self._script.unscored(self._key(minute), others, seen, write)
+    def _record_commands(
+        self, minute: int, seen: list[Stamped], write: Write | None
+    ) -> list[Command]:
+        # The nearest minutes come first, because most known ids are there. Later minutes are
+        # searched too: a sighting may be written late, when other processes have filled them.
+        offsets = [offset for ago in range(1, self._searched_before + 1) for offset in (-ago, ago)]
+        other_keys = [self._key(minute + offset) for offset in offsets]
+        return self._script.commands_with_ids(self._key(minute), other_keys, seen, write)
 
     def last_write(self, process: str) -> Plan[float | None]:
-        return last_write(self._writers, process)
+        return last_write(self._writers_key, process)
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        moment = microseconds(now)
-        (record,) = self._record_in(keys.minute_of(now), [(id, moment, moment)], None)
+        moment = to_microseconds(now)
+        (record,) = self._record_commands(keys.minute_of(now), [(id, moment, moment)], None)
         undo = self._departures.undo(id)
         _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
-        refuse_if_full(self.name, full)
+        raise_if_full(self.name, full)
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))
@@ -85,53 +100,68 @@ class MinuteSets:
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         minutes = self._keys(now, window)
         replies = yield Batch(tuple(("SMISMEMBER", key, *ids) for key in minutes), atomic=True)
-        seen = zip(*replies, strict=True)
-        return [Sighting(id, None) for id, is_in in zip(ids, seen, strict=True) if any(is_in)]
+        memberships = zip(*replies, strict=True)
+        return [Sighting(id, None) for id, seen in zip(ids, memberships, strict=True) if any(seen)]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
-        # ZINTER takes a set or a sorted set of friends; the server intersects, nothing is copied.
+        # ZINTER accepts a set or a sorted set of friends; the server intersects, nothing is copied.
         minutes = self._keys(now, window)
         replies = yield Batch(tuple(("ZINTER", 2, friends, key) for key in minutes), atomic=True)
         online = {friend for reply in replies for friend in texts(reply)}
         return [Sighting(id, None) for id in sorted(online)]
 
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
-        minutes = keys.minutes_of(now, self.keep)
-        asked = tuple(("SISMEMBER", self._key(minute), id) for minute in minutes)
-        *seen, gone = yield Batch((*asked, self._departures.last_seen(id)), atomic=True)
-        moments = [float(m * keys.MINUTE) for m, is_in in zip(minutes, seen, strict=True) if is_in]
-        if (moment := score(gone)) is not None and keys.minute_of(moment) in minutes:
+        minutes = keys.minutes_of(now, self.keep_seconds)
+        commands = tuple(("SISMEMBER", self._key(minute), id) for minute in minutes)
+        *replies, gone = yield Batch((*commands, self._departures.last_seen(id)), atomic=True)
+        moments = [
+            float(minute * keys.MINUTE)
+            for minute, is_member in zip(minutes, replies, strict=True)
+            if is_member
+        ]
+        moment = score(gone)
+        if moment is not None and keys.minute_of(moment) in minutes:
             moments.append(moment)
         return max(moments, default=None)
 
     def depart(
         self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
     ) -> Plan[float]:
-        # A key outlives its last write by `keep` and some slack, and that may be a window late.
-        reach = 2 * self.keep + keys.SLACK if erase else self.keep
+        # A key outlives its last write by the retention and some slack, and that write may be as
+        # late again. An erased id must be removed from all of these.
+        reach = 2 * self.keep_seconds + keys.SLACK if erase else self.keep_seconds
         minutes = keys.minutes_of(moment, reach)
         departures = self._departures
-        names = (departures.left, departures.forgotten, departures.gone, *map(self._key, minutes))
-        script, first = "depart_minute_sets", minutes[0] * keys.MINUTE
         command = departures.depart(
-            script, names, id, moment, is_server_time=is_server_time, erase=erase, more=(first,)
+            "depart_minute_sets",
+            (
+                departures.left_key,
+                departures.forgotten_key,
+                departures.gone_key,
+                *map(self._key, minutes),
+            ),
+            id,
+            moment,
+            is_server_time=is_server_time,
+            erase=erase,
+            extra=(minutes[0] * keys.MINUTE,),
         )
-        (at,) = yield Batch((command,))
-        return float(at)
+        (departed_at,) = yield Batch((command,))
+        return float(departed_at)
 
     def keys(self, now: float) -> list[str]:
-        return self._keys(now, self.keep)
+        return self._keys(now, self.keep_seconds)
 
     def keep_longer(self, seconds: float) -> None:
-        self._script.lifetime = keys.ttl(max(self.keep, seconds))
+        self._script.lifetime = keys.ttl(max(self.keep_seconds, seconds))
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
-        """Remove processes that have gone; every minute expires by itself."""
-        silent = now - self.keep - 2 * keys.SLACK
-        yield Batch((("ZREMRANGEBYSCORE", self._writers, "-inf", silent),))
+        """Remove processes that have ended. The keys of minutes expire by themselves."""
+        silent_since = now - self.keep_seconds - 2 * keys.SLACK
+        yield Batch((("ZREMRANGEBYSCORE", self._writers_key, "-inf", silent_since),))
         if not is_server_time:
             return False
-        names = (self._departures.left, self._departures.forgotten)
+        names = (self._departures.left_key, self._departures.forgotten_key)
         return (yield from clamp_future_scores(names, now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:

@@ -1,7 +1,8 @@
-"""Plans: an operation on Redis written without I/O.
+"""Plans: operations on Redis written without I/O.
 
-A plan is a generator. It yields batches of commands and is sent their replies, as many times as it
-needs; what it returns is the answer. `connections.drivers` runs any plan, sync or async.
+A plan is a generator. It yields a batch of commands, is sent their replies, and may yield further
+batches. The value that it returns is the result of the operation. `connections.drivers` runs any
+plan, from threads or from coroutines.
 """
 
 from collections.abc import Generator, Sequence
@@ -17,25 +18,26 @@ T = TypeVar("T")
 
 
 class Batch(NamedTuple):
-    """Commands for one round trip; `atomic` ones run in a MULTI, with no other client between.
-
-    On a Cluster, the keys of an atomic batch share a slot.
-    """
+    """Commands that are sent in one round trip."""
 
     commands: tuple[Command, ...]
     atomic: bool = False
+    """True to run the commands in a MULTI, with no command of another client between them.
+
+    On a Cluster, all keys of an atomic batch must share a slot.
+    """
     is_tolerant: bool = False
-    """Whether a command that fails has its error as its reply; else the plan is thrown it."""
+    """True: the error of a failed command is its reply. False: it is thrown into the plan."""
 
 
 Plan = Generator[Batch, list[Any], T]
 
 
 def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T]]:
-    """Run plans in step: their next commands are one batch. Return what each returns.
+    """Run several plans in the same round trips; return their results in order.
 
-    `atomic` is whether a batch may be atomic, if all that are in it are. What a plan raises is
-    raised once the others are done.
+    With `atomic`, a merged batch is atomic if all its parts are. If plans raise, the first error
+    is raised after all plans have ended.
     """
     outcomes = yield from run_all(plans, atomic=atomic)
     for outcome in outcomes:
@@ -45,33 +47,42 @@ def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[
 
 
 def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | Exception]]:
-    """Run plans in step, as `merge_plans`; return what each returns, or the error it raises."""
+    """Run several plans in the same round trips; return the result or the error of each.
+
+    `atomic` is as for `merge_plans`.
+    """
     outcomes: dict[int, T | Exception] = {}
     replies: dict[int, list[Any] | Exception | None] = dict.fromkeys(range(len(plans)))
     while replies:
-        asked: dict[int, Batch] = {}
+        batches: dict[int, Batch] = {}
         for number, reply in replies.items():
             try:
-                asked[number] = next_batch(plans[number], reply)
+                batches[number] = next_batch(plans[number], reply)
             except StopIteration as end:
                 outcomes[number] = end.value
-            except Exception as raised:
-                outcomes[number] = raised
+            except Exception as error:
+                outcomes[number] = error
         replies = {}
-        if asked:
-            rest = iter((yield _joined(list(asked.values()), atomic)))
-            for number, batch in asked.items():
-                part = list(islice(rest, len(batch.commands)))
-                error = None if batch.is_tolerant else first_error(part)
-                replies[number] = part if error is None else error
+        if batches:
+            remaining = iter((yield _merge_batches(list(batches.values()), atomic)))
+            for number, batch in batches.items():
+                part = list(islice(remaining, len(batch.commands)))
+                failure = None if batch.is_tolerant else first_error(part)
+                replies[number] = part if failure is None else failure
     return [outcomes[number] for number in range(len(plans))]
 
 
-def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
-    """Send a plan the replies to its last batch, or throw it their error; return its next batch.
+def _merge_batches(batches: list[Batch], atomic: bool) -> Batch:
+    commands = tuple(command for batch in batches for command in batch.commands)
+    return Batch(commands, atomic and all(batch.atomic for batch in batches), is_tolerant=True)
 
-    Raises `StopIteration` at its end, and `PresenceUnavailable` if it cannot read the replies:
-    somebody else wrote to its keys.
+
+def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
+    """Send the replies to its last batch into a plan, or throw their error; return the next batch.
+
+    `reply` is None for a plan that has not started. Raises `StopIteration` with the result when
+    the plan ends. Raises `PresenceUnavailable` if the plan cannot parse the replies, because
+    another program wrote to its keys.
     """
     try:
         return plan.throw(reply) if isinstance(reply, Exception) else plan.send(reply)  # type: ignore[arg-type]
@@ -87,41 +98,39 @@ def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
 
 
 def first_error(replies: Sequence[Any]) -> Exception | None:
-    """Return the first of the replies that is an error, if any is."""
+    """Return the first error among the replies, or None."""
     return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
 
-def _joined(batches: list[Batch], atomic: bool) -> Batch:
-    commands = tuple(command for batch in batches for command in batch.commands)
-    return Batch(commands, atomic and all(batch.atomic for batch in batches), is_tolerant=True)
-
-
 def text(reply: bytes | str) -> str:
-    """A member as text; clients with `decode_responses=True` have decoded it already."""
+    """Return a member as text. Clients with `decode_responses=True` have decoded it already."""
     return reply if isinstance(reply, str) else reply.decode()
 
 
 def texts(reply: Any) -> list[str]:
-    """The members of a list or set reply."""
+    """Return the members of a list or set reply as text."""
     return [text(member) for member in reply]
 
 
 def readable_texts(reply: Any) -> list[str]:
-    """Return the members of a key of the site's own that are text: no other is an id."""
-    found: list[str] = []
+    """Return the members that are valid text. Others, in a key of the site, cannot be ids."""
+    members: list[str] = []
     for member in reply:
         with suppress(UnicodeDecodeError):
-            found.append(text(member))
-    return found
+            members.append(text(member))
+    return members
 
 
 def score(reply: Any) -> float | None:
-    """A score, or None for a missing member."""
+    """Return a score as a number, or None for a missing member."""
     return None if reply is None else float(reply)
 
 
-def scored(reply: list[Any]) -> list[tuple[str, float]]:
-    """A WITHSCORES reply as (member, score): RESP3 sends pairs, RESP2 a flat list."""
+def members_with_scores(reply: list[Any]) -> list[tuple[str, float]]:
+    """Return a WITHSCORES reply as pairs (member, score).
+
+    A RESP3 reply contains pairs; a RESP2 reply is a flat list.
+    """
     if reply and isinstance(reply[0], (list, tuple)):
         pairs = reply
     else:

@@ -1,8 +1,8 @@
-"""Recording many sightings: in chunks, by minute, and with a script where a decision is needed.
+"""Recording many sightings: the commands of the record scripts, their chunks and their replies.
 
-No single command refuses a sighting of somebody who has left since, so a script looks and writes.
-It is sent whole each time (EVAL): a server that restarted or failed over needs no reloading, and
-it compiles a script once.
+No single command refuses a sighting of an id that has left since, so a Lua script checks and
+writes. The whole script is sent each time (EVAL). A server that restarted or failed over then needs
+no reloading, and a server compiles each script once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,24 +11,28 @@ from typing import Any, NamedTuple
 
 from ..errors import PresenceUnavailable
 from . import keys
-from .departures import digest, text_of
+from .departures import digest, load_script
 from .plan import Batch, Command, Plan, score, texts
 
-CHUNK = 250  # members a command: one to two milliseconds of server time where there are a million
-LOOKS = 6000  # at most, in the keys that a command looks into for those who are known
-COMMANDS = 16  # a round trip: far below a client's timeout, also after an outage
-HASHES = 6  # the place of the hashes among the arguments, from 0
-MINUTE = keys.MINUTE * 1_000_000  # in microseconds
+# Members in one command: one to two milliseconds of server time in a set of a million.
+CHUNK = 250
+# Look-ups in one command: its members times the keys in which the script looks for them.
+MAX_LOOKUPS = 6000
+# Commands in one round trip: far below the timeout of a client, also after an outage.
+COMMANDS_PER_TRIP = 16
+# The position of the hashes in ARGV of both record scripts, counted from 0.
+HASHES_ARGUMENT = 6
+MINUTE = keys.MINUTE * 1_000_000  # microseconds
 
 Stamped = tuple[str, int, int]
-"""An id, when it was seen and when it arrived, in whole microseconds since the epoch.
+"""An id, the time it was seen, and the time it arrived, in microseconds since the epoch.
 
-The two differ for a connection that stays open: it is seen again and again, but arrived only once.
+The times differ for a connection that stays open: it is seen repeatedly but arrived once.
 """
 
 
 class Write(NamedTuple):
-    """Which process writes, and when: so that it notices if the server loses what it wrote."""
+    """A write of a process, noted in Redis so that the process notices lost data."""
 
     process: str
     moment: int
@@ -36,40 +40,54 @@ class Write(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a server answered to sightings."""
+    """The outcome of recording sightings."""
 
     left: frozenset[str] = frozenset()
-    """The ids that were refused: they left, or were forgotten, since they arrived."""
+    """Ids that were refused because they left, or were erased, after they arrived."""
     full: int = 0
-    """How many were refused: they are new, and the kind has all the members it may have."""
+    """The number of new ids refused because the kind has its maximum number of members."""
     wrote_before: float | None = None
-    """When the process last wrote here, by what the server has of it."""
+    """The previous write of this process in Redis, in seconds since the epoch, or None."""
 
 
 class RecordScript:
-    """The recording commands of one kind; `sorted_set.lua` describes their arguments."""
+    """The recording commands of one kind in one shard. The Lua files describe the arguments."""
 
     def __init__(
-        self, name: str, prefix: str, kind: str, *, window: float, keep: float, most: int
+        self,
+        name: str,
+        prefix: str,
+        kind: str,
+        *,
+        window: float,
+        keep_seconds: float,
+        max_members: int,
     ) -> None:
-        """`most` is how many members there may be; past it, only those that are there refresh."""
-        self._window = microseconds(window)
-        self._script = text_of(name)
+        """Load the script `name`.
+
+        `window` and `keep_seconds` are in seconds. A kind with `max_members` accepts no new ids;
+        the ids it has are still refreshed.
+        """
+        self._window = to_microseconds(window)
+        self._source = load_script("recording") + load_script(name)
         self._keys = (
             keys.left(prefix, kind),
             keys.forgotten(prefix, kind),
             keys.writers(prefix, kind),
         )
-        self._most = most
-        self.lifetime = keys.ttl(keep)
-        """For how many seconds a key lives after a write."""
+        self._max_members = max_members
+        self.lifetime = keys.ttl(keep_seconds)
+        """The lifetime of a key after a write, in seconds."""
 
-    def scored(self, key: str, sightings: Sequence[Stamped], write: Write | None) -> list[Command]:
-        """Return the commands that record each id with the moment of its sighting.
+    def commands_with_times(
+        self, key: str, sightings: Sequence[Stamped], write: Write | None
+    ) -> list[Command]:
+        """Return the commands that record ids and their times in the sorted set `key`.
 
-        No hashes are among their arguments: `send` adds them where they are asked for.
+        They contain no hashes; `send_record_commands` adds hashes if the server asks for them.
         """
-        head: Command = ("EVAL", self._script, 4, key, *self._keys, self.lifetime, self._most)
+        head: Command = ("EVAL", self._source, 4, key, *self._keys, self.lifetime)
+        write_arguments = _write_arguments(write)
         commands: list[Command] = []
         for chunk in chunks(sightings):
             members = [word for id, moment, _ in chunk for word in (f"{moment}e-6", id)]
@@ -78,66 +96,75 @@ class RecordScript:
             commands.append(
                 (
                     *head,
-                    seconds(min(arrivals)),
-                    "" if arrivals == moments else _joined(arrivals),
-                    *_noted(write),
+                    self._max_members,
+                    as_seconds(min(arrivals)),
+                    "" if arrivals == moments else _join_moments(arrivals),
+                    *write_arguments,
                     "",
-                    seconds(max(moments) - self._window),
+                    as_seconds(max(moments) - self._window),
                     *members,
                 )
             )
         return commands
 
-    def unscored(
-        self, key: str, others: Sequence[str], sightings: Sequence[Stamped], write: Write | None
+    def commands_with_ids(
+        self,
+        key: str,
+        other_keys: Sequence[str],
+        sightings: Sequence[Stamped],
+        write: Write | None,
     ) -> list[Command]:
-        """Return the commands that record ids alone; `others` hold members that are known."""
-        count = 4 + len(others)
-        head: Command = (
-            "EVAL",
-            self._script,
-            count,
-            key,
-            *self._keys,
-            *others,
-            self.lifetime,
-            self._most,
-        )
+        """Return the commands that record ids alone in the set `key`.
+
+        The members of `other_keys` count as known ids.
+        """
+        all_keys = (key, *self._keys, *other_keys)
+        head: Command = ("EVAL", self._source, len(all_keys), *all_keys, self.lifetime)
+        write_arguments = _write_arguments(write)
         commands: list[Command] = []
-        for chunk in chunks(sightings, min(CHUNK, LOOKS // (1 + len(others)))):
+        for chunk in chunks(sightings, min(CHUNK, MAX_LOOKUPS // (1 + len(other_keys)))):
             ids = [id for id, _, _ in chunk]
             arrivals = [arrival for _, _, arrival in chunk]
-            noted = _noted(write)
-            commands.append((*head, seconds(min(arrivals)), _joined(arrivals), *noted, "", *ids))
+            commands.append(
+                (
+                    *head,
+                    self._max_members,
+                    as_seconds(min(arrivals)),
+                    _join_moments(arrivals),
+                    *write_arguments,
+                    "",
+                    *ids,
+                )
+            )
         return commands
 
 
-def seconds(microseconds: int) -> str:
-    """Return a moment in seconds, as Redis reads it: this takes a quarter of the time of `repr`."""
+def as_seconds(microseconds: int) -> str:
+    """Return a moment as Redis parses it, in seconds. This is four times as fast as `repr`."""
     return f"{microseconds}e-6"
 
 
-def microseconds(moment: float) -> int:
-    """Return a moment in whole microseconds."""
+def to_microseconds(moment: float) -> int:
+    """Return a moment in seconds as whole microseconds."""
     return int(moment * 1e6 + 0.5)
 
 
-def _joined(moments: Iterable[int]) -> str:
+def _join_moments(moments: Iterable[int]) -> str:
     return " ".join([f"{moment}e-6" for moment in moments])
 
 
-def _noted(write: Write | None) -> tuple[str, str]:
-    return ("", "") if write is None else (write.process, seconds(write.moment))
+def _write_arguments(write: Write | None) -> tuple[str, str]:
+    return ("", "") if write is None else (write.process, as_seconds(write.moment))
 
 
 def chunks(sightings: Sequence[Stamped], size: int = CHUNK) -> Iterator[Sequence[Stamped]]:
-    """Yield sightings in runs that one command takes."""
+    """Yield the sightings of each command: at most `size`."""
     for start in range(0, len(sightings), size):
         yield sightings[start : start + size]
 
 
 def by_minute(sightings: Iterable[Stamped]) -> Iterator[tuple[int, list[Stamped]]]:
-    """Yield the number of each minute since the epoch, and the sightings in it."""
+    """Yield each minute since the epoch with the sightings in it, the earliest minute first."""
     for minute, seen in groupby(sorted(sightings, key=_minute), key=_minute):
         yield minute, list(seen)
 
@@ -146,59 +173,63 @@ def _minute(sighting: Stamped) -> int:
     return sighting[1] // MINUTE
 
 
-def send(commands: Sequence[Command], ids: Callable[[Command], Iterable[str]]) -> Plan[list[Any]]:
-    """Send record commands, some a round trip; return their replies.
+def send_record_commands(
+    commands: Sequence[Command], ids_in: Callable[[Command], Iterable[str]]
+) -> Plan[list[Any]]:
+    """Send record commands; return their replies.
 
-    Where somebody was erased a moment ago, a script asks for hashes of the `ids` in its command.
+    `ids_in` returns the ids in a command. If ids were erased lately, a script replies with nothing
+    and expects the command again, with the hashes of all its ids.
     """
-    replies = yield from send_all(commands)
+    replies = yield from send_in_trips(commands)
     unsure = [number for number, reply in enumerate(replies) if reply is None]
     if unsure:
-        again = yield from send_all([with_hashes(commands[n], ids(commands[n])) for n in unsure])
-        for number, reply in zip(unsure, again, strict=True):
+        again = [with_hashes(commands[number], ids_in(commands[number])) for number in unsure]
+        for number, reply in zip(unsure, (yield from send_in_trips(again)), strict=True):
             replies[number] = reply
     return replies
 
 
-def send_all(commands: Sequence[Command]) -> Plan[list[Any]]:
-    """Send commands, some a round trip; return their replies."""
+def send_in_trips(commands: Sequence[Command]) -> Plan[list[Any]]:
+    """Send commands, `COMMANDS_PER_TRIP` in each round trip; return their replies."""
     replies: list[Any] = []
-    for start in range(0, len(commands), COMMANDS):
-        replies += yield Batch(tuple(commands[start : start + COMMANDS]))
+    for start in range(0, len(commands), COMMANDS_PER_TRIP):
+        replies += yield Batch(tuple(commands[start : start + COMMANDS_PER_TRIP]))
     return replies
 
 
 def with_hashes(command: Command, ids: Iterable[str]) -> Command:
     """Return a record command with the hashes of its ids."""
-    place = _first_argument(command) + HASHES
-    return (*command[:place], " ".join(map(digest, ids)), *command[place + 1 :])
+    position = _first_argument(command) + HASHES_ARGUMENT
+    return (*command[:position], " ".join(map(digest, ids)), *command[position + 1 :])
 
 
-def scored_ids(command: Command) -> Iterable[str]:
-    """Return the ids in a command that records moments and ids in turn."""
-    return map(str, command[_first_argument(command) + HASHES + 3 :: 2])
+def ids_with_times(command: Command) -> Iterable[str]:
+    """Return the ids in a command of `RecordScript.commands_with_times`."""
+    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 3 :: 2])
 
 
-def unscored_ids(command: Command) -> Iterable[str]:
-    """Return the ids in a command that records ids alone."""
-    return map(str, command[_first_argument(command) + HASHES + 1 :])
+def ids_alone(command: Command) -> Iterable[str]:
+    """Return the ids in a command of `RecordScript.commands_with_ids`."""
+    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 1 :])
 
 
 def _first_argument(command: Command) -> int:
-    """Return the place of ARGV[1], behind EVAL, the script, the number of keys and the keys."""
+    """Return the index of ARGV[1], after EVAL, the script, the number of keys and the keys."""
     return 3 + int(command[2])
 
 
-def total(replies: Sequence[Any]) -> Recorded:
-    """Return what the commands of a `RecordScript` answered, all in all."""
+def combine_replies(replies: Sequence[Any]) -> Recorded:
+    """Return the outcome of several commands of a `RecordScript`."""
     left = frozenset(chain.from_iterable(texts(ids) for ids, *_ in replies))
     wrote_before = score(replies[0][2]) if replies else None
     return Recorded(left, sum(int(full) for _, full, _ in replies), wrote_before)
 
 
-def refuse_if_full(name: str, full: int) -> None:
-    """Raise `PresenceUnavailable` if somebody who was to be recorded found no room."""
+def raise_if_full(name: str, full: int) -> None:
+    """Raise `PresenceUnavailable` if `full` ids found no room in the shard `name`."""
     if full:
         raise PresenceUnavailable(
-            f"{name} has all the members that PRESENCE_MAX_MEMBERS allows, and all are online"
+            f"{name} has all the members that PRESENCE_MAX_MEMBERS allows, and all are online: "
+            "raise PRESENCE_MAX_MEMBERS"
         )

@@ -1,84 +1,95 @@
-"""A kind spread over several keys, on one server or on the nodes of a Cluster. Plans, no I/O.
+"""A kind spread over several shards, on one server or on the nodes of a Cluster. No I/O.
 
-Each id has its shard. What is asked of one id goes there alone; what is asked of all goes to every
-shard in one batch, and the answers are put together.
+Every id belongs to one shard. A query about one id goes to its shard; a query about all ids goes to
+every shard in one batch, and the results are merged.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
 from . import keys
-from .plan import Batch, Plan, T, merge_plans, readable_texts
+from .plan import Batch, Plan, merge_plans, readable_texts
 from .store import Sighting, Store
 
 
 class Shards:
-    """The shards of a kind: where there is one, that store, behind the same questions."""
+    """All shards of a kind, with the queries of a single store.
+
+    `Store` describes the arguments and results of the methods.
+    """
 
     def __init__(self, shards: Sequence[Store], *, on_one_server: bool) -> None:
-        """On one server, what is asked of all shards is one snapshot."""
+        """Create the shards of a kind.
+
+        With `on_one_server`, a query about all shards reads one consistent snapshot.
+        """
         self.all = tuple(shards)
-        self.keep = shards[0].keep
+        self.keep_seconds = shards[0].keep_seconds
         self._on_one_server = on_one_server
 
     def shard_for(self, id: str) -> Store:
-        """Return the shard that an id is in."""
+        """Return the shard of an id."""
         if len(self.all) == 1:
             return self.all[0]
         return self.all[zlib.crc32(id.encode()) % len(self.all)]
 
     def keep_longer(self, seconds: float) -> None:
-        """Keep last-seen times for as long as any process of the site does."""
+        """Remove nothing younger than `seconds`, because another process retains it so long."""
         for shard in self.all:
             shard.keep_longer(seconds)
 
     def count(self, now: float, window: float) -> Plan[int]:
-        return sum((yield from self._ask(lambda shard: shard.count(now, window))))
+        """Return how many ids of all shards were seen in the window."""
+        plans = [shard.count(now, window) for shard in self.all]
+        return sum((yield from merge_plans(plans, atomic=self._on_one_server)))
 
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
-        pages = yield from self._ask(lambda shard: shard.online(now, window, limit, before))
+        """Return the ids of all shards seen in the window, newest first."""
+        plans = [shard.online(now, window, limit, before) for shard in self.all]
+        pages = yield from merge_plans(plans, atomic=self._on_one_server)
         return list(islice(_in_order(pages), limit))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
-        parts: dict[Store, list[str]] = {}
+        """Return the given ids that were seen in the window, in the given order."""
+        ids_of_shard: dict[Store, list[str]] = {}
         for id in ids:
-            parts.setdefault(self.shard_for(id), []).append(id)
-        plans = [shard.online_among(part, now, window) for shard, part in parts.items()]
-        found = yield from merge_plans(plans, atomic=self._on_one_server)
-        online = {sighting.id: sighting for part in found for sighting in part}
+            ids_of_shard.setdefault(self.shard_for(id), []).append(id)
+        plans = [shard.online_among(part, now, window) for shard, part in ids_of_shard.items()]
+        results = yield from merge_plans(plans, atomic=self._on_one_server)
+        online = {sighting.id: sighting for result in results for sighting in result}
         return [online[id] for id in ids if id in online]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
+        """Return the members of `friends` that were seen in the window, newest first.
+
+        On a Cluster, a key in another slot than the shards costs a second round trip.
+        """
+        # A store that cannot do this raises here, on a Cluster too.
         plans = [shard.online_friends(friends, now, window) for shard in self.all]
-        if self._shares_slot_with(friends):
-            found = yield from merge_plans(plans, atomic=self._on_one_server)
-            return list(_in_order(found))
-        (members,) = yield Batch((("ZUNION", 1, friends),))  # of a set as well
+        # A server can intersect keys only if it has all of them: on a Cluster, in one slot.
+        slots = {keys.slot_of(shard.name) for shard in self.all}
+        if self._on_one_server or slots == {keys.slot_of(friends)}:
+            results = yield from merge_plans(plans, atomic=self._on_one_server)
+            return list(_in_order(results))
+        # ZUNION of a single key reads its members, whether it is a set or a sorted set.
+        (members,) = yield Batch((("ZUNION", 1, friends),))
         online = yield from self.online_among(readable_texts(members), now, window)
         return list(_in_order([[sighting] for sighting in online]))
 
     def keys(self, now: float) -> list[str]:
+        """Return the keys of all shards that contain the current data."""
         return [key for shard in self.all for key in shard.keys(now)]
 
-    def _ask(self, question: Callable[[Store], Plan[T]]) -> Plan[list[T]]:
-        plans = [question(shard) for shard in self.all]
-        return (yield from merge_plans(plans, atomic=self._on_one_server))
 
-    def _shares_slot_with(self, key: str) -> bool:
-        """Whether a server can intersect all shards with the members of a key of the site's."""
-        slots = {keys.slot_of(shard.name) for shard in self.all}
-        return self._on_one_server or slots == {keys.slot_of(key)}
+def _in_order(results: list[list[Sighting]]) -> Iterator[Sighting]:
+    """Merge sorted results of several shards into the order of a single store.
 
-
-def _in_order(found: list[list[Sighting]]) -> Iterator[Sighting]:
-    """All in the order of one store: newest first, of equal times the greater id first; or by id.
-
-    Each of the lists is in that order.
+    With times: newest first, and of equal times the greater id first. Without times: by id.
     """
-    if any(sightings and sightings[0].last_seen for sightings in found):
-        return merge(*found, key=lambda s: (s.last_seen, s.id.encode()), reverse=True)
-    return merge(*found, key=lambda s: s.id)
+    if any(sightings and sightings[0].last_seen for sightings in results):
+        return merge(*results, key=lambda s: (s.last_seen, s.id.encode()), reverse=True)
+    return merge(*results, key=lambda s: s.id)

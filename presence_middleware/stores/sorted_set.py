@@ -4,182 +4,203 @@ from collections.abc import Sequence
 
 from . import keys
 from .departures import Departures
-from .future import clamp_future_scores
-from .plan import Batch, Plan, score, scored
+from .plan import Batch, Command, Plan, members_with_scores, score
 from .record import (
     Recorded,
     RecordScript,
     Stamped,
     Write,
-    microseconds,
-    refuse_if_full,
-    scored_ids,
-    send,
-    total,
+    combine_replies,
+    ids_with_times,
+    raise_if_full,
+    send_record_commands,
+    to_microseconds,
     with_hashes,
 )
-from .store import Sighting, moment_of
+from .store import Sighting, clamp_future_scores, moment_of
 
-PAGE = 1000  # members a reply, and removed by one command: about 1 ms of server time
+# Members in one reply, or removed by one command: about 1 ms of server time.
+PAGE = 1000
 
 
 class SortedSet:
-    """Exact, newest first, and remembers `keep` seconds; about 100 bytes a member."""
+    """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
 
-    def __init__(self, prefix: str, kind: str, window: float, keep: float, most: int) -> None:
-        self.name, self.keep, self.ttl = f"{prefix}:{kind}", keep, keys.ttl(keep)
-        self._window, self._kept = window, keep
-        self._seen = keys.seen(prefix, kind)
-        self._writers = keys.writers(prefix, kind)
-        self._script = RecordScript("sorted_set", prefix, kind, window=window, keep=keep, most=most)
-        self._departures = Departures(prefix, kind, window, keep, most)
+    def __init__(
+        self, prefix: str, kind: str, window: float, keep_seconds: float, max_members: int
+    ) -> None:
+        """Create a store as `Store` describes."""
+        self.name, self.keep_seconds = f"{prefix}:{kind}", keep_seconds
+        self.ttl = keys.ttl(keep_seconds)
+        self._window, self._site_keep_seconds = window, keep_seconds
+        self._seen_key = keys.seen(prefix, kind)
+        self._writers_key = keys.writers(prefix, kind)
+        self._script = RecordScript(
+            "sorted_set",
+            prefix,
+            kind,
+            window=window,
+            keep_seconds=keep_seconds,
+            max_members=max_members,
+        )
+        self._departures = Departures(prefix, kind, window, keep_seconds, max_members)
 
     def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
-        return total(
-            (yield from send(self._script.scored(self._seen, sightings, write), scored_ids))
-        )
+        commands = self._script.commands_with_times(self._seen_key, sightings, write)
+        return combine_replies((yield from send_record_commands(commands, ids_with_times)))
 
     def last_write(self, process: str) -> Plan[float | None]:
-        had_members, moment = ("ZSCORE", self._writers, ""), ("ZSCORE", self._writers, process)
-        is_there, had, wrote = yield Batch((("EXISTS", self._seen), had_members, moment))
-        is_evicted = had is not None and not is_there
-        return None if is_evicted else score(wrote)
+        exists, members_marker, moment = yield Batch(
+            (
+                ("EXISTS", self._seen_key),
+                ("ZSCORE", self._writers_key, ""),
+                ("ZSCORE", self._writers_key, process),
+            )
+        )
+        is_evicted = members_marker is not None and not exists
+        return None if is_evicted else score(moment)
 
     def touch(self, id: str, now: float) -> Plan[None]:
-        moment = microseconds(now)
-        (record,) = self._script.scored(self._seen, [(id, moment, moment)], None)
+        moment = to_microseconds(now)
+        (record,) = self._script.commands_with_times(self._seen_key, [(id, moment, moment)], None)
         undo = self._departures.undo(id)
         _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
-        refuse_if_full(self.name, full)
+        raise_if_full(self.name, full)
 
     def count(self, now: float, window: float) -> Plan[int]:
-        (count,) = yield Batch((("ZCOUNT", self._seen, _after(now - window), "+inf"),))
+        (count,) = yield Batch((("ZCOUNT", self._seen_key, _after(now - window), "+inf"),))
         return int(count)
 
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
-        found = yield from self._pages(now - window, limit, before)
-        if limit is None and len(found) > PAGE:
-            # Who was seen again between two pages has moved up, past the one being read.
-            newest = found[0].last_seen
-            listed = {sighting.id for sighting in found}
-            again = yield from self._pages(newest.timestamp() if newest else now, None, None)
-            found = [sighting for sighting in again if sighting.id not in listed] + found
-        return found
+        sightings = yield from self._pages(now - window, limit, before)
+        if limit is None and len(sightings) > PAGE:
+            # An id that was seen again between two pages has moved up, out of the pages that were
+            # still to be read. So read once more the sightings newer than the first page.
+            newest = sightings[0].last_seen
+            listed = {sighting.id for sighting in sightings}
+            newer = yield from self._pages(newest.timestamp() if newest else now, None, None)
+            sightings = [sighting for sighting in newer if sighting.id not in listed] + sightings
+        return sightings
 
     def _pages(
         self, cut: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
-        found: list[Sighting] = []
-        while limit is None or len(found) < limit:
-            wanted = PAGE if limit is None else min(PAGE, limit - len(found))
-            last = found[-1] if found else before
-            page = yield from self._page(cut, wanted, last)
+        """Return the sightings later than `cut`, in as many round trips as there are pages."""
+        sightings: list[Sighting] = []
+        while limit is None or len(sightings) < limit:
+            size = PAGE if limit is None else min(PAGE, limit - len(sightings))
+            last = sightings[-1] if sightings else before
+            page = yield from self._page(cut, size, last)
             if last is not None and page and page[-1] == last:
-                break  # times that are no whole microseconds are not ours: there is no end to them
-            found += page
-            if len(page) < wanted:
+                # Another program wrote a time that is no whole microsecond: a datetime cannot
+                # represent it, so the same page would be read for ever.
                 break
-        return found
+            sightings += page
+            if len(page) < size:
+                break
+        return sightings
 
-    def _page(self, cut: float, wanted: int, before: Sighting | None) -> Plan[list[Sighting]]:
-        """Up to `wanted` sightings after `before`; of equal times, the greater id comes first."""
-        start, skipped = _start(before)
-        fresh: list[tuple[str, float]] = []
+    def _page(self, cut: float, size: int, before: Sighting | None) -> Plan[list[Sighting]]:
+        """Return up to `size` sightings after `before`; of equal times, the greater id is first."""
+        start: float | str = "+inf"
+        previous: tuple[float, bytes] | None = None
+        if before is not None and before.last_seen is not None:
+            start = before.last_seen.timestamp()
+            previous = start, before.id.encode()
+        count = size if previous is None else PAGE
+        page: list[tuple[str, float]] = []
         offset = 0
-        while len(fresh) < wanted:
-            limits = ("LIMIT", offset, PAGE if skipped else wanted)
-            (reply,) = yield Batch(
-                (
-                    (
-                        "ZRANGE",
-                        self._seen,
-                        start,
-                        _after(cut),
-                        "BYSCORE",
-                        "REV",
-                        *limits,
-                        "WITHSCORES",
-                    ),
-                )
-            )
-            members = scored(reply)
-            fresh += [(id, at) for id, at in members if not skipped or (at, id.encode()) < skipped]
+        while len(page) < size:
+            order = ("BYSCORE", "REV", "LIMIT", offset, count, "WITHSCORES")
+            command: Command = ("ZRANGE", self._seen_key, start, _after(cut), *order)
+            (reply,) = yield Batch((command,))
+            members = members_with_scores(reply)
+            # Skip the members with the time of `before` that the previous page contained.
+            page += [
+                (id, time)
+                for id, time in members
+                if previous is None or (time, id.encode()) < previous
+            ]
             offset += len(members)
-            if len(members) < limits[2]:
+            if len(members) < count:
                 break
-        return [Sighting(id, moment_of(at)) for id, at in fresh[:wanted]]
+        return [Sighting(id, moment_of(time)) for id, time in page[:size]]
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
-        (scores,) = yield Batch((("ZMSCORE", self._seen, *ids),))
-        seen = [(id, float(at)) for id, at in zip(ids, scores, strict=True) if at is not None]
-        return [Sighting(id, moment_of(at)) for id, at in seen if at > now - window]
+        (scores,) = yield Batch((("ZMSCORE", self._seen_key, *ids),))
+        times = [
+            (id, float(time)) for id, time in zip(ids, scores, strict=True) if time is not None
+        ]
+        return [Sighting(id, moment_of(time)) for id, time in times if time > now - window]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
-        # A friend's own score weighs nothing, and MAX, unlike SUM, bears an infinite one.
+        # The weight 0 ignores the scores of the friends, and MAX, unlike SUM, accepts an infinite
+        # score.
         weights = ("WEIGHTS", 1, 0, "AGGREGATE", "MAX", "WITHSCORES")
-        (reply,) = yield Batch((("ZINTER", 2, self._seen, friends, *weights),))
-        online = [(at, id) for id, at in scored(reply) if at > now - window]
-        return [Sighting(id, moment_of(at)) for at, id in sorted(online, reverse=True)]
+        (reply,) = yield Batch((("ZINTER", 2, self._seen_key, friends, *weights),))
+        members = members_with_scores(reply)
+        online = sorted(((time, id) for id, time in members if time > now - window), reverse=True)
+        return [Sighting(id, moment_of(time)) for time, id in online]
 
     def last_seen(self, id: str, now: float) -> Plan[float | None]:
-        replies = yield Batch((("ZSCORE", self._seen, id), self._departures.last_seen(id)))
+        replies = yield Batch((("ZSCORE", self._seen_key, id), self._departures.last_seen(id)))
         moments = [moment for moment in map(score, replies) if moment is not None]
         newest = max(moments, default=None)
-        return None if newest is None or newest <= now - self.keep else newest
+        return None if newest is None or newest <= now - self.keep_seconds else newest
 
     def depart(
         self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
     ) -> Plan[float]:
         departures = self._departures
-        names = (
-            *(self._seen, departures.left, departures.forgotten, departures.gone),
-            self._writers,
-        )
-        script = "depart_sorted_set"
         command = departures.depart(
-            script, names, id, moment, is_server_time=is_server_time, erase=erase
+            "depart_sorted_set",
+            (
+                self._seen_key,
+                departures.left_key,
+                departures.forgotten_key,
+                departures.gone_key,
+                self._writers_key,
+            ),
+            id,
+            moment,
+            is_server_time=is_server_time,
+            erase=erase,
         )
-        (at,) = yield Batch((command,))
-        return float(at)
+        (departed_at,) = yield Batch((command,))
+        return float(departed_at)
 
     def keys(self, now: float) -> list[str]:
-        return [self._seen]
+        return [self._seen_key]
 
     def keep_longer(self, seconds: float) -> None:
-        self._kept = max(self.keep, seconds)
-        self._script.lifetime = keys.ttl(self._kept)
+        self._site_keep_seconds = max(self.keep_seconds, seconds)
+        self._script.lifetime = keys.ttl(self._site_keep_seconds)
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
-        are_ahead = False
+        departures = self._departures
+        may_have_future = False
         if is_server_time:
-            left = self._departures
-            names = (self._seen, left.left, left.forgotten)
-            are_ahead = yield from clamp_future_scores(names, now)
-        # By score, never by rank: when two workers do this at once, ranks have moved for the
-        # second, and it would remove people who are online.
-        stale = ("ZRANGE", self._seen, "-inf", now - self._kept, "BYSCORE")
+            names = (self._seen_key, departures.left_key, departures.forgotten_key)
+            may_have_future = yield from clamp_future_scores(names, now)
+        # Remove by score, never by rank: if two workers do this at once, the ranks have changed
+        # for the second, which would remove ids that are online.
+        cut = now - self._site_keep_seconds
+        stale = ("ZRANGE", self._seen_key, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
-        limit = scored(last)[0][1] if last else now - self._kept
-        silent = now - self._window - 2 * keys.SLACK
+        page_end = members_with_scores(last)[0][1] if last else cut
+        silent_since = now - self._window - 2 * keys.SLACK
         yield Batch(
             (
-                ("ZREMRANGEBYSCORE", self._departures.gone, "-inf", now - self._kept),
-                ("ZREMRANGEBYSCORE", self._writers, "-inf", silent),
-                ("ZREMRANGEBYSCORE", self._seen, "-inf", limit),
+                ("ZREMRANGEBYSCORE", departures.gone_key, "-inf", cut),
+                ("ZREMRANGEBYSCORE", self._writers_key, "-inf", silent_since),
+                ("ZREMRANGEBYSCORE", self._seen_key, "-inf", page_end),
             )
         )
-        return bool(last) or are_ahead
+        return bool(last) or may_have_future
 
 
 def _after(moment: float) -> str:
+    """Return the exclusive lower bound of a range of scores."""
     return f"({moment!r}"
-
-
-def _start(before: Sighting | None) -> tuple[float | str, tuple[float, bytes] | None]:
-    """Where a page starts, and the (score, id) that it must stay below."""
-    if before is None or before.last_seen is None:
-        return "+inf", None
-    at = before.last_seen.timestamp()
-    return at, (at, before.id.encode())

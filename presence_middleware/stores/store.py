@@ -1,23 +1,104 @@
-"""What every store can be asked. All times are seconds since the epoch, by the server's clock."""
+"""The interface of all stores, and the plans that they share.
+
+All times are seconds since the epoch, by the server's clock.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import NamedTuple, Protocol
 
+from . import keys
 from .plan import Batch, Plan, score
 from .record import Recorded, Stamped, Write
 
+CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
+
 
 class Sighting(NamedTuple):
-    """An id and when it was last seen, in UTC; None where the store keeps no times."""
+    """An id and its last-seen time."""
 
     id: str
     last_seen: datetime | None
+    """In UTC; None if the store records no times."""
 
 
 def moment_of(stamp: float) -> datetime:
-    """A stamp as a datetime in UTC."""
+    """Return seconds since the epoch as a datetime in UTC."""
     return datetime.fromtimestamp(stamp, UTC)
+
+
+class Store(Protocol):
+    """The data of one kind of identity, or of one shard of it.
+
+    A store is created with the prefix of its keys, the kind, `PRESENCE_WINDOW` and the retention
+    of the kind in seconds, and the maximum number of members. Methods return plans. Methods that
+    a store cannot support raise `UnsupportedQuery`.
+    """
+
+    name: str
+    """The beginning of its keys."""
+    ttl: int
+    """The lifetime of its keys after a write, in seconds."""
+    keep_seconds: float
+    """The retention: an id can be queried for this long after its last sighting."""
+
+    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
+        """Record sightings. With `write`, also note it, which later shows whether data was lost."""
+
+    def last_write(self, process: str) -> Plan[float | None]:
+        """Return the moment of the last write of a process, or None if there is none."""
+
+    def touch(self, id: str, now: float) -> Plan[None]:
+        """Record an id as seen at `now`, also if it left before.
+
+        Raises `PresenceUnavailable` if there is no room.
+        """
+
+    def count(self, now: float, window: float) -> Plan[int]:
+        """Return how many ids were seen in the `window` seconds before `now`."""
+
+    def online(
+        self, now: float, window: float, limit: int | None, before: Sighting | None
+    ) -> Plan[list[Sighting]]:
+        """Return the ids seen in the window, newest first.
+
+        `limit` is the most to return, None for all. `before` is the last sighting of the previous
+        page.
+        """
+
+    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
+        """Return the given ids that were seen in the window, in the given order."""
+
+    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
+        """Return the members of the set or sorted set `friends` that were seen in the window."""
+
+    def last_seen(self, id: str, now: float) -> Plan[float | None]:
+        """Return the last-seen time of an id, or None if it is older than the retention."""
+
+    def depart(
+        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
+    ) -> Plan[float]:
+        """Take an id offline, or erase it; return the moment at which the departure counts.
+
+        Sightings that arrived up to that moment are removed, and refused if they are written
+        later. Newer sightings stay. With `is_server_time`, the moment is lowered to the server's
+        clock.
+        """
+
+    def keys(self, now: float) -> list[str]:
+        """Return the keys that contain the current data of the kind."""
+
+    def keep_longer(self, seconds: float) -> None:
+        """Remove nothing younger than `seconds`, because another process retains it so long."""
+
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+        """Remove a bounded number of stale members; return whether there may be more.
+
+        With `is_server_time`, members in the future were written before the server's clock was
+        set back, and are moved to `now`. A clock that was passed as an argument may jump, so
+        without `is_server_time` such members stay.
+        """
 
 
 def last_write(writers: str, process: str) -> Plan[float | None]:
@@ -26,63 +107,20 @@ def last_write(writers: str, process: str) -> Plan[float | None]:
     return score(moment)
 
 
-class Store(Protocol):
-    """One kind of identity, or a shard of it, kept in Redis in one way.
+def clamp_future_scores(names: Sequence[str], now: float) -> Plan[bool]:
+    """Lower scores ahead of `now` to `now`; return whether there may be more of them.
 
-    Methods return plans. Those that a store cannot answer raise `UnsupportedQuery`.
+    `names` are the keys of sorted sets. Such members were written before the server's clock was
+    set back. Without this they would stay online for too long, and departed ids could not return.
+    Clocks may differ by `keys.SLACK`, so smaller differences are left alone.
     """
-
-    name: str
-    """What its keys begin with."""
-    ttl: int
-    """For how many seconds a key of it lives after it was written."""
-    keep: float
-    """For how many seconds after its last sighting an id can be asked for."""
-
-    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
-        """Record sightings; note `write`, so that the process notices if they are lost."""
-
-    def last_write(self, process: str) -> Plan[float | None]:
-        """Return when a process last wrote here, in seconds since the epoch, or None."""
-
-    def touch(self, id: str, now: float) -> Plan[None]:
-        """Records one id as seen now, also if it left a moment ago, where there is room."""
-
-    def count(self, now: float, window: float) -> Plan[int]:
-        """How many were seen in the window."""
-
-    def online(
-        self, now: float, window: float, limit: int | None, before: Sighting | None
-    ) -> Plan[list[Sighting]]:
-        """Who was seen in the window, newest first, from the one after `before`."""
-
-    def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
-        """Those of `ids` that were seen in the window, in the order given."""
-
-    def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
-        """Those seen in the window that the set or sorted set `friends` holds too."""
-
-    def last_seen(self, id: str, now: float) -> Plan[float | None]:
-        """When an id was last seen, as far back as it is kept."""
-
-    def depart(
-        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
-    ) -> Plan[float]:
-        """Take an id offline, or erase it; return the moment at which that counts.
-
-        What arrived up to then no longer counts, nor is it recorded; whoever was seen since stays.
-        With `is_server_time` the moment is no later than the server's clock.
-        """
-
-    def keys(self, now: float) -> list[str]:
-        """The keys in which those of the window are."""
-
-    def keep_longer(self, seconds: float) -> None:
-        """Remove nothing that is younger than `seconds`, where another process keeps it so long."""
-
-    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
-        """Remove a bounded number of the stale; return whether there may be more.
-
-        What lies ahead of the server's time was written before its clock was set back, and is
-        moved to now. A clock that a site passes may jump, so that says nothing there.
-        """
+    ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
+    pages = yield Batch(tuple(("ZRANGE", name, "+inf", *ahead) for name in names))
+    moves = tuple(
+        ("ZADD", name, "XX", *chain.from_iterable((now, member) for member in page))
+        for name, page in zip(names, pages, strict=True)
+        if page
+    )
+    if moves:
+        yield Batch(moves)
+    return any(len(page) == CLAMPED_MEMBERS for page in pages)

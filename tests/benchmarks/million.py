@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from presence_middleware.stores import STORES, Batch, Command, Plan, Store
-from presence_middleware.stores.record import CHUNK, Stamped, microseconds
+from presence_middleware.stores.record import CHUNK, Stamped, to_microseconds
 
 from .machine import processor_seconds, server
 
@@ -88,7 +88,7 @@ def crowd(
 
 def seen(id: str, moment: float) -> Stamped:
     """A sighting by a request, which is seen as it arrives."""
-    return id, microseconds(moment), microseconds(moment)
+    return id, to_microseconds(moment), to_microseconds(moment)
 
 
 def in_turn(person: int) -> float:

@@ -1,4 +1,4 @@
-"""However many look at the board, Redis is read once a second, and every reader is answered."""
+"""The board reads Redis once a second for all its readers, and every reader gets an answer."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ def settings(valkey: Server, prefix: str) -> Settings:
 
 @pytest.fixture
 def counted(valkey: Server) -> Iterator[Callable[[], int]]:
-    """How often the server was asked for the counts so far: each time, one of bots is in it."""
+    """Return how often the counts were read: each read contains a PFCOUNT for the bots."""
     with redis.Redis.from_url(valkey.url) as client:
         before = _pfcounts(client)
         yield lambda: _pfcounts(client) - before
@@ -52,7 +52,7 @@ def _pfcounts(client: "redis.Redis") -> int:
 
 @pytest.fixture
 def silent() -> Iterator[Settings]:
-    """The settings of a site whose Redis takes connections and says nothing."""
+    """The settings of a site whose Redis accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=200) as listener:
         port = listener.getsockname()[1]
         yield Settings.from_env({}, redis_url=f"redis://127.0.0.1:{port}")
@@ -114,7 +114,9 @@ def test_tasks_that_ask_at_once_wait_for_one_read(
     assert counted() == 1
 
 
-def test_every_loop_has_answers_of_its_own(settings: Settings, counted: Callable[[], int]) -> None:
+def test_every_event_loop_has_its_own_answers(
+    settings: Settings, counted: Callable[[], int]
+) -> None:
     share = async_reads(settings, Clock())
 
     async def ask() -> Any:
@@ -135,7 +137,9 @@ def test_trio_is_served_too(settings: Settings) -> None:
     assert trio.run(ask) == {"user": 0, "guest": 0, "bot": 0}
 
 
-def test_in_an_outage_all_wait_for_one_timeout_and_the_next_for_none(silent: Settings) -> None:
+def test_in_an_outage_concurrent_readers_share_one_timeout_and_later_readers_do_not_wait(
+    silent: Settings,
+) -> None:
     share, began = shared_reads(silent), time.monotonic()
     for slot in at_once(share, COUNTS):
         with pytest.raises(PresenceUnavailable):
@@ -202,7 +206,7 @@ def test_if_a_reader_is_cancelled_another_one_reads(backend: str) -> None:
 
 
 class Killed(BaseException):
-    """What a greenlet is ended with."""
+    """The exception that ends a greenlet."""
 
 
 def test_if_a_thread_is_killed_another_one_reads() -> None:
@@ -314,7 +318,7 @@ def test_two_sites_in_one_loop_share_no_names(valkey: Server, prefix: str) -> No
     assert [each["id"] for each in json.loads(answers["bob"])["online"]] == ["bob"]
 
 
-def test_a_loop_that_has_ended_is_not_kept(settings: Settings) -> None:
+def test_the_cache_of_a_closed_loop_is_dropped(settings: Settings) -> None:
     share = async_reads(settings, Clock())
 
     async def ask() -> "weakref.ref[Any]":
@@ -327,7 +331,7 @@ def test_a_loop_that_has_ended_is_not_kept(settings: Settings) -> None:
     assert loop() is None
 
 
-def test_what_failed_is_not_tried_again_for_a_second(silent: Settings) -> None:
+def test_a_failed_read_is_not_repeated_for_a_second(silent: Settings) -> None:
     clock = Clock()
     share = shared_reads(silent, clock)
     failed = share(COUNTS)
@@ -337,7 +341,7 @@ def test_what_failed_is_not_tried_again_for_a_second(silent: Settings) -> None:
     assert share(COUNTS) is not failed
 
 
-def test_ids_that_are_looked_for_take_no_more_room_than_there_is(settings: Settings) -> None:
+def test_cached_look_ups_of_ids_are_bounded(settings: Settings) -> None:
     share = shared_reads(settings, Clock())
     for id in range(MAX_SLOTS + 50):
         share(Read(reads.search, ("user", str(id), True)))

@@ -1,4 +1,4 @@
-"""The board's history: few points whatever is kept, every peak among them, and one read for all."""
+"""The history of the board: few points, every peak among them, and one read for all readers."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ def points(answer: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def ask(settings: Settings, hours: int, clock: Clock | None = None) -> dict[str, Any]:
-    """Return what a new process answers."""
+    """Return the answer of a new process."""
     app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=clock or Clock(NOON))
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://site") as client:
         answer = client.get(f"/presence/history?hours={hours}")
@@ -132,7 +132,7 @@ def test_a_day_stays_whole(valkey: Server, prefix: str) -> None:
     ]
 
 
-def test_what_is_no_longer_kept_or_still_to_come_is_not_shown(valkey: Server, prefix: str) -> None:
+def test_expired_and_future_minutes_are_not_shown(valkey: Server, prefix: str) -> None:
     site = settings(valkey.url, prefix, 1.5 / 24)
     samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
     write(site, samples)

@@ -1,4 +1,4 @@
-"""Nobody fills the house: the most members of a kind in Redis, the most guests of one address."""
+"""Caps: the maximum number of members of a kind, and of guests of an address."""
 
 import logging
 from collections import defaultdict
@@ -19,7 +19,7 @@ from presence_middleware.recorder.upkeep import CLEAN_EVERY
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Recorded, Store, keys, moment_of
 from presence_middleware.stores.minute_sets import MinuteSets
-from presence_middleware.stores.record import microseconds
+from presence_middleware.stores.record import to_microseconds
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
@@ -63,7 +63,7 @@ def online(site: Site, kind: str | None = None) -> set[str]:
 
 
 @BOUNDED
-def test_at_the_cap_the_known_refresh_and_the_new_are_refused_and_counted(
+def test_at_the_cap_known_ids_are_refreshed_and_new_ids_refused_and_counted(
     capped: Open, store: str
 ) -> None:
     site = capped(5)
@@ -81,7 +81,7 @@ def test_at_the_cap_the_known_refresh_and_the_new_are_refused_and_counted(
 
 
 @BOUNDED
-def test_the_known_are_refreshed_for_as_long_as_they_come(capped: Open) -> None:
+def test_known_ids_are_refreshed_while_the_kind_is_full(capped: Open) -> None:
     site = capped(3)
     site.saw("ann", "bob", "cid")
     for round in range(30):
@@ -116,7 +116,7 @@ def test_a_batch_of_many_commands_admits_exactly_what_fits(capped: Open) -> None
 
 
 @BOUNDED
-def test_what_is_written_again_takes_no_more_room(capped: Open) -> None:
+def test_an_id_that_is_written_twice_takes_room_once(capped: Open) -> None:
     site = capped(4)
     for _ in range(3):
         site.saw("ann", "bob")
@@ -127,7 +127,7 @@ def test_what_is_written_again_takes_no_more_room(capped: Open) -> None:
 
 
 @BOUNDED
-def test_whoever_left_takes_no_room(capped: Open) -> None:
+def test_an_id_that_left_takes_no_room(capped: Open) -> None:
     site = capped(2)
     site.saw("ann", "bob", ago=60)
     site.presence.leave("ann")
@@ -189,7 +189,7 @@ def test_room_of_minutes_that_are_over_is_used_again(capped: Open) -> None:
 
 
 @pytest.mark.parametrize("store", ["hyperloglog"])
-def test_a_hyperloglog_takes_everybody(capped: Open) -> None:
+def test_a_hyperloglog_has_no_cap(capped: Open) -> None:
     site = capped(1)
     site.saw(*(f"u{n}" for n in range(50)))
     assert site.presence.count() == pytest.approx(50, abs=1)
@@ -236,7 +236,7 @@ class Traced:
         self.store = store("traced", "user", SPAN, SPAN, cap)
 
     def saw(self, *seen: tuple[str, float]) -> Recorded:
-        moments = {id: microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
+        moments = {id: to_microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
         sightings = [(id, moment, moment) for id, moment in moments.items()]
         return self._driver.run(self.store.record(sightings))
 
@@ -267,7 +267,7 @@ def emptied(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("kept", [MinuteSets, SortedSet])
-def test_in_whatever_order_they_come_there_are_never_more_than_the_cap(
+def test_members_never_exceed_the_cap_in_any_order_of_sightings(
     emptied: "redis.Redis", kept: Callable[..., Store]
 ) -> None:
     @TRACED
@@ -296,7 +296,7 @@ def test_in_whatever_order_they_come_there_are_never_more_than_the_cap(
 
 
 @pytest.mark.parametrize("kept", [MinuteSets, SortedSet])
-def test_whoever_keeps_coming_stays_whatever_else_comes(
+def test_an_id_that_is_refreshed_stays_online_during_a_flood(
     emptied: "redis.Redis", kept: Callable[..., Store]
 ) -> None:
     @TRACED
@@ -336,7 +336,7 @@ class Door:
         self.guests = Guests(WINDOW, proxies, self.reported.append)
 
     def comes(self, said: str, address: str | None = ADDRESS, **headers: str) -> bool:
-        """Whether somebody who says so is let in."""
+        """Return whether a guest with these headers is recorded."""
         request = view(address, **headers)
         id = self.guests.id(request.address, said, id_of)
         assert id == f"id of {said}"
@@ -362,7 +362,7 @@ def _lengths(holder: object) -> Iterator[int]:
             yield from _lengths(held)
 
 
-def test_an_address_brings_so_many_guests_and_no_more_and_others_theirs() -> None:
+def test_each_address_has_its_own_quota_of_guests() -> None:
     door = Door()
     assert door.come("forged", 500) == guests.QUOTA
     assert door.refused == 500 - guests.QUOTA
@@ -371,7 +371,7 @@ def test_an_address_brings_so_many_guests_and_no_more_and_others_theirs() -> Non
     assert door.comes("one more", "2001:db8::1")
 
 
-def test_the_quota_is_of_the_window_and_is_given_back() -> None:
+def test_the_quota_is_restored_after_a_window() -> None:
     door = Door()
     assert door.come("first", 200) == guests.QUOTA
     door.clock.now += WINDOW - 1
@@ -381,7 +381,7 @@ def test_the_quota_is_of_the_window_and_is_given_back() -> None:
 
 
 class Trace:
-    """Who was let in, when: what the quota must be true of."""
+    """The guests that were recorded and when; the quota must hold for them."""
 
     def __init__(self) -> None:
         self.let_in: dict[str, list[tuple[float, str]]] = defaultdict(list)
@@ -404,7 +404,7 @@ phases = st.lists(
 
 @settings(deadline=None, max_examples=300)
 @given(phases)
-def test_in_no_window_has_an_address_more_guests_and_the_known_go_on(
+def test_no_window_contains_more_guests_of_an_address_than_the_quota(
     trace: list[tuple[int, int, tuple[int, int], str]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -423,8 +423,8 @@ def test_in_no_window_has_an_address_more_guests_and_the_known_go_on(
                     assert len(seen.online(address, now)) <= 4
 
 
-def test_the_known_of_a_busy_address_go_on_when_a_flood_comes_after_quiet_hours() -> None:
-    """Nobody new for long: then the flood must not pass for the first guests of all."""
+def test_known_guests_of_a_busy_address_still_count_during_a_flood() -> None:
+    """After quiet hours, a flood must not count as the first guests."""
     door = Door()
     assert door.come("known", 60) == 60
     for _ in range(20):
@@ -549,7 +549,7 @@ def test_a_host_of_ipv4_is_one_address_however_it_is_written(mapped: str) -> Non
     assert sum(door.comes(f"g{n}", mapped.format(n)) for n in range(200)) == 200
 
 
-def test_what_is_remembered_is_bounded_and_past_it_nobody_is_refused(
+def test_remembered_guests_are_bounded_and_beyond_the_bound_no_guest_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guests, "REMEMBERED", 200)
@@ -568,14 +568,14 @@ def test_what_is_remembered_is_bounded_and_past_it_nobody_is_refused(
 
 @pytest.mark.parametrize("peer", ["10.1.2.3", "127.0.0.1", "172.16.0.9", "192.168.1.1", "fd00::1"])
 @pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded"])
-def test_a_private_proxy_that_nobody_named_may_bring_everybody(peer: str, header: str) -> None:
+def test_an_unlisted_private_proxy_has_no_quota(peer: str, header: str) -> None:
     door = Door()
     said = {header: "for=203.0.113.9" if header == "forwarded" else "203.0.113.9"}
     assert door.come("guest", 500, peer, **said) == 500
     assert door.refused == 0
 
 
-def test_a_socket_without_an_address_may_bring_everybody() -> None:
+def test_a_socket_without_an_address_has_no_quota() -> None:
     assert Door().come("guest", 500, None) == 500
 
 
@@ -588,7 +588,7 @@ def test_a_socket_without_an_address_may_bring_everybody() -> None:
         ("10.1.2.3", {"x_forwarded_for": "10.1.2.3"}),  # a server has looked: it is the client
     ],
 )
-def test_whoever_is_no_proxy_or_only_says_so_has_a_quota(
+def test_a_client_that_pretends_to_be_a_proxy_has_a_quota(
     peer: str, headers: dict[str, str]
 ) -> None:
     assert Door().come("guest", 500, peer, **headers) == guests.QUOTA
@@ -601,8 +601,8 @@ def test_whoever_is_no_proxy_or_only_says_so_has_a_quota(
         *("169.254.1.1", "100.64.0.9", "fd00::1", "fe80::1%eth0", None),
     ],
 )
-def test_a_proxy_on_the_inside_that_sends_no_header_may_bring_everybody(peer: str | None) -> None:
-    """Nobody can tell its clients apart, so a quota would leave 100 of all of them."""
+def test_a_private_proxy_without_a_forwarding_header_has_no_quota(peer: str | None) -> None:
+    """Its clients look alike, so a quota would record 100 of all of them."""
     door = Door()
     assert door.come("guest", 100, peer) == 100
     assert door.reported == []
@@ -610,7 +610,7 @@ def test_a_proxy_on_the_inside_that_sends_no_header_may_bring_everybody(peer: st
     assert set(door.reported) == {guests.Crowd.SILENT_PROXY}
 
 
-def test_a_proxy_that_is_named_and_sends_no_header_may_bring_everybody() -> None:
+def test_a_trusted_proxy_without_a_forwarding_header_has_no_quota() -> None:
     for proxies in (Proxies(hops=1), parse_proxies("10.0.0.0/8, unix")):
         door = Door(proxies)
         for peer in ("10.1.2.3", None):
@@ -632,7 +632,7 @@ def test_a_full_quota_is_reported_with_how_wide_it_is() -> None:
 
 @pytest.fixture
 def recorder(settings: Any) -> Recorder:
-    """One with the chain of the default."""
+    """A recorder with the settings of the site, without its thread."""
     recorder = Recorder(settings)
     recorder.background = False  # the thread sleeps: what waits is written when the test says so
     return recorder
@@ -678,7 +678,7 @@ def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
 def test_users_are_not_held_to_the_quota_of_their_address(
     recorder: Recorder, presence: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An office: nobody is unrecorded, so none is counted as such, and the log says nothing."""
+    """An office: all users are recorded, so no refused guest is counted or logged."""
     for n in range(250):
         found = asks(recorder, f"browser {n}", REMOTE_USER=f"user{n}")
         assert found == ("user", f"user{n}")
@@ -743,8 +743,8 @@ def test_an_address_cut_short_is_still_that_of_a_private_proxy(valkey: Server, p
     recorder.close()
 
 
-def test_two_sources_that_say_the_same_do_not_share_an_id(valkey: Server, prefix: str) -> None:
-    """Or what one cookie says raw, and another in confidence, would be kept as it is."""
+def test_equal_values_of_two_sources_are_different_ids(valkey: Server, prefix: str) -> None:
+    """Otherwise the value of a cookie that must be hashed could be stored as it is."""
     identity = "member=cookie:name:raw, guest=cookie:sid"
     given = {"identity": identity, "secret": "0123456789abcdef", "flush_interval": "3m"}
     recorder = Recorder(timed_site.settings(valkey.url, prefix, **given))

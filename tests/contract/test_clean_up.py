@@ -1,4 +1,4 @@
-"""Cleaning up removes all that is stale, a bounded number at a time, and nobody else, ever."""
+"""Clean-up removes all stale ids, a bounded number at a time, and no current id."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder, upkeep
 from presence_middleware.stores import Batch, Plan, sorted_set
-from presence_middleware.stores.future import clamp_future_scores
 from presence_middleware.stores.sorted_set import PAGE, SortedSet
+from presence_middleware.stores.store import clamp_future_scores
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import NOON, Clock, Site, opened, settings
 
@@ -23,7 +23,7 @@ STEPS = sorted(set(permutations("AABBrs")))
 
 @pytest.fixture
 def site(valkey: Server, prefix: str) -> Iterator[Site]:
-    """One whose guests are kept for the window, so that the stale ones are soon there."""
+    """A site that stores guests for the window only, so that stale ids appear soon."""
     with opened(settings(valkey.url, prefix, window=KEEP)) as site:
         yield site
 
@@ -32,11 +32,11 @@ class ByRank(SortedSet):
     """The tempting way: counts the stale, and removes as many from the low end. It is wrong."""
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
-        yield from clamp_future_scores((self._seen,), now)
-        (stale,) = yield Batch((("ZCOUNT", self._seen, "-inf", now - self.keep),))
+        yield from clamp_future_scores((self._seen_key,), now)
+        (stale,) = yield Batch((("ZCOUNT", self._seen_key, "-inf", now - self.keep_seconds),))
         if stale:
             last = min(stale, sorted_set.PAGE) - 1
-            yield Batch((("ZREMRANGEBYRANK", self._seen, 0, last),))
+            yield Batch((("ZREMRANGEBYRANK", self._seen_key, 0, last),))
         return bool(stale)
 
 
@@ -91,14 +91,16 @@ def _harmful(site: Site, store: type[SortedSet], stale: int) -> list[str]:
 
 
 @pytest.mark.parametrize("stale", [0, 1, 3, 4, 5, 8])
-def test_two_workers_at_once_lose_nobody_in_any_order_of_their_batches(
+def test_two_workers_that_clean_up_at_once_remove_no_current_id(
     site: Site, stale: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_set, "PAGE", 4)
     assert _harmful(site, SortedSet, stale) == []
 
 
-def test_removal_by_rank_would_lose_the_living(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_by_rank_would_remove_current_ids(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above can fail: it does for this."""
     monkeypatch.setattr(sorted_set, "PAGE", 4)
     assert "AABBrs" not in _harmful(site, ByRank, 3), "one after the other it would go well"
@@ -106,7 +108,7 @@ def test_removal_by_rank_would_lose_the_living(site: Site, monkeypatch: pytest.M
 
 
 def _rounds(site: Site, plan: Callable[[], Plan[bool]]) -> list[int]:
-    """How many each round removed, until one says that there is no more."""
+    """Return how many members each round removed, until a round reports that it was the last."""
     removed, more = [], True
     while more:
         replies: list[object] | None = None
@@ -161,8 +163,8 @@ def test_two_recorders_clean_up_while_the_stale_come_back(valkey: Server, prefix
         recorder.close()
 
 
-def test_what_lies_ahead_is_of_now_a_thousand_at_a_time(site: Site) -> None:
-    """As when the server's clock was set back: nobody drops out, nobody stays for an hour more."""
+def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> None:
+    """After the server's clock was set back, no id is lost, and none stays an hour longer."""
     names = [f"{site.settings.prefix}:user:{name}" for name in ("seen", "left")]
     crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
     site.redis.zadd(names[0], crowd | {"soon": NOON + 100, "now": NOON})

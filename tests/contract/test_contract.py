@@ -1,4 +1,4 @@
-"""What every store answers, asked plainly and with `await`, of every server: one set of tests."""
+"""The reads of every store, with and without `await`, on every server."""
 
 from datetime import timedelta
 
@@ -33,7 +33,7 @@ def test_counts_are_of_every_kind_of_the_site(people: Presence) -> None:
     assert people.counts(window=120) == {"user": 1, "guest": 1}
 
 
-def test_nobody_is_online_where_nobody_came(site: Site) -> None:
+def test_without_sightings_nobody_is_online(site: Site) -> None:
     assert site.presence.counts() == {"user": 0, "guest": 0}
 
 
@@ -58,12 +58,12 @@ def test_a_window_that_is_no_duration_is_refused(site: Site, window: object) -> 
     assert not isinstance(refusal.value, UnsupportedQuery)
 
 
-def test_a_window_longer_than_the_kind_is_kept_is_refused(site: Site, store: str) -> None:
+def test_a_window_longer_than_the_retention_is_refused(site: Site, store: str) -> None:
     keep = WINDOW + 30 * DAY if store == "sorted-set" else WINDOW
     site.presence.count(window=keep)
     with pytest.raises(UnsupportedQuery, match="PRESENCE_WINDOW and PRESENCE_RETENTION"):
         site.presence.count(window=keep + 1)
-    with pytest.raises(UnsupportedQuery, match="kind 'guest' is kept for 10m"):
+    with pytest.raises(UnsupportedQuery, match="kind 'guest' is stored for 10m"):
         site.presence.count("guest", window=WINDOW + 1)
 
 
@@ -88,7 +88,7 @@ def test_an_unknown_kind_is_refused(site: Site, method: str, arguments: tuple[ob
         *[("is_online", ("ann",)), ("last_seen", ("ann",)), ("leave", ("ann",))],
     ],
 )
-def test_what_a_hyperloglog_cannot_answer_names_the_stores_that_can(
+def test_the_error_of_a_hyperloglog_names_the_stores_that_can_answer(
     people: Presence, method: str, arguments: tuple[object]
 ) -> None:
     with pytest.raises(UnsupportedQuery, match=r"kind 'user' .*sorted-set.* minute-sets.*_STORE"):
@@ -96,9 +96,7 @@ def test_what_a_hyperloglog_cannot_answer_names_the_stores_that_can(
 
 
 @WITH_IDS
-def test_online_lists_the_newest_first_with_times_where_they_are_kept(
-    people: Presence, store: str
-) -> None:
+def test_online_lists_the_newest_first_with_their_times(people: Presence, store: str) -> None:
     ages = {"ann": 0, "bob": 300}
     exact = store == "sorted-set"
     expected = [Sighting(id, moment_of(NOON - ago) if exact else None) for id, ago in ages.items()]
@@ -136,7 +134,7 @@ def test_is_online_within_the_window_only(people: Presence) -> None:
 
 
 @WITH_IDS
-def test_online_among_keeps_the_order_and_names_each_once(people: Presence) -> None:
+def test_online_among_returns_each_id_once_in_the_given_order(people: Presence) -> None:
     assert people.online_among(["bob", "cid", "ann", "nobody", "bob"]) == ["bob", "ann"]
     assert people.online_among(iter(["ann", "bob"]), window="2m") == ["ann"]
     assert people.online_among([]) == []
@@ -159,7 +157,7 @@ def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
 
 
 @pytest.mark.parametrize("store", ["sorted-set"])
-def test_last_seen_answers_for_the_offline_until_retention_is_over(
+def test_last_seen_of_offline_ids_is_known_until_the_retention_ends(
     site: Site, people: Presence
 ) -> None:
     assert people.last_seen("cid") == moment_of(NOON - 720)

@@ -1,4 +1,4 @@
-"""What every store takes: touch, leave, forget, ids of all sorts; and what stays in the server."""
+"""The writes of every store: touch, leave, forget, ids of all sorts, and the keys they leave."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ REAL = pytest.mark.parametrize("backend", [*URLS, "cluster", "cluster/6"], indir
 OF_ONE_SERVER = pytest.mark.parametrize("backend_url", URLS, indirect=True)
 
 
-def test_touch_puts_one_online_now(site: Site) -> None:
+def test_touch_brings_an_id_online(site: Site) -> None:
     site.presence.touch("ann")
     site.presence.touch("ann")
     site.presence.touch("g1", "guest")
@@ -26,7 +26,7 @@ def test_touch_puts_one_online_now(site: Site) -> None:
 
 
 @WITH_IDS
-def test_an_older_sighting_that_comes_late_takes_nobody_back(site: Site, store: str) -> None:
+def test_a_late_older_sighting_does_not_lower_the_last_seen_time(site: Site, store: str) -> None:
     site.saw("ann")
     site.saw("ann", ago=100)
     assert site.presence.last_seen("ann") == moment_of(NOON - (30 if store == "minute-sets" else 0))
@@ -34,7 +34,7 @@ def test_an_older_sighting_that_comes_late_takes_nobody_back(site: Site, store: 
 
 
 @WITH_IDS
-def test_leave_takes_one_offline_at_once_and_last_seen_still_answers(
+def test_after_leave_an_id_is_offline_and_still_has_its_last_seen_time(
     site: Site, store: str
 ) -> None:
     site.saw("ann", "bob", ago=90)
@@ -48,7 +48,7 @@ def test_leave_takes_one_offline_at_once_and_last_seen_still_answers(
 
 
 @WITH_IDS
-def test_leave_refuses_older_sightings_that_another_worker_still_held(site: Site) -> None:
+def test_after_leave_older_sightings_of_other_workers_are_refused(site: Site) -> None:
     site.presence.leave("ann")
     site.saw("ann", ago=100)
     site.saw("ann", ago=0.000001)
@@ -59,7 +59,7 @@ def test_leave_refuses_older_sightings_that_another_worker_still_held(site: Site
 
 
 @WITH_IDS
-def test_who_comes_again_after_leaving_is_online(site: Site) -> None:
+def test_a_user_who_returns_after_leaving_is_online(site: Site) -> None:
     site.saw("ann")
     site.presence.leave("ann")
     site.clock.now += 0.000001
@@ -91,7 +91,7 @@ def test_touch_in_the_instant_of_leaving_is_online_again(site: Site) -> None:
 
 @WITH_IDS
 @pytest.mark.parametrize("method", ["leave", "forget"])
-def test_a_connection_from_before_brings_nobody_back(site: Site, method: str) -> None:
+def test_a_connection_from_before_the_logout_does_not_count(site: Site, method: str) -> None:
     site.saw("ann", "bob")
     site.clock.now += 10
     getattr(site.presence, method)("ann")
@@ -274,7 +274,7 @@ def _client(mode: str, url: str, options: dict[str, Any]) -> Any:
 @WITH_IDS
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("protocol", "decoded"), [(2, True), (3, False), (3, True)])
-def test_a_client_of_the_sites_own_is_as_good(
+def test_a_client_that_was_passed_works_like_the_built_in_client(
     backend_url: str, prefix: str, *, store: str, mode: str, protocol: int, decoded: bool
 ) -> None:
     options = {"protocol": protocol, "decode_responses": decoded}
@@ -297,7 +297,7 @@ def test_a_url_may_choose_the_protocol(
 
 
 def _ask_everything(site: Site) -> None:
-    """One walk through all that can be asked, for clients that answer in other forms."""
+    """Call every method once, for clients whose replies have other forms."""
     site.saw("jürgen", ago=100)
     site.saw("bob", "zoe")
     site.saw("g1", kind="guest")

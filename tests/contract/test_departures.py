@@ -1,4 +1,4 @@
-"""Logouts: in an outage, just before coming in again, of people long gone, on older data."""
+"""Logouts: during an outage, right before a return, of unknown ids, and on older data."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ def test_leaving_moves_no_last_seen_time(site: Site) -> None:
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_nobody_leaves_and_nobody_is_touched(site: Site) -> None:
+def test_none_as_id_is_ignored(site: Site) -> None:
     site.saw("ann")
     site.presence.leave(None)
     site.presence.touch(None)
@@ -62,7 +62,7 @@ def test_an_id_in_bytes_is_text(site: Site) -> None:
 
 
 @pytest.mark.parametrize("through", ["the middleware", "a reader of the same process"])
-def test_who_comes_in_again_right_after_leaving_is_online(
+def test_a_user_who_returns_right_after_leaving_is_online(
     valkey: Server, prefix: str, through: str
 ) -> None:
     given = Settings.from_env(
@@ -156,7 +156,7 @@ def vars_of(given: Settings) -> dict[str, Any]:
     return {name: getattr(given, name) for name in Settings.__dataclass_fields__}
 
 
-def test_a_server_that_comes_back_with_older_data_is_told_what_happened_since(
+def test_departures_are_repeated_to_a_server_that_returns_with_older_data(
     own: Server, prefix: str, store: str
 ) -> None:
     """As after a kill with a snapshot of before, or a failover to a replica that lagged."""
@@ -198,9 +198,7 @@ def test_a_server_that_comes_back_with_older_data_is_told_what_happened_since(
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_departures_of_ids_that_never_came_take_bounded_room(
-    valkey: Server, prefix: str, store: str
-) -> None:
+def test_departures_of_unknown_ids_are_bounded(valkey: Server, prefix: str, store: str) -> None:
     given = settings(valkey.url, prefix, store=store, max_members=20)
     presence = Presence(given, clock=Clock())
     for number in range(100):
@@ -211,16 +209,14 @@ def test_departures_of_ids_that_never_came_take_bounded_room(
             assert 0 < client.zcard(f"{prefix}:user:{key}") <= 20
 
 
-def test_departures_are_kept_for_the_window_alone(valkey: Server, prefix: str) -> None:
+def test_departures_live_for_the_window(valkey: Server, prefix: str) -> None:
     presence = Presence(settings(valkey.url, prefix))
     presence.leave("ann")
     with redis.Redis.from_url(valkey.url) as client:
         assert WINDOW < client.ttl(f"{prefix}:user:left") <= WINDOW + 121
 
 
-def test_the_long_gone_make_room_and_only_people_online_refuse_the_new(
-    valkey: Server, prefix: str
-) -> None:
+def test_offline_ids_make_room_for_new_ids(valkey: Server, prefix: str) -> None:
     given = settings(valkey.url, prefix, max_members=5)
     clock = Clock()
     recorder = Recorder(given, clock=clock, background=False)

@@ -1,4 +1,4 @@
-"""The same connections to an app bare and wrapped: all that happens is the same, in that order."""
+"""The same connections to a bare and a wrapped app cause the same events in the same order."""
 
 import asyncio
 import io
@@ -39,7 +39,7 @@ def body(content: bytes = b"", *, more: bool = False) -> Message:
 
 @dataclass(frozen=True)
 class Case:
-    """A connection: the app, and what the server has for it and does."""
+    """A connection: the app, and the features and actions of the server."""
 
     app: ASGIApplication
     messages: tuple[Message, ...] = (ASKED,)
@@ -115,7 +115,7 @@ def told(error: BaseException | None) -> Any:
 
 
 def sending(*messages: Message) -> ASGIApplication:
-    """An app that sends these; those of an extension only if the server has it."""
+    """An app that sends these messages; messages of an extension only if the server has it."""
 
     async def app(scope: Scope, receive: Any, send: Any) -> None:
         for message in messages:

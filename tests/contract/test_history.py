@@ -1,4 +1,4 @@
-"""The number online for each minute, and the most there ever were: one process of all samples."""
+"""The number online for each minute, and the peak: one process of the site takes the samples."""
 
 import threading
 from typing import Any
@@ -29,7 +29,7 @@ class Minutes:
         self.sampler = Sampler(site._recorder.backend, site._recorder.backend.driver)
 
     def go_on(self, *names: str, minutes: int = 1) -> None:
-        """Somebody comes in each of the next minutes, or nobody."""
+        """Let an id be seen in each of the next minutes, or none."""
         for _ in range(minutes):
             self.site.clock.now += 60
             self.site.saw(*names)
@@ -86,7 +86,7 @@ def test_hours_are_above_zero(site: Site, hours: float) -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory"], indirect=True)
-def test_more_hours_than_are_kept_are_no_more_work(site: Site) -> None:
+def test_hours_beyond_the_retention_cost_no_more_reads(site: Site) -> None:
     assert site.presence.history(hours=1e12) == []
 
 
@@ -119,7 +119,7 @@ def test_a_minute_in_which_redis_is_away_is_a_gap(prefix: str) -> None:
     sampler(given, clock).sample()
 
 
-def test_what_is_older_than_the_site_keeps_goes_by_itself(valkey: Server, prefix: str) -> None:
+def test_samples_older_than_the_retention_expire(valkey: Server, prefix: str) -> None:
     given, clock = settings(valkey.url, prefix, history="1h"), Clock()
     sampler(given, clock).sample()
     left = sync_client(given.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")

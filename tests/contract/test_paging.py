@@ -1,4 +1,4 @@
-"""Pages lose and repeat nobody, however many were last seen in the same instant."""
+"""Pages neither lose nor repeat ids, even if many were last seen in the same instant."""
 
 import random
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def crowd(site: Site) -> list[str]:
 
 
 @pytest.mark.parametrize("limit", [37, 999, 1000, 1001, 1220, 2500, 2501])
-def test_a_crowd_of_equal_times_comes_once_each(site: Site, crowd: list[str], limit: int) -> None:
+def test_pages_list_ids_of_equal_times_once_each(site: Site, crowd: list[str], limit: int) -> None:
     found = _paged(site.presence, limit)
     assert sorted(who.id for who in found) == crowd
     assert found == site.presence.online(limit=None)
@@ -50,7 +50,7 @@ def test_a_crowd_of_equal_times_comes_once_each(site: Site, crowd: list[str], li
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_sightings_come_once_each_in_pages_of_any_size(
+def test_pages_of_any_size_list_every_sighting_once(
     site: Site, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
@@ -73,9 +73,7 @@ def test_any_sightings_come_once_each_in_pages_of_any_size(
 
 
 @pytest.mark.parametrize("change", ["leaves", "is seen again"])
-def test_who_goes_or_comes_between_two_pages_costs_nobody_else_his_place(
-    site: Site, change: str
-) -> None:
+def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> None:
     ids = [f"id{number:02}" for number in range(30)]
     site.saw(*ids, ago=5)
     found: list[str] = []
@@ -91,7 +89,7 @@ def test_who_goes_or_comes_between_two_pages_costs_nobody_else_his_place(
     assert sorted(found) == ids
 
 
-def test_times_that_another_program_wrote_do_not_keep_a_reader_for_ever(
+def test_times_written_by_another_program_do_not_block_a_reader(
     valkey: Server, prefix: str
 ) -> None:
     with opened(settings(valkey.url, prefix)) as site:

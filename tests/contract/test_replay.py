@@ -1,4 +1,4 @@
-"""Real and made-up traffic through a wrapped app: at every checkpoint the stores tell the truth."""
+"""Real and made-up traffic through a wrapped app: the stores match a brute-force count."""
 
 import random
 import re

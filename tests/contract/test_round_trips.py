@@ -1,4 +1,4 @@
-"""How often a process asks Redis: one round trip for a read, with what must be written first."""
+"""Round trips: a read and the writes before it take one."""
 
 import asyncio
 from collections.abc import Iterator

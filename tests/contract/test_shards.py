@@ -1,4 +1,4 @@
-"""How many shards there are is one number for all processes; one server is one snapshot."""
+"""All processes use the same number of shards; a read of one server is one snapshot."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan
-from presence_middleware.stores.layout import TRUSTED
+from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from presence_middleware.stores.plan import merge_plans
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server
@@ -52,7 +52,7 @@ def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
         site.saw("ann")
         redis = sync_client(site.settings.redis_url)
         redis.set(f"{prefix}:meta", 8, ex=600)
-        site.clock.now += TRUSTED + 1
+        site.clock.now += LAYOUT_TRUSTED_SECONDS + 1
         with pytest.raises(AssertionError, match="spread over 8"):
             site.saw("bob")
         assert redis.zscore(f"{prefix}:user:seen", "bob") is None
@@ -66,7 +66,7 @@ def test_a_reader_writes_nothing(valkey: Server, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(("shards", "atomic"), [(True, True), (False, False)])
-def test_what_is_asked_together_is_one_batch_while_all_go_on(shards: bool, atomic: bool) -> None:
+def test_merged_plans_share_batches_until_each_ends(shards: bool, atomic: bool) -> None:
     def asks(name: str, rounds: int) -> Plan[str]:
         heard = []
         for number in range(rounds):
@@ -88,7 +88,7 @@ def test_what_is_asked_together_is_one_batch_while_all_go_on(shards: bool, atomi
     assert {batch.atomic for batch in batches} == {atomic}
 
 
-def test_a_share_of_the_members_is_each_shards(prefix: str, valkey: Server) -> None:
+def test_each_shard_gets_its_share_of_the_maximum(prefix: str, valkey: Server) -> None:
     with opened(settings(valkey.url, prefix, shards=4, max_members=400)) as site:
         site.saw(*(f"user{number}" for number in range(2000)))
         sizes = [len(held) for key, held in site.held().items() if key.endswith(":seen")]

@@ -1,4 +1,4 @@
-"""A visit in a handler's hands: who it is, who it is said to be, and what is recorded."""
+"""The visit of a request in a handler: its identity, `identify`, and the recorded id."""
 
 import asyncio
 import subprocess
@@ -42,7 +42,7 @@ def visit_in(state: State) -> Visit:
 
 
 @pytest.mark.parametrize(("said", "id"), [("ann", "ann"), (42, "42"), (" ann ", "ann"), (0, "0")])
-def test_what_an_inner_layer_says_wins(said: str | int, id: str, settings: Settings) -> None:
+def test_the_identity_of_an_inner_layer_wins(said: str | int, id: str, settings: Settings) -> None:
     def layer(state: State) -> None:
         visit_in(state).identify(said)
 
@@ -53,7 +53,9 @@ def test_what_an_inner_layer_says_wins(said: str | int, id: str, settings: Setti
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  "])
-def test_saying_nothing_takes_back_what_was_said(nothing: str | None, settings: Settings) -> None:
+def test_identifying_nobody_withdraws_an_earlier_identity(
+    nothing: str | None, settings: Settings
+) -> None:
     def layer(state: State) -> None:
         visit_in(state).identify("ann")
         visit_in(state).identify(nothing)
@@ -61,7 +63,7 @@ def test_saying_nothing_takes_back_what_was_said(nothing: str | None, settings: 
     assert ids(settings, Request(user="bob"), layer) == "bob"
 
 
-def test_a_kind_can_be_said_and_must_be_one_of_the_chain(settings: Settings) -> None:
+def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
     def layer(state: State) -> None:
         visit_in(state).identify("ann", kind="guest")
         with pytest.raises(QueryError, match=r"no kind .robot. here: .* user, guest"):
@@ -79,7 +81,7 @@ def test_a_kind_can_be_said_and_must_be_one_of_the_chain(settings: Settings) -> 
         ("guest=ip:raw, user=session:id", "guest"),
     ],
 )
-def test_who_is_identified_is_of_the_kind_of_auth_else_of_the_first(
+def test_the_default_kind_is_that_of_auth_or_else_the_first(
     identity: str, kind: str, prefix: str
 ) -> None:
     settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)

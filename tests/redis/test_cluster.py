@@ -1,4 +1,4 @@
-"""A real Cluster: who has which keys, and what goes on while nodes are away or keys move."""
+"""A real Cluster: the owners of keys, and recording while nodes are away or keys move."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ class Site:
             WsgiVisit(self.recorder, {"HTTP_X_USER": name}).end()
 
     def home_of(self, name: str) -> Node:
-        """The node on which one's shard was in the beginning."""
+        """The node that had the shard of an id at the start."""
         return self.cluster.owner_of(self._shards.shard_for(name).name)
 
     def is_online(self, name: str) -> bool:
@@ -81,7 +81,7 @@ def go_on(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("away", "back"), [(Node.stop, Node.start), (stop, go_on)])
-def test_with_one_primary_away_the_others_record_and_answer_and_nobody_is_missing_after(
+def test_without_one_primary_the_others_still_work_and_nobody_is_missing_afterwards(
     own: Site, away: Callable[[Node], None], back: Callable[[Node], None]
 ) -> None:
     own.comes(*PEOPLE)
@@ -154,7 +154,7 @@ def test_the_nodes_have_their_share_of_the_shards(cluster: Cluster, settings: Se
 @pytest.mark.parametrize("shards", [2, 16, 64, 1024])
 @pytest.mark.parametrize("nodes", [3, 5, 6, 12])
 def test_shards_fall_evenly_on_any_number_of_nodes(shards: int, nodes: int) -> None:
-    prefixes = keys.spread("presence", shards, is_cluster=True)
+    prefixes = keys.shard_prefixes("presence", shards, is_cluster=True)
     each = [0] * nodes
     for prefix in prefixes:
         each[keys.slot_of(f"{prefix}:user:seen") * nodes // keys.SLOTS] += 1
@@ -190,7 +190,9 @@ def count_of(cluster: Cluster, command: str) -> int:
     return sum(stats.get(f"cmdstat_{command}", {}).get("calls", 0) for stats in found)
 
 
-def test_a_client_of_the_sites_own_is_as_good(cluster: Cluster, settings: Settings) -> None:
+def test_a_cluster_client_that_was_passed_works_like_the_built_in_client(
+    cluster: Cluster, settings: Settings
+) -> None:
     client = redis.RedisCluster("127.0.0.1", cluster.primaries[0].port)
     recorder, presence = Recorder(settings, client=client), Presence(settings, client=client)
     WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
@@ -225,7 +227,7 @@ def test_the_doctor_looks_at_each_node_and_at_the_balance(own: Site) -> None:
     assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
 
 
-def test_an_address_where_no_cluster_is_costs_no_more_than_another(prefix: str) -> None:
+def test_an_address_without_a_cluster_costs_no_longer_timeout(prefix: str) -> None:
     url = "redis+cluster://ann:secret@127.0.0.1:1,127.0.0.1:2"
     settings = Settings.from_env({}, redis_url=url, prefix=prefix)
     began = time.monotonic()
@@ -243,6 +245,6 @@ def test_an_address_where_no_cluster_is_costs_no_more_than_another(prefix: str) 
         "rediss+cluster://a@b@c",
     ],
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match=r"redis\+cluster://"):
         Settings.from_env({}, redis_url=url)

@@ -1,4 +1,4 @@
-"""The embedded server, real: who starts it, who keeps it, and that nothing stays behind."""
+"""The real embedded server: its start, its users, and that nothing stays behind."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from presence_middleware.connections import embedded, launcher, places, supervisor
+from presence_middleware.connections import embedded, launcher, supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 
 pytestmark = [
@@ -50,7 +50,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 10) ->
 
 
 def living(directory: Path) -> list[tuple[str, int]]:
-    """What the living processes are that have the directory as theirs, and their ids."""
+    """Return the names and ids of the live processes that use the directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -125,7 +125,7 @@ def connect(directory: Path) -> Iterator[Redis]:
 
 
 class User:
-    """Another process that runs `script`; see `PRELUDE` for what it can say."""
+    """Another process that runs `script`; see `PRELUDE` for its commands."""
 
     def __init__(self, directory: Path, script: str, **environment: str) -> None:
         self.process = subprocess.Popen(
@@ -405,7 +405,7 @@ def test_killed_users_leave_nothing_but_the_data(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-def test_who_comes_while_it_is_stopped_gets_the_next(
+def test_a_user_that_arrives_during_a_stop_gets_the_next_server(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connect(directory) as client:
@@ -737,7 +737,7 @@ def test_a_manual_snapshot_that_is_older_is_not_loaded(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-def test_a_full_disk_does_not_stop_what_is_kept_in_memory(directory: Path) -> None:
+def test_a_full_disk_does_not_stop_writes_to_memory(directory: Path) -> None:
     """`/dev/full` refuses every write, as a full disk does."""
     with connect(directory) as client:
         wait_for(lambda: keeps_a_journal(client), "the append-only file")
@@ -838,7 +838,7 @@ def test_a_supervisor_asked_to_end_saves(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
-def test_a_deleted_directory_is_started_anew(directory: Path) -> None:
+def test_after_its_directory_was_deleted_a_new_server_starts(directory: Path) -> None:
     embedded.serve(directory)
     before = processes(directory)
     shutil.rmtree(directory)
@@ -877,34 +877,36 @@ def test_only_this_user_can_get_at_it(directory: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_no_secrets_are_handed_on(directory: Path) -> None:
+def test_the_server_inherits_no_secrets(directory: Path) -> None:
     with User(directory, SERVE_AND_WAIT, PRESENCE_SECRET="hush") as user:
         user.line()
         for process in processes(directory).values():
             assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
 
 
-def test_a_place_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_others_can_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writable = tmp_path / "writable"
     writable.mkdir()
     writable.chmod(0o770)
-    with pytest.raises(PresenceUnavailable, match="nobody else can write"):
+    with pytest.raises(PresenceUnavailable, match="no other user can write"):
         embedded.serve(writable)
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     with pytest.raises(PresenceUnavailable):
-        places.check_private(link)
-    places.check_private(tmp_path)
+        embedded.check_private(link)
+    embedded.check_private(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(PresenceUnavailable):
-        places.check_private(tmp_path)
+        embedded.check_private(tmp_path)
 
 
 def test_a_long_path_is_reached_by_a_short_one(tmp_path: Path) -> None:
     directory = tmp_path / ("long" * 30) / "state"
     path = embedded.serve(directory)
     try:
-        assert len(os.fsencode(path)) <= places.SOCKET_PATH_BYTES
+        assert len(os.fsencode(path)) <= embedded.SOCKET_PATH_BYTES
         assert path.parent.parent.stat().st_mode & 0o777 == 0o700
         assert path.resolve() == directory / "server.sock"
         path.parent.unlink()  # a cleaner of old files

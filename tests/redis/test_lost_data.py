@@ -1,4 +1,4 @@
-"""A server that comes back without its data is given again what was written in the window."""
+"""After a server lost its data, the sightings of the window are written again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def own(tmp_path: Path) -> Iterator[Server]:
 
 
 class Worker:
-    """One of the processes of a site, and a reader elsewhere."""
+    """A process of a site, and a reader elsewhere."""
 
     def __init__(self, url: str, prefix: str, **given: object) -> None:
         site = settings(url, prefix, flush_interval="0.05s", **given)
@@ -46,7 +46,7 @@ class Worker:
         return self.presence.count() == len(names)
 
 
-def test_after_a_restart_without_data_everybody_is_there_as_of_when_they_came(
+def test_after_a_restart_without_data_all_sightings_are_written_again_with_their_times(
     own: Server, prefix: str, store: str
 ) -> None:
     workers = [Worker(own.url, prefix, store=store) for _ in range(2)]
@@ -71,7 +71,7 @@ def test_after_a_restart_without_data_everybody_is_there_as_of_when_they_came(
         worker.recorder.close()
 
 
-def test_nothing_is_written_again_that_is_not_lost_or_is_over(own: Server, prefix: str) -> None:
+def test_only_lost_sightings_of_the_window_are_written_again(own: Server, prefix: str) -> None:
     worker = Worker(own.url, prefix)
     worker.saw("early")
     worker.look()
@@ -88,7 +88,7 @@ def test_nothing_is_written_again_that_is_not_lost_or_is_over(own: Server, prefi
     worker.recorder.close()
 
 
-def test_who_left_is_not_written_again(own: Server, prefix: str) -> None:
+def test_departed_ids_are_not_written_again(own: Server, prefix: str) -> None:
     worker = Worker(own.url, prefix)
     worker.saw("ann", "bob")
     worker.look()
@@ -104,7 +104,7 @@ def test_who_left_is_not_written_again(own: Server, prefix: str) -> None:
     worker.recorder.close()
 
 
-def test_no_more_is_held_than_the_site_says(own: Server, prefix: str) -> None:
+def test_remembered_sightings_never_exceed_the_configured_limit(own: Server, prefix: str) -> None:
     worker = Worker(own.url, prefix, max_pending=10)
     worker.saw(*(f"user{n}" for n in range(8)))
     worker.saw(*(f"more{n}" for n in range(8)))
@@ -124,7 +124,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_a_node_of_a_cluster_is_given_its_shards_again(cluster: Cluster, prefix: str) -> None:
+def test_a_cluster_node_that_lost_its_data_gets_its_shards_again(
+    cluster: Cluster, prefix: str
+) -> None:
     worker = Worker(cluster.url, prefix, shards=6)
     names = [f"user{n}" for n in range(60)]
     worker.saw(*names)

@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections import slots
+from presence_middleware.connections import limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
 from tests.redis.test_sentinel import Sentinels, sentinels  # noqa: F401 - a fixture
@@ -36,7 +36,7 @@ def settings_of(url: str, prefix: str) -> Settings:
 
 
 def ask_at_once(presence: Presence, readers: int = READERS) -> list[object]:
-    """What each thread is answered, all of which begin together."""
+    """Return the answer or error of each thread; all threads start together."""
     together = threading.Barrier(readers)
 
     def ask(_: int) -> object:
@@ -76,7 +76,7 @@ def test_hundreds_of_readers_at_once_are_all_answered(url: str, prefix: str, mod
 
 
 @pytest.mark.parametrize("mode", ["threads", "tasks"])
-def test_the_url_says_how_many_connections_readers_have(
+def test_max_connections_in_the_url_limits_the_readers(
     mode: str, tmp_path: Path, valkey: Server, prefix: str
 ) -> None:
     server = Server(valkey.binary, tmp_path)
@@ -104,17 +104,17 @@ def test_hundreds_of_greenlets_at_once_are_all_answered(valkey: Server, prefix: 
 
 
 @contextmanager
-def all_taken(presence: Presence) -> Iterator[slots.Slots]:
+def all_taken(presence: Presence) -> Iterator[None]:
     """All slots of the client of this process are in use."""
     driver = presence.backend.driver
-    taken = slots.slots_of(driver._connect(), driver._readers)
+    taken = driver.slot(driver.connect())
     with ExitStack() as stack:
-        for _ in range(taken._most):
+        for _ in range(limits.CONNECTIONS):
             stack.enter_context(taken)
-        yield taken
+        yield
 
 
-def test_readers_that_wait_in_vain_are_no_outage_and_keep_no_writer_waiting(
+def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
     valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = settings_of(valkey.url, prefix)
@@ -135,7 +135,7 @@ def test_readers_that_wait_in_vain_are_no_outage_and_keep_no_writer_waiting(
     assert caplog.messages == []
 
 
-def test_tasks_that_wait_in_vain_are_no_outage(tmp_path: Path, valkey: Server, prefix: str) -> None:
+def test_busy_async_connections_are_no_outage(tmp_path: Path, valkey: Server, prefix: str) -> None:
     async def ask(place: Place) -> None:
         presence = AsyncPresence(settings_of(f"{place.url}?max_connections=1", prefix))
         assert await presence.count() == 0
@@ -161,7 +161,7 @@ def test_tasks_that_wait_in_vain_are_no_outage(tmp_path: Path, valkey: Server, p
 
 
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
-def test_a_pool_of_the_sites_own_that_is_full_is_no_outage(
+def test_a_full_pool_of_a_passed_client_is_no_outage(
     valkey: Server, prefix: str, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"timeout": 0.1} if kind is redis.BlockingConnectionPool else {}
@@ -185,9 +185,7 @@ def test_a_pool_of_the_sites_own_that_is_full_is_no_outage(
     assert not [message for message in caplog.messages if "cannot record" in message]
 
 
-def test_a_client_of_the_sites_own_is_never_asked_for_more_than_its_pool_has(
-    valkey: Server, prefix: str
-) -> None:
+def test_readers_never_exceed_the_pool_of_a_passed_client(valkey: Server, prefix: str) -> None:
     with redis.Redis.from_url(valkey.url, max_connections=5) as client:
         answers = ask_at_once(Presence(settings_of(valkey.url, prefix), client=client), 100)
     assert set(answers) == {0}

@@ -1,4 +1,4 @@
-"""Connections that stay open: who they keep online, until when, and what they cost."""
+"""Connections that stay open: the ids they keep online, for how long, and their cost."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ MANY = 10_000
 
 
 class Worker:
-    """A process of a site whose thread does its rounds when the test says."""
+    """A process of a site whose rounds the test starts."""
 
     def __init__(self, url: str, prefix: str, clock: Clock, **others: Any) -> None:
         given = settings(url, prefix, **{"identity": CHAIN, "window": 60, **others})
@@ -68,7 +68,7 @@ def worker(
     worker.recorder.close()
 
 
-def test_of_two_visits_of_one_the_newest_stamp_and_the_newest_arrival_wait() -> None:
+def test_two_visits_of_an_id_are_merged_to_the_newest_stamp_and_arrival() -> None:
     for sightings in ([(9.0, 1.0), (5.0, 5.0)], [(5.0, 5.0), (9.0, 1.0)]):
         buffer = Buffer(limit=2)
         for times in sightings:
@@ -78,9 +78,7 @@ def test_of_two_visits_of_one_the_newest_stamp_and_the_newest_arrival_wait() -> 
 
 
 @pytest.mark.parametrize("method", ["leave", "forget"])
-def test_who_left_stays_offline_however_long_a_connection_stays_open(
-    worker: Worker, method: str
-) -> None:
+def test_after_leave_an_open_connection_does_not_count(worker: Worker, method: str) -> None:
     visits = [worker.open("ann"), worker.open("bob")]
     worker.wait(100)
     assert worker.online() == ["ann", "bob"]
@@ -96,7 +94,7 @@ def test_who_left_stays_offline_however_long_a_connection_stays_open(
     assert worker.online() == ["bob"]
 
 
-def test_a_visit_after_leaving_counts_and_keeps_nobody_longer_than_it_lasts(
+def test_a_visit_after_leaving_counts_while_it_lasts(
     worker: Worker,
 ) -> None:
     old = worker.open("ann")
@@ -113,7 +111,9 @@ def test_a_visit_after_leaving_counts_and_keeps_nobody_longer_than_it_lasts(
 
 
 @pytest.mark.parametrize("again", ["ann", "bob"])
-def test_who_logs_in_anew_on_an_open_connection_counts_at_once(worker: Worker, again: str) -> None:
+def test_a_login_on_an_open_connection_counts_at_once_after_leave(
+    worker: Worker, again: str
+) -> None:
     visit = worker.open("ann")
     worker.wait(100)
     for name in ("ann", "bob"):
@@ -175,7 +175,7 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     assert worker.presence.last_seen("ann") == moment_of(worker.clock.now), "until its end"
 
 
-def test_what_a_slow_request_is_found_to_be_came_when_it_did(
+def test_an_identity_found_late_is_recorded_with_the_arrival_of_its_request(
     valkey: Server, prefix: str, clock: Clock
 ) -> None:
     worker = Worker(valkey.url, prefix, clock, window=600, flush_interval="30s")
@@ -199,7 +199,7 @@ def test_a_login_is_seen_by_the_handler_that_asks(exact: Worker) -> None:
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_a_body_that_nobody_closes_keeps_nobody_online(
+def test_an_unclosed_body_does_not_keep_its_user_online(
     valkey: Server, prefix: str, clock: Clock, is_read: bool
 ) -> None:
     worker = Worker(valkey.url, prefix, clock)
@@ -227,7 +227,7 @@ def test_a_body_that_nobody_closes_keeps_nobody_online(
 
 @pytest.fixture
 def quiet(valkey: Server, tmp_path: Path) -> Iterator[Server]:
-    """A server that nobody else asks."""
+    """A server without other clients."""
     server = Server(valkey.binary, tmp_path)
     yield server
     server.stop()

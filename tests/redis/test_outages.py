@@ -66,7 +66,7 @@ def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]
 
 
 def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
-    """What a server hears from the app."""
+    """Return the start of the response of the app, and its body."""
     environ: WSGIEnvironment = {"HTTP_X_USER": name}
     setup_testing_defaults(environ)
     said: list[Any] = []
@@ -85,7 +85,7 @@ def timed(app: WSGIApplication) -> tuple[list[tuple[Any, ...]], list[float]]:
 
 
 def answers_or_raises(read: Callable[[], object]) -> str:
-    """What a reader says of an outage, in time and with no secret; nothing if it can answer."""
+    """Return the error of a reader, which comes in time and contains no secret, or nothing."""
     began, said = time.monotonic(), ""
     try:
         read()
@@ -178,7 +178,7 @@ def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
     recorder.close()
 
 
-def test_somebody_who_came_in_an_outage_was_last_seen_as_he_came(place: Place, prefix: str) -> None:
+def test_a_sighting_in_an_outage_has_the_time_of_its_arrival(place: Place, prefix: str) -> None:
     """By the clock of a server that was asked for it only before and afterwards."""
     wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
     with hung(place):
@@ -296,7 +296,7 @@ def test_the_counters_add_up_while_threads_record_and_write(valkey: Server, pref
     recorder.close()
 
 
-def test_attempts_come_apart_but_never_far_and_never_in_step() -> None:
+def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
     health = RedisHealth(0.05)
     assert health.is_due("node")
     pauses = [health.pause(failures) for failures in range(1, 31)]
@@ -323,7 +323,7 @@ def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None
     recorder.close()
 
 
-def test_what_could_not_wait_is_said_at_the_end(
+def test_the_log_reports_dropped_sightings_when_an_outage_ends(
     place: Place, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(settings(place, prefix, max_pending=2))

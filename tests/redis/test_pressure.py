@@ -1,4 +1,4 @@
-"""What an attack found: full servers, long outages, exits, logs that raise, ids made up at will."""
+"""Sites under pressure: full servers, long outages, exits, log filters that raise, made-up ids."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ def own(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
-def test_a_full_server_is_rid_of_what_is_stale_and_records_again(own: Server, prefix: str) -> None:
+def test_a_full_server_is_cleaned_up_and_records_again(own: Server, prefix: str) -> None:
     clock = Clock()
     given = settings(own.url, prefix, identity="guest=ip:raw, user=header:X-User")
     recorder = Recorder(given, clock=clock, background=False)
@@ -112,7 +112,7 @@ def test_a_sample_that_failed_is_tried_again_in_its_minute(
         ("member=cookie:sid, guest=header:X-Guest", {"member": False, "guest": True}),
     ],
 )
-def test_what_clients_make_up_is_kept_for_the_window_whatever_it_is_called(
+def test_kinds_with_ids_made_up_by_clients_are_stored_for_the_window(
     identity: str, is_kept: dict[str, bool]
 ) -> None:
     given = Settings.from_env({}, identity=identity, secret="a secret of this test")
@@ -203,7 +203,9 @@ def test_a_key_that_was_evicted_alone_is_written_again(valkey: Server, prefix: s
     recorder.close()
 
 
-def test_who_asks_while_a_driver_fails_is_still_recorded(valkey: Server, prefix: str) -> None:
+def test_a_request_that_queries_while_the_driver_fails_is_still_recorded(
+    valkey: Server, prefix: str
+) -> None:
     recorder = Recorder(settings(valkey.url, prefix), background=False)
     visit = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
     assert visit.run(visit.backend.queries.count(None, None)) == 1
@@ -221,7 +223,7 @@ def test_who_asks_while_a_driver_fails_is_still_recorded(valkey: Server, prefix:
         ({"store": "user=minute-sets"}, "PRESENCE_STORE user"),
     ],
 )
-def test_processes_with_other_settings_say_so_by_name(
+def test_differing_settings_of_processes_are_logged_by_name(
     valkey: Server,
     prefix: str,
     other: dict[str, str],
@@ -247,9 +249,7 @@ def test_processes_with_other_settings_say_so_by_name(
         recorder.close()
 
 
-def test_nothing_is_removed_that_another_process_keeps_for_longer(
-    valkey: Server, prefix: str
-) -> None:
+def test_the_longest_retention_of_all_processes_is_respected(valkey: Server, prefix: str) -> None:
     clock = Clock()
     long, short = (
         Recorder(settings(valkey.url, prefix, retention=kept), clock=clock, background=False)
@@ -296,7 +296,7 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
     recorder.close()
 
 
-def test_a_handler_that_is_answered_nonsense_gets_an_error_of_ours(
+def test_an_invalid_reply_raises_presence_unavailable(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a proxy in front of Redis that mixes up its clients."""

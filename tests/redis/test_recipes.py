@@ -16,7 +16,7 @@ INFINITE = float("inf")
 
 
 class WrappedSite:
-    """A wrapped app whose `/online` lists who is online, at times that the test says."""
+    """A wrapped app whose `/online` lists who is online, at the times of the test."""
 
     def __init__(self, server: Server, prefix: str, **overrides: str) -> None:
         given = settings(server.url, prefix, **overrides)

@@ -1,4 +1,4 @@
-"""The recorder: what it takes, when it writes, and what it keeps when it cannot."""
+"""The recorder: the sightings it accepts, when it writes them, and which wait in an outage."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ BOB = ("user", "bob")
 
 
 def times(buffer: Buffer) -> dict[Who, tuple[float, float]]:
-    """What waits, with last-seen time and arrival; it is taken out."""
+    """Take the waiting sightings out; return their last-seen times and arrivals."""
     return {entry.who: (entry.last_seen, entry.arrival) for entry in buffer.take(100)}
 
 
@@ -45,7 +45,7 @@ def visit(recorder: Recorder, name: str) -> None:
 
 
 class Clock:
-    """Seconds since the epoch, as the test says."""
+    """A clock in seconds since the epoch that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -134,7 +134,7 @@ def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
     assert before - 1 <= float(score) <= after
 
 
-def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() -> None:
+def test_past_the_limit_known_ids_are_refreshed_and_new_ids_dropped_and_counted() -> None:
     buffer = Buffer(limit=2)
     for name in ("a", "b", "c"):
         buffer.put(("user", name), 1.0, 1.0)
@@ -144,7 +144,7 @@ def test_past_the_limit_the_known_refresh_and_the_new_are_dropped_and_counted() 
     assert buffer.coalesced == 1
 
 
-def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None:
+def test_unwritten_sightings_are_merged_under_newer_sightings() -> None:
     buffer = Buffer(limit=4)  # of which two are in flight, and one of these waits again
     old, new = (1.0, 1.0), (2.0, 2.0)
     buffer.put(("user", "old"), *old)
@@ -161,7 +161,7 @@ def test_what_could_not_be_written_goes_back_under_what_has_come_since() -> None
     assert buffer.coalesced + buffer.dropped["full"] + buffer.pending == 5
 
 
-def test_an_outage_loses_nobody_of_the_window_and_is_said_once(
+def test_an_outage_loses_nobody_of_the_window_and_is_logged_once(
     own_server: Server, prefix: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "presence_middleware")
@@ -224,7 +224,7 @@ def test_a_wrong_key_of_one_kind_does_not_stop_the_others(valkey: Server, prefix
     recorder.close()
 
 
-def test_what_is_stale_is_removed_now_and_then_by_the_recorder(
+def test_the_recorder_removes_stale_ids_regularly(
     valkey: Server, prefix: str, clock: Clock
 ) -> None:
     site = settings(valkey.url, prefix, identity="guest=header:X-User")
@@ -350,7 +350,7 @@ def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix
 
 
 def test_an_exit_starts_no_server(tmp_path: Path) -> None:
-    """What a process holds that never reached its embedded server is not worth a new one."""
+    """Sightings that never reached an embedded server do not start a new server."""
     recorder = Recorder(settings(f"embedded://{tmp_path}/site", "presence"))
     recorder.background = False
     visit(recorder, "bob")
@@ -420,7 +420,7 @@ def test_an_exit_that_is_out_of_time_starts_no_round_trip(recorder: Recorder) ->
     assert recorder.stats().pending == 1
 
 
-def test_who_waits_for_a_stuck_write_gives_up(recorder: Recorder) -> None:
+def test_reader_gives_up_when_a_write_is_stuck(recorder: Recorder) -> None:
     recorder.background = False
     visit(recorder, "bob")
     with recorder.write_lock:
@@ -503,7 +503,7 @@ def test_only_an_exit_is_in_a_hurry(recorder: Recorder, monkeypatch: pytest.Monk
     assert min(deadlines) < math.inf
 
 
-def test_an_end_that_loses_somebody_says_so(
+def test_sightings_lost_at_shutdown_are_logged(
     tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(settings(f"unix://{tmp_path}/none", prefix))
@@ -513,7 +513,7 @@ def test_an_end_that_loses_somebody_says_so(
     assert caplog.messages[-1] == "shutting down with 1 sightings unwritten"
 
 
-def test_flush_writes_what_is_open_and_what_nobody_closed(
+def test_flush_writes_open_and_unclosed_visits(
     recorder: Recorder, valkey: Server, prefix: str
 ) -> None:
     """As in a test suite, whose client keeps a response, or drops it, and closes neither."""

@@ -76,7 +76,7 @@ class Sentinels:
         return False
 
     def _is_ready(self, port: int) -> bool:
-        """Whether a Sentinel knows the replica and the two others."""
+        """Return whether a Sentinel has found the replica and the two other Sentinels."""
         if not self._is_up(port):
             return False
         with redis.Redis(port=port) as client:
@@ -140,7 +140,7 @@ def test_without_a_sentinel_redis_is_unavailable_and_nothing_waits(prefix: str) 
         Presence(Settings.from_env({}, redis_url=url, prefix=prefix)).count()
 
 
-def test_what_the_url_says_reaches_primary_and_sentinels(prefix: str) -> None:
+def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> None:
     url = "valkey+sentinel://ann:a%3Ab@[::1],host:1/site/3?sentinel_password=c&socket_timeout=0.25"
     settings = Settings.from_env({}, redis_url=url, prefix=prefix)
     assert "a%3Ab" not in repr(settings)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections import names
+from presence_middleware.connections import timed
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.connections.deadline import READ_SECONDS, within
+from presence_middleware.connections.limits import READ_SECONDS, within
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
@@ -41,7 +41,7 @@ def settings_of(url: str, prefix: str) -> Settings:
 
 
 def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[], object]]:
-    """Readers of each sort, for each of whom somebody is online."""
+    """Readers of each sort; for each of them a user is online."""
 
     async def listed() -> object:
         presence = AsyncPresence(settings)
@@ -89,7 +89,10 @@ def test_a_handler_that_asks_such_a_server_waits_no_longer(place: Place, prefix:
     recorder.close()
 
 
-def test_nor_does_one_over_tls(prefix: str, server: TlsServer) -> None:  # noqa: F811
+def test_a_tls_server_that_sends_slowly_holds_no_reader(
+    prefix: str,
+    server: TlsServer,  # noqa: F811
+) -> None:
     """The handshake is the first that takes too long."""
     front = Proxy(("127.0.0.1", server.port))
     url = server.tls_url().replace(f":{server.port}/", f":{front.port}/")
@@ -101,7 +104,7 @@ def test_nor_does_one_over_tls(prefix: str, server: TlsServer) -> None:  # noqa:
     front.refuse()
 
 
-def test_a_slow_server_is_waited_for_in_all_no_longer(place: Place, prefix: str) -> None:
+def test_the_round_trips_of_a_read_share_one_deadline(place: Place, prefix: str) -> None:
     """Each page of a list comes in time, the sum of them does not."""
     asked = readers(settings_of(place.url, prefix), limit=None)
     now = round(time.time(), 6)  # as stores write it
@@ -114,7 +117,7 @@ def test_a_slow_server_is_waited_for_in_all_no_longer(place: Place, prefix: str)
 
 
 class NameService:
-    """Knows one host; answers when it may."""
+    """A name service with a single host, which answers when the test allows it."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
@@ -168,7 +171,7 @@ def test_a_name_service_that_is_slow_holds_no_task(
     asyncio.run(ask())
 
 
-def test_an_address_where_nobody_answers_any_more_is_looked_up_again(
+def test_a_host_whose_addresses_are_dead_is_looked_up_again(
     place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual, addresses = socket.getaddrinfo, ["127.0.0.2", "127.0.0.1"]
@@ -184,7 +187,7 @@ def test_an_address_where_nobody_answers_any_more_is_looked_up_again(
     assert addresses == []
 
 
-def test_a_name_without_address_says_so(prefix: str) -> None:
+def test_an_unknown_host_is_named_in_the_error(prefix: str) -> None:
     with pytest.raises(PresenceUnavailable, match=r"connecting to nowhere\.invalid:6379"):
         Presence(settings_of("redis://nowhere.invalid", prefix)).count()
 
@@ -222,12 +225,12 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     for start in range(0, 100_000, 1000):
         client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("presence_middleware.connections.deadline.READ_SECONDS", 0.1)
+        patch.setattr("presence_middleware.connections.limits.READ_SECONDS", 0.1)
         assert len(presence.online(limit=None)) == 100_001
 
 
-def test_what_waits_for_a_name_is_bounded_by_the_deadline(name_service: NameService) -> None:
+def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None:
     with within(0.05), pytest.raises(TimeoutError):
-        names.addresses_of(HOST, 1, 0)
+        timed.addresses_of(HOST, 1, 0)
     name_service.may_answer.set()
-    assert names.addresses_of(HOST, 1, 0) == ["127.0.0.1"]
+    assert timed.addresses_of(HOST, 1, 0) == ["127.0.0.1"]

@@ -54,7 +54,7 @@ class Seen:
 
 @dataclass
 class Traffic:
-    """What one thread asked, and whom it saw by its own list."""
+    """The requests of one thread, and the ids it expects online."""
 
     settings: Settings
     random: random.Random
@@ -266,7 +266,7 @@ def memory() -> int:
 
 
 def check_online(found: dict[str, float], listed: dict[str, Seen], now: float) -> None:
-    """Everybody of the window, nobody else, and each as of when he was there."""
+    """Exactly the ids of the window are online, with the times of their last requests."""
     surely = {name for name, seen in listed.items() if seen.since > now - WINDOW + SLACK}
     maybe = {name for name, seen in listed.items() if seen.until > now - WINDOW - SLACK}
     assert surely - found.keys() == set()

@@ -1,4 +1,4 @@
-"""TLS and users of the server: what the URL says is enough, and a user needs few rights."""
+"""TLS and ACL users: the URL configures everything, and a user needs few rights."""
 
 import asyncio
 import ipaddress
@@ -39,7 +39,7 @@ SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +time +clie
 
 
 class Authority:
-    """A certificate authority, and what it signs, as files."""
+    """A certificate authority and its certificates, as files."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -89,7 +89,7 @@ def _common(name: str) -> x509.Name:
 
 
 class TlsServer(Server):
-    """A redis-server that wants TLS of whoever comes over the network, and a certificate too."""
+    """A redis-server that requires TLS and a client certificate from the network."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.authority, self.port = Authority(folder, "authority"), free_port()
@@ -124,7 +124,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, server: TlsServer) -> Iterator[TlsServer]:
-    """One that is a Cluster by itself."""
+    """A TLS server that is a Cluster by itself."""
     cluster = TlsServer(tmp_path, "--cluster-enabled", "yes", "--tls-cluster", "yes")
     with redis.Redis.from_url(cluster.url) as client:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -151,7 +151,7 @@ def records(site: Settings) -> bool:
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
-def test_what_the_url_says_is_enough_for_tls(server: TlsServer, prefix: str, scheme: str) -> None:
+def test_options_in_the_url_are_enough_for_tls(server: TlsServer, prefix: str, scheme: str) -> None:
     async def ask() -> dict[str, int]:
         presence = AsyncPresence(site)
         try:
@@ -166,7 +166,7 @@ def test_what_the_url_says_is_enough_for_tls(server: TlsServer, prefix: str, sch
 
 
 @pytest.mark.parametrize("scheme", ["rediss+cluster", "valkeys+cluster"])
-def test_a_cluster_may_want_tls_too(cluster: TlsServer, prefix: str, scheme: str) -> None:
+def test_a_cluster_works_over_tls(cluster: TlsServer, prefix: str, scheme: str) -> None:
     site = settings(cluster.tls_url(scheme), prefix)
     assert records(site)
     assert Presence(site).counts() == {"user": 1, "guest": 1, "bot": 0}
@@ -205,7 +205,7 @@ WRONG: dict[str, tuple[Wrong, str]] = {
 
 
 @pytest.mark.parametrize("wrong", list(WRONG))
-def test_what_is_wrong_is_said_without_credentials(
+def test_errors_contain_no_credentials(
     server: TlsServer, prefix: str, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> int:
@@ -234,7 +234,7 @@ def plain(request: pytest.FixtureRequest) -> Server:
 
 
 def url_of_user(server: Server, prefix: str, *rules: str) -> str:
-    """The address of a server for a user who may do what the rules say with the keys of a site."""
+    """Return the URL of a server for a user with the given rights on the keys of a site."""
     name = f"user-{uuid.uuid4().hex}"
     with redis.Redis.from_url(server.url) as client:
         keys = (f"~{prefix}:*", f"~{prefix}-friends")
@@ -288,7 +288,7 @@ def test_a_user_without_the_keys_of_the_site_may_do_nothing(valkey: Server, pref
 
 
 def doctor(url: str, prefix: str) -> "subprocess.CompletedProcess[str]":
-    """What `presence doctor` says of this address."""
+    """Run `presence doctor` on this URL."""
     return subprocess.run(
         [sys.executable, "-c", "from presence_middleware.cli import main; main()", "doctor"],
         env=environment(PRESENCE_REDIS_URL=url, PRESENCE_PREFIX=prefix),
@@ -298,7 +298,7 @@ def doctor(url: str, prefix: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_who_may_not_ask_about_the_server_records_without_a_word(
+def test_without_permission_for_info_the_site_records_silently(
     plain: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = url_of_user(plain, prefix, "+@all", "-info", "-config")
@@ -310,7 +310,7 @@ def test_who_may_not_ask_about_the_server_records_without_a_word(
     assert not caplog.records
 
 
-def test_the_doctor_tells_the_rest_to_who_may_not_ask_about_the_server(
+def test_without_permission_for_info_the_doctor_reports_the_rest(
     plain: Server, prefix: str
 ) -> None:
     url = url_of_user(plain, prefix, "+@all", "-info", "-config")

@@ -1,4 +1,4 @@
-"""What a site sees when Redis is not there, or when presence is switched off: nothing."""
+"""A site works unchanged when Redis is missing or presence is switched off."""
 
 import asyncio
 import logging

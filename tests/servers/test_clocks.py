@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections import clock as server_clock
+from presence_middleware.connections import server as server_clock
 from presence_middleware.recorder import Recorder, upkeep
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
@@ -184,7 +184,7 @@ def test_who_left_before_the_server_was_set_back_may_come_again(
     assert jumping_site.all_say()
     server.clock.set(-HOUR)
     clock = jumping_site.recorder.backend.clock
-    wait_until(lambda: clock.stamp() - clock._asked > server_clock.TRUSTED)
+    wait_until(lambda: clock.stamp() - clock._asked_at > server_clock.TRUSTED)
     wait_until(lambda: jumping_site.has_back("ann"))
 
 

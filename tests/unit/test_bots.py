@@ -461,7 +461,7 @@ def test_crawlers_are_counted_as_a_kind_of_their_own(visited: Callable[..., Sett
         lambda: presence.last_seen("Googlebot", "bot"),
     ]
     for question in questions:
-        with pytest.raises(UnsupportedQuery, match="'bot' is kept as a hyperloglog"):
+        with pytest.raises(UnsupportedQuery, match="'bot' is stored as a hyperloglog"):
             question()
 
 

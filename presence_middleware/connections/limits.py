@@ -1,0 +1,153 @@
+"""Limits on reads: how long a read may take, and how many may use a client at once.
+
+The timeouts of a client bound a single packet and start again with the next one, so a read needs a
+deadline of its own. The pools of redis-py raise an error when all connections are in use, so
+readers wait for a slot instead. The thread that writes takes no slot and never waits for readers.
+"""
+
+import asyncio
+import math
+import os
+import threading
+import time
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..errors import ConnectionsBusy
+
+# How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
+READ_SECONDS = 2.0
+# Shorter round trips are not counted: a list of a million ids needs a thousand of them.
+PROMPT_SECONDS = 0.1
+# How many readers use a client at once. A round trip occupies each for less than a millisecond.
+CONNECTIONS = 16
+# How many connections of a pool are reserved for whatever writes.
+RESERVED = 4
+
+_end: ContextVar[float] = ContextVar("presence_end", default=math.inf)
+
+
+class within:  # noqa: N801 - read as a statement
+    """A context manager that sets a deadline for its block; an earlier deadline stays in force."""
+
+    def __init__(self, seconds: float) -> None:
+        """End the block's round trips within `seconds` of its start."""
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._token = _end.set(min(_end.get(), time.monotonic() + self._seconds))
+
+    def __exit__(self, *_: object) -> None:
+        _end.reset(self._token)
+
+
+def remaining() -> float:
+    """Return the seconds until the deadline: negative after it, infinite without a deadline."""
+    return _end.get() - time.monotonic()
+
+
+class Allowance:
+    """The time that one plan may still wait for Redis."""
+
+    def __init__(self) -> None:
+        self.left = READ_SECONDS
+        """Seconds; zero or less if the time is used up."""
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Start to measure a round trip."""
+        self._began = time.monotonic()
+
+    def end(self) -> None:
+        """End the round trip, and subtract its duration unless it was prompt."""
+        seconds = time.monotonic() - self._began
+        if seconds > PROMPT_SECONDS:
+            self.left -= seconds
+
+
+class Slots:
+    """The slots of a client that threads or greenlets use."""
+
+    def __init__(self, max_readers: int) -> None:
+        self._max_readers = max_readers
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid, self._lock_type = os.getpid(), threading.Lock
+        self._free = threading.Semaphore(self._max_readers)
+
+    def __enter__(self) -> None:
+        """Wait for a slot and hold it for the block. Raises `ConnectionsBusy`.
+
+        The wait takes at most half of the time until the deadline; the rest is for Redis.
+        """
+        # Slots that threads of a parent process held are never released in its child, and gevent
+        # may have replaced the locks since.
+        if self._pid != os.getpid() or self._lock_type is not threading.Lock:
+            self._reset()
+        free = self._free
+        if free.acquire(blocking=False):
+            return
+        patience = min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)
+        if not free.acquire(timeout=patience):
+            raise ConnectionsBusy
+
+    def __exit__(self, *_: object) -> None:
+        self._free.release()
+
+
+class AsyncSlots:
+    """The slots of a client that the tasks of an event loop use."""
+
+    def __init__(self, max_readers: int) -> None:
+        self._max_readers = max_readers
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def acquire(self, seconds: float) -> asyncio.Semaphore:
+        """Wait at most `seconds` for a slot; return the semaphore to release afterwards.
+
+        Raises `ConnectionsBusy`.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._free = loop, asyncio.Semaphore(self._max_readers)
+        free = self._free
+        try:
+            if free.locked():
+                await asyncio.wait_for(free.acquire(), seconds)
+            else:
+                await free.acquire()
+        except TimeoutError:
+            raise ConnectionsBusy from None
+        return free
+
+
+_slots: WeakKeyDictionary[Any, Slots] = WeakKeyDictionary()
+_async_slots: WeakKeyDictionary[Any, AsyncSlots] = WeakKeyDictionary()
+
+
+def slots_of(client: Any, max_readers: int | None) -> Slots:
+    """Return the slots of a sync client.
+
+    `max_readers` is how many readers may use it at once, by default the room in its pool.
+    """
+    slots = _slots.get(client)
+    return slots or _slots.setdefault(client, Slots(max_readers or _pool_room(client)))
+
+
+def async_slots_of(client: Any, max_readers: int | None) -> AsyncSlots:
+    """Return the slots of an async client. `max_readers` is as for `slots_of`."""
+    slots = _async_slots.get(client)
+    return slots or _async_slots.setdefault(client, AsyncSlots(max_readers or _pool_room(client)))
+
+
+def _pool_room(client: Any) -> int:
+    pool = getattr(client, "connection_pool", None)
+    size = getattr(pool, "max_connections", None) or math.inf
+    return int(max(1, min(CONNECTIONS, size - 1)))
+
+
+def is_pool_full(error: BaseException) -> bool:
+    """Return whether an error means that the pool of a client has no free connection."""
+    return str(error) in {"Too many connections", "No connection available."}
