@@ -25,9 +25,17 @@ GetResponse = Callable[[HttpRequest], Any]
 
 @sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django has no types
 def identify_user(get_response: GetResponse) -> GetResponse:
-    """Return a middleware that identifies the user whom Django loads during the request."""
+    """Return a middleware that identifies the user whom Django loads during the request.
+
+    For a path of `PRESENCE_LOGOUT` it does what `identify_every_user` does.
+    """
+
+    every_user = identify_every_user(get_response)
 
     def middleware(request: HttpRequest) -> Any:
+        visit = _state(request).get(VISIT)
+        if visit is not None and visit.is_logout:  # the view forgets who it was
+            return every_user(request)
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
 
@@ -51,6 +59,7 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         accessed = request.session.accessed
         request.session.get(SESSION_KEY)
         request.session.accessed = accessed  # the page itself does not depend on the session
+        _note_login(_state(request))
         return get_response(request)
 
     async def async_middleware(request: HttpRequest) -> Any:
@@ -58,6 +67,7 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         accessed = request.session.accessed
         await request.session.aget(SESSION_KEY)
         request.session.accessed = accessed
+        _note_login(_state(request))
         return await get_response(request)
 
     return async_middleware if iscoroutinefunction(get_response) else middleware
@@ -94,6 +104,13 @@ class IdentifyWebSocketUser:
 def _state(request: HttpRequest) -> Any:
     """Return the scope or environ of a request."""
     return request.scope if hasattr(request, "scope") else request.environ
+
+
+def _note_login(state: Any) -> None:
+    """Have the visit note who is logged in, where the view may log them out."""
+    visit = state.get(VISIT)
+    if visit is not None:
+        visit.note_login()
 
 
 def _identify_later(state: Any, user: Callable[[], object]) -> None:

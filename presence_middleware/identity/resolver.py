@@ -39,6 +39,10 @@ class Matcher(Protocol):
     """The kind of whoever it finds; None if they are nobody."""
     awaits_login: bool
     """Whether an inner layer may still log somebody in, who would come first."""
+    is_checked: bool
+    """Whether what it finds counts only if the response does not refuse it."""
+    place: int
+    """Its place in the search, from 0 on."""
     has_quota: bool
     """Whether a client can make up ids here, so that each address has a quota of them."""
 
@@ -48,6 +52,8 @@ class Matcher(Protocol):
 
 class RuleMatcher:
     """A rule of `PRESENCE_IDENTITY` at work."""
+
+    place = 0
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class RuleMatcher:
     ) -> None:
         self.kind: str | None = rule.kind
         self.awaits_login = awaits_login
+        self.is_checked = rule.checked
         self.has_quota = rule.type.minted
         self.shows_login = not rule.type.claimed
         self._rule = rule
@@ -106,6 +113,8 @@ class CrawlerMatcher:
     """Finds crawlers by their User-Agent, unless one is logged in all the same."""
 
     has_quota = False
+    is_checked = False
+    place = 0
 
     def __init__(
         self,
@@ -168,21 +177,36 @@ class IdentityResolver:
             for place, rule in enumerate(chain)
         ]
         self._matchers: list[Matcher] = list(matchers)
+        self._unchecked: list[Matcher] = [each for each in matchers if not each.is_checked]
+        self.checks_status = len(self._unchecked) < len(matchers)
+        """Whether who somebody is depends on the status of the response."""
         if bots != OFF:
-            # Before whatever a client can make up, and after what shows a login.
-            claimed = [place for place, rule in enumerate(chain) if rule.type.claimed]
-            place = claimed[0] if claimed else len(chain)
-            crawlers = CrawlerMatcher(
-                Crawlers(monotonic),
-                [matcher for matcher in matchers[place:] if matcher.shows_login],
-                is_counted=bots == COUNT,
-                awaits_login=any(filled_late),
+            self._insert_crawlers(
+                Crawlers(monotonic), is_counted=bots == COUNT, awaits_login=any(filled_late)
             )
-            self._matchers.insert(place, crawlers)
+        for place, matcher in enumerate(self._matchers):
+            matcher.place = place
 
-    def resolve(self, request: Request) -> tuple[Matcher, Id] | None:
-        """Return who a request comes from as far as is known now, and what found it; or None."""
-        for matcher in self._matchers:
+    def _insert_crawlers(self, crawlers: Crawlers, *, is_counted: bool, awaits_login: bool) -> None:
+        """Look for crawlers before whatever a client can make up, and after what shows a login."""
+        for matchers in (self._matchers, self._unchecked):
+            rules = [matcher for matcher in matchers if isinstance(matcher, RuleMatcher)]
+            place = next(
+                (place for place, rule in enumerate(rules) if not rule.shows_login), len(rules)
+            )
+            logins = [rule for rule in rules[place:] if rule.shows_login]
+            matchers.insert(
+                place,
+                CrawlerMatcher(crawlers, logins, is_counted=is_counted, awaits_login=awaits_login),
+            )
+
+    def resolve(self, request: Request, *, is_refused: bool = False) -> tuple[Matcher, Id] | None:
+        """Return who a request comes from as far as is known now, and what found it; or None.
+
+        What a checked matcher finds counts once the response has a status that does not refuse it.
+        With `is_refused`, checked rules find nobody.
+        """
+        for matcher in self._unchecked if is_refused else self._matchers:
             id = matcher.find(request)
             if id is not None:
                 return matcher, id

@@ -1,4 +1,7 @@
-"""`PRESENCE_IDENTITY`: a chain of `kind=source[:argument][:raw|:hashed]`, parsed and checked."""
+"""`PRESENCE_IDENTITY`, parsed and checked.
+
+It is a chain of `kind=source[:argument][:raw|:hashed][:checked]`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +14,8 @@ from .reading import token
 from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType
 
 FORM = (
-    "a chain of kind=source[:argument][:raw|:hashed], such as user=auth, guest=visitor; sources: "
+    "a chain of kind=source[:argument][:raw|:hashed][:checked], such as user=auth, guest=visitor; "
+    "sources: "
     + ", ".join(source.written(name) for name, source in SOURCES.items())
     + ", package.module:callable"
 )
@@ -27,6 +31,8 @@ class Rule:
     source: str
     argument: str
     hashed: bool
+    checked: bool = False
+    """Whether it counts only where the response is neither 401 nor 403."""
 
     @property
     def type(self) -> SourceType:
@@ -34,7 +40,8 @@ class Rule:
 
     def __str__(self) -> str:
         argument = f":{self.argument}" if self.argument else ""
-        return f"{self.kind}={self.source}{argument}:{'hashed' if self.hashed else 'raw'}"
+        form = "hashed" if self.hashed else "raw"
+        return f"{self.kind}={self.source}{argument}:{form}{':checked' if self.checked else ''}"
 
 
 Chain = tuple[Rule, ...]
@@ -72,15 +79,22 @@ def _rule(item: str) -> Rule:
     kind, mark, source = map(str.strip, item.partition("="))
     if not mark or not KIND.fullmatch(kind):
         raise ValueError(f"{item!r} does not begin with kind=")
+    source, is_checked = _without_checked(source)
     spec, form = _form(source)
     name, _, argument = spec.partition(":")
     if name in SOURCES:
-        return _known(kind, name, argument, form)
+        return _known(kind, name, argument, form, is_checked=is_checked)
     if (meant := name.replace("_", "-")) in SOURCES:
         raise ValueError(f"{name} is no source; {meant} is")
     if _CALLABLE.fullmatch(spec):
-        return Rule(kind, spec, "", form == "hashed")
+        return Rule(kind, spec, "", form == "hashed", is_checked)
     raise ValueError(f"{spec!r} is no source")
+
+
+def _without_checked(source: str) -> tuple[str, bool]:
+    """Return a source without its `:checked`, and whether it had that."""
+    spec = source.removesuffix(":checked")
+    return spec, spec != source
 
 
 def _form(source: str) -> tuple[str, str]:
@@ -89,7 +103,7 @@ def _form(source: str) -> tuple[str, str]:
     return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
 
 
-def _known(kind: str, name: str, argument: str, form: str) -> Rule:
+def _known(kind: str, name: str, argument: str, form: str, *, is_checked: bool) -> Rule:
     source = SOURCES[name]
     if bool(argument) != bool(source.argument) and not source.argument.startswith("["):
         raise ValueError(f"{name} takes {source.argument or 'no argument'}")
@@ -98,7 +112,7 @@ def _known(kind: str, name: str, argument: str, form: str) -> Rule:
     if is_credential and not hashed:
         raise ValueError(f"{source.written(name)} is a credential: it must be hashed")
     _check_name(source.argument, argument)
-    return Rule(kind, name, argument, hashed)
+    return Rule(kind, name, argument, hashed, is_checked or source.checked)
 
 
 def _check_name(form: str, argument: str) -> None:

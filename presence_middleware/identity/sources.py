@@ -4,6 +4,9 @@ A source is a function of the request that returns text or None. It is read at a
 an inner layer fills in what it reads.
 """
 
+import base64
+import binascii
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +22,8 @@ from .reading import Read, Signing, as_id, nested, token, user_id
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 )
+LONGEST_BASIC = 8192  # characters of the credentials of HTTP Basic; servers take about as many
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 # Where frameworks keep who is logged in: Flask-Login, Django, Pyramid, and sites by themselves.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 
@@ -39,6 +44,8 @@ class SourceType:
     """Whether a client can make it up: then crawlers come before it, and it shows no login."""
     minted: bool = False
     """Whether a client can make up any number of them from one address."""
+    checked: bool = False
+    """Whether the site checks it: then it counts only where the response does not refuse it."""
     signed: bool = False
     """Whether it is verified with `PRESENCE_SESSION_SECRET`."""
     module: str = ""
@@ -68,6 +75,34 @@ def auth(_: str, __: Signing) -> Read:
 
 def _session_user(session: Mapping[str, Any]) -> str | None:
     return next(filter(None, (as_id(nested(session, key)) for key in SESSION_USERS)), None)
+
+
+def basic(_: str, __: Signing) -> Read:
+    """Return a reader of the user of HTTP Basic (RFC 7617), whose password the site checks itself.
+
+    A client can claim any name, and only the response shows what the site thinks of it. So this
+    source is for sites where every page that is counted checks the password, those that are not
+    found included. On a page that does not, whoever sends a name counts as that user.
+    """
+    return _basic_user
+
+
+def _basic_user(request: Request) -> str | None:
+    scheme, _, credentials = (request.header("authorization") or "").partition(" ")
+    if scheme.lower() != "basic" or len(credentials) > LONGEST_BASIC:
+        return None
+    try:
+        user, colon, _ = base64.b64decode(credentials.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):  # the latter of text that is not ASCII
+        return None
+    if not colon:
+        return None
+    try:
+        name = user.decode()
+    except UnicodeDecodeError:
+        name = user.decode("latin-1")
+    # An id loses the blanks around it, and " ann" must not become "ann".
+    return None if _CONTROL.search(name) or name != name.strip() else name
 
 
 def cookie(name: str, _: Signing) -> Read:
@@ -137,6 +172,7 @@ def function(path: str) -> Read:
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, late=True),
     "header": SourceType(header, "NAME"),
+    "basic": SourceType(basic, checked=True),
     "session": SourceType(session, "KEY", late=True),
     "flask-session": SourceType(
         sessions.flask_session, "KEY[@COOKIE]", signed=True, module="itsdangerous", extra="flask"

@@ -149,6 +149,10 @@ class Buffer:
                 return
             self._departing[who] = Departing(stamp, erase)
 
+    def departure_of(self, who: Who) -> Departing | None:
+        """Return the departure of somebody, while it waits."""
+        return self._departing.get(who)
+
     def departing(self) -> dict[Who, Departing]:
         """Return the departures that wait."""
         with self._lock:

@@ -119,8 +119,10 @@ class Recorder:
         except Exception:  # an environ or scope that is none: the filter says so
             is_plain = False
         is_due = self._looks_at_all or visit.arrival >= self._hints.look_at
-        if (is_due or not is_plain) and not self._filter.admit(visit, visit.arrival):
-            return False
+        if is_due or not is_plain:
+            visit.is_logout = self._filter.is_logout(visit)
+            if not self._filter.admit(visit, visit.arrival):
+                return False
         if not self._is_started:
             self._start()
         self.open_visits[visit] = None
@@ -166,6 +168,22 @@ class Recorder:
         for visit in list(self.open_visits):
             visit.dismiss({who: stamp})
         self.write_for_reader()
+
+    def log_out(self, who: Who, stamp: float) -> None:
+        """Have the thread take somebody offline who logged out at `stamp`. Waits for no I/O.
+
+        Does nothing where the store of their kind cannot: HyperLogLogs forget nobody.
+        """
+        if self.settings.store_of(who[0]) == "hyperloglog":
+            return
+        self._check_process()
+        self._buffer.depart(who, stamp, erase=False)
+        self._wake()
+
+    def is_leaving(self, who: Who, arrival: float) -> bool:
+        """Return whether a departure waits of somebody who arrived before it."""
+        departing = self._buffer.departure_of(who)
+        return departing is not None and arrival <= departing.stamp
 
     def write_for_reader(self) -> None:
         """Write what can be written without waiting for a server that failed: the thread does."""
