@@ -90,8 +90,10 @@ def over_asgi(settings: Settings, call: Call) -> None:
 
     given = {"User-Agent": FIREFOX, **call.headers}
     headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
-    scope: State = {"type": "http", "method": call.method, "path": call.path, "headers": headers}
-    scope |= {"client": ("192.0.2.7", 1), **call.state}
+    scope: State = {
+        **{"type": "http", "method": call.method, "path": call.path, "headers": headers},
+        **{"client": ("192.0.2.7", 1), **call.state},
+    }
     asyncio.run(asgi.PresenceMiddleware(app, settings=settings)(scope, receive, send))
 
 
