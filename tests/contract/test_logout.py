@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,10 @@ def test_an_answer_without_an_error_takes_the_user_offline(
 
 @both
 def test_a_user_who_was_not_online_is_not_recorded_by_a_logout(ask: Ask, site: Site) -> None:
-    ask(site(), Call(HEADER, "/logout"))
+    def look(state: State) -> None:
+        state["presence_middleware.visit"].flush()
+
+    ask(site(), Call(HEADER, "/logout", before=look, after=look))
     assert online(site()) == []
     assert Presence(site()).last_seen("ann") is None
     assert recorder_for(site()).stats().recorded == 0
@@ -111,6 +115,7 @@ def test_paths_are_written_as_those_that_are_no_visit(
     logout: object, path: str, is_logout: bool, ask: Ask, site: Site
 ) -> None:
     settings = site(logout=logout)
+    recorder_for(settings)._hints.look_at = inf  # till then each request is looked at closely
     ask(settings, Call(HEADER))
     ask(settings, Call(HEADER, path))
     assert online(settings) == ([] if is_logout else [ANN])
@@ -149,6 +154,7 @@ def test_a_site_that_records_nothing_logs_nobody_out(ask: Ask, site: Site) -> No
     ask(site(), Call(HEADER))
     assert online(site()) == [ANN]
     ask(site(enabled=False), Call(HEADER, "/logout"))
+    assert recorder_for(site(enabled=False)).flush()
     assert online(site()) == [ANN]
 
 
@@ -309,6 +315,19 @@ def test_who_comes_back_right_after_is_online(ask: Ask, site: Site) -> None:
 
 
 @both
+def test_a_request_that_comes_before_the_app_has_logged_out_brings_nobody_back(
+    ask: Ask, site: Site
+) -> None:
+    def ask_meanwhile(_: State) -> None:
+        thread = threading.Thread(target=ask, args=(site(), Call(HEADER)))
+        thread.start()
+        thread.join()
+
+    ask(site(), Call(HEADER, "/logout", before=ask_meanwhile))
+    assert online(site()) == []
+
+
+@both
 def test_a_request_from_before_the_logout_brings_nobody_back(ask: Ask, site: Site) -> None:
     """As of another tab, whose answer takes longer than the logout."""
 
@@ -338,6 +357,7 @@ def test_a_stream_that_ends_at_the_logout_brings_nobody_back(site: Site) -> None
     visit.refresh(visit.arrival + 60, 60)  # it is long by now
     assert online(settings) == [ANN]
     over_asgi(settings, Call(HEADER, "/logout"))
+    visit.refresh(recorder.stamp() + 2, 1)
     body.close()
     assert online(settings) == []
 
