@@ -2,6 +2,10 @@
 
 The app gets the server's own scope and receive. A WebSocket also gets the server's own send. The
 send of an HTTP request passes every message on unchanged and ends the visit after the last one.
+
+Where what is recorded depends on the status of the response, send also notes that one, of
+WebSockets as well; and a request for a path of `PRESENCE_LOGOUT` gets a copy of the scope, which
+shows who was logged in before the app forgets them.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -58,6 +62,7 @@ class PresenceMiddleware:
             self.recorder = recorder_for(settings, client, clock)
             self.presence = AsyncPresence(backend=self.recorder.backend)
             self._board = asgi_board(self.recorder.settings, self.presence)
+            self._checks_status = self.recorder.resolver.checks_status
         except SettingsError as error:
             if not is_in_loop():
                 raise
@@ -80,13 +85,26 @@ class PresenceMiddleware:
             return
         visit = AsgiVisit(self.recorder, scope)
         scope[VISIT] = scope[READER] = visit
+        if self._checks_status or visit.is_logout:
+            send = _noting(send, visit)
         if scope["type"] == "http":
             send = _send_and_end(send, visit)
         try:
-            await self.app(scope, receive, send)
+            if visit.is_logout:
+                await self._log_out(scope, receive, send, visit)
+            else:
+                await self.app(scope, receive, send)
         finally:
             if not visit.is_over:  # else its response was complete before the app's call ended
                 visit.end()
+
+    async def _log_out(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
+        """Call the app with a scope that has the visit note who is logged in."""
+        watched = visit.state = _LogoutScope(scope)
+        try:
+            await self.app(watched, receive, send)
+        finally:
+            scope.update(watched)  # outer layers may look at what inner ones put there
 
     def _closing(self, receive: Receive, scope: Scope) -> Receive:
         """Writes what waits before the app hears of the shutdown: a server may exit right after."""
@@ -142,6 +160,48 @@ def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Se
         return result
 
     return send_and_end
+
+
+def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
+    """Return a `send` that also has the visit take the status of the response."""
+
+    async def send_and_note(message: Message) -> Any:
+        status = _status(message, visit.status)
+        if status is not None:
+            visit.answered(status)
+        return await send(message)
+
+    return send_and_note
+
+
+def _status(message: Message, before: int | None) -> int | None:
+    """Return the status that a message gives a response; None if it gives none.
+
+    A WebSocket that is accepted is answered with 101, and one that is closed before with 403. A
+    refusal may have a response of its own: whatever its status is, it refuses.
+    """
+    kind = message.get("type")
+    if kind == "http.response.start":
+        status = message.get("status")
+        return status if isinstance(status, int) else None
+    if kind == "websocket.accept":
+        return 101
+    if before is None and kind in ("websocket.close", "websocket.http.response.start"):
+        return 403
+    return None
+
+
+class _LogoutScope(dict[str, Any]):
+    """The scope of a request that may log somebody out.
+
+    Layers within load the session or the user, and the app then clears them. So the visit looks
+    at them as soon as they are there.
+    """
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        if key in ("session", "user"):
+            self[VISIT].note_login()
 
 
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:

@@ -32,9 +32,17 @@ GetResponse = Callable[[HttpRequest], Any]
 
 @sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django has no types
 def identify_user(get_response: GetResponse) -> GetResponse:
-    """Return a middleware that identifies the user whom Django loads during the request."""
+    """Return a middleware that identifies the user whom Django loads during the request.
+
+    For a path of `PRESENCE_LOGOUT` it does what `identify_every_user` does.
+    """
+
+    every_user = identify_every_user(get_response)
 
     def middleware(request: HttpRequest) -> Any:
+        visit = _state(request).get(VISIT)
+        if visit is not None and visit.is_logout:  # the view forgets who it was
+            return every_user(request)
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
 
@@ -62,6 +70,7 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         accessed = session.accessed
         is_user = session.get(SESSION_KEY) is not None
         session.accessed = accessed  # the page itself does not depend on the session
+        _note_login(_state(request))
         response = get_response(request)
         # Not before the view: it would find a loaded user and not touch the session, so that the
         # response would lack its `Vary: Cookie`.
@@ -77,6 +86,7 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         accessed = session.accessed
         is_user = await session.aget(SESSION_KEY) is not None
         session.accessed = accessed
+        _note_login(_state(request))
         response = await get_response(request)
         if is_user and needs_account and _loaded_user(request) is None:
             accessed = session.accessed
@@ -119,6 +129,13 @@ class IdentifyWebSocketUser:
 def _state(request: HttpRequest) -> Any:
     """Return the scope or environ of a request."""
     return request.scope if hasattr(request, "scope") else request.environ
+
+
+def _note_login(state: Any) -> None:
+    """Have the visit note who is logged in, where the view may log them out."""
+    visit = state.get(VISIT)
+    if visit is not None:
+        visit.note_login()
 
 
 def _identify_later(state: Any, user: Callable[[], object]) -> bool:

@@ -78,6 +78,12 @@ class Settings:
         "paths that keep nobody online, such as those a page polls; `*` is anything, `+/poll` "
         "adds to these, `none` is no path",
     )
+    logout: tuple[str, ...] = _setting(
+        "",
+        values.paths,
+        "paths that log out, such as `/logout, /accounts/logout`: whoever asks for one is offline "
+        "once it is answered with a status below 400; `*` is anything",
+    )
     trusted_proxies: Proxies = _setting(
         "", parse_proxies, "the proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
     )

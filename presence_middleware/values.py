@@ -71,7 +71,7 @@ def items(value: str) -> list[str]:
 
 def paths(value: object) -> tuple[str, ...]:
     """Paths of a site, in which `*` stands for anything; none for the word `none`."""
-    found = value if isinstance(value, tuple) else tuple(items(str(value)))
+    found = tuple(value) if isinstance(value, (tuple, list)) else tuple(items(str(value)))
     if found == ("none",):
         return ()
     if not all(path.startswith(("/", "*")) for path in found):

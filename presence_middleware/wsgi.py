@@ -1,4 +1,8 @@
-"""The WSGI wrapper (PEP 3333): the app gets the very same environ and start_response."""
+"""The WSGI wrapper (PEP 3333): the app gets the very same environ and start_response.
+
+With one exception: where what is recorded depends on the status of the response, start_response is
+wrapped. It passes all of its arguments on, and returns what the server's returns.
+"""
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -38,6 +42,7 @@ class PresenceMiddleware:
         self.recorder = recorder_for(settings, client, clock)
         self.presence = Presence(backend=self.recorder.backend)
         self._board = wsgi_board(self.recorder.settings, self.presence)
+        self._checks_status = self.recorder.resolver.checks_status
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         if self._board is not None and self._board.serves(environ):
@@ -49,6 +54,8 @@ class PresenceMiddleware:
             environ.pop(USER, None)  # of a request before, where a server serves an environ again
         visit = WsgiVisit(self.recorder, environ)
         environ[VISIT] = environ[READER] = visit
+        if self._checks_status or visit.is_logout:
+            start_response = _noting(start_response, visit)
         try:
             body = self.app(environ, start_response)
         except BaseException:
@@ -81,6 +88,25 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
         """Erase `id`: at once, or as soon as Redis answers again."""
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             self.recorder.depart(who, erase=True)
+
+
+def _noting(start_response: StartResponse, visit: Visit) -> StartResponse:
+    """Return a `start_response` that also has the visit take the status."""
+
+    def start_and_note(*args: Any, **options: Any) -> Any:
+        # The server's may raise: where headers were sent, it raises what the app passes as the
+        # third argument, and the status is not replaced.
+        write = start_response(*args, **options)
+        visit.answered(_status(args[0] if args else options.get("status")))
+        return write
+
+    return start_and_note
+
+
+def _status(line: object) -> int | None:
+    """Return the number that a status line such as `200 OK` begins with, or None."""
+    number = line[:3] if isinstance(line, str) else ""
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def _is_file(body: Any, environ: WSGIEnvironment) -> bool:

@@ -38,6 +38,10 @@ class Matcher(Protocol):
     """The kind of the ids that it finds; None if requests that it matches are not counted."""
     awaits_login: bool
     """Whether a rule before it may still match, once an inner layer logs somebody in."""
+    is_checked: bool
+    """Whether its ids count only if the response does not refuse the login."""
+    place: int
+    """Its place in the search, from 0 on."""
     has_quota: bool
     """Whether a client can invent ids, so that each address has a quota of them."""
 
@@ -47,6 +51,8 @@ class Matcher(Protocol):
 
 class RuleMatcher:
     """A rule of `PRESENCE_IDENTITY` at work."""
+
+    place = 0
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class RuleMatcher:
     ) -> None:
         self.kind: str | None = rule.kind
         self.awaits_login = awaits_login
+        self.is_checked = rule.checked
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
         self._rule = rule
@@ -105,6 +112,8 @@ class CrawlerMatcher:
     """Finds crawlers by their User-Agent, except those that are logged in."""
 
     has_quota = False
+    is_checked = False
+    place = 0
 
     def __init__(
         self,
@@ -167,21 +176,36 @@ class IdentityResolver:
             for place, rule in enumerate(chain)
         ]
         self._matchers: list[Matcher] = list(matchers)
+        self._unchecked: list[Matcher] = [each for each in matchers if not each.is_checked]
+        self.checks_status = len(self._unchecked) < len(matchers)
+        """Whether who somebody is depends on the status of the response."""
         if bots != OFF:
-            # After the rules that prove a login, and before those whose ids a client chooses.
-            claimed = [place for place, rule in enumerate(chain) if rule.type.client_supplied]
-            place = claimed[0] if claimed else len(chain)
-            crawlers = CrawlerMatcher(
-                Crawlers(monotonic),
-                [matcher for matcher in matchers[place:] if matcher.shows_login],
-                is_counted=bots == COUNT,
-                awaits_login=any(set_by_app),
+            self._insert_crawlers(
+                Crawlers(monotonic), is_counted=bots == COUNT, awaits_login=any(set_by_app)
             )
-            self._matchers.insert(place, crawlers)
+        for place, matcher in enumerate(self._matchers):
+            matcher.place = place
 
-    def resolve(self, request: Request) -> tuple[Matcher, Id] | None:
-        """Return the matcher that finds an id in a request by now, and the id; or None."""
-        for matcher in self._matchers:
+    def _insert_crawlers(self, crawlers: Crawlers, *, is_counted: bool, awaits_login: bool) -> None:
+        """Look for crawlers after the rules that prove a login, before ids that clients choose."""
+        for matchers in (self._matchers, self._unchecked):
+            rules = [matcher for matcher in matchers if isinstance(matcher, RuleMatcher)]
+            place = next(
+                (place for place, rule in enumerate(rules) if not rule.shows_login), len(rules)
+            )
+            logins = [rule for rule in rules[place:] if rule.shows_login]
+            matchers.insert(
+                place,
+                CrawlerMatcher(crawlers, logins, is_counted=is_counted, awaits_login=awaits_login),
+            )
+
+    def resolve(self, request: Request, *, is_refused: bool = False) -> tuple[Matcher, Id] | None:
+        """Return the matcher that finds an id in a request by now, and the id; or None.
+
+        The id of a checked matcher counts once the response has a status that does not refuse it.
+        With `is_refused`, checked rules find no id.
+        """
+        for matcher in self._unchecked if is_refused else self._matchers:
             id = matcher.find(request)
             if id is not None:
                 return matcher, id

@@ -1,4 +1,7 @@
-"""`PRESENCE_IDENTITY`: a chain of `kind=source[:argument][:raw|:hashed]`, parsed and checked."""
+"""`PRESENCE_IDENTITY`, parsed and checked.
+
+It is a chain of `kind=source[:argument][:raw|:hashed][:checked]`.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +17,7 @@ from .sessions import signed_parts
 from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
 
 FORM = (
-    "A chain is kind=source[:argument][:raw|:hashed], separated by commas, such as "
+    "A chain is kind=source[:argument][:raw|:hashed][:checked], separated by commas, such as "
     "user=auth, guest=visitor"
 )
 KIND = re.compile(r"[a-z][a-z0-9_]*")
@@ -33,6 +36,8 @@ class Rule:
     source: str
     argument: str
     hashed: bool
+    checked: bool = False
+    """Whether it counts only where the response is neither 401 nor 403."""
 
     @property
     def type(self) -> SourceType:
@@ -40,7 +45,8 @@ class Rule:
 
     def __str__(self) -> str:
         argument = f":{self.argument}" if self.argument else ""
-        return f"{self.kind}={self.source}{argument}:{'hashed' if self.hashed else 'raw'}"
+        form = "hashed" if self.hashed else "raw"
+        return f"{self.kind}={self.source}{argument}:{form}{':checked' if self.checked else ''}"
 
 
 Chain = tuple[Rule, ...]
@@ -79,12 +85,13 @@ def _rule(item: str) -> Rule:
     kind, mark, source = map(str.strip, item.partition("="))
     if not mark or not KIND.fullmatch(kind):
         raise ValueError(f"{item!r} does not begin with a kind and =, such as user=")
+    source, is_checked = _without_checked(source)
     spec, form = _form(source)
     name, _, argument = spec.partition(":")
     if name in SOURCES:
-        return _known(kind, name, argument, form)
+        return _known(kind, name, argument, form, is_checked=is_checked)
     if _CALLABLE.fullmatch(spec) and name.replace("_", "-") not in SOURCES:
-        return Rule(kind, spec, "", form == "hashed")
+        return Rule(kind, spec, "", form == "hashed", is_checked)
     raise ValueError(_no_source(spec, name))
 
 
@@ -96,13 +103,19 @@ def _no_source(spec: str, name: str) -> str:
     return f"there is no source {spec!r}; sources are {known} and package.module:callable"
 
 
+def _without_checked(source: str) -> tuple[str, bool]:
+    """Return a source without its `:checked`, and whether it had that."""
+    spec = source.removesuffix(":checked")
+    return spec, spec != source
+
+
 def _form(source: str) -> tuple[str, str]:
     """Return a source without its `:raw` or `:hashed`, and that word or nothing."""
     spec, _, form = source.rpartition(":")
     return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
 
 
-def _known(kind: str, name: str, argument: str, form: str) -> Rule:
+def _known(kind: str, name: str, argument: str, form: str, *, is_checked: bool) -> Rule:
     source = SOURCES[name]
     if argument and not source.argument:
         raise ValueError(f"{name} takes no argument, not {argument!r}")
@@ -115,7 +128,7 @@ def _known(kind: str, name: str, argument: str, form: str) -> Rule:
         usage = f"{name}:{argument}" if argument else name
         raise ValueError(f"{usage} is a credential: it must be hashed, so write {usage}:hashed")
     _check_argument(name, source, argument)
-    return Rule(kind, name, argument, hashed)
+    return Rule(kind, name, argument, hashed, is_checked or source.checked)
 
 
 def _check_argument(name: str, source: SourceType, argument: str) -> None:
@@ -153,7 +166,8 @@ def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
             if before.source == ALWAYS:
                 yield f"{rule} never matches, because {before} matches every request before it"
                 break
-            if (before.source, before.argument) == (rule.source, rule.argument):
+            is_same = (before.source, before.argument) == (rule.source, rule.argument)
+            if is_same and (rule.checked or not before.checked):
                 yield f"{rule} never matches, because {before} reads the same before it"
                 break
 

@@ -4,7 +4,10 @@ A source is a function of the request that returns text or None. It is called wh
 which is at the latest when the response is complete.
 """
 
+import base64
+import binascii
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +25,8 @@ from .reading import Read, SourceOptions, as_id, item, member, nested, user_id, 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 )
+LONGEST_BASIC = 8192  # characters of the credentials of HTTP Basic; servers take about as many
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 # The keys of a session under which Flask-Login, Django, Pyramid and many sites keep the user.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 
@@ -46,6 +51,8 @@ class SourceType:
     """Whether a client can choose the id. Then crawlers come first, and it proves no login."""
     forgeable: bool = False
     """Whether a client can invent any number of ids from one address."""
+    checked: bool = False
+    """Whether its id counts only if the response does not refuse the login."""
     signed: bool = False
     """Whether it is verified with `PRESENCE_SESSION_SECRET`."""
     module: str = ""
@@ -81,6 +88,34 @@ def auth(attribute: str, _: SourceOptions) -> Read:
 
 def _session_user(session: Mapping[str, Any]) -> str | None:
     return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
+
+
+def basic(_: str, __: SourceOptions) -> Read:
+    """Return a reader of the user of HTTP Basic (RFC 7617), whose password the site checks itself.
+
+    A client can claim any name, and only the response shows whether the site accepted it. So this
+    source is for sites where every counted page checks the password, pages that do not exist
+    included. On a page that does not, whoever sends a name counts as that user.
+    """
+    return _basic_user
+
+
+def _basic_user(request: Request) -> str | None:
+    scheme, _, credentials = (request.header("authorization") or "").partition(" ")
+    if scheme.lower() != "basic" or len(credentials) > LONGEST_BASIC:
+        return None
+    try:
+        user, colon, _ = base64.b64decode(credentials.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):  # the latter of text that is not ASCII
+        return None
+    if not colon:
+        return None
+    try:
+        name = user.decode()
+    except UnicodeDecodeError:
+        name = user.decode("latin-1")
+    # An id loses the blanks around it, and " ann" must not become "ann".
+    return None if _CONTROL.search(name) or name != name.strip() else name
 
 
 def cookie(name: str, _: SourceOptions) -> Read:
@@ -210,6 +245,7 @@ class SiteFunction:
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
     "header": SourceType(header, "NAME", "X-User"),
+    "basic": SourceType(basic, checked=True),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
     "flask-session": SourceType(
         sessions.flask_session,

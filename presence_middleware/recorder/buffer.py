@@ -168,6 +168,10 @@ class Buffer:
                 return
             self._departures[who] = PendingDeparture(stamp, erase)
 
+    def departure_of(self, who: Who) -> PendingDeparture | None:
+        """Return the departure of an identity while it waits."""
+        return self._departures.get(who)
+
     def departures(self) -> dict[Who, PendingDeparture]:
         """Return the departures that wait."""
         with self.lock:

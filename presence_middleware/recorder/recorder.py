@@ -150,8 +150,10 @@ class Recorder:
         except Exception:  # an invalid environ or scope: the filter warns of it
             is_plain = False
         is_due = self._looks_at_all or visit.arrival >= self.hints.look_at
-        if (is_due or not is_plain) and not self._filter.admit(visit, visit.arrival):
-            return False
+        if is_due or not is_plain:
+            visit.is_logout = self._filter.is_logout(visit)
+            if not self._filter.admit(visit, visit.arrival):
+                return False
         if not self._is_started:
             self._start()
         self.open_visits[visit] = None
@@ -180,6 +182,22 @@ class Recorder:
     def abandoned(self, visit: Visit) -> None:
         """Have the thread end a visit, whose response was dropped unclosed. Takes no lock."""
         self._abandoned.append(visit)
+
+    def log_out(self, who: Who, stamp: float) -> None:
+        """Have the thread take an identity offline that logged out at `stamp`. Waits for no I/O.
+
+        Does nothing where the store of the kind cannot: HyperLogLogs forget nobody.
+        """
+        if self.settings.store_of(who[0]) == "hyperloglog":
+            return
+        self._check_process()
+        self.buffer.add_departure(who, stamp, erase=False)
+        self._wake()
+
+    def is_leaving(self, who: Who, arrival: float) -> bool:
+        """Return whether a departure waits of an identity that arrived before it."""
+        departure = self.buffer.departure_of(who)
+        return departure is not None and arrival <= departure.stamp
 
     # The thread, or a request in its place.
 

@@ -25,10 +25,12 @@ class RequestFilter:
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         self._enabled = settings.enabled
         self._hints = hints
-        self.looks_at_all = not self._enabled or self._locate is not None or "*" in "".join(paths)
+        self._is_logout = path_matcher(settings.logout)
+        globs = "".join((*paths, *settings.logout))
+        self.looks_at_all = not self._enabled or self._locate is not None or "*" in globs
         """Whether a request must be looked at however plain it is."""
-        self.paths = exact_paths(paths)
-        """Paths that are no visit. A request to another one may be plain."""
+        self.paths = exact_paths(paths) | exact_paths(settings.logout)
+        """Paths that are no visit, or that log out. A request to another one may be plain."""
 
     def admit(self, request: Request, now: float) -> bool:
         """Return whether a request is a visit; find the address of its client.
@@ -48,6 +50,21 @@ class RequestFilter:
             self._hints.unreadable(error)
             return False
         return True
+
+    def is_logout(self, request: Request) -> bool:
+        """Return whether a request logs somebody out, if it is answered without an error.
+
+        That of a path of `PRESENCE_LOGOUT` does, unless a browser makes it by itself. Never raises.
+        """
+        try:
+            return (
+                self._enabled
+                and self._is_logout(request.path)
+                and request.get("type") != "websocket"
+                and not (_has_no_visitor(request) or _is_preflight(request))
+            )
+        except Exception:  # an environ or scope that is none: `admit` reports it
+            return False
 
 
 def _has_no_visitor(request: Request) -> bool:

@@ -44,6 +44,8 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi
 from tests.support.backends import Server
 from tests.support.servers import WebServer, gunicorn
+from tests.support.statuses import Ask as AskForStatus
+from tests.support.statuses import Call, over_asgi, over_wsgi
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that WebOb imports
@@ -479,6 +481,38 @@ def test_of_a_session_nothing_is_left_but_the_id(
     assert ("user", secret_of("login")) in left.identities
     assert left.in_redis == left.waiting == left.kept == {secret_of("login")}
     assert left.shown == found([caplog.text]) == set()
+
+
+@pytest.mark.parametrize("wrapper", [over_wsgi, over_asgi])
+@pytest.mark.parametrize(
+    ("path", "status"), [("/", 200), ("/", 401), ("/logout", 200), ("/logout", 500)]
+)
+@pytest.mark.parametrize("source", ["basic", "basic:hashed"])
+def test_of_a_password_nothing_is_left(
+    source: str, path: str, status: int, wrapper: AskForStatus, request: pytest.FixtureRequest
+) -> None:
+    """Whether it is right or wrong, and whoever looks at the visit before that is known."""
+
+    def ask(settings: Settings, asked: Request, inside: Inner) -> Identity | None:
+        visits: list[Visit] = []
+
+        def look(state: State) -> None:
+            inside(state)
+            visits.append(state["presence_middleware.visit"])
+            visits[0].flush()
+
+        headers = {name: value.decode() for name, value in asked.headers}
+        wrapper(settings, Call(headers, path, statuses=(status,), before=look, after=inside))
+        assert found(texts_of(visits[0])) - found(texts_of(visits[0].recorder)) == set()
+        return visits[0].identity
+
+    site: Site = request.getfixturevalue("site")
+    settings = site(f"user={source}, guest=visitor", logout="/logout")
+    left = Left(ask, settings, traffic(logged_in=False))
+    is_user = Identity("user", "ann") in left.identities
+    assert is_user is (source == "basic" and status != 401 and (path == "/" or status == 500))
+    assert left.in_redis == left.waiting == left.kept == left.shown == set()
+    assert found([request.getfixturevalue("caplog").text]) == set()
 
 
 @both_wrappers

@@ -353,6 +353,29 @@ def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
         assert presence.last_seen(site.user) is not None
 
 
+NOT_BY_PATH = ("beaker", "beaker, user_id", "beaker, wrapped within")
+"""Their session is loaded when the handler looks at it, and deleted by then."""
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_logout_at_a_path_that_is_named_takes_the_user_offline(
+    name: str, serve: Serve, presence: Presence
+) -> None:
+    site = SITES[name]
+    with serve(site, 1, PRESENCE_LOGOUT=f"{site.views}logout") as browser:
+        browser.log_in()
+        assert browser.see("me") == {USER}
+        assert browser.ask() == {USER}
+        browser.log_out()
+        assert browser.ask() == ({USER} if name in NOT_BY_PATH else {"nobody"})
+        assert browser.see("me") == {"nobody"}
+        browser.ask()
+        assert presence.counts()["user"] == (name in NOT_BY_PATH)
+        browser.log_in()
+        assert browser.see("me") == {USER}
+        assert browser.ask() == {USER}, "who comes back counts again"
+
+
 class Local:
     """A site in this process: whom the middleware took each request for, and what it answered."""
 

@@ -235,16 +235,16 @@ arguments["CLAIM[@COOKIE]"] = arguments["KEY[@COOKIE]"]
 @st.composite
 def links(draw: st.DrawFn) -> Rule:
     """Any link that a site may write."""
-    kind, hashed = draw(kinds), draw(st.booleans())
+    kind, hashed, checked = draw(kinds), draw(st.booleans()), draw(st.booleans())
     if draw(st.integers(0, 9)) == 0:
-        return Rule(kind, draw(functions), "", hashed)
+        return Rule(kind, draw(functions), "", hashed, checked)
     source = draw(st.sampled_from(list(SOURCES)))
     argument = draw(arguments[SOURCES[source].argument])
     if source in {"environ", "scope"}:  # some of their keys are refused
         argument = f"a{argument}"
     name = argument.lower().removeprefix("http_").replace("_", "-")
     is_credential = name in CREDENTIAL_HEADERS or source == "django-session"
-    return Rule(kind, source, argument, hashed or is_credential)
+    return Rule(kind, source, argument, hashed or is_credential, checked or source == "basic")
 
 
 @FEW
@@ -257,6 +257,7 @@ def links(draw: st.DrawFn) -> Rule:
     ).map(tuple)
 )
 @example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "hashed", False)))
+@example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "checked", False)))
 def test_a_chain_that_is_written_out_is_the_same_chain(chain: tuple[Rule, ...]) -> None:
     assert parse_chain(", ".join(map(str, chain))) == chain
     assert parse_chain(chain) == chain

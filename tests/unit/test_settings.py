@@ -43,10 +43,11 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
             *("user=auth:_x", "user=header", "user=header:", "user=header:a b", "user=cookie:a=b"),
             *("user=flask-session", "user=flask-session:a@b=c", "user=auth-tkt:a b", "user=bearer"),
             *("user=session", "user=nothing", "user=pkg.module", "user=visitor:x", "user=ip:raw:x"),
+            *("user=basic:x", "user=basic:checked:raw", "user=header:checked", "user=checked"),
             *("user=header:Authorization", "user=header:cookie:raw", "user=header:X-API-Key"),
             *("user=signed:id", "user=signed:@", "user=bearer:@token", "user=bearer:sub@a b"),
         ],
-        "A chain is kind=source[:argument][:raw|:hashed]",
+        "A chain is kind=source[:argument][:raw|:hashed][:checked]",
     ),
     "secret": (["short", "fifteen letters"], "at least 16 characters, such as PRESENCE_SECRET="),
     "session_secret": (
@@ -61,6 +62,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         ["healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"],
         "paths such as /healthz, /static/*",
     ),
+    "logout": (["logout", "/a, b", "none, /a", "+/a"], "paths such as /healthz, /static/*"),
     "trusted_proxies": (
         ["-1", "1.5", "33", "all", "10.0.0.0/33", "localhost", "1, 10.0.0.1"],
         "10.0.0.0/8, fd00::/8, unix",

@@ -1,0 +1,423 @@
+"""Who asks for a path of PRESENCE_LOGOUT, and is answered without an error, is offline."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware.connections.embedded import find_server
+from presence_middleware.recorder import Recorder, recorder_for
+from tests.support.asking import State
+from tests.support.backends import Server, wait_until
+from tests.support.statuses import Ask, Call, basic, online, over_asgi, over_wsgi
+
+GUEST, ANN = ("guest", ""), ("user", "ann")
+HEADER = {"X-User": "ann"}
+Site = Callable[..., Settings]
+both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
+
+
+@pytest.fixture
+def site(valkey: Server, prefix: str) -> Iterator[Site]:
+    """Makes the settings of a site that logs out at `/logout`."""
+
+    def settings(
+        identity: str = "user=header:X-User, user=auth, guest=visitor", **others: object
+    ) -> Settings:
+        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
+        made.append(Settings.from_env({}, identity=identity, **{"logout": "/logout", **given}))
+        return made[-1]
+
+    made: list[Settings] = []
+    yield settings
+    for one in made:
+        recorder_for(one).close()
+
+
+@both
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("status", "left"),
+    [
+        *((status, []) for status in (200, 204, 302, 399)),
+        *((status, [ANN]) for status in (400, 401, 403, 405, 500)),
+    ],
+)
+def test_an_answer_without_an_error_takes_the_user_offline(
+    status: int, left: list[Any], method: str, ask: Ask, site: Site
+) -> None:
+    ask(site(), Call(HEADER))
+    assert online(site()) == [ANN]
+    is_streaming = method == "GET"
+    ask(site(), Call(HEADER, "/logout", method, (status,), is_streaming=is_streaming))
+    assert online(site()) == left
+    assert Presence(site()).last_seen("ann") is not None
+
+
+@both
+def test_a_user_who_was_not_online_is_not_recorded_by_a_logout(ask: Ask, site: Site) -> None:
+    def look(state: State) -> None:
+        state["presence_middleware.visit"].flush()
+
+    ask(site(), Call(HEADER, "/logout", before=look, after=look))
+    assert online(site()) == []
+    assert Presence(site()).last_seen("ann") is None
+    assert recorder_for(site()).stats().recorded == 0
+
+
+@both
+def test_a_logout_that_fails_is_a_visit(ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER, "/logout", statuses=(500,)))
+    assert online(site()) == [ANN]
+
+
+def test_a_wsgi_status_that_is_replaced_by_an_error_logs_nobody_out(site: Site) -> None:
+    over_wsgi(site(), Call(HEADER, "/logout", statuses=(200, 500)))
+    assert online(site()) == [ANN]
+
+
+@both
+def test_an_app_that_raises_logs_nobody_out(ask: Ask, site: Site) -> None:
+    with pytest.raises(ValueError, match="boom"):
+        ask(site(), Call(HEADER, "/logout", failure=ValueError("boom")))
+    assert online(site()) == [ANN]
+
+
+@both
+@pytest.mark.parametrize(
+    ("logout", "path", "is_logout"),
+    [
+        ("/logout", "/logout", True),
+        ("/logout", "/logout/", True),
+        ("/logout", "/logout/now", False),
+        ("/logout", "/", False),
+        ("/logout, /accounts/logout", "/accounts/logout", True),
+        ("/*/logout", "/de/logout", True),
+        ("/*/logout", "/logout", False),
+        ("", "/logout", False),
+        ("none", "/logout", False),
+        (["/bye"], "/bye", True),
+    ],
+)
+def test_paths_are_written_as_those_that_are_no_visit(
+    logout: object, path: str, is_logout: bool, ask: Ask, site: Site
+) -> None:
+    settings = site(logout=logout)
+    recorder_for(settings).hints.look_at = inf  # till then each request is looked at closely
+    ask(settings, Call(HEADER))
+    ask(settings, Call(HEADER, path))
+    assert online(settings) == ([] if is_logout else [ANN])
+
+
+@both
+def test_a_path_that_is_no_visit_can_log_out(ask: Ask, site: Site) -> None:
+    settings = site(exclude="/api/*", logout="/api/logout")
+    ask(settings, Call(HEADER))
+    ask(settings, Call(HEADER, "/api/logout", statuses=(500,)))
+    assert online(settings) == [ANN]
+    ask(settings, Call(HEADER, "/api/logout"))
+    assert online(settings) == []
+
+
+@both
+@pytest.mark.parametrize(
+    ("headers", "method"),
+    [
+        ({"Sec-Purpose": "prefetch"}, "GET"),
+        ({"Purpose": "prefetch"}, "GET"),
+        ({"Presence": "passive"}, "GET"),
+        ({"Origin": "https://a", "Access-Control-Request-Method": "POST"}, "OPTIONS"),
+    ],
+)
+def test_what_a_browser_asks_by_itself_logs_nobody_out(
+    headers: dict[str, str], method: str, ask: Ask, site: Site
+) -> None:
+    ask(site(), Call(HEADER))
+    ask(site(), Call({**HEADER, **headers}, "/logout", method))
+    assert online(site()) == [ANN]
+
+
+@both
+def test_a_site_that_records_nothing_logs_nobody_out(ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER))
+    assert online(site()) == [ANN]
+    ask(site(enabled=False), Call(HEADER, "/logout"))
+    assert recorder_for(site(enabled=False)).flush()
+    assert online(site()) == [ANN]
+
+
+# ---- Who it is.
+
+
+@both
+def test_who_is_logged_in_at_arrival_is_who_leaves(ask: Ask, site: Site) -> None:
+    """Although the app forgets them before it answers, and a guest is left."""
+    state: dict[str, object] = {"REMOTE_USER": "ann", "user": "ann"}
+
+    def forget(state: State) -> None:
+        state.pop("REMOTE_USER", None)
+        state.pop("user", None)
+
+    ask(site(), Call(state=state))
+    ask(site(), Call(path="/logout", state=state, before=forget))
+    assert online(site()) == []
+
+
+@both
+def test_who_a_layer_names_is_who_leaves(ask: Ask, site: Site) -> None:
+    def identify(state: State) -> None:
+        state["presence_middleware.visit"].identify("ann")
+
+    def identify_and_forget(state: State) -> None:
+        identify(state)
+        state["presence_middleware.visit"].identify(None)
+
+    for within in (identify, identify_and_forget):
+        ask(site(), Call(before=identify))
+        assert online(site()) == [ANN]
+        ask(site(), Call(path="/logout", before=within))
+        assert online(site()) == []
+
+
+@both
+def test_who_is_known_before_the_status_is_who_leaves(ask: Ask, site: Site) -> None:
+    def layer(state: State) -> None:
+        state.update({"REMOTE_USER": "ann", "user": "ann"})
+
+    ask(site(), Call(before=layer))
+    ask(site(), Call(path="/logout", before=layer))
+    assert online(site()) == []
+
+
+@both
+def test_a_guest_who_asks_for_it_leaves(ask: Ask, site: Site) -> None:
+    ask(site(), Call())
+    assert online(site()) == [GUEST]
+    ask(site(), Call(path="/logout"))
+    assert online(site()) == []
+
+
+@both
+def test_a_guest_who_logs_in_elsewhere_stays(ask: Ask, site: Site) -> None:
+    """Only who the visit would be recorded as leaves: the guest of before has his window."""
+    ask(site(), Call())
+    ask(site(), Call(HEADER, "/logout"))
+    assert online(site()) == [GUEST]
+
+
+@both
+def test_a_crawler_that_asks_for_it_is_counted(ask: Ask, site: Site) -> None:
+    settings = site(store="sorted-set, bot=sorted-set")
+    ask(settings, Call({"User-Agent": "Googlebot/2.1"}, "/logout"))
+    assert recorder_for(settings).flush()
+    assert Presence(settings).counts() == {"user": 0, "guest": 0, "bot": 1}
+
+
+@both
+def test_guests_past_their_quota_cannot_leave_either(ask: Ask, site: Site) -> None:
+    """Redis notes who left, so nobody may make up any number of guests who do."""
+    settings = site("user=cookie:sid:raw", bots="off")
+    recorder_for(settings).background = False
+    for number in range(105):
+        ask(settings, Call({"Cookie": f"sid={number}"}, "/logout"))
+    recorder = recorder_for(settings)
+    assert len(recorder.buffer.departures()) == 100
+    assert recorder.stats().dropped == {"quota": 5}
+
+
+@both
+@pytest.mark.parametrize(("status", "left"), [(200, []), (302, []), (401, [ANN])])
+def test_a_basic_login_leaves_where_the_answer_accepts_it(
+    status: int, left: list[Any], ask: Ask, site: Site
+) -> None:
+    settings = site("user=basic")
+    login = {"Authorization": basic("ann:secret")}
+    ask(settings, Call(login))
+    ask(settings, Call(login, "/logout", statuses=(status,)))
+    assert online(settings) == left
+
+
+@both
+def test_a_kind_that_nobody_can_leave_is_left_alone(ask: Ask, site: Site) -> None:
+    settings = site(store="hyperloglog")
+    ask(settings, Call(HEADER))
+    ask(settings, Call(HEADER, "/logout"))
+    assert recorder_for(settings).flush()
+    assert Presence(settings).counts()["user"] == 1
+
+
+@pytest.mark.parametrize("is_outermost", [True, False])
+def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, site: Site) -> None:
+    """Within our wrapper it is loaded late, and cleared before the response starts."""
+    seen: list[Any] = []
+
+    async def login(request: Request) -> PlainTextResponse:
+        request.session["user"] = "ann"
+        return PlainTextResponse("welcome")
+
+    async def logout(request: Request) -> PlainTextResponse:
+        request.session.clear()
+        return PlainTextResponse("bye")
+
+    settings = site("user=session:user, guest=visitor")
+    layers = [
+        Middleware(asgi.PresenceMiddleware, settings=settings),
+        Middleware(SessionMiddleware, secret_key="a"),
+    ]
+    if not is_outermost:
+        layers.reverse()
+    app = Starlette(routes=[Route("/", login), Route("/logout", logout)], middleware=layers)
+    cookies: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        headers = dict(message.get("headers", []))
+        if b"set-cookie" in headers:
+            cookies.append(headers[b"set-cookie"].split(b";")[0])
+
+    async def ask(path: str) -> None:
+        headers = [(b"cookie", cookies[-1])] if cookies else []
+        scope: State = {
+            **{"type": "http", "method": "GET", "path": path, "headers": headers},
+            **{"client": ("192.0.2.7", 1), "query_string": b"", "root_path": ""},
+        }
+        await app(scope, None, send)  # type: ignore[arg-type]
+        seen.append(scope)
+
+    asyncio.run(ask("/"))
+    assert online(settings) == [ANN]
+    asyncio.run(ask("/logout"))
+    assert online(settings) == []
+    assert seen[-1]["route"].path == "/logout" or is_outermost, "outer layers see inner ones' keys"
+    assert {"endpoint", "path_params"} <= seen[-1].keys()
+
+
+# ---- When, and what is open.
+
+
+@both
+def test_who_comes_back_right_after_is_online(ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER))
+    ask(site(), Call(HEADER, "/logout"))
+    ask(site(), Call(HEADER))
+    assert online(site()) == [ANN]
+
+
+@both
+def test_a_request_that_comes_before_the_app_has_logged_out_brings_nobody_back(
+    ask: Ask, site: Site
+) -> None:
+    def ask_meanwhile(_: State) -> None:
+        thread = threading.Thread(target=ask, args=(site(), Call(HEADER)))
+        thread.start()
+        thread.join()
+
+    ask(site(), Call(HEADER, "/logout", before=ask_meanwhile))
+    assert online(site()) == []
+
+
+@both
+def test_a_request_from_before_the_logout_brings_nobody_back(ask: Ask, site: Site) -> None:
+    """As of another tab, whose answer takes longer than the logout."""
+
+    def log_out(_: State) -> None:
+        thread = threading.Thread(target=ask, args=(site(), Call(HEADER, "/logout")))
+        thread.start()
+        thread.join()
+
+    ask(site(), Call(HEADER, before=log_out))
+    assert online(site()) == []
+
+
+def test_a_stream_that_ends_at_the_logout_brings_nobody_back(site: Site) -> None:
+    """A page's streams end as the browser leaves it, before the logout is written."""
+
+    def app(environ: State, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield b"a"
+
+    settings = site()
+    recorder = recorder_for(settings)
+    recorder.background = False
+    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
+    body = wrapped({"HTTP_X_USER": "ann", "REMOTE_ADDR": "192.0.2.7"}, lambda *_: print)
+    next(iter(body))
+    (visit,) = recorder.open_visits
+    visit.refresh(visit.arrival + 60, 60)  # it is long by now
+    assert online(settings) == [ANN]
+    over_asgi(settings, Call(HEADER, "/logout"))
+    visit.refresh(recorder.stamp() + 2, 1)
+    body.close()
+    assert online(settings) == []
+
+
+def test_a_socket_at_such_a_path_logs_nobody_out(site: Site) -> None:
+    async def app(_: State, __: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    async def send(_: Any) -> None: ...
+
+    headers = [(b"x-user", b"ann")]
+    scope = {"type": "websocket", "path": "/logout", "headers": headers}
+    wrapped = asgi.PresenceMiddleware(app, settings=site())
+    asyncio.run(wrapped(scope, send, send))  # type: ignore[arg-type]
+    assert online(site()) == [ANN]
+
+
+def test_start_response_is_the_servers_but_for_a_logout(site: Site) -> None:
+    def app(environ: State, start_response: Any) -> list[bytes]:
+        seen.append(start_response)
+        return []
+
+    seen: list[Any] = []
+    start: Any = lambda *_: print  # noqa: E731
+    wrapped = wsgi.PresenceMiddleware(app, settings=site())
+    for path, is_own in (("/", True), ("/logout", False)):
+        wrapped({"PATH_INFO": path, "HTTP_X_USER": "ann"}, start)
+        assert (seen.pop() is start) is is_own
+
+
+@pytest.fixture
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that a test may stop."""
+    server = Server(str(find_server()), Path(tmp_path_factory.mktemp("own")))
+    yield server
+    server.stop()
+
+
+@both
+def test_a_logout_in_an_outage_waits_for_redis_and_no_request_for_it(
+    ask: Ask, own_server: Server, site: Site
+) -> None:
+    settings = site(redis_url=own_server.url, flush_interval="0.05s")
+    ask(settings, Call(HEADER))
+    assert online(settings) == [ANN]
+    own_server.process.send_signal(19)  # SIGSTOP: it hangs, and lets whoever asks wait
+    try:
+        began = time.monotonic()
+        ask(settings, Call(HEADER, "/logout"))
+        assert time.monotonic() - began < 0.2, "the request waited for Redis"
+        recorder: Recorder = recorder_for(settings)
+        wait_until(lambda: recorder.stats().last_error)
+    finally:
+        own_server.process.send_signal(18)
+    wait_until(lambda: not Presence(settings).is_online("ann"))
+
+
+def test_a_logout_is_written_without_another_request(site: Site) -> None:
+    settings = site(flush_interval="0.05s")
+    over_wsgi(settings, Call(HEADER))
+    wait_until(lambda: Presence(settings).is_online("ann"))
+    over_wsgi(settings, Call(HEADER, "/logout"))
+    wait_until(lambda: not Presence(settings).is_online("ann"))
