@@ -43,13 +43,6 @@ def cookie(name: str, *, last: bool = False) -> Read:
     return read
 
 
-def check_key(key: str) -> str:
-    """Return a dotted key. Raises `ValueError` if it has too many parts."""
-    if key.count(".") >= MOST_PARTS:
-        raise ValueError(f"{key[:40]!r}… has more than {MOST_PARTS} parts between dots")
-    return key
-
-
 def nested(value: object, key: str) -> object:
     """Return the value under a dotted key of nested mappings, or None."""
     return walk(value, key, item)
