@@ -14,9 +14,9 @@ from .connections import ServerClock
 from .departed import Departed, Departure
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
+from .parsers import duration, format_duration
 from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
-from .values import duration, format_duration
 
 MOST_HOURS = 10 * 366 * 24  # for how long history is kept at most
 LONGEST_SHOWN = 100  # characters of a wrong argument in an error

@@ -10,7 +10,7 @@ import time
 
 from .. import logs
 from ..errors import ConnectionsBusy
-from ..values import format_duration
+from ..parsers import format_duration
 
 LONGEST_PAUSE = 5.0  # seconds between two attempts
 STUCK_SECONDS = 30.0  # no client of ours takes so long: its timeouts are shorter

@@ -90,8 +90,8 @@ def parse_url(value: object) -> RedisURL:
         return value
     try:
         return _parse(str(value).strip())
-    except MissingPart as error:
-        raise ValueError(f"{error}") from None
+    except MissingPart:
+        raise
     except (ValueError, OSError) as error:
         raise ValueError(f"{FORMS}{_reason(error)}") from None
 
@@ -158,7 +158,7 @@ def _embedded(rest: str) -> RedisURL:
 
 def _memory(name: str) -> RedisURL:
     if find_spec("fakeredis") is None:
-        raise MissingPart("fakeredis: pip install 'presence_middleware[memory]'")
+        raise MissingPart("fakeredis is not installed: pip install 'presence_middleware[memory]'")
     return RedisURL("memory", name)
 
 

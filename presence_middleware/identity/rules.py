@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import QueryError
-from ..values import items
+from ..parsers import items
 from .bots import COUNT, OFF
 from .bots import KIND as BOT
 from .reading import token
