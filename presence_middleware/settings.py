@@ -266,7 +266,8 @@ def variable(name: str) -> str:
 def _unknown(where: str, given: Mapping[str, object], known: list[str]) -> Iterator[str]:
     for name in given:
         if name not in known:
-            yield f"{where}{name}: unknown setting{_nearest(name, known)}"
+            near = _nearest(name)
+            yield f"{where}{name}: unknown setting{f'; did you mean {near}?' if near else ''}"
 
 
 def _printable(setting: Field[Any], value: object) -> str:
@@ -277,12 +278,14 @@ def _printable(setting: Field[Any], value: object) -> str:
 
 
 def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = [variable(setting.name) for setting in fields(Settings)]
+    known = {variable(setting.name) for setting in fields(Settings)}
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
-            log.warning("unknown variable %s%s", name, _nearest(name, known))
+            near = _nearest(name.removeprefix(PREFIX).lower())
+            hint = f"; did you mean {variable(near)}?" if near else ""
+            log.warning("unknown variable %s%s", name, hint)
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0)
-    return f"; did you mean {near[0]}?" if near else ""
+def _nearest(name: str) -> str | None:
+    near = difflib.get_close_matches(name, [setting.name for setting in fields(Settings)], 1)
+    return near[0] if near else None

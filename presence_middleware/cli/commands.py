@@ -33,13 +33,13 @@ _CHART_LINES = 14
     metavar="FILE[#NAME]",
     callback=context.remember_ini,
     expose_value=False,
-    help="Paste ini file whose [filter:NAME] has the settings.",
+    help="Paste ini file with settings in [filter:NAME].",
 )
 @click.version_option(package_name="presence_middleware")
 def presence() -> None:
     """Show who is online on this site.
 
-    Settings are read from the environment (PRESENCE_*), then from the ini file.
+    Settings are PRESENCE_* variables of the environment. They override those of --ini.
     """
 
 
@@ -65,7 +65,7 @@ def count(kind_given: str | None, window: str | None, as_json: bool) -> None:
 )
 @context.json_option
 def online(kind_given: str | None, window: str | None, limit: int, as_json: bool) -> None:
-    """Print who is online, newest first, and how long ago they were last seen."""
+    """Print who is online, newest first, and how long ago."""
     with context.site_reader(kind_given) as (reader, kind):
         sightings = reader.online(kind, window=window, limit=limit)
     if as_json:
@@ -90,7 +90,10 @@ def _row(sighting: Sighting) -> tuple[str, ...]:
 @context.window_option
 @context.json_option
 def seen(id: str, kind_given: str | None, window: str | None, as_json: bool) -> None:
-    """Print whether ID is online and when it was last seen; exit with 1 if not online."""
+    """Print whether ID is online and when it was last seen.
+
+    Exit with 1 if ID is not online.
+    """
     with context.site_reader(kind_given) as (reader, kind):
         is_online = reader.is_online(id, kind, window=window)
         moment = reader.last_seen(id, kind)
@@ -112,7 +115,10 @@ def seen(id: str, kind_given: str | None, window: str | None, as_json: bool) -> 
 @context.window_option
 @context.json_option
 def friends(key: str, kind_given: str | None, window: str | None, as_json: bool) -> None:
-    """Print which ids in the Redis set or sorted set KEY are online, newest first."""
+    """Print which ids of a Redis set or sorted set are online.
+
+    KEY is the key of the set. The newest is printed first.
+    """
     with context.site_reader(kind_given) as (reader, kind):
         ids = reader.online_friends(key, kind, window=window)
     if as_json:
@@ -155,7 +161,10 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
 )
 @context.json_option
 def history(kind_given: str | None, hours: float, as_json: bool) -> None:
-    """Print how many were online in each minute; on a terminal, draw a chart."""
+    """Print how many were online in each minute.
+
+    On a terminal, draw a chart.
+    """
     with context.site_reader(kind_given) as (reader, kind):
         samples = reader.history(hours, kind)
     if as_json:
@@ -175,7 +184,10 @@ def history(kind_given: str | None, hours: float, as_json: bool) -> None:
 @context.yes_option
 @context.json_option
 def peak(kind_given: str | None, reset: bool, yes: bool, as_json: bool) -> None:
-    """Print the most that were ever online and when; exit with 1 if nothing is recorded."""
+    """Print the most that were ever online, and when.
+
+    Exit with 1 if nothing is recorded.
+    """
     with context.site_reader(kind_given) as (reader, kind):
         if reset:
             context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
@@ -197,7 +209,7 @@ def peak(kind_given: str | None, reset: bool, yes: bool, as_json: bool) -> None:
 @presence.command()
 @context.json_option
 def config(as_json: bool) -> None:
-    """Print the value of every setting and where it comes from."""
+    """Print every setting and where its value comes from."""
     with context.exit_on_error():
         settings = _effective_settings()
     if as_json:
@@ -210,7 +222,10 @@ def config(as_json: bool) -> None:
 @click.option("--settings/--no-settings", "with_settings", default=True, help="Print settings too.")
 @context.json_option
 def doctor(with_settings: bool, as_json: bool) -> None:
-    """Check the server, its keys and the settings; exit with 1 if anything is wrong."""
+    """Check the server, its keys and the settings.
+
+    Exit with 1 if anything is wrong.
+    """
     try:
         settings = context.site_settings()
         findings = examine(Backend(settings, client=context.site_client(settings)))
@@ -262,7 +277,7 @@ def _by_name(effective: Iterable[EffectiveSetting]) -> dict[str, dict[str, str]]
     help="Port to listen on.",
 )
 def demo(host: str, port: int) -> None:
-    """Serve a small site with two workers, to see the middleware at work."""
+    """Serve a small site, to see the middleware at work."""
     try:
         from ..demo.server import serve
     except ModuleNotFoundError as error:

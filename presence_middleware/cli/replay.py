@@ -33,11 +33,12 @@ _CHART_LINES = 8
 @click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
 @context.json_option
 def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:
-    """Show what the site would have shown, from its access logs; no Redis is needed.
+    """Show how many were online, from the access logs of a site.
 
-    Logs are in the common or combined format, also gzip; - is standard input. Several logs are
-    merged by time. The settings (PRESENCE_*) decide, as on the site, who is a user, a guest or a
-    bot, and what is no visit. A log has no cookies, and no headers but Referer and User-Agent.
+    No Redis is needed. Logs are in the common or combined format, also gzip; - is standard input.
+    Several logs are merged by time. The settings (PRESENCE_*) decide, as on the site, who is a
+    user, a guest or a bot, and what is no visit. A log has no cookies, and no headers but Referer
+    and User-Agent.
 
     In a pipe, print a line for each minute: its time, and how many of each kind were online.
     """

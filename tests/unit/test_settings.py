@@ -180,10 +180,38 @@ def test_an_unknown_variable_warns_with_the_nearest_name(
     assert record.getMessage().endswith(f" {name}; did you mean {nearest}?")
 
 
-def test_unknown_arguments_and_ini_settings_are_errors() -> None:
-    with pytest.raises(SettingsError, match=r"windwo.*did you mean window") as caught:
-        Settings.from_env({}, {"windwo": "1m"}, flush=1)
-    assert len(caught.value.problems) == 2
+def test_a_variable_unlike_all_others_warns_without_a_guess(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings_of({"PRESENCE_OF_MIND": "1"})
+    assert caplog.messages == ["unknown variable PRESENCE_OF_MIND"]
+
+
+def test_unknown_names_and_wrong_values_are_reported_together() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env(
+            {"PRESENCE_BOTS": "yes"},
+            {"windwo": "1m", "window": "soon", "bots": "no"},
+            "site.ini",
+            mood=1,
+            prefix="{}",
+        )
+    assert caught.value.problems == (
+        "mood: unknown setting",
+        "site.ini windwo: unknown setting; did you mean window?",
+        "PRESENCE_PREFIX='{}': expected 1 to 64 letters, digits and . : / _ -",
+        "site.ini window='soon': expected a duration above zero, such as 90s, 10m, 24h or 30d",
+        "PRESENCE_BOTS='yes': expected one of count, skip, off",
+    )
+
+
+def test_a_contradiction_names_what_was_written() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({}, {"identity": "user=bearer:sub"}, "site.ini")
+    assert caught.value.problems == (
+        "site.ini identity: user=bearer:sub:raw needs PRESENCE_SESSION_SECRET: set it to the "
+        "secret with which the framework signs",
+    )
 
 
 def test_overrides_win_over_environ_over_ini_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
