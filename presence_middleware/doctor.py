@@ -1,6 +1,6 @@
-"""What is right with a site's presence, and what is not: the server, its keys, the settings.
+"""Check a site: its Redis server, its keys and its settings.
 
-It connects as the site would, writes nothing, and asks nothing that takes the server long.
+The doctor connects as the site does, writes nothing, and runs no command that takes long.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
-from . import values
+from . import parsers
 from .backend import Backend
 from .connections import Driver, eviction_policy, facts
 from .errors import PresenceError
@@ -26,14 +26,14 @@ _SIZES = {"zset": "ZCARD", "set": "SCARD", "string": "PFCOUNT"}
 
 
 class Finding(NamedTuple):
-    """One line of what was found."""
+    """A line of the report: `what` was checked, and whether it is right."""
 
     is_right: bool
     what: str
 
 
-class InForce(NamedTuple):
-    """A setting as a site writes it, and where it comes from; a secret is not told."""
+class EffectiveSetting(NamedTuple):
+    """The variable, the value as a site writes it, and the origin; a secret is shown as `***`."""
 
     name: str
     value: str
@@ -43,19 +43,28 @@ class InForce(NamedTuple):
         return f"{self.name}={self.value} ({self.origin})"
 
 
-def in_force(settings: Settings, environ: Mapping[str, str]) -> Iterator[InForce]:
-    """Each setting."""
+def effective_settings(
+    settings: Settings, environ: Mapping[str, str], ini: Mapping[str, str] | None = None
+) -> Iterator[EffectiveSetting]:
+    """Yield every setting, with its origin: `environment`, `ini` or `default`.
+
+    `environ` and `ini` are those that `settings` was made from.
+    """
     for setting in fields(settings):
-        name = variable(setting.name)
-        origin = "environment" if environ.get(name) else "default"
-        yield InForce(name, _written(setting, getattr(settings, setting.name)), origin)
+        name, origin = variable(setting.name), "default"
+        if environ.get(name):
+            origin = "environment"
+        elif setting.name in (ini or {}):
+            origin = "ini"
+        yield EffectiveSetting(name, _written(setting, getattr(settings, setting.name)), origin)
 
 
 def _written(setting: Field[Any], value: object) -> str:
+    """Return a value as a site writes it, without secrets."""
     if not setting.repr:
         return "***" if value else ""
-    if setting.metadata["parse"] is values.duration:
-        return values.format_duration(float(str(value)))
+    if setting.metadata["parse"] is parsers.duration:
+        return parsers.format_duration(float(str(value)))
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -64,7 +73,7 @@ def _written(setting: Field[Any], value: object) -> str:
 
 
 def examine(backend: Backend) -> Iterator[Finding]:
-    """Yield all findings, one after the other. A question that fails is a finding as well."""
+    """Yield the findings as they are made. A check that fails to run is a finding, too."""
     settings, driver = backend.settings, backend.driver
     try:
         now = driver.run(backend.clock.now())
@@ -96,25 +105,25 @@ def _version() -> Plan[Finding]:
     version = str(server.get(f"{name}_version", server["redis_version"]))
     floor = FLOORS.get(name, FLOORS["redis"])
     is_new = tuple(map(int, re.findall(r"\d+", version)[:2])) >= floor
-    wanted = "" if is_new else f": {'.'.join(map(str, floor))} or later is needed"
-    return Finding(is_new, f"server: {name} {version}{wanted}")
+    remedy = "" if is_new else f": {'.'.join(map(str, floor))} or later is required"
+    return Finding(is_new, f"server: {name} {version}{remedy}")
 
 
 def _clock() -> Plan[Finding]:
     before = time.time()
     ((seconds, microseconds),) = yield Batch((("TIME",),))
     offset = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
-    # Sightings carry the server's time: what is shown beside a host's own clock is what suffers.
+    # Sightings carry the server's time, so only what is shown beside this host's time is wrong.
     is_near = abs(offset) <= MOST_OFFSET
-    wanted = "" if is_near else ": its clock is the one that counts; set this host's by it"
-    return Finding(is_near, f"clock: {offset:+.3f}s from this host's{wanted}")
+    remedy = "" if is_near else ": set this host's clock; last-seen times are the server's"
+    return Finding(is_near, f"clock: {offset:+.3f}s from this host's{remedy}")
 
 
 def _eviction() -> Plan[Finding]:
     memory = yield from facts("memory")
     policy = eviction_policy(memory)
-    wanted = ": the server may evict keys; set maxmemory-policy noeviction" if policy else ""
-    return Finding(policy is None, f"eviction: {memory['maxmemory_policy']}{wanted}")
+    remedy = ": the server may evict keys; set maxmemory-policy noeviction" if policy else ""
+    return Finding(policy is None, f"eviction: {memory['maxmemory_policy']}{remedy}")
 
 
 def _memory() -> Plan[Finding]:
@@ -122,11 +131,12 @@ def _memory() -> Plan[Finding]:
     used, most = int(memory["used_memory"]), int(memory["maxmemory"])
     is_low = not most or used < 0.9 * most
     limit = f" of {_bytes(most)}" if most else ", no limit"
-    return Finding(is_low, f"memory: {_bytes(used)}{limit}{'' if is_low else ': nearly full'}")
+    remedy = "" if is_low else ": nearly full; raise maxmemory"
+    return Finding(is_low, f"memory: {_bytes(used)}{limit}{remedy}")
 
 
 def _shards(backend: Backend) -> Plan[Finding]:
-    """Whether all agree on how many shards there are, and how they lie on the nodes."""
+    """Check that all processes use the same number of shards; report their spread over nodes."""
     yield from backend.layout.check(0)
     driver, shards = backend.driver, next(iter(backend.stores.values())).all
     each = Counter(driver.node_of(shard.name) for shard in shards).values()
@@ -135,20 +145,22 @@ def _shards(backend: Backend) -> Plan[Finding]:
 
 
 def _shared_settings(backend: Backend, now: float) -> Plan[Finding]:
-    """Whether the processes of the site have alike what they must."""
+    """Check that the settings that all processes must share are equal."""
     others = (yield from backend.shared_settings.read(now)).differing
-    told = ", ".join(f"{name} is {value!r} in another process" for name, value in others.items())
-    return Finding(not others, f"settings: {told or 'the same in all processes that record'}")
+    differing = ", ".join(
+        f"{name} is {value!r} in another process" for name, value in others.items()
+    )
+    return Finding(not others, f"settings: {differing or 'the same in all processes that record'}")
 
 
 def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
-    """Members, bytes and times to live of a kind's keys."""
+    """Report the members, bytes and times to live of a kind's keys; every key must expire."""
     keys = store.keys(now)
     types = yield Batch(tuple(("TYPE", key) for key in keys))
     there = [(key, text(type)) for key, type in zip(keys, types, strict=True)]
     there = [(key, type) for key, type in there if type in _SIZES]
     if not there:
-        return Finding(True, f"kind {kind}: {how}, no keys: nobody was seen lately")
+        return Finding(True, f"kind {kind}: {how}, no keys, nobody was seen lately")
     sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there))
     lives = yield Batch(tuple(("TTL", key) for key, _ in there))
     usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
@@ -158,29 +170,32 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
         f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys"
         f"{_balance(store, members)}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
-        f"{values.format_duration(max(map(int, lives)))}"
+        f"{parsers.format_duration(max(map(int, lives)))}"
     )
     if lasting:
-        return Finding(False, f"{found}; these have no time to live: {', '.join(lasting)}")
+        return Finding(False, f"{found}; these keys never expire: {', '.join(lasting)}")
     return Finding(True, found)
 
 
 def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:
-    """Whether a kind has room for more: only those who are online take it from the new."""
+    """Check that a kind has room for new ids: at `max_members` online ids, new ones are refused."""
     if settings.store_of(kind) == "sorted-set":
         members = yield from store.count(now, settings.window)
-    else:  # there, an id is a member of each minute that it was seen in
+    else:
+        # In minute sets, an id is a member of each minute in which it was seen.
         sizes = yield Batch(tuple(("SCARD", key) for key in store.keys(now)))
         members = sum(map(int, sizes))
     share = members / settings.max_members
     what = f"room of {kind}: {members} online of {settings.max_members} ({share:.0%})"
     if share < NEARLY_FULL:
         return Finding(True, what)
-    return Finding(False, f"{what}; past that new ones are refused: raise PRESENCE_MAX_MEMBERS")
+    return Finding(
+        False, f"{what}: new ones are refused at that number; raise PRESENCE_MAX_MEMBERS"
+    )
 
 
 def _balance(store: Shards, sizes: dict[str, int]) -> str:
-    """How the members of all keys are shared out among the shards."""
+    """Return how evenly the members are spread over the shards, or nothing if there is one."""
     if len(store.all) == 1:
         return ""
     each = [

@@ -1,4 +1,4 @@
-"""The site's app: find the one that `PRESENCE_APP` names, and refuse what is certainly none."""
+"""Load the app that `PRESENCE_APP` names, and check that an object may be a WSGI or ASGI app."""
 
 import inspect
 import sys
@@ -8,21 +8,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import SettingsError
-from .forms import app_reference
+from .parsers import app_reference
 from .settings import Settings
 
 Protocol = Literal["wsgi", "asgi"]
 ARGUMENTS = {"wsgi": ("environ", "start_response"), "asgi": ("scope", "receive", "send")}
+ARTICLES = {"wsgi": "a", "asgi": "an"}
 # A class is an app if its instances are responses: iterable in WSGI (PEP 3333), awaitable in ASGI.
 RESPONSE = {"wsgi": "__iter__", "asgi": "__await__"}
-MAKERS = ("wsgifunc", "make_wsgi_app")  # methods of web.py's and Pyramid's objects
+# Methods of web.py's and Pyramid's objects that make the app.
+MAKERS = ("wsgifunc", "make_wsgi_app")
 
 
 def load_app() -> Any:
     """Return the app that `PRESENCE_APP` in the environment names.
 
-    Raises `SettingsError` if a setting is wrong or there is no such app. What the site's own code
-    raises is not caught.
+    Raises `SettingsError` if a setting is wrong or there is no such app, and whatever the site's
+    own code raises. An `AttributeError` of that code is raised as a `RuntimeError`.
     """
     app = Settings.from_env().app
     if not app:
@@ -33,14 +35,15 @@ def load_app() -> Any:
     try:
         return _load(app)
     except AttributeError as error:
-        # A server may take this one for "no such app", and show where it looked, not what failed.
+        # Servers take an AttributeError for "no such app", and hide the line that raised it.
         raise RuntimeError(f"PRESENCE_APP={app}: AttributeError: {error}") from error
 
 
 def _load(app: str) -> Any:
     module, name, is_call, arguments, options = app_reference(app)
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # where servers look for an app, too
+        # Servers look for an app in the current directory, too.
+        sys.path.insert(0, here)
     found: Any = import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -52,21 +55,25 @@ def _load(app: str) -> Any:
     try:
         inspect.signature(found, follow_wrapped=False).bind(*arguments, **options)
     except TypeError as error:
-        raise SettingsError(f"PRESENCE_APP={app}: {name} cannot be called so: {error}") from error
+        raise SettingsError(
+            f"PRESENCE_APP={app}: {name} cannot be called with these arguments: {error}"
+        ) from error
     except ValueError:
-        pass  # a builtin without a signature
+        # A builtin may have no signature.
+        pass
     return found(*arguments, **options)
 
 
 def check_app(app: object, protocol: Protocol) -> None:
     """Raise `SettingsError`, with the remedy, if `app` is certainly no app of `protocol`.
 
-    An app of the other protocol is refused, and so are a class in place of its instance and a
-    function in place of the app that it makes. An object that may be an app passes.
+    Refused are apps of the other protocol, a class in place of its instance, and a function in
+    place of the app that it makes. An object that may be an app is accepted.
     """
     try:
         problem = _problem_of(app, protocol)
-    except Exception:  # a proxy, say, whose app is there only during a request
+    except Exception:
+        # A proxy, for example, may have its app only during a request.
         return
     if problem:
         raise SettingsError(problem)
@@ -76,7 +83,7 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
     if not callable(app):
         maker = next((name for name in MAKERS if hasattr(app, name)), None)
         remedy = f"call its {maker}()" if maker else f"pass the {protocol.upper()} app itself"
-        return f"{_described(app)} cannot be called: {remedy}"
+        return f"{_described(app)} is not callable: {remedy}"
     if inspect.isclass(app):
         return _problem_of_class(app, protocol)
     is_async = iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__)
@@ -94,17 +101,17 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         )
     makes_app = inspect.isfunction(app) and _accepts(app, ())
     remedy = f"; if it makes the app, call it: {app.__name__}()" if makes_app else ""
-    return (
-        f"{_described(app)} is no {protocol.upper()} app: it cannot be called with "
-        f"({', '.join(ARGUMENTS[protocol])}){remedy}"
-    )
+    expected = f"{ARTICLES[protocol]} {protocol.upper()} app"
+    arguments = ", ".join(ARGUMENTS[protocol])
+    return f"{_described(app)} is not {expected}: it cannot be called with ({arguments}){remedy}"
 
 
 def _problem_of_class(app: type, protocol: Protocol) -> str | None:
     call: object = type(app).__call__
     new: object = app.__new__
     if call is not type.__call__ or new is not object.__new__:
-        return None  # to call it may make anything
+        # A call of this class may return anything, also an app's response.
+        return None
     if hasattr(app, RESPONSE[protocol]):
         return None
     return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
@@ -115,7 +122,8 @@ def _accepts(app: Any, arguments: tuple[str, ...]) -> bool:
     try:
         signature = inspect.signature(app, follow_wrapped=False)
     except (TypeError, ValueError):
-        return True  # not every callable has a signature
+        # Not every callable has a signature.
+        return True
     try:
         signature.bind(*arguments)
     except TypeError:

@@ -15,9 +15,9 @@ from .connections import ServerClock
 from .departed import Departed, Departure
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
+from .parsers import duration, format_duration
 from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
-from .values import duration, format_duration
 
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error

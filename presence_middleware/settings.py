@@ -1,19 +1,20 @@
-"""Every setting: its variable, form, default and help. Read once, strict, all errors at once."""
+"""The settings of a site: their variables, parsers, defaults and help."""
 
 import difflib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, InitVar, dataclass, field, fields
 from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any
 
-from . import forms, values
+from . import parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity import (
     BOT,
+    BOT_MODES,
     Bits,
     Proxies,
     Rule,
@@ -23,6 +24,7 @@ from .identity import (
     parse_proxies,
 )
 from .identity.sessions import TOKEN_SECRET_BYTES, can_verify_tokens
+from .stores import STORES
 
 log = logging.getLogger("presence_middleware")
 
@@ -37,140 +39,170 @@ def _setting(default: str, parse: Parse, help: str, *, secret: bool = False) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a site. Equal settings share one recorder in a process."""
+    """The settings of a site, immutable. Equal settings share one recorder in a process.
 
-    enabled: bool = _setting("1", values.switch, "`0` records nothing; readers stay in place")
-    redis_url: RedisURL = _setting(
-        "redis://localhost:6379/0", parse_url, "where Redis or Valkey is"
-    )
-    prefix: str = _setting("presence", forms.prefix, "what every key begins with")
+    Every setting is a keyword argument, as text or already parsed; durations are seconds.
+    `names` maps settings to what error messages call them, by default their variable.
+
+    Raises `SettingsError` with everything that is wrong.
+    """
+
+    enabled: bool = _setting("1", parsers.switch, "`0` records nothing; readers still answer")
+    redis_url: RedisURL = _setting("redis://localhost:6379/0", parse_url, "URL of Redis or Valkey")
+    prefix: str = _setting("presence", parsers.prefix, "prefix of every key")
     store: tuple[tuple[str, str], ...] = _setting(
         "sorted-set",
-        forms.store,
+        parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}),
         "`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set, "
         "guest=hyperloglog`",
     )
-    window: float = _setting("10m", values.duration, "how long after a request one is online")
+    window: float = _setting(
+        "10m", parsers.duration, "how long a user is online after their last request"
+    )
     retention: float = _setting(
-        "30d", values.duration, "how long after that a last-seen time is kept (not of guests)"
+        "30d", parsers.duration, "how long after that the last-seen time is kept (not of guests)"
     )
     identity: tuple[Rule, ...] = _setting(
-        "user=auth, guest=visitor", parse_chain, "who is asking: a chain of `kind=source`"
+        "user=auth, guest=visitor", parse_chain, "how visitors are identified: `kind=source`, …"
     )
     secret: str = _setting(
-        "", forms.secret, "the key of hashed ids, 16 characters or more", secret=True
+        "", parsers.secret, "key for hashing ids, at least 16 characters", secret=True
     )
     session_secret: tuple[str, ...] = _setting(
         "",
-        forms.session_secret,
-        "with what the site's framework signs sessions or tokens; also several of 16 characters "
-        "or more, with commas between",
+        parsers.session_secret,
+        "secret or public key of the framework's sessions or tokens; several of at least 16 "
+        "characters may be separated by commas",
         secret=True,
     )
     bots: str = _setting(
         "count",
-        forms.bots,
-        "`count` crawlers as a kind of their own, `skip` them, or `off`: as guests",
+        parsers.one_of(BOT_MODES),
+        "`count` crawlers as a kind of their own, `skip` them, or `off`: count them as guests",
     )
     exclude: tuple[str, ...] = _setting(
-        ", ".join(forms.NO_VISITS),
-        forms.exclude,
-        "paths that keep nobody online, such as those a page polls; `*` is anything, `+/poll` "
-        "adds to these, `none` is no path",
+        ", ".join(parsers.DEFAULT_EXCLUDE),
+        parsers.exclude,
+        "paths that keep nobody online, such as those a page polls; `*` matches anything, "
+        "`+/poll` adds to the default, `none` excludes no path",
     )
     logout: tuple[str, ...] = _setting(
         "",
-        values.paths,
-        "paths that log out, such as `/logout, /accounts/logout`: whoever asks for one is offline "
-        "once it is answered with a status below 400; `*` is anything",
+        parsers.paths,
+        "paths that log out, such as `/logout, /accounts/logout`: their user is offline once they "
+        "answer with a status below 400; `*` matches anything",
     )
     trusted_proxies: Proxies = _setting(
-        "", parse_proxies, "the proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
+        "", parse_proxies, "proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
     )
     ip_prefix: Bits = _setting(
-        "/32, /128", parse_prefix, "how much of an IPv4, IPv6 address is looked at: `/24, /56`"
+        "/32, /128", parse_prefix, "bits of an IPv4, IPv6 address that are used: `/24, /56`"
     )
     flush_interval: float = _setting(
-        "1s", values.duration, "how often a busy process writes; a third of the window at most"
+        "1s", parsers.duration, "how often a busy process writes; at most a third of the window"
     )
     max_pending: int = _setting(
-        "100000", values.whole, "how many identities a process holds while Redis is away"
+        "100000", parsers.whole, "how many identities a process holds while Redis is down"
     )
     max_members: int = _setting(
-        "1000000", values.whole, "how many ids of a kind Redis holds; new ones past it are refused"
+        "1000000", parsers.whole, "how many ids of a kind Redis holds; more are refused"
     )
     shards: int = _setting(
-        "1", forms.shards, "over how many keys a kind is spread, on a Cluster or for many millions"
+        "1", parsers.shards, "how many keys each kind is spread over, on a Cluster or for millions"
     )
     history: float = _setting(
-        "7d", values.duration, "how long the number online is kept for each minute"
+        "7d", parsers.duration, "how long the number online in each minute is kept"
     )
     board_path: str = _setting(
-        "", forms.board_path, "where the board is, such as `/presence`; empty is nowhere"
+        "", parsers.board_path, "path of the board, such as `/presence`; empty for no board"
     )
     board_token: str = _setting(
         "",
-        forms.board_token,
-        "what the board asks for before it names anybody, 16 characters or more",
+        parsers.board_token,
+        "token that the board requires before it lists people, at least 16 characters",
         secret=True,
     )
     app: str = _setting(
         "",
-        forms.application,
+        parsers.application,
         "`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`, "
         "`.asgi_app:…`",
     )
+    names: InitVar[Mapping[str, str] | None] = None
 
     @classmethod
     def from_env(
         cls,
         environ: Mapping[str, str] | None = None,
         ini: Mapping[str, str] | None = None,
+        where: str = "ini",
         /,
         **overrides: Any,
     ) -> "Settings":
-        """Settings from overrides, then `PRESENCE_*` in `environ` (the process's), then `ini`.
+        """Return settings from overrides, then `PRESENCE_*` variables, then a Paste ini file.
 
-        Raises `SettingsError` with everything that is wrong.
+        `environ` is by default the environment of the process; an empty variable counts as unset.
+        `ini` has settings without the prefix, such as `{"window": "15m"}`, and `where` is the file
+        and section that error messages name. `overrides` are settings as keyword arguments.
+
+        Raises `SettingsError` with everything that is wrong, unknown names of `ini` and
+        `overrides` included. An unknown `PRESENCE_*` variable is only logged.
         """
         environ = os.environ if environ is None else environ
-        _warn_of_unknown(environ)
-        if unknown := [*_unknown("argument", overrides), *_unknown("ini setting", ini or {})]:
-            raise SettingsError(unknown)
-        variables = {setting.name: environ.get(variable(setting.name)) for setting in fields(cls)}
-        given = {name: value for name, value in variables.items() if value}  # empty is unset
-        return cls(**{**(ini or {}), **given, **overrides})
+        ini = ini or {}
+        known = [setting.name for setting in fields(cls)]
+        _warn_of_unknown_variables(environ)
+        problems = [
+            *_unknown("", overrides, known),
+            *_unknown(f"{where} ", ini, known),
+        ]
+        variables = {name: environ.get(variable(name)) for name in known}
+        given = {name: value for name, value in variables.items() if value}
+        values = {**ini, **given, **overrides}
+        from_ini = [name for name in ini if name not in given and name not in overrides]
+        try:
+            settings = cls(
+                **{name: values[name] for name in known if name in values},
+                names={name: f"{where} {name}" for name in from_ini},
+            )
+        except SettingsError as error:
+            problems += error.problems
+        if problems:
+            raise SettingsError(problems)
+        return settings
 
-    def __post_init__(self) -> None:
-        """Parses what was given as text, and refuses all that is wrong at once."""
-        problems = [problem for setting in fields(self) for problem in self._parse(setting)]
-        if problems := problems or list(self._contradictions()):
+    def __post_init__(self, names: Mapping[str, str] | None) -> None:
+        called = {setting.name: variable(setting.name) for setting in fields(self)}
+        called.update(names or {})
+        problems = [problem for setting in fields(self) for problem in self._parse(setting, called)]
+        if problems := problems or list(self._contradictions(called)):
             raise SettingsError(problems)
 
-    def _parse(self, setting: Field[Any]) -> Iterator[str]:
+    def _parse(self, setting: Field[Any], called: Mapping[str, str]) -> Iterator[str]:
         value = getattr(self, setting.name)
+        name = f"{called[setting.name]}={_printable(setting, value)}"
         try:
             object.__setattr__(self, setting.name, setting.metadata["parse"](value))
-        except values.InvalidValue as error:
-            yield f"{variable(setting.name)}={_shown(setting, value)}: {error}"
+        except parsers.InvalidValue as error:
+            yield f"{name}: {error}"
         except ValueError as error:
-            yield f"{variable(setting.name)}={_shown(setting, value)}: wants {error}"
+            yield f"{name}: expected {error}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of this site; the first is the one that questions are about."""
+        """The kinds of this site; the first is the default of every question."""
         return kinds(self.identity, self.bots)
 
     def store_of(self, kind: str) -> str:
-        """The name of the store that keeps a kind."""
+        """Return the name of the store that keeps `kind`."""
         stores = dict(self.store)
         return stores.get(kind, stores["*"])
 
     def keep(self, kind: str) -> float:
-        """Return for how many seconds after its last sighting a kind can be asked for.
+        """Return for how many seconds after its last sighting an id of `kind` is kept.
 
-        Nobody asks when a guest was last seen: a kind of which clients make up the ids is kept for
-        the window alone, and so are crawlers.
+        Kinds whose ids come from clients, and crawlers, are kept for the window alone: their
+        last-seen times are of no use.
         """
         types = [rule.type for rule in self.identity if rule.kind == kind]
         is_passing = kind == BOT or all(type.client_supplied for type in types)
@@ -179,79 +211,87 @@ class Settings:
         return self.window + self.retention
 
     def shared(self) -> dict[str, str]:
-        """Return the settings that all processes of a site must have alike, without secrets."""
+        """Return the settings that must be equal in all processes of a site, without secrets."""
         stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
         fingerprint = blake2b(self.secret.encode(), digest_size=4).hexdigest()
         return {
-            "PRESENCE_WINDOW": values.format_duration(self.window),
-            "PRESENCE_RETENTION": values.format_duration(self.retention),
+            "PRESENCE_WINDOW": parsers.format_duration(self.window),
+            "PRESENCE_RETENTION": parsers.format_duration(self.retention),
             "PRESENCE_SECRET": f"#{fingerprint}" if self.secret else "",
             **stores,
         }
 
-    def _contradictions(self) -> Iterator[str]:
+    def _contradictions(self, called: Mapping[str, str]) -> Iterator[str]:
         if self.flush_interval > self.window / 3:
-            interval = values.format_duration(self.flush_interval)
-            longest = values.format_duration(self.window / 3)
+            interval = parsers.format_duration(self.flush_interval)
+            longest = parsers.format_duration(self.window / 3)
             yield (
-                f"PRESENCE_FLUSH_INTERVAL={interval}: at most a third of "
-                f"PRESENCE_WINDOW ({longest}), or people flicker between two writes"
+                f"{called['flush_interval']}={interval}: expected at most a third of "
+                f"{called['window']} ({longest}), or users flicker between two writes"
             )
         for kind, _ in self.store:
             if kind not in ("*", BOT, *self.kinds):
-                chain = ", ".join(self.kinds)
-                yield f"PRESENCE_STORE: no kind {kind!r} in PRESENCE_IDENTITY ({chain})"
+                yield (
+                    f"{called['store']}: unknown kind {kind!r}; the kinds of "
+                    f"{called['identity']} are {', '.join(self.kinds)}"
+                )
         for rule in self.identity:
-            for problem in self._needs_of(rule):
-                yield f"PRESENCE_IDENTITY: {rule} {problem}"
+            for problem in self._unmet_needs(rule, called):
+                yield f"{called['identity']}: {rule} {problem}"
 
-    def _needs_of(self, rule: Rule) -> Iterator[str]:
+    def _unmet_needs(self, rule: Rule, called: Mapping[str, str]) -> Iterator[str]:
         source = rule.type
         if rule.hashed and not source.shared_key and not self.secret:
-            yield f"is hashed and needs a secret: {forms.fresh_secret()}"
+            yield f"is hashed and needs a secret: {parsers.fresh_secret()}"
         if source.signed and not self.session_secret:
-            yield "needs PRESENCE_SESSION_SECRET: the secret with which the framework signs"
+            yield (
+                f"needs {called['session_secret']}: set it to the secret with which the framework "
+                "signs"
+            )
         if source.module and find_spec(source.module) is None:
             yield f"needs pip install 'presence_middleware[{source.extra}]'"
         if rule.source == "bearer" and self.session_secret:
-            yield from self._short_token_secret()
+            yield from self._short_token_secret(called["session_secret"])
 
-    def _short_token_secret(self) -> Iterator[str]:
+    def _short_token_secret(self, name: str) -> Iterator[str]:
         if not any(map(can_verify_tokens, self.session_secret)):
             longest = max(len(secret.encode()) for secret in self.session_secret)
             yield (
-                f"needs a PRESENCE_SESSION_SECRET of at least {TOKEN_SECRET_BYTES} bytes, not "
-                f"{longest}: sign tokens with a longer one, such as that of "
+                f"needs a {name} of at least {TOKEN_SECRET_BYTES} bytes, not "
+                f"{longest}: sign tokens with a longer secret, such as that of "
                 "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
                 "public key (PEM) if they are signed with a private key"
             )
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
-def _shown(setting: Field[Any], value: object) -> str:
+def _unknown(where: str, given: Mapping[str, object], known: list[str]) -> Iterator[str]:
+    for name in given:
+        if name not in known:
+            near = _nearest(name)
+            yield f"{where}{name}: unknown setting{f'; did you mean {near}?' if near else ''}"
+
+
+def _printable(setting: Field[Any], value: object) -> str:
+    """Return a value for an error message, without secrets."""
     if not setting.repr:
         return "***"
     return hide_credentials(str(value)) if setting.name == "redis_url" else repr(value)
 
 
-def _unknown(what: str, given: Mapping[str, Any]) -> Iterator[str]:
-    known = [setting.name for setting in fields(Settings)]
-    for name in given:
-        if name not in known:
-            yield f"no {what} {name!r}{_nearest(name, known)}"
-
-
-def _warn_of_unknown(environ: Mapping[str, str]) -> None:
-    known = [variable(setting.name) for setting in fields(Settings)]
+def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
+    known = {variable(setting.name) for setting in fields(Settings)}
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
-            log.warning("no setting is called %s%s", name, _nearest(name, known))
+            near = _nearest(name.removeprefix(PREFIX).lower())
+            hint = f"; did you mean {variable(near)}?" if near else ""
+            log.warning("unknown variable %s%s", name, hint)
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0)
-    return f"; the nearest is {near[0]}" if near else ""
+def _nearest(name: str) -> str | None:
+    near = difflib.get_close_matches(name, [setting.name for setting in fields(Settings)], 1)
+    return near[0] if near else None

@@ -12,9 +12,9 @@ from string import Template
 
 from ..errors import PresenceUnavailable, QueryError
 from ..identity import known_kind, normalize_id
+from ..parsers import format_duration
 from ..settings import Settings
 from ..stores import Sample
-from ..values import format_duration
 from . import history, reads
 from .access import refusal
 from .cache import Slot

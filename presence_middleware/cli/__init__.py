@@ -5,10 +5,11 @@ import sys
 
 
 def main() -> None:
-    """The entry point; says what to install where the extra `cli` is missing."""
+    """Run the `presence` command. If the extra `cli` is missing, print what to install."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # ids may be of any alphabet
+            # Ids may have letters that the encoding of the terminal lacks.
+            stream.reconfigure(errors="backslashreplace")
     try:
         from .commands import presence
 

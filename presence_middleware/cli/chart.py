@@ -1,4 +1,4 @@
-"""A chart of counts over time as lines of text, of the size that is asked for."""
+"""A chart of counts over time, as lines of text."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -11,19 +11,23 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"  # eighths of a line
 _EIGHTHS = 8
 _UNKNOWN = "·"
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█·▼│└─", "__--==##.v|+-")
-_LASTS = timedelta(seconds=90)  # a sample is taken once a minute, give or take
+_SAMPLE_LENGTH = timedelta(seconds=90)  # a sample is taken once a minute, give or take
 _TICK = 16  # columns from one time to the next
 
 
 class Span(NamedTuple):
-    """What a chart is of."""
+    """The time that a chart covers."""
 
     since: datetime
     until: datetime
 
 
 def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> list[str]:
-    """The mark of the peak, the bars, and the times below: `height` lines, `width` wide."""
+    """Return a chart: a mark above the peak, bars, and times below.
+
+    It is `height` lines high, at least 4, and at most `width` characters wide, or as narrow as the
+    numbers allow.
+    """
     within = [sample for sample in samples if span.since <= sample.at <= span.until]
     peak = max(within, key=lambda sample: sample.count, default=Sample(span.until, 0))
     margin = len(str(peak.count))
@@ -40,29 +44,32 @@ def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> lis
 
 
 def by_time(sample: Sample) -> datetime:
-    """The order of samples."""
+    """Return the time of a sample, as a key to sort by."""
     return sample.at
 
 
 def in_ascii(lines: Iterable[str]) -> list[str]:
-    """The same for a terminal that knows no blocks."""
+    """Return the lines of a chart in ASCII."""
     return [line.translate(_ASCII) for line in lines]
 
 
 def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | None]:
-    """The highest count of each column; a sample lasts until the next, for a while at most."""
+    """Return the highest count of each of `width` columns, or None where nothing was recorded.
+
+    A sample lasts until the next one, but at most `_SAMPLE_LENGTH`.
+    """
     columns: list[int | None] = [None] * width
     step = (span.until - span.since) / width
     for sample, following in pairwise([*samples, Sample(span.until, 0)]):
         first = min(width - 1, (sample.at - span.since) // step)
-        end = (min(following.at, sample.at + _LASTS) - span.since) // step
+        end = (min(following.at, sample.at + _SAMPLE_LENGTH) - span.since) // step
         for column in range(first, max(first + 1, min(width, end))):
             columns[column] = max(columns[column] or 0, sample.count)
     return columns
 
 
 def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
-    """The lines from above; where nothing is known, a dot on the lowest."""
+    """Return lines from top to bottom; a column without a count has a dot on the lowest."""
     eighths = [_height(count or 0, height, most) for count in columns]
     lines = [
         "".join(_BLOCKS[min(_EIGHTHS, max(0, high - _EIGHTHS * below))] for high in eighths)
@@ -74,12 +81,12 @@ def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
 
 
 def _height(count: int, height: int, most: int) -> int:
-    """In eighths of a line; any that is not zero is seen."""
+    """Return the height of a bar in eighths of a line; at least one unless the count is zero."""
     return max(1, count * height * _EIGHTHS // most) if count else 0
 
 
 def _mark(columns: Sequence[int | None], peak: Sample, span: Span) -> str:
-    """An arrow over the peak, and what it was beside it where there is room."""
+    """Return an arrow above the peak, with its count and time where there is room."""
     column, text = columns.index(peak.count), f"{peak.count} at {_time(peak.at, span)}"
     if column + 2 + len(text) <= len(columns):
         return f"{'':{column}}▼ {text}"
@@ -93,7 +100,7 @@ def _times(span: Span, width: int) -> str:
 
 
 def _time(moment: datetime, span: Span) -> str:
-    """By the clock on the wall, as exact as the span makes sense of."""
+    """Return local time, as exact as the length of the span requires."""
     length = span.until - span.since
     form = "%m-%d %H:%M" if length > timedelta(days=1) else "%H:%M"
     return moment.astimezone().strftime("%H:%M:%S" if length < timedelta(minutes=10) else form)

@@ -1,8 +1,10 @@
-"""`presence replay`: what the site would have shown, from its access logs."""
+"""`presence replay`: how many a site would have shown as online, from its access logs."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -10,12 +12,13 @@ import click
 from ..identity import Rule
 from ..replay import Logs, Moment, Replay, Summary, drawn, size_of
 from ..settings import Settings
-from . import options, show
-from .replay_shown import Document, Lines, Screen, Shown
-from .site import errors
+from ..stores import Sample
+from . import context, output
+from .chart import Span
 
-IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
+SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 HEADERS_IN_A_LOG = {"referer", "user-agent"}
+_CHART_LINES = 8
 
 
 @click.command()
@@ -26,43 +29,46 @@ HEADERS_IN_A_LOG = {"referer", "user-agent"}
     metavar="LOG...",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
-@options.window
+@context.window_option
 @click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
-@options.as_json
+@context.json_option
 def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:
-    """Show what the site would have shown, from its access logs; no Redis is needed.
+    """Show how many were online, from the access logs of a site.
 
-    Logs are in the common or combined format, also gzip; - is standard input. Several are merged
-    by time. Who is a user, a guest, a bot or no visit is what PRESENCE_* says, as on the site. A
-    log has neither cookies nor headers but Referer and User-Agent.
+    No Redis is needed. Logs are in the common or combined format, also gzip; - is standard input.
+    Several logs are merged by time. The settings (PRESENCE_*) decide, as on the site, who is a
+    user, a guest or a bot, and what is no visit. A log has no cookies, and no headers but Referer
+    and User-Agent.
 
-    In a pipe, a line for each minute: its time, and how many of each kind were online.
+    In a pipe, print a line for each minute: its time, and how many of each kind were online.
     """
     if paths.count("-") > 1:
-        raise click.UsageError("standard input can be read only once")
-    settings = _settings(window)
-    _warn_of_blind(settings)
+        raise click.UsageError("standard input (-) can be read only once")
+    with context.exit_on_error():
+        settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
+    _warn_of_blind_rules(settings)
     summary = Summary(settings.kinds)
-    shown = _shown(settings, as_json)
-    with _progress(size_of(paths), as_json) as tell:
-        logs = Logs(paths, tell)
-        _read(logs, settings, summary, shown)
+    reporter = _reporter(settings, as_json)
+    with _progress(size_of(paths), as_json) as advance:
+        logs = Logs(paths, advance)
+        _replay(logs, settings, summary, reporter)
     if not summary.requests and logs.unreadable:
         raise click.ClickException("no line is in the common or combined format")
-    shown.end(summary)
-    _warn(summary, logs)
+    reporter.end(summary)
+    _warn_of_lines(summary, logs)
     if chart:
         _write(chart, summary)
-    sys.stdout.flush()  # here, where a pipe that is closed is no error
+    # Flushed here, where a closed pipe ends the command without an error.
+    sys.stdout.flush()
 
 
-def _read(logs: Logs, settings: Settings, summary: Summary, shown: Shown) -> None:
-    def tell(moment: Moment) -> None:
+def _replay(logs: Logs, settings: Settings, summary: Summary, reporter: "Reporter") -> None:
+    def report(moment: Moment) -> None:
         summary.add(moment)
-        shown.tell(moment)
+        reporter.add(moment)
 
-    with errors():
-        site = Replay(settings, tell)
+    with context.exit_on_error():
+        site = Replay(settings, report)
     for request in logs:
         site.saw(request)
     site.end()
@@ -70,21 +76,87 @@ def _read(logs: Logs, settings: Settings, summary: Summary, shown: Shown) -> Non
     summary.late, summary.ahead, summary.refused = site.late, logs.ahead, site.refused
 
 
-def _shown(settings: Settings, as_json: bool) -> Shown:
+class Reporter:
+    """Prints a replay. Its subclasses print lines, JSON or charts; this one prints nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.kinds, self.window = settings.kinds, settings.window
+
+    def add(self, moment: Moment) -> None:
+        """Print a minute, if minutes are printed as soon as they are known."""
+
+    def end(self, summary: Summary) -> None:
+        """Print the rest."""
+
+
+class LineReporter(Reporter):
+    """A line with tabs for each minute."""
+
+    def add(self, moment: Moment) -> None:
+        print(_iso(moment), *moment.counts, sep="\t")
+
+
+class JsonReporter(Reporter):
+    """One JSON document, printed minute by minute, so that memory holds no minutes."""
+
+    _before = '{"minutes": [\n'
+
+    def add(self, moment: Moment) -> None:
+        counts = dict(zip(self.kinds, moment.counts, strict=True))
+        print(self._before + json.dumps({"at": _iso(moment), "counts": counts}), end="")
+        self._before = ",\n"
+
+    def end(self, summary: Summary) -> None:
+        begun = "" if summary.series.points else self._before
+        rest = {
+            "window": self.window,
+            "peak": {
+                kind: peak and {"at": output.iso(peak.at), "count": peak.count}
+                for kind, peak in summary.peaks.items()
+            },
+            "requests": summary.requests,
+            "unreadable": summary.unreadable,
+            "late": summary.late,
+            "ahead": summary.ahead,
+            "refused": summary.refused,
+        }
+        print(f"{begun}\n], {json.dumps(rest)[1:]}")
+
+
+class ChartReporter(Reporter):
+    """The peak and a chart of each kind, on a terminal."""
+
+    def end(self, summary: Summary) -> None:
+        output.line(f"{summary.requests:,} requests", "bold")
+        points = summary.series.points
+        for place, (kind, peak) in enumerate(summary.peaks.items()):
+            if peak is None:
+                output.line(f"{kind}: nobody", "bold")
+                continue
+            output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
+            samples = [Sample(_time(point), point.counts[place]) for point in points]
+            span = Span(samples[0].at, samples[-1].at + timedelta(seconds=summary.series.step))
+            output.print_chart(samples, span, _CHART_LINES)
+
+
+def _reporter(settings: Settings, as_json: bool) -> Reporter:
     if as_json:
-        return Document(settings)
-    return (Screen if show.is_terminal() else Lines)(settings)
+        return JsonReporter(settings)
+    return ChartReporter(settings) if output.is_terminal() else LineReporter(settings)
 
 
-def _settings(window: str | None) -> Settings:
-    with errors():
-        return Settings.from_env(enabled=True, **({"window": window} if window else {}))
+def _time(moment: Moment) -> datetime:
+    return datetime.fromtimestamp(moment.at, UTC)
+
+
+def _iso(moment: Moment) -> str:
+    return f"{_time(moment):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @contextmanager
 def _progress(size: int | None, as_json: bool) -> Iterator[Callable[[int], object]]:
-    """A bar of the bytes that are read, where it is in nobody's way."""
-    if not sys.stderr.isatty() or (as_json and show.is_terminal()):
+    """Draw a bar of the bytes that are read, if standard error is a terminal."""
+    if not sys.stderr.isatty() or (as_json and output.is_terminal()):
         yield lambda _: None
         return
     from rich.console import Console
@@ -98,30 +170,30 @@ def _progress(size: int | None, as_json: bool) -> Iterator[Callable[[int], objec
         yield lambda count: bar.advance(task, count)
 
 
-def _warn_of_blind(settings: Settings) -> None:
-    if blind := [str(rule) for rule in settings.identity if not _is_in_a_log(rule)]:
-        click.echo(f"not in a log, finds nobody: {', '.join(blind)}", err=True)
+def _warn_of_blind_rules(settings: Settings) -> None:
+    if blind := [str(rule) for rule in settings.identity if not _may_match(rule)]:
+        click.echo(f"never matches, because a log has no such field: {', '.join(blind)}", err=True)
 
 
-def _is_in_a_log(rule: Rule) -> bool:
-    """Whether a source may find anybody; of a function of the site's, nobody knows."""
+def _may_match(rule: Rule) -> bool:
     if rule.source == "header":
         return rule.argument.lower() in HEADERS_IN_A_LOG
-    return rule.source in IN_A_LOG or ":" in rule.source
+    # A function of the site (package.module:callable) may use anything that is in a log.
+    return rule.source in SOURCES_IN_A_LOG or ":" in rule.source
 
 
-def _warn(summary: Summary, logs: Logs) -> None:
+def _warn_of_lines(summary: Summary, logs: Logs) -> None:
     warnings = {
         "in neither format": summary.unreadable,
         "out of order by more than the window, not counted": summary.late,
-        "more than a day ahead of the log, set aside and not counted": summary.ahead,
-        "of more guests than one address may have, not counted": summary.refused,
+        "more than a day ahead of the log, not counted": summary.ahead,
+        "past the quota of new guests per address, not counted": summary.refused,
     }
-    for what, lines in warnings.items():
+    for problem, lines in warnings.items():
         if lines:
-            click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {what}", err=True)
+            click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {problem}", err=True)
     for path, reason in logs.broken.items():
-        click.echo(f"{show.printable(path)} ends early: {reason}", err=True)
+        click.echo(f"{output.printable(path)} ends early: {reason}", err=True)
 
 
 def _write(path: str, summary: Summary) -> None:

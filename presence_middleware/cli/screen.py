@@ -1,21 +1,53 @@
-"""What `presence watch` draws: numbers, a chart, how it stands with Redis; as the terminal fits."""
+"""The screen of `presence watch`: numbers, a chart, and whether Redis answers."""
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from ..stores import Sample
-from . import show
-from .chart import chart
-from .recent import Reading, Recent
+from . import output
+from .chart import Span, by_time, chart
+from .watch import Reading
 
-_LEAST = 5  # lines, or there is nothing to see of a chart
+_MIN_CHART_LINES = 5
+_MIN_SPAN = timedelta(minutes=1)
+_SLOTS = 1000  # more than a terminal has columns
+
+
+class Recent:
+    """The counts of one kind in the last hours: what the site recorded, and what was read since."""
+
+    def __init__(self, hours: float) -> None:
+        self._length = timedelta(hours=hours)
+        self._recorded: list[Sample] = []
+        self._read: dict[int, Sample] = {}
+
+    def set_recorded(self, samples: Iterable[Sample]) -> None:
+        """Replace the samples that the site recorded."""
+        self._recorded = list(samples)
+
+    def add(self, sample: Sample) -> None:
+        """Add a count. Of counts in the same slot of time, the highest is kept."""
+        slot = int(sample.at.timestamp() // (self._length.total_seconds() / _SLOTS))
+        former = self._read.pop(slot, sample)
+        self._read[slot] = max(former, sample, key=lambda each: each.count)
+        if len(self._read) > _SLOTS:
+            del self._read[min(self._read)]
+
+    def samples(self) -> list[Sample]:
+        """Return all samples, oldest first."""
+        return sorted([*self._recorded, *self._read.values()], key=by_time)
+
+    def span(self, now: datetime) -> Span:
+        """Return the last hours; while there is less, the time since the first sample."""
+        first = min((sample.at for sample in self.samples()), default=now)
+        return Span(max(now - self._length, min(first, now - _MIN_SPAN)), now)
 
 
 class Screen:
-    """The last counts and the ones before, and since when there have been none."""
+    """The newest counts with their peaks, a chart of one kind, and the state of Redis."""
 
     def __init__(self, kind: str, recent: Recent) -> None:
         self._kind, self._recent = kind, recent
@@ -25,26 +57,25 @@ class Screen:
         self._outage: Reading | None = None
 
     def update(self, reading: Reading) -> None:
-        """Takes the newest reading."""
+        """Take the newest reading. In an outage, the counts before it stay."""
         self._at = reading.at
         if reading.error:
             self._outage = self._outage or reading
             return
         self._outage, self._counts = None, reading.counts
-        self._recent.saw(Sample(reading.at, reading.counts[self._kind]))
+        self._recent.add(Sample(reading.at, reading.counts[self._kind]))
         if reading.past:
-            self._recent.recorded(reading.past.samples)
-            self._keep_highest(reading.past.peaks)
-        self._keep_highest({kind: Sample(reading.at, n) for kind, n in reading.counts.items()})
+            self._recent.set_recorded(reading.past.samples)
+            self._raise_peaks(reading.past.peaks)
+        self._raise_peaks({kind: Sample(reading.at, n) for kind, n in reading.counts.items()})
 
-    def _keep_highest(self, samples: Mapping[str, Sample]) -> None:
+    def _raise_peaks(self, samples: Mapping[str, Sample]) -> None:
         for kind, sample in samples.items():
             highest = self._peaks[kind].count if kind in self._peaks else 0
             if sample.count > highest:
                 self._peaks[kind] = sample
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """The lines, with a chart as high as there is room."""
         width, height = options.max_width, options.height or console.height
         numbers, state = list(self._numbers()), self._state()
         lines = [state, *numbers, *self._chart(width, height - len(numbers) - 1, options)]
@@ -53,25 +84,26 @@ class Screen:
             yield line
 
     def _state(self) -> Text:
-        told = Text(f"{self._at.astimezone():%H:%M:%S}  ")
+        time = Text(f"{self._at.astimezone():%H:%M:%S}  ")
         if self._outage is None:
-            return told.append("Ctrl-C ends", "dim")
+            return time.append("Ctrl-C ends", "dim")
         since = f"{self._outage.at.astimezone():%H:%M:%S}"
-        error = show.printable(str(self._outage.error))
-        return told.append(f"no answer since {since}: {error}", "bold red")
+        error = output.printable(str(self._outage.error))
+        return time.append(f"no answer since {since}: {error}", "bold red")
 
     def _numbers(self) -> Iterator[Text]:
-        """A line a kind; what was known before an outage is dim."""
+        """Yield a line for each kind, dim if it is from before an outage."""
         style = "dim" if self._outage else ""
         for kind, count in self._counts.items():
             line = Text(f"{kind:>10}  ", style).append(f"{count:<9}", "bold")
             if (peak := self._peaks.get(kind)) is not None:
-                line.append(f"peak {peak.count}, {show.ago(peak.at)}", "dim")
+                line.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
             yield line
 
     def _chart(self, width: int, height: int, options: ConsoleOptions) -> list[Text]:
-        if not self._counts or height < _LEAST + 2:
+        """Return a blank line, the kind and a chart, or nothing where there is no room for it."""
+        if not self._counts or height < _MIN_CHART_LINES + 2:
             return []
         span = self._recent.span(self._at)
         drawn = chart(self._recent.samples(), span, width - 1, height - 2)
-        return [Text(), Text(f"{self._kind:>10}", "bold"), *show.styled(drawn, options)]
+        return [Text(), Text(f"{self._kind:>10}", "bold"), *output.styled(drawn, options)]

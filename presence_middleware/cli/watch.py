@@ -1,4 +1,4 @@
-"""`presence watch`: a screen that keeps itself up to date, or in pipes a line each time."""
+"""`presence watch`: a screen that updates itself, or lines in a pipe."""
 
 import json
 import os
@@ -7,34 +7,91 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from .. import connections
+from ..errors import PresenceUnavailable
 from ..identity import known_kind
+from ..presence import Presence
 from ..settings import Settings
-from . import options, show
-from .recent import Question, Reading, Recent
-from .site import errors
+from ..stores import Sample
+from . import context, output
 
 if TYPE_CHECKING:
     from .screen import Screen
 
+PAST_INTERVAL = timedelta(minutes=1)  # the site records a sample a minute
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-ENDS = (signal.SIGINT, signal.SIGTERM)
+
+@dataclass(frozen=True)
+class Past:
+    """What the site recorded: the samples of one kind, and the peak of each kind that has one."""
+
+    samples: list[Sample]
+    peaks: dict[str, Sample]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How many of each kind were online at a moment, or the error in place of an answer."""
+
+    at: datetime
+    counts: dict[str, int] = field(default_factory=dict)
+    past: Past | None = None
+    error: str | None = None
+
+
+class Poller:
+    """Reads the counts of a site, and once a minute the past of one kind."""
+
+    def __init__(
+        self, settings: Settings, window: str | None, kind: str | None = None, hours: float = 1
+    ) -> None:
+        """Read counts within `window`; without `kind`, no past. `hours` is how far back it goes."""
+        self._settings, self._window = settings, window
+        self._kind, self._hours = kind, hours
+        self._past_due = datetime.min.replace(tzinfo=UTC)
+
+    def read(self) -> Reading:
+        """Return a reading; an outage is a reading with an error.
+
+        Raises `QueryError` for a wrong window.
+        """
+        at = datetime.now(UTC)
+        try:
+            reader = Presence(self._settings, client=context.site_client(self._settings))
+            counts = reader.counts(window=self._window)
+            return Reading(at, counts, self._past(reader, at))
+        except PresenceUnavailable as error:
+            # A server that is started again may be at another address.
+            connections.forget(self._settings.redis_url)
+            return Reading(at, error=str(error))
+
+    def _past(self, reader: Presence, at: datetime) -> Past | None:
+        if self._kind is None or at < self._past_due:
+            return None
+        peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
+        samples = reader.history(self._hours, self._kind)
+        self._past_due = at + PAST_INTERVAL
+        return Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
 
 
 @click.command()
-@options.kind
-@options.window
+@context.kind_option
+@context.window_option
 @click.option(
     "--interval",
     metavar="DURATION",
     default="1s",
     show_default=True,
-    callback=options.seconds,
-    help="How often to ask.",
+    callback=context.interval,
+    help="How often to read the counts.",
 )
 @click.option(
     "--hours",
@@ -43,88 +100,94 @@ ENDS = (signal.SIGINT, signal.SIGTERM)
     show_default=True,
     help="How far back the chart goes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON each time.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each reading.")
 def watch(
-    kind: str | None, window: str | None, interval: float, hours: float, as_json: bool
+    kind_given: str | None, window: str | None, interval: float, hours: float, as_json: bool
 ) -> None:
-    """Show how many are online, live and with a chart of one kind, until Ctrl-C."""
-    with errors():
-        settings = Settings.from_env()
-        crowd = known_kind(kind or settings.kinds[0], settings.kinds)
+    """Show how many are online, live, until Ctrl-C.
+
+    A terminal shows a chart of one kind as well; a pipe gets a line for each kind.
+    """
+    with context.exit_on_error():
+        settings = context.site_settings()
+        kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
         if as_json:
-            _print(Question(settings, window), _document, interval)
-        elif not _is_screen():
-            _print(Question(settings, window), _Lines(), interval)
+            _print_readings(Poller(settings, window), _print_json, interval)
+        elif not _can_draw():
+            _print_readings(Poller(settings, window), _LinePrinter().print, interval)
         else:
-            from .screen import Screen
+            from .screen import Recent, Screen
 
-            question = Question(settings, window, crowd, hours)
-            _draw(question, Screen(crowd, Recent(hours)), interval)
-
-
-def _is_screen() -> bool:
-    return show.is_terminal() and os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+            poller = Poller(settings, window, kind, hours)
+            _draw(poller, Screen(kind, Recent(hours)), interval)
 
 
-def _print(question: Question, tell: Callable[[Reading], None], interval: float) -> None:
-    try:
+def _can_draw() -> bool:
+    return output.is_terminal() and os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+
+
+def _print_readings(
+    poller: Poller, print_reading: Callable[[Reading], None], interval: float
+) -> None:
+    # Ctrl-C is how the command is meant to end.
+    with suppress(KeyboardInterrupt):
         while True:
             due = time.monotonic() + interval
-            tell(question())
+            print_reading(poller.read())
             time.sleep(max(0.0, due - time.monotonic()))
-    except KeyboardInterrupt:
-        pass  # how it is meant to end
 
 
-def _document(reading: Reading) -> None:
-    known = {"error": reading.error} if reading.error else {"counts": reading.counts}
-    click.echo(json.dumps({"at": show.iso(reading.at), **known}))
+def _print_json(reading: Reading) -> None:
+    answer = {"error": reading.error} if reading.error else {"counts": reading.counts}
+    click.echo(json.dumps({"at": output.iso(reading.at), **answer}))
 
 
-class _Lines:
-    """A line a kind; an outage is told once, to whom reads the errors."""
+class _LinePrinter:
+    """Prints a line for each kind, and on standard error the start and the end of an outage."""
 
     def __init__(self) -> None:
         self._error: str | None = None
 
-    def __call__(self, reading: Reading) -> None:
+    def print(self, reading: Reading) -> None:
         if reading.error and not self._error:
             click.echo(f"presence: {reading.error}", err=True)
         if self._error and not reading.error:
             click.echo("presence: Redis answers again", err=True)
         self._error = reading.error
         for kind, count in reading.counts.items():
-            click.echo(f"{show.iso(reading.at)}\t{kind}\t{count}")
+            click.echo(f"{output.iso(reading.at)}\t{kind}\t{count}")
 
 
-def _draw(question: Question, screen: "Screen", interval: float) -> None:
+def _draw(poller: Poller, screen: "Screen", interval: float) -> None:
     from rich.live import Live
 
-    resized: SimpleQueue[None] = SimpleQueue()  # its put() may come from a signal
+    # A SimpleQueue is the only queue whose put() may be called by a signal handler.
+    resized: SimpleQueue[None] = SimpleQueue()
     signal.signal(signal.SIGWINCH, lambda *_: resized.put(None))
-    for signum in ENDS:
-        signal.signal(signum, _end)
-    live = Live(screen, console=show.console(), screen=True, auto_refresh=False)
+    for signum in _SIGNALS:
+        signal.signal(signum, _exit)
+    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
     try:
         live.start(refresh=True)
         while True:
             due = time.monotonic() + interval
-            screen.update(question())
+            screen.update(poller.read())
             live.refresh()
             _wait(due, resized, live.refresh)
     finally:
         live.stop()
 
 
-def _end(signum: int, _: object) -> NoReturn:
-    # A second one must not keep the terminal from being put back.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+def _exit(signum: int, _: object) -> NoReturn:
+    # A second signal must not interrupt the restoring of the terminal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     sys.exit(0 if signum == signal.SIGINT else 128 + signum)
 
 
 def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) -> None:
+    """Wait until `due`, and redraw whenever the terminal is resized."""
     while (left := due - time.monotonic()) > 0:
         with suppress(Empty):
-            # A signal that comes just before does not cut this short.
+            # A signal that arrives just before get() does not end it, so it waits for short times.
             resized.get(timeout=min(left, 1.0))
             redraw()

@@ -10,7 +10,7 @@ import time
 
 from .. import logs
 from ..errors import ConnectionsBusy
-from ..values import format_duration
+from ..parsers import format_duration
 
 LONGEST_PAUSE = 5.0  # seconds between two attempts
 # How long a write may take before a warning. The timeouts of the built-in clients are shorter.

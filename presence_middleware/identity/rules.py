@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import QueryError
+from ..parsers import InvalidValue, items
 from ..request import token
-from ..values import InvalidValue, items
 from .bots import COUNT, OFF
 from .bots import KIND as BOT
 from .reading import MOST_PARTS

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_a_logout_in_an_outage_waits_and_holds(
 
 
 def vars_of(given: Settings) -> dict[str, Any]:
-    return {name: getattr(given, name) for name in Settings.__dataclass_fields__}
+    return {setting.name: getattr(given, setting.name) for setting in fields(given)}
 
 
 def test_departures_are_repeated_to_a_server_that_returns_with_older_data(

@@ -201,7 +201,7 @@ def test_a_framework_that_builds_its_layers_late_does_not_start_with_wrong_setti
     with pytest.raises(AssertionError, match="the server ended"):
         server.__enter__()
     assert server.process.returncode not in ENDED
-    assert "PRESENCE_WINDOW='soon': wants" in server.output
+    assert "PRESENCE_WINDOW='soon': expected" in server.output
     assert "startup failed" in server.output
 
 

@@ -275,7 +275,7 @@ def test_an_id_that_the_output_has_no_letters_for(
 
 
 def test_ages_are_told_as_people_do() -> None:
-    from presence_middleware.cli.show import ago
+    from presence_middleware.cli.output import ago
 
     now = datetime.now(UTC)
     told = [ago(now - timedelta(seconds=s)) for s in (-5, 1, 59, 60, 7200, 86400 * 3 + 9)]

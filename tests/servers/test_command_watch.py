@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.cli import recent
-from presence_middleware.cli.recent import Question
+from presence_middleware.cli import watch
+from presence_middleware.cli.watch import Poller
 from presence_middleware.connections.embedded import find_server
 from tests.servers.test_command_answers import record
 from tests.support.backends import Server, wait_until
@@ -195,14 +195,14 @@ def test_what_cannot_be_watched_is_said(variables: dict[str, str], wrong: list[s
 def test_what_the_site_recorded_is_asked_for_once_a_minute(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = Question(Settings.from_env(variables), None, "user")
+    poller = Poller(Settings.from_env(variables), None, "user")
     record(variables, 3)
-    first, second = question().past, question().past
+    first, second = poller.read().past, poller.read().past
     assert first is not None
     assert [sample.count for sample in first.samples] == [3]
     assert first.peaks["user"].count == 3
     assert second is None
-    monkeypatch.setattr(recent, "MINUTE", timedelta())
-    monkeypatch.setattr(question, "_due", datetime.now(UTC))
-    assert question().past == question().past == first
-    assert Question(Settings.from_env(variables), None)().past is None, "lines need none"
+    monkeypatch.setattr(watch, "PAST_INTERVAL", timedelta())
+    monkeypatch.setattr(poller, "_past_due", datetime.now(UTC))
+    assert poller.read().past == poller.read().past == first
+    assert Poller(Settings.from_env(variables), None).read().past is None, "lines need none"

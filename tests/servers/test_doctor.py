@@ -74,7 +74,7 @@ def test_what_is_told_of_the_settings_can_be_set_again_and_holds_no_secret() -> 
         "PRESENCE_WINDOW": "90",
     }
     settings = Settings.from_env(given)
-    lines = list(map(str, doctor.in_force(settings, given)))
+    lines = list(map(str, doctor.effective_settings(settings, given)))
     assert SECRET not in "".join(lines)
     assert len(lines) == len({line.partition("=")[0] for line in lines})
     told = {line.partition("=")[0]: line.partition("=")[2].rpartition(" (")[0] for line in lines}
@@ -106,7 +106,7 @@ def test_a_server_that_evicts_keys_is_wrong(tmp_path: Path) -> None:
     assert "WRONG eviction: allkeys-lru" in found.stdout
     assert "ok    memory: " in found.stdout
     assert " of 52.4 MB" in found.stdout
-    assert "ok    kind user: sorted-set, no keys: nobody was seen lately" in found.stdout
+    assert "ok    kind user: sorted-set, no keys, nobody was seen lately" in found.stdout
 
 
 def test_a_key_that_never_expires_is_wrong(valkey: Server, variables: dict[str, str]) -> None:
@@ -116,7 +116,7 @@ def test_a_key_that_never_expires_is_wrong(valkey: Server, variables: dict[str, 
         client.persist(key)
     found = examined(variables, "--no-settings")
     assert found.returncode == 1
-    assert f"these have no time to live: {key}" in found.stdout
+    assert f"these keys never expire: {key}" in found.stdout
 
 
 def test_what_a_user_of_the_server_may_not_ask_is_wrong_and_the_rest_is_told(
@@ -150,7 +150,7 @@ def answered(plan: Generator[Any, Any, doctor.Finding], *replies: Any) -> doctor
     ("info", "is_right", "said"),
     [
         ({"redis_version": "6.2.0"}, True, "redis 6.2.0"),
-        ({"redis_version": "6.0.16"}, False, "redis 6.0.16: 6.2 or later is needed"),
+        ({"redis_version": "6.0.16"}, False, "redis 6.0.16: 6.2 or later is required"),
         ({"redis_version": "10.1"}, True, "redis 10.1"),
         (
             {"server_name": "valkey", "valkey_version": "7.2.5", "redis_version": "7.2.4"},

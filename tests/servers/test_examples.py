@@ -1,6 +1,8 @@
 """Each example on its real server, visited over a socket by several people."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +15,7 @@ from websockets.sync.client import connect
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server, wait_until
-from tests.support.servers import ENDED, ROOT, Command, WebServer, gunicorn, uvicorn
+from tests.support.servers import ENDED, ROOT, Command, WebServer, environment, gunicorn, uvicorn
 
 EXAMPLES = ROOT / "examples"
 FLASK = gunicorn("flask_site:app", workers=2)
@@ -21,6 +23,7 @@ STARLETTE = uvicorn("starlette_site:app")
 SITES: dict[str, Command] = {
     "flask": FLASK,
     "pyramid": lambda port: [*("pyramid.scripts.pserve", "pyramid_site.ini", f"http_port={port}")],
+    "paste": lambda port: ["pyramid.scripts.pserve", "paste_site.ini", f"http_port={port}"],
     "starlette": STARLETTE,
     "fastapi": uvicorn("fastapi_site:app"),
     "django": gunicorn("django_site:wsgi_application"),
@@ -83,6 +86,36 @@ def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, na
             assert [seen.id for seen in presence.online()] == ["bob"]
             assert presence.last_seen("ann") is not None
             assert read(bob, home)["who"] == ["bob"]
+
+
+def test_an_ini_file_has_the_settings_of_the_site_and_of_the_shell(
+    run: Run, variables: dict[str, str]
+) -> None:
+    site = run(SITES["paste"])
+    shell = [sys.executable, "-c", "from presence_middleware.cli import main; main()", "--ini"]
+    ini = str(EXAMPLES / "paste_site.ini")
+
+    def presence(*arguments: str) -> Any:
+        return json.loads(
+            subprocess.check_output(
+                [*shell, ini, *arguments, "--json"], env=environment(**variables), text=True
+            )
+        )
+
+    with site.client("A") as ann, site.client("B") as guest:
+        ann.get("/login/ann")
+        guest.get("/")
+        # The board, too, is only in the file.
+        assert read(guest, "/presence/counts")["counts"]["user"] == 1
+    wait_until(lambda: presence("count", "guest")["count"] == 1)
+    assert [person["id"] for person in presence("online")["online"]] == ["ann"]
+    config = presence("config")
+    assert config["PRESENCE_WINDOW"] == {"value": "15m", "from": "ini"}
+    assert config["PRESENCE_SESSION_SECRET"] == {"value": "***", "from": "ini"}
+    assert (
+        config["PRESENCE_PREFIX"]["from"] == config["PRESENCE_REDIS_URL"]["from"] == "environment"
+    )
+    assert config["PRESENCE_RETENTION"]["from"] == "default"
 
 
 PAGES = {

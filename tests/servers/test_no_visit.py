@@ -565,7 +565,7 @@ def test_requests_that_are_no_visit_use_up_no_guests_of_an_address(
 
 
 def test_what_is_no_path_is_said_at_start_up() -> None:
-    with pytest.raises(ValueError, match=r"PRESENCE_EXCLUDE.* wants paths such as"):
+    with pytest.raises(ValueError, match=r"PRESENCE_EXCLUDE.* expected paths such as"):
         Settings.from_env({}, exclude="healthz")
 
 

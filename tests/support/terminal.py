@@ -19,8 +19,9 @@ COMMAND = (sys.executable, "-c", "from presence_middleware.cli import main; main
 SECONDS = 30  # in which whatever is waited for has come, on a busy machine too
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _HOME = "\x1b[H"  # with which each picture begins
-_VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC", "NO_COLOR": ""}
-_UNSET = ("COLUMNS", "LINES", "FORCE_COLOR")  # they say what a terminal is, whatever it is
+_VARIABLES = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "TZ": "UTC"}
+# These override what a terminal is.
+_UNSET = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 
 
 class Terminal:

@@ -120,7 +120,7 @@ def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None
     with pytest.raises(ValueError, match=r"how many proxies .* or their networks") as caught:
         parse_proxies(value)
     assert caught.value.__cause__ is None
-    with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: wants how many"):
+    with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: expected how many"):
         Settings.from_env({}, trusted_proxies=value)
 
 
@@ -163,7 +163,7 @@ def test_a_prefix_is_the_bits_of_both_families(value: object, bits: tuple[int, i
     ],
 )
 def test_other_prefixes_are_refused_with_the_accepted_form(value: object) -> None:
-    with pytest.raises(SettingsError, match=r"PRESENCE_IP_PREFIX=.*: wants the bits of IPv4"):
+    with pytest.raises(SettingsError, match=r"PRESENCE_IP_PREFIX=.*: expected the bits of IPv4"):
         Settings.from_env({}, ip_prefix=value)
 
 

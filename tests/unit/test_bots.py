@@ -520,5 +520,5 @@ def test_a_layer_can_say_that_it_is_a_bot() -> None:
 def test_a_mode_is_written_in_any_case_and_nothing_else_is_one() -> None:
     assert Settings.from_env({"PRESENCE_BOTS": " Skip "}).bots == "skip"
     assert Settings.from_env({}).bots == "count"
-    with pytest.raises(ValueError, match="PRESENCE_BOTS='no': wants count, skip, off"):
+    with pytest.raises(ValueError, match="PRESENCE_BOTS='no': expected one of count, skip, off"):
         Settings.from_env({"PRESENCE_BOTS": "no"})

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from presence_middleware import Sample
 from presence_middleware.cli.chart import Span, chart, in_ascii, resample
-from presence_middleware.cli.recent import Recent
+from presence_middleware.cli.screen import Recent
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -75,7 +75,7 @@ def test_what_is_watched_for_long_stays_small_and_keeps_its_peaks() -> None:
     recent = Recent(hours=1)
     for second in range(3 * 3600):
         count = 99 if second == 10000 else 1
-        recent.saw(Sample(NOW + timedelta(seconds=second), count))
+        recent.add(Sample(NOW + timedelta(seconds=second), count))
     samples = recent.samples()
     assert len(samples) == 1000
     assert max(sample.count for sample in samples) == 99
@@ -85,9 +85,9 @@ def test_what_is_watched_for_long_stays_small_and_keeps_its_peaks() -> None:
 def test_the_span_begins_with_what_there_is() -> None:
     recent = Recent(hours=1)
     assert recent.span(NOW) == span(1)
-    recent.recorded(minutes(*range(20)))
+    recent.set_recorded(minutes(*range(20)))
     assert recent.span(NOW) == span(20)
-    recent.saw(Sample(NOW, 5))
+    recent.add(Sample(NOW, 5))
     assert [sample.count for sample in recent.samples()] == [*range(20), 5]
-    recent.recorded(minutes(*range(90)))
+    recent.set_recorded(minutes(*range(90)))
     assert recent.span(NOW) == span(60)

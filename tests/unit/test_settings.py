@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import PresenceError, Settings, SettingsError, values
+from presence_middleware import PresenceError, Settings, SettingsError, parsers
 from presence_middleware.connections import embedded, url
 from presence_middleware.connections.url import hide_credentials
 from presence_middleware.recorder import recorder_for
@@ -120,7 +120,7 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
         **dict.fromkeys(("secret", "session_secret", "board_token"), "***"),
         "redis_url": hide_credentials(value),
     }.get(name, repr(value))
-    says = "" if name == "identity" else "wants "
+    says = "" if name == "identity" else "expected "
     assert problem.startswith(f"{variable(name)}={shown}: {says}")
     assert form in problem
 
@@ -246,13 +246,41 @@ def test_an_unknown_variable_warns_with_the_nearest_name(
     settings_of({name: "hidden", "OTHER_WINDOW": "1", "PRESENCE_WINDOW": "5m"})
     (record,) = caplog.records
     assert (record.levelno, record.name) == (logging.WARNING, "presence_middleware")
-    assert record.getMessage().endswith(f" {name}; the nearest is {nearest}")
+    assert record.getMessage().endswith(f" {name}; did you mean {nearest}?")
 
 
-def test_unknown_arguments_and_ini_settings_are_errors() -> None:
-    with pytest.raises(SettingsError, match=r"windwo.*nearest is window") as caught:
-        Settings.from_env({}, {"windwo": "1m"}, flush=1)
-    assert len(caught.value.problems) == 2
+def test_a_variable_unlike_all_others_warns_without_a_guess(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings_of({"PRESENCE_OF_MIND": "1"})
+    assert caplog.messages == ["unknown variable PRESENCE_OF_MIND"]
+
+
+def test_unknown_names_and_wrong_values_are_reported_together() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env(
+            {"PRESENCE_BOTS": "yes"},
+            {"windwo": "1m", "window": "soon", "bots": "no"},
+            "site.ini",
+            mood=1,
+            prefix="{}",
+        )
+    assert caught.value.problems == (
+        "mood: unknown setting",
+        "site.ini windwo: unknown setting; did you mean window?",
+        "PRESENCE_PREFIX='{}': expected 1 to 64 letters, digits and . : / _ -",
+        "site.ini window='soon': expected a duration above zero, such as 90s, 10m, 24h or 30d",
+        "PRESENCE_BOTS='yes': expected one of count, skip, off",
+    )
+
+
+def test_a_contradiction_names_what_was_written() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({}, {"identity": "user=bearer:sub"}, "site.ini")
+    assert caught.value.problems == (
+        "site.ini identity: user=bearer:sub:raw needs PRESENCE_SESSION_SECRET: set it to the "
+        "secret with which the framework signs",
+    )
 
 
 def test_overrides_win_over_environ_over_ini_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,14 +313,14 @@ def test_settings_can_be_copied_with_a_change() -> None:
     ],
 )
 def test_durations(value: object, seconds: float) -> None:
-    assert values.duration(value) == seconds
-    assert values.duration(values.format_duration(seconds)) == seconds
+    assert parsers.duration(value) == seconds
+    assert parsers.duration(parsers.format_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("value", ["", "0", 0, -1, True, None, "1y", "٣m x", timedelta(0), "1 2"])
 def test_what_is_no_duration(value: object) -> None:
     with pytest.raises(ValueError, match="such as 90s, 10m, 24h or 30d"):
-        values.duration(value)
+        parsers.duration(value)
 
 
 @pytest.mark.parametrize(("word", "on"), [("1", 1), ("True", 1), ("on", 1), ("0", 0), ("No", 0)])
@@ -306,7 +334,7 @@ def test_a_flush_interval_over_a_third_of_the_window_is_refused(interval: str, w
     (problem,) = problems_of(environ)
     assert "PRESENCE_FLUSH_INTERVAL" in problem
     assert "at most a third of PRESENCE_WINDOW" in problem
-    third = values.duration(window) / 3
+    third = parsers.duration(window) / 3
     assert settings_of({**environ, "PRESENCE_FLUSH_INTERVAL": str(third)}).flush_interval == third
 
 

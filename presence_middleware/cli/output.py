@@ -1,4 +1,4 @@
-"""What a command prints: tables and colours on a terminal, lines with tabs in pipes, or JSON."""
+"""Output of commands: tables and colours on a terminal, lines with tabs in pipes, or JSON."""
 
 import json
 import sys
@@ -19,24 +19,24 @@ _UNITS = {"day": 86400, "hour": 3600, "minute": 60}
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at what is printed."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def console() -> "Console":
-    """The terminal; only where there is one, whatever the environment says of it."""
+    """Return the terminal. Call it only if there is one, whatever the environment claims."""
     from rich.console import Console
 
     return Console(force_terminal=True)
 
 
 def document(answer: object) -> None:
-    """One JSON document, in ASCII."""
+    """Print one JSON document, in ASCII."""
     click.echo(json.dumps(answer, indent=2 if is_terminal() else None))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows; the names of the columns are for terminals only."""
+    """Print rows; the column names are printed on a terminal only."""
     if not is_terminal():
         for row in rows:
             click.echo("\t".join(map(printable, row)))
@@ -53,7 +53,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def line(text: str, style: str = "") -> None:
-    """A line, coloured on a terminal."""
+    """Print a line, coloured on a terminal."""
     if not is_terminal():
         click.echo(text)
         return
@@ -62,51 +62,51 @@ def line(text: str, style: str = "") -> None:
     console().print(Text(text, style), soft_wrap=True)
 
 
-def words(*parts: str) -> None:
-    """One answer of several parts."""
+def fields(*parts: str) -> None:
+    """Print one answer of several parts, with tabs between them in a pipe."""
     click.echo((", " if is_terminal() else "\t").join(parts))
 
 
-def drawn(samples: Sequence[Sample], span: Span, height: int) -> None:
-    """A chart, as wide as the terminal."""
+def remark(text: str) -> None:
+    """Print a line on a terminal, and nothing in a pipe."""
+    if is_terminal():
+        line(text)
+
+
+def print_chart(samples: Sequence[Sample], span: Span, height: int) -> None:
+    """Print a chart that is `height` lines high and as wide as the terminal."""
     device = console()
     for line in styled(chart(samples, span, device.width - 1, height), device.options):
         device.print(line, no_wrap=True, overflow="crop")
 
 
 def styled(lines: Iterable[str], options: "ConsoleOptions") -> "list[Text]":
-    """A chart in colours, and in characters that the terminal has."""
+    """Return the lines of a chart in colours, and in ASCII if the terminal has no other letters."""
     from rich.text import Text
 
     mark, *bars = in_ascii(lines) if options.ascii_only else lines
     return [Text(mark, "yellow"), *(Text(bar, "cyan") for bar in bars)]
 
 
-def remark(text: str) -> None:
-    """A line for whoever looks on; a script is not told."""
-    if is_terminal():
-        line(text)
-
-
 def printable(text: str) -> str:
-    """Text on one line, without what a terminal would obey."""
+    """Return text with escapes in place of line ends and of codes that control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def iso(moment: datetime | None) -> str | None:
-    """A moment in UTC, to the second, by ISO 8601."""
+    """Return a moment in UTC, to the second, as ISO 8601."""
     if moment is None:
         return None
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def age(moment: datetime) -> int:
-    """The seconds since then, by this host's clock."""
+    """Return the seconds since `moment`, by this host's clock; 0 for one in the future."""
     return max(0, round((datetime.now(UTC) - moment).total_seconds()))
 
 
 def ago(moment: datetime) -> str:
-    """How long ago that was: `3 minutes ago`."""
+    """Return how long ago `moment` was, such as `3 minutes ago`."""
     seconds = age(moment)
     unit, size = next(((u, s) for u, s in _UNITS.items() if seconds >= s), ("second", 1))
     count = seconds // size

@@ -1,0 +1,131 @@
+"""What commands share: the settings of the site, a reader, exit statuses, options."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+
+from .. import parsers
+from ..connections.clients import sync_client
+from ..errors import PresenceError, PresenceUnavailable, SettingsError
+from ..paste import Filter, find_filter
+from ..presence import Presence
+from ..settings import Settings
+
+NO, USAGE, UNAVAILABLE = 1, 2, 3
+MIN_INTERVAL = 0.1  # seconds
+_INI = "presence_middleware.ini"
+
+kind_option = click.option(
+    "--kind",
+    "kind_given",
+    metavar="KIND",
+    help="Such as guest; by default the first of PRESENCE_IDENTITY.",
+)
+kind_argument = click.argument("kind_given", metavar="[KIND]", required=False)
+id_argument = click.argument("id")
+window_option = click.option(
+    "--window", metavar="DURATION", help="Such as 15m; by default PRESENCE_WINDOW."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+class UsageError(click.ClickException):
+    """The arguments or the settings are wrong."""
+
+    exit_code = USAGE
+
+
+class Unavailable(click.ClickException):
+    """Redis cannot answer."""
+
+    exit_code = UNAVAILABLE
+
+
+def remember_ini(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Keep the value of `--ini` for the subcommand; the callback of that option."""
+    context.meta[_INI] = value
+    return value
+
+
+def ini_filter() -> Filter | None:
+    """Return the section that `--ini` names, or None without that option.
+
+    Raises `SettingsError` if there is no such file or section.
+    """
+    ini = click.get_current_context().meta.get(_INI)
+    return find_filter(ini) if ini else None
+
+
+def site_settings(**overrides: Any) -> Settings:
+    """Return the settings of the site: overrides, then the environment, then `--ini`.
+
+    Raises `SettingsError` with everything that is wrong.
+    """
+    section = ini_filter()
+    if section is None:
+        return Settings.from_env(**overrides)
+    return Settings.from_env(None, section.settings, section.where, **overrides)
+
+
+def site_client(settings: Settings) -> Any:
+    """Return a client of the site's server, without starting an embedded server.
+
+    Raises `SettingsError` for `memory://`, which only the process of the site can read.
+    """
+    if settings.redis_url.scheme == "memory":
+        raise SettingsError("memory:// is inside the process of the site: ask there")
+    return sync_client(settings.redis_url, start=False)
+
+
+@contextmanager
+def site_reader(kind: str | None = None) -> Iterator[tuple[Presence, str]]:
+    """Yield a reader of the site, and `kind` or the site's first kind.
+
+    Errors of the package end the command, as in `exit_on_error`.
+    """
+    with exit_on_error():
+        settings = site_settings()
+        yield Presence(settings, client=site_client(settings)), kind or settings.kinds[0]
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Print an error of the package and exit: 3 if Redis cannot answer, otherwise 2."""
+    try:
+        yield
+    except PresenceUnavailable as error:
+        raise Unavailable(str(error)) from error
+    except PresenceError as error:
+        raise UsageError(str(error)) from error
+
+
+def exit_no() -> NoReturn:
+    """End the command with the status 1, the answer "no"."""
+    raise click.exceptions.Exit(NO)
+
+
+def interval(_: click.Context, parameter: click.Parameter, value: str) -> float:
+    """Return a duration of at least `MIN_INTERVAL` in seconds; the callback of an option."""
+    try:
+        seconds = parsers.duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: expected {error}") from None
+    if seconds < MIN_INTERVAL:
+        raise click.BadParameter(f"{value!r}: expected at least {MIN_INTERVAL}s")
+    return seconds
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on the terminal, unless `yes`, and abort the command unless the answer is yes.
+
+    Raises `click.UsageError` if standard input is no terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("standard input is no terminal to confirm on: add --yes")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,267 @@
+"""Parsers for the values of settings: durations, switches, lists, secrets, app references.
+
+Every parser takes text or a value that is already parsed, and returns the parsed value. For
+anything else it raises `ValueError` with the accepted form, worded to follow "must be". This module
+imports nothing of the package, so that every other module may use it.
+"""
+
+import ast
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+DEFAULT_EXCLUDE = (
+    *("/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"),
+    *("/metrics", "/__heartbeat__", "/__lbheartbeat__"),
+)
+"""Paths that browsers and monitors request by themselves."""
+MIN_SECRET_LENGTH = 16  # characters
+MAX_SHARDS = 1024
+MAX_SECONDS = 10 * 366 * 86400
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)\s*")
+_DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?\s*[smhd]\s*)+")
+_YES = {"1", "true", "yes", "on"}
+_NO = {"0", "false", "no", "off"}
+_SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
+_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
+_TOKEN = re.compile(f"[!-~]{{{MIN_SECRET_LENGTH},}}")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_APPLICATION = (
+    "package.module (its `application`), package.module:app or package.module:create_app(), "
+    "with literals as arguments if any"
+)
+_KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
+
+
+class InvalidValue(ValueError):
+    """A value that a setting refuses. Its text says what is wrong and what to do.
+
+    The text of any other `ValueError` of a parser is only the accepted form.
+    """
+
+
+def duration(value: object) -> float:
+    """Return a duration in seconds.
+
+    `value` is text such as `"90s"`, `"10m"`, `"1h 30m"` or `"30d"`, a number of seconds, or a
+    timedelta. Zero, negative durations and those above ten years are refused.
+    """
+    seconds = _seconds(value)
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError("a duration above zero, such as 90s, 10m, 24h or 30d")
+    return seconds
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    text = value.strip().lower() if isinstance(value, str) else ""
+    parts = _PART.findall(text) if _DURATION.fullmatch(text) else []
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds as text that `duration` parses: 600 is `10m`, 3660 `1h 1m`."""
+    parts = []
+    for unit in ("d", "h", "m"):
+        count, seconds = divmod(seconds, _UNITS[unit])
+        parts += [f"{count:g}{unit}"] if count else []
+    return " ".join([*parts, f"{seconds:g}s"] if seconds or not parts else parts)
+
+
+def switch(value: object) -> bool:
+    """Return True for `1`, `true`, `yes` and `on`, False for `0`, `false`, `no` and `off`."""
+    word = str(value).strip().lower()
+    if word not in _YES | _NO:
+        raise ValueError("1 or 0 (also true, yes, on; false, no, off)")
+    return word in _YES
+
+
+def whole(value: object) -> int:
+    """Return a whole number of at least 1; `_` may group its digits."""
+    digits = str(value).strip().replace("_", "")
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
+        raise ValueError("a whole number of at least 1, such as 100000")
+    return int(digits)
+
+
+def shards(value: object) -> int:
+    """Return a number of shards, from 1 to `MAX_SHARDS`."""
+    number = whole(value)
+    if number > MAX_SHARDS:
+        raise ValueError(f"a whole number from 1 to {MAX_SHARDS}")
+    return number
+
+
+def items(text: str) -> list[str]:
+    """Return the items of a comma-separated list, without blanks around them or empty items."""
+    return [part for part in map(str.strip, text.split(",")) if part]
+
+
+def one_of(choices: Collection[str]) -> Callable[[object], str]:
+    """Return a parser that accepts the given words, in any case."""
+
+    def parse(value: object) -> str:
+        word = str(value).strip().lower()
+        if word not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return word
+
+    return parse
+
+
+def by_kind(
+    choices: Collection[str], defaults: Mapping[str, str]
+) -> Callable[[object], tuple[tuple[str, str], ...]]:
+    """Return a parser of a choice for each kind, such as `user=sorted-set, guest=hyperloglog`.
+
+    A choice without a kind is for every kind that is not named, which the parsed pairs call `*`.
+    `defaults` has the choices of kinds, and of `*`, that the text does not name.
+    """
+
+    def parse(value: object) -> tuple[tuple[str, str], ...]:
+        if isinstance(value, tuple):
+            value = ", ".join(f"{kind}={choice}" for kind, choice in value)
+        parts = [part.rpartition("=")[::2] for part in items(str(value))]
+        pairs = {(kind.strip() or "*"): choice.strip() for kind, choice in parts}
+        if not parts or len(pairs) < len(parts) or not set(pairs.values()) <= set(choices):
+            raise ValueError(
+                f"one of {', '.join(choices)}; or by kind: user=sorted-set, guest=hyperloglog"
+            )
+        return tuple({**defaults, **pairs}.items())
+
+    return parse
+
+
+def prefix(value: object) -> str:
+    """Return a prefix of keys. It has no braces, which would choose a Cluster's slot."""
+    text = str(value)
+    if not re.fullmatch(r"[\w.:/-]{1,64}", text, re.ASCII):
+        raise ValueError("1 to 64 letters, digits and . : / _ -")
+    return text
+
+
+def paths(value: object) -> tuple[str, ...]:
+    """Return paths, in which `*` matches anything; the word `none` is no path at all."""
+    given = items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
+    if given == ["none"]:
+        return ()
+    if not all(path.startswith(("/", "*")) for path in given):
+        raise ValueError("paths such as /healthz, /static/*, or none")
+    return tuple(given)
+
+
+def exclude(value: object) -> tuple[str, ...]:
+    """Return paths as `paths` does. Those that begin with `+` are added to `DEFAULT_EXCLUDE`."""
+    given = items(str(value)) if isinstance(value, str) else []
+    if not any(path.startswith("+") for path in given):
+        return paths(value)
+    added = [path[1:].lstrip() for path in given if path.startswith("+/")]
+    if len(added) < len(given):
+        raise ValueError("paths such as /healthz, /static/*, with + before all of them or none")
+    return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *added)))
+
+
+def board_path(value: object) -> str:
+    """Return the path of the board below where the app is mounted, or `""` for no board."""
+    text = str(value).strip().rstrip("/")
+    if not _PATH.fullmatch(text) or (str(value).strip() and not text):
+        raise ValueError("a path such as /presence")
+    return text
+
+
+def secret(value: object) -> str:
+    """Return a key for hashes, long enough not to be guessed, or `""`."""
+    text = str(value).strip()
+    if text and len(text) < MIN_SECRET_LENGTH:
+        raise ValueError(f"at least {MIN_SECRET_LENGTH} characters, such as {fresh_secret()}")
+    return text
+
+
+def session_secret(value: object) -> tuple[str, ...]:
+    """Return every secret that the text may mean: one with commas in it, or several.
+
+    The text is split only if all parts are as long as secrets are: a short part could be guessed.
+    A public key (PEM) may have `\\n` for its line ends, as in an environment file.
+    """
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_as_text, value))
+    text = _as_text(value).strip()
+    if "-----BEGIN" in text:
+        text = text.replace("\\n", "\n")
+        if "-----END" not in text or "PRIVATE KEY" in text:
+            raise ValueError(_SESSION_SECRETS)
+    # A public key in another format is known to everybody, and would be taken as a shared secret.
+    if _KEY_WITHOUT_LINES.match(text):
+        raise ValueError(_SESSION_SECRETS)
+    several = items(text)
+    if min(map(len, several), default=0) < MIN_SECRET_LENGTH:
+        several = []
+    return tuple(dict.fromkeys(filter(None, (text, *several))))
+
+
+def _as_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def board_token(value: object) -> str:
+    """Return a token that browsers and `curl` send unchanged, or `""`."""
+    text = str(value).strip()
+    if text and not _TOKEN.fullmatch(text):
+        raise ValueError(
+            f"at least {MIN_SECRET_LENGTH} letters, digits or marks, such as "
+            f"{fresh_secret('PRESENCE_BOARD_TOKEN')}"
+        )
+    return text
+
+
+def fresh_secret(variable: str = "PRESENCE_SECRET") -> str:
+    """Return a line that sets `variable` to a new random secret."""
+    return f"{variable}={secrets.token_urlsafe(32)}"
+
+
+class AppReference(NamedTuple):
+    """The place of an app, or of the function that makes it."""
+
+    module: str
+    name: str
+    """With dots if the app is an attribute of something in the module."""
+    is_call: bool
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    """Keyword arguments."""
+
+
+def app_reference(text: str) -> AppReference:
+    """Parse `module`, `module:app` or `module:create_app('prod', debug=False)`, as gunicorn does.
+
+    A module alone stands for its `application`. Arguments are literals: nothing is evaluated.
+    """
+    module, colon, rest = text.partition(":")
+    try:
+        expression = ast.parse(rest.strip() if colon else "application", mode="eval").body
+        is_call = isinstance(expression, ast.Call)
+        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
+        arguments = tuple(ast.literal_eval(value) for value in call.args)
+        options = {item.arg or "": ast.literal_eval(item.value) for item in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(_APPLICATION) from error
+    name = ast.unparse(call.func)
+    # A `**` among the arguments is an option without a name.
+    if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(name) or "" in options:
+        raise ValueError(_APPLICATION)
+    return AppReference(module, name, is_call, arguments, options)
+
+
+def application(value: object) -> str:
+    """Return the text of an app reference that `app_reference` accepts, or `""`."""
+    text = str(value).strip()
+    if text:
+        app_reference(text)
+    return text

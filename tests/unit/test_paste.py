@@ -1,0 +1,218 @@
+"""Paste ini files: the filter section of a site, found without loading the site."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from paste.deploy import loadapp
+
+from presence_middleware import SettingsError, paste
+from presence_middleware.cli.commands import presence
+from presence_middleware.paste import find_filter
+
+SECRET = "canary-secret-of-the-ini"
+SITE = """
+[DEFAULT]
+key = shared %(here)s
+[app:main]
+use = call:no_such_site:main
+port = %(http_port)s
+[filter:other]
+use = egg:no_such_package
+"""
+OURS = "[filter:presence]\nuse = egg:presence_middleware\n"
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes an ini file and returns its path."""
+
+    def write(*parts: str, name: str = "site.ini") -> str:
+        path = tmp_path / name
+        path.write_text("".join(parts))
+        return str(path)
+
+    return write
+
+
+def problems_of(ini: str) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as caught:
+        find_filter(ini)
+    assert SECRET not in str(caught.value)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "use = egg:presence_middleware",
+        "use = egg:presence-middleware#main",
+        "use = call:presence_middleware.paste:filter_factory",
+        "paste.filter_factory = presence_middleware.paste:filter_factory",
+        "paste.filter_app_factory = presence_middleware.paste:filter_app_factory",
+    ],
+)
+@pytest.mark.parametrize("section", ["filter:presence", "filter-app: presence"])
+def test_a_filter_is_found_however_it_names_the_middleware(
+    write: Write, section: str, use: str
+) -> None:
+    ini = write(SITE, f"[{section}]\n{use}\nnext = main\nwindow = 15m\n")
+    found = find_filter(ini)
+    assert (found.name, found.settings) == ("presence", {"window": "15m"})
+    assert found.where == f"{ini} [{section}]"
+    assert find_filter(f"{ini}#presence") == found
+
+
+def test_defaults_interpolation_set_and_get_work_as_in_paste(write: Write, tmp_path: Path) -> None:
+    ini = write(SITE, OURS, "prefix = a%(here)s/%(name)s%%\nget secret = key\nset name = x\n")
+    found = find_filter(ini + "?name=site")
+    assert found.settings == {"prefix": f"a{tmp_path}/site%", "secret": f"shared {tmp_path}"}
+
+
+def test_a_filter_inherits_the_keys_of_another_section_or_file(write: Write) -> None:
+    write("[filter:main]\nuse = presence\nprefix = main\n", OURS, "window = 1h\n", name="base.ini")
+    ini = write(
+        SITE,
+        OURS,
+        "window = 15m\n[filter:staging]\nuse = presence\nprefix = staging\n",
+        "[filter:file]\nuse = config:base.ini\nwindow = 2h\n",
+        "[filter:part]\nuse = config:base.ini#presence\n",
+    )
+    assert find_filter(f"{ini}#staging").settings == {"window": "15m", "prefix": "staging"}
+    assert find_filter(f"{ini}#file").settings == {"window": "2h", "prefix": "main"}
+    assert find_filter(f"{ini}#part").settings == {"window": "1h"}
+
+
+def test_the_section_must_be_there_and_be_the_only_one(write: Write) -> None:
+    none = write(SITE)
+    remedy = "with use = egg:presence_middleware"
+    assert problems_of(none) == (f"{none}: no filter section {remedy}",)
+    assert problems_of(f"{none}#other") == (f"{none}: no section [filter:other] {remedy}",)
+    two = write(SITE, OURS, "[filter:b]\nuse = presence\n", name="two.ini")
+    assert problems_of(two) == (
+        f"{two}: several filters use presence_middleware; choose {two}#presence or {two}#b",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"{OURS}secret = {SECRET}%x", " [filter:presence] secret: expected %% for a percent sign"),
+        (f"{OURS}secret = {SECRET}%(x)s", " [filter:presence] secret: expected %% for a percent"),
+        (f"{OURS}{SECRET}", ": expected an ini file (ParsingError)"),
+        (SECRET, ": expected an ini file (MissingSectionHeaderError)"),
+        (f"{OURS}secret = {SECRET}\n{OURS}", ": expected an ini file (DuplicateSectionError)"),
+        (f"{OURS}get window = long", " [filter:presence]: get of long, which is not set"),
+        ("[filter:a]\nuse = b\n[filter:b]\nuse = a", " [filter:a]: use leads back to itself"),
+    ],
+)
+def test_what_paste_cannot_read_is_reported_without_secrets(
+    write: Write, text: str, problem: str
+) -> None:
+    ini = write(text)
+    (found,) = problems_of(ini)
+    assert found.startswith(f"{ini}{problem}")
+
+
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    missing = f"{tmp_path}/missing.ini"
+    assert problems_of(missing) == (f"{missing}: No such file or directory",)
+    (problem,) = problems_of(f"{tmp_path}/site.conf")
+    assert problem.startswith(f"{tmp_path}/site.conf: expected the path of an .ini file")
+
+
+def test_without_plaster_the_error_names_the_package(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plaster", None)
+    (problem,) = problems_of(write(SITE, OURS))
+    assert problem.endswith("pip install plaster-pastedeploy")
+
+
+APP = f"""
+[app:main]
+use = call:{__name__}:make_app
+filter-with = presence
+"""
+WRONG = """[filter:presence]
+use = egg:presence_middleware
+windwo = 15m
+window = soon
+flush_interval = 1s
+secret = short
+store = robot=hyperloglog
+"""
+
+
+def make_app(global_conf: object, **settings: str) -> Callable[..., Any]:
+    return lambda environ, start_response: []
+
+
+def start(ini: str) -> tuple[str, ...]:
+    """Return the problems with which `pserve` fails to start the site."""
+    with pytest.raises(SettingsError) as caught:
+        loadapp(f"config:{ini}")
+    return caught.value.problems
+
+
+def test_all_problems_of_a_section_are_in_one_error_by_the_keys_of_the_file(write: Write) -> None:
+    ini = write(APP, WRONG)
+    where = f"{ini} [filter:presence]"
+    unknown, window, secret = start(ini)
+    assert unknown == f"{where} windwo: unknown setting; did you mean window?"
+    assert window.startswith(f"{where} window='soon': expected a duration above zero, such as 90s")
+    assert secret.startswith(f"{where} secret=***: expected at least 16 characters")
+    assert [problem.startswith(where) for problem in problems_of_command(ini)] == [True] * 3
+
+
+def problems_of_command(ini: str) -> list[str]:
+    ended = run("--ini", ini, "config")
+    assert ended.exit_code == 2
+    return ended.output.removeprefix("Error: ").splitlines()
+
+
+def run(*arguments: str, **variables: str) -> Result:
+    return CliRunner().invoke(presence, arguments, env=variables)
+
+
+def test_contradictions_name_the_keys_of_the_file_or_the_variables(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ini = write(APP, OURS, "window = 2s\nstore = robot=hyperloglog\n")
+    where = f"{ini} [filter:presence]"
+    interval, store = start(ini)
+    assert interval.startswith("PRESENCE_FLUSH_INTERVAL=1s: expected at most a third of")
+    assert f"a third of {where} window (0.666667s)" in interval
+    assert store.startswith(f"{where} store: unknown kind 'robot'; the kinds of PRESENCE_IDENTITY")
+    monkeypatch.setenv("PRESENCE_WINDOW", "1s")
+    assert "a third of PRESENCE_WINDOW (0.333333s)" in start(ini)[0]
+
+
+def test_a_section_that_cannot_be_found_again_leaves_the_file(write: Write) -> None:
+    ini = write(SITE, OURS)
+    for file in (ini, f"{ini}.missing"):
+        with pytest.raises(SettingsError) as caught:
+            paste.filter_factory({"__file__": file}, window="soon")
+        assert str(caught.value).startswith(f"{file} window='soon': expected")
+
+
+def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:
+    ini = write(SITE, OURS, "window = 15m\nprefix = file\n")
+
+    def config(**variables: str) -> dict[str, dict[str, str]]:
+        ended = run("--ini", ini, "config", "--json", **variables)
+        found: dict[str, dict[str, str]] = json.loads(ended.stdout)
+        return found
+
+    assert config()["PRESENCE_WINDOW"] == {"value": "15m", "from": "ini"}
+    given = config(PRESENCE_WINDOW="20m")
+    assert given["PRESENCE_WINDOW"] == {"value": "20m", "from": "environment"}
+    assert given["PRESENCE_PREFIX"] == {"value": "file", "from": "ini"}
+    assert run("--ini", f"{ini}#none", "count").exit_code == 2
+    assert run("--ini", f"{ini}#none", "doctor").exit_code == 1
