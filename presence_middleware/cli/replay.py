@@ -63,9 +63,9 @@ def _read(logs: Logs, settings: Settings, summary: Summary, shown: Shown) -> Non
 
     with errors():
         site = Replay(settings, tell)
-    for request in logs:
-        site.saw(request)
-    site.end()
+    for line in logs:
+        site.add(line)
+    site.finish()
     summary.requests, summary.unreadable = logs.lines - logs.unreadable, logs.unreadable
     summary.late, summary.ahead, summary.refused = site.late, logs.ahead, site.refused
 

@@ -1,33 +1,28 @@
 """One open request or connection: when it arrived, and who it comes from."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ..backend import Backend
 from ..identity import Id, Identity, IdentityResolver, Matcher, Who, known_kind, normalize_id
 from ..request import OVER, Request
-from ..stores import Plan
 
-T = TypeVar("T")
 PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 
 
 class Sink(Protocol):
-    """Where visits report: the recorder, as they see it."""
+    """The recorder of a visit, as far as every visit needs it."""
 
     backend: Backend
     resolver: IdentityResolver
-    stamp: Callable[[], float]
     open_visits: dict["Visit", None]
 
     @property
-    def has_pending(self) -> bool: ...
+    def stamp(self) -> Callable[[], float]: ...
     def admit(self, visit: "Visit") -> bool: ...
     def record(self, who: Who, stamp: float, arrival: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
-    def read(self, plan: Plan[T]) -> T: ...
-    def depart(self, who: Who, *, erase: bool = False) -> None: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
 
