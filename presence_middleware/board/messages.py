@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from ..errors import QueryError
+from ..svg import STYLE_HASH
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -19,8 +20,8 @@ EVERYWHERE: Headers = (
     ("Referrer-Policy", "no-referrer"),
     (
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        f"default-src 'none'; script-src 'self'; style-src 'self' {STYLE_HASH}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 )
 
@@ -74,24 +75,19 @@ class Response(NamedTuple):
 
 def text(type: str, body: bytes, cache: str) -> Response:
     """Return a response with a page, a style sheet or a script."""
-    headers = (
-        ("Content-Type", f"text/{type}; charset=utf-8"),
-        ("Cache-Control", cache),
-        ("ETag", _etag(body)),
-    )
-    return Response(200, headers, body)
+    return encoded(body, etag_of(body), cache, f"text/{type}; charset=utf-8")
 
 
-def encoded(body: bytes, etag: str, cache: str) -> Response:
-    """Return a response with JSON that is encoded already."""
-    headers = (("Content-Type", "application/json"), ("Cache-Control", cache), ("ETag", etag))
+def encoded(body: bytes, etag: str, cache: str, type: str = "application/json") -> Response:
+    """Return a response with a body that is encoded already, by default as JSON."""
+    headers = (("Content-Type", type), ("Cache-Control", cache), ("ETag", etag))
     return Response(200, headers, body)
 
 
 def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Response:
     """Return a response with JSON. The time of the read, `now`, does not change its ETag."""
     body = to_json(values if now is None else {**values, "now": now})
-    return encoded(body, _etag(to_json(values)), cache)
+    return encoded(body, etag_of(to_json(values)), cache)
 
 
 def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
@@ -110,7 +106,8 @@ def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
-def _etag(body: bytes) -> str:
+def etag_of(body: bytes) -> str:
+    """Return the ETag of a body."""
     return f'"{blake2b(body, digest_size=12).hexdigest()}"'
 
 

@@ -14,11 +14,12 @@ from ..errors import PresenceUnavailable, QueryError
 from ..identity import known_kind, normalize_id
 from ..settings import Settings
 from ..stores import Sample
+from ..svg import WIDTH
 from ..values import format_duration
 from . import history, reads
 from .access import refusal
 from .cache import Slot
-from .history import EncodedHistory
+from .history import ChartedHistory, EncodedHistory
 from .messages import Request, Response, encoded, facts, iso, problem, text
 from .reads import Dated, Read
 
@@ -27,7 +28,10 @@ Answer = Generator[Read, Slot, Response]
 REVALIDATED = "private, no-cache"
 NEVER_STORED = "no-store"  # for whatever names somebody
 EMBEDDED = "public, max-age=3600"
-DEFAULT_HOURS = "24"
+DEFAULT_HOURS = 24
+DAY = 24 * 60  # minutes
+# A chart is drawn in few widths, in pixels, and a browser scales it to the width of the page.
+MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
 
 class Board:
@@ -45,6 +49,7 @@ class Board:
             "/widget.js": _constant("javascript", _file("widget.js"), EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
+            "/chart.svg": self._chart,
             "/peak": self._peak,
             "/online": self._with_token(self._online),
             "/last-seen": self._with_token(self._last_seen),
@@ -110,6 +115,16 @@ class Board:
         points: EncodedHistory = slot.result()
         return encoded(*points.last(hours), REVALIDATED)
 
+    def _chart(self, request: Request) -> Answer:
+        kind, hours = self._kind(request), self._hours(request)
+        width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
+        width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+        offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
+        settings, colour = self._settings, self._kinds.index(kind)
+        slot = yield history.chart_read_for(settings.prefix, kind, settings.history, hours)
+        points: ChartedHistory = slot.result()
+        return encoded(*points.last(hours, width, offset, colour), REVALIDATED, "image/svg+xml")
+
     def _peak(self, request: Request) -> Answer:
         kind = self._kind(request)
         slot = yield Read(reads.peak, (kind,), reads.SAMPLED)
@@ -137,17 +152,24 @@ class Board:
         return facts(values, NEVER_STORED, iso(found.now))
 
     def _hours(self, request: Request) -> int:
-        """Return how many hours a history has; never more than are kept."""
-        hours = request.parameter("hours") or DEFAULT_HOURS
-        if not re.fullmatch("[1-9][0-9]{0,5}", hours):
-            raise QueryError(f"hours is {hours[:20]!r}: a whole number of at least 1")
-        return min(int(hours), math.ceil(self._settings.history / 3600))
+        """Return how many hours a history covers, at most as many as are stored."""
+        hours = _number(request, "hours", DEFAULT_HOURS, 1, 999999)
+        return min(hours, math.ceil(self._settings.history / 3600))
 
     def _kind(self, request: Request) -> str:
         return known_kind(request.parameter("kind") or self._kinds[0], self._kinds)
 
     def _is_listed(self, kind: str) -> bool:
         return self._settings.store_of(kind) != "hyperloglog"
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    """Return a whole number of the query. Raises `QueryError` if it is out of bounds."""
+    value = request.parameter(name) or str(default)
+    if not re.fullmatch("-?[0-9]{1,6}", value) or not least <= int(value) <= most:
+        accepted = f"a whole number from {least} to {most}"
+        raise QueryError(f"{name} is {value[:20]!r}: {accepted} is accepted")
+    return int(value)
 
 
 def _constant(type: str, content: bytes, cache: str) -> Callable[[Request], Answer]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..identity import Rule
-from ..replay import Logs, Moment, Replay, Summary, drawn, size_of
+from ..replay import Logs, Moment, Replay, Summary, size_of
 from ..settings import Settings
 from . import options, show
 from .replay_shown import Document, Lines, Screen, Shown
@@ -125,8 +125,7 @@ def _warn(summary: Summary, logs: Logs) -> None:
 
 
 def _write(path: str, summary: Summary) -> None:
-    text = drawn(summary.peaks, summary.series.points, summary.series.step)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(summary.chart(), encoding="utf-8")
     except OSError as error:
         raise click.FileError(path, error.strerror) from error

@@ -121,7 +121,7 @@ class LogRequest:
         return None
 
     def is_plain(self, excluded: Container[str]) -> bool:
-        return self.path not in excluded and self.method != "OPTIONS"
+        return self.path not in excluded
 
     def header(self, name: str) -> str | None:
         if name == "user-agent":
@@ -135,7 +135,7 @@ class LogRequest:
 class LogVisit(LogRequest, Visit):
     """The visit of a line."""
 
-    state: Mapping[str, Any] = {}  # noqa: RUF012 - only read
+    state: Mapping[str, Any] = {}
 
     def __init__(self, recorder: LogRecorder, line: Line) -> None:
         LogRequest.__init__(self, line)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from ..stores import Sample
+from ..svg import Line, draw
 from .timeline import MINUTE, Moment
 
 MAX_POINTS = 1440  # a day has one a minute; a longer log has one every 2, 4, 8 … minutes
@@ -53,6 +54,22 @@ class Summary:
         if moment.counts != self._counts:
             self._counts = moment.counts
             self._raise_peaks(moment)
+
+    def chart(self) -> str:
+        """Return an SVG with a line for each kind that came; its times are in UTC."""
+        points, step = self.series.points, self.series.step
+        lines = [
+            Line(
+                kind,
+                [(moment.at, moment.counts[place]) for moment in points],
+                (int(peak.at.timestamp()), peak.count),
+                place,
+            )
+            for place, (kind, peak) in enumerate(self.peaks.items())
+            if peak
+        ]
+        start, end = (points[0].at, points[-1].at) if points else (0, step)
+        return draw(lines, start, max(end, start + step), gap=step)
 
     def _raise_peaks(self, moment: Moment) -> None:
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):

@@ -15,18 +15,16 @@ import pytest
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.board.history import (
-    DAY,
     MAX_POINTS,
-    POINTS_A_TRIP,
     EncodedHistory,
     read_for,
     span_of,
     step_for,
-    trips,
 )
 from presence_middleware.connections import close_async_clients
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.stores import Batch, Plan, keys
+from presence_middleware.stores.highest import DAY, POINTS_A_TRIP, trips
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Clock
 
@@ -66,7 +64,7 @@ def walk(days: int, every: int = 1) -> Samples:
 
 def thinned(samples: Samples, hours: int) -> list[tuple[int, int]]:
     """Return the expected points: the first of the highest minutes of each step."""
-    step = step_for(hours)
+    step = step_for(hours, MAX_POINTS)
     highest: dict[int, tuple[int, int]] = {}
     for minute, count in sorted(samples.items()):
         place = minute // step
@@ -143,7 +141,7 @@ def test_what_is_no_longer_kept_or_still_to_come_is_not_shown(valkey: Server, pr
 def test_no_number_of_hours_has_more_points() -> None:
     for hours in range(1, 3660 * 24 + 1):
         # The first and the last step may be cut, so there may be one more.
-        assert hours * 60 / step_for(hours) + 1 <= MAX_POINTS
+        assert hours * 60 / step_for(hours, MAX_POINTS) + 1 <= MAX_POINTS
 
 
 def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
@@ -191,7 +189,7 @@ def observed(plan: Plan[Any], batches: list[tuple[int, int]]) -> Plan[Any]:
 
 @pytest.mark.parametrize("step", [1, 2, 5, 30, 360, 4320])
 def test_round_trips_are_of_every_minute_once(step: int) -> None:
-    first, last = (MINUTE - span_of(step)) // step * step, MINUTE
+    first, last = (MINUTE - span_of(step, MAX_POINTS)) // step * step, MINUTE
     covered = [
         part.day * DAY + minute
         for trip in trips(step, first, last)

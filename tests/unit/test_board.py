@@ -12,7 +12,7 @@ import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting, UnsupportedQuery
 from presence_middleware.board.cache import Slot
-from presence_middleware.board.history import EncodedHistory, step_for
+from presence_middleware.board.history import MAX_POINTS, ChartedHistory, EncodedHistory, step_for
 from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
 from presence_middleware.board.reads import Dated, Read
 from presence_middleware.board.routes import Board
@@ -21,7 +21,17 @@ TOKEN = "the-token-of-the-board"
 BEARER = f"Bearer {TOKEN}"
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 COUNTS = {"user": 128, "guest": 940, "bot": 31}
-PUBLIC = ["", "/", "/board.css", "/board.js", "/widget.js", "/counts", "/history", "/peak"]
+PUBLIC = [
+    "",
+    "/",
+    "/board.css",
+    "/board.js",
+    "/widget.js",
+    "/counts",
+    "/history",
+    "/peak",
+    "/chart.svg",
+]
 NAMED = ["/online", "/last-seen"]
 ODD_IDS = ["<script>alert(1)</script>", "\x1b[2J\x07", "abc\u202ecba", "\udc80", '"&amp;', "日本"]
 
@@ -38,9 +48,21 @@ def history() -> EncodedHistory:
     """Return samples of 90, 60 and 1 people, so many minutes before noon."""
     day, noon = int(NOON.timestamp()) // 86400, 720
     encoded = EncodedHistory("user", 1)
-    encoded.add(day, f"{noon - 90} 90 {noon - 60} 60 {noon - 1} 1")
-    encoded.finish(day * 1440 + noon)
+    noon += day * 1440
+    for ago in (90, 60, 1):
+        encoded.add(noon - ago, ago)
+    encoded.finish(noon)
     return encoded
+
+
+def charted(*points: tuple[int, int]) -> ChartedHistory:
+    """Return these counts, each so many minutes before noon."""
+    noon = int(NOON.timestamp()) // 60
+    history = ChartedHistory("user", 3)
+    for ago, count in points:
+        history.add(noon - ago, count)
+    history.finish(noon)
+    return history
 
 
 def found_for(path: str) -> Any:
@@ -48,6 +70,7 @@ def found_for(path: str) -> Any:
     return {
         "/counts": COUNTS,
         "/history": history(),
+        "/chart.svg": charted((90, 90), (60, 60), (57, 1200)),
         "/peak": Sample(NOON, 4211),
         "/online": Dated(NOON, [Sighting("42", NOON), Sighting("7", None)]),
         "/last-seen": Dated(NOON, (True, NOON)),
@@ -326,8 +349,8 @@ def test_readers_of_different_hours_share_a_read() -> None:
     bodies = [ask("/history", f"hours={n}", reads=reads).body for n in (1, 2, 24)]
     assert [len(json.loads(body)["samples"]) for body in bodies] == [1, 3, 3]
     assert len(set(reads)) == 1
-    every_hour = {step_for(hours) for hours in range(1, 87841)}
-    assert len(every_hour) == 14
+    every_hour = {step_for(hours, MAX_POINTS) for hours in range(1, 87841)}
+    assert len(every_hour) == 15
 
 
 def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
@@ -335,7 +358,7 @@ def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
     assert etags[1] == etags[2] == etags[3]
     assert etags[0] != etags[1]
     longer = history()
-    longer.add(30000, "0 5")
+    longer.add(30000 * 1440, 5)
     longer.finish(30000 * 1440)
     assert header(ask("/history", "hours=24", found=longer), "ETag") not in etags
 
