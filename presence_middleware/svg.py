@@ -100,7 +100,7 @@ class _Chart:
         highest = max((line.peak[1] for line in self._lines if line.peak), default=1)
         self._unit = _round_unit(highest)
         self._most = math.ceil(highest / self._unit) * self._unit
-        self._width, self._height = width, max(MIN_HEIGHT, width * 3 // 8)
+        self._width, self._height = width, max(MIN_HEIGHT, width // 3)
         self._left, self._right = 10 + 8 * len(f"{self._most:,}"), width - 24
         self._keys = max(1, (self._right - self._left) // KEY_WIDTH)
         rows = math.ceil(len(self._lines) / self._keys) if len(self._lines) > 1 else 1

@@ -159,6 +159,9 @@ class ChartedHistory:
             chart = self._charts[form] = (body, etag_of(body))
         return chart
 
+    def __len__(self) -> int:
+        return len(self._charts)
+
     def _draw(self, hours: int, width: int, offset: int, colour: int) -> str:
         start = self._now - hours * 3600
         points = self._points[bisect_right(self._points, start, key=_time_of) :]

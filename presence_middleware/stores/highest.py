@@ -65,7 +65,8 @@ class Part(NamedTuple):
 
 def trips(step: int, first: int, last: int) -> Iterator[list[Part]]:
     """Split the minutes from `first` to `last` into the commands of each round trip."""
-    size = min(DAY, POINTS_A_TRIP * step)
+    # A command reads of one day alone, so its minutes divide a day.
+    size = next(size for size in (DAY, DAY // 2, DAY // 4) if size <= POINTS_A_TRIP * step)
     commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // size))
     parts = _parts(size, first, last)
     while trip := list(islice(parts, commands)):

@@ -181,9 +181,9 @@ def test_the_chart_is_an_svg_that_needs_nothing_else(log: Path, tmp_path: Path) 
     assert {"12:01", "12:02", "12:03", "0", "1", "2"} <= set(words)
     lines = [element.get("d") for element in svg.iter() if element.get("class") == "line"]
     assert lines == [
-        "M24.0 178.0L480.0 36.0L936.0 36.0",
-        "M24.0 178.0L480.0 178.0L936.0 178.0",
-        "M24.0 320.0L480.0 320.0L936.0 178.0",
+        "M18.0 158.0L477.0 36.0L936.0 36.0",
+        "M18.0 158.0L477.0 158.0L936.0 158.0",
+        "M18.0 280.0L477.0 280.0L936.0 158.0",
     ]
 
 
