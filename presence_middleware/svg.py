@@ -53,7 +53,7 @@ Point = tuple[int, int]
 
 
 class Line(NamedTuple):
-    """The counts of one kind."""
+    """The counts of a kind."""
 
     kind: str
     points: Sequence[Point]
@@ -110,10 +110,10 @@ class _Chart:
 
     def elements(self) -> Iterator[str]:
         width, height = self._width, self._height
-        peaks = "; ".join(self._peak_text(line) for line in self._lines if line.peak)
+        peaks = escape("; ".join(self._peak_text(line) for line in self._lines)) or "Nobody"
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="presence-chart" role="img" '
-            f'viewBox="0 0 {width} {height}" aria-label="Online. {escape(peaks) or "Nobody"}">'
+            f'viewBox="0 0 {width} {height}" aria-label="Online. {peaks}">'
         )
         yield f"<style>{STYLE}</style>"
         yield f'<rect class="paper" width="{width}" height="{height}"/>'

@@ -1,7 +1,7 @@
-"""The history of a kind, as JSON and as a chart: a bounded number of points, read once for all.
+"""The history of a kind, as JSON and as a chart: few points, read once for all readers.
 
-A chart shows no more than some 1,500 points, and a day has 1,440 minutes. A longer history is read
-in steps of several minutes. The point of a step is its highest minute, so no peak disappears.
+A day has 1,440 minutes, and a chart shows no more than some hundred points. A longer history is
+read in steps of several minutes. The point of a step is its highest minute, so no peak disappears.
 """
 
 from bisect import bisect_right
@@ -20,11 +20,11 @@ from .reads import Read
 MAX_POINTS = 1500  # of a history as JSON
 MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half a millisecond
 # In minutes. Either they divide a day or a day divides them, so each begins where a day does. The
-# last one covers the longest history that can be kept, which is ten years.
+# last is for charts of the longest history that can be stored, which is ten years.
 STEPS = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 8640)
 SHARED = 10.0  # seconds for each minute of a step: the longer its steps, the longer it serves
 MIN_GAP = 5  # minutes without samples that interrupt the line of a chart
-MAX_CHARTS = 32  # charts of different sizes and hours that are kept of one read
+MAX_CHARTS = 32  # charts of a read, of different sizes, hours and clocks
 
 _time_of, _count_of = itemgetter(0), itemgetter(1)
 _TIMES = [f"{minute // 60:02}:{minute % 60:02}:00" for minute in range(DAY)]
@@ -33,8 +33,8 @@ _TIMES = [f"{minute // 60:02}:{minute % 60:02}:00" for minute in range(DAY)]
 def read_for(prefix: str, kind: str, keep: float, hours: int) -> Read:
     """Return the read of the last `hours` of a kind as JSON.
 
-    `keep` is how many seconds samples are kept. All hours that have the same step share one read,
-    so readers cannot cause more reads than there are steps.
+    `keep` is the time that samples are stored, in seconds. All hours with the same step share a
+    read, so readers cannot cause more reads than there are steps.
     """
     step = step_for(hours, MAX_POINTS)
     return Read(history, (prefix, kind, keep, step), SHARED * step)
@@ -57,7 +57,7 @@ def span_of(step: int, most: int) -> int:
 
 
 def history(ask: Queries, prefix: str, kind: str, keep: float, step: int) -> "Plan[EncodedHistory]":
-    """Read the points of a kind as JSON, as far back as the step is used and samples are kept."""
+    """Read the points of a kind as JSON, as far back as the step is used and samples are stored."""
     points = EncodedHistory(kind, step)
     read = _read(ask, prefix, kind, keep=keep, step=step, most=MAX_POINTS, add=points.add)
     points.finish((yield from read))

@@ -1,4 +1,4 @@
-"""A chart of counts over time as lines of text, of the size that is asked for."""
+"""A chart of counts over time as lines of text, for terminals."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -9,21 +9,25 @@ from ..stores import Sample
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # eighths of a line
 _EIGHTHS = 8
-_UNKNOWN = "·"
+_NO_SAMPLE = "·"
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█·▼│└─", "__--==##.v|+-")
-_LASTS = timedelta(seconds=90)  # a sample is taken once a minute, give or take
+_LASTS = timedelta(seconds=90)  # of a sample; one is taken about once a minute
 _TICK = 16  # columns from one time to the next
 
 
 class Span(NamedTuple):
-    """What a chart is of."""
+    """The time that a chart covers."""
 
     since: datetime
     until: datetime
 
 
 def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> list[str]:
-    """The mark of the peak, the bars, and the times below: `height` lines, `width` wide."""
+    """Return a chart of the samples of a span as lines of text.
+
+    The first line marks the peak, bars follow, and the last line has the times. `width` is in
+    columns; `height` is in lines, and at least 4 are returned.
+    """
     within = [sample for sample in samples if span.since <= sample.at <= span.until]
     peak = max(within, key=lambda sample: sample.count, default=Sample(span.until, 0))
     margin = len(str(peak.count))
@@ -40,17 +44,20 @@ def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> lis
 
 
 def by_time(sample: Sample) -> datetime:
-    """The order of samples."""
+    """Return the sort key of samples in order of time."""
     return sample.at
 
 
 def in_ascii(lines: Iterable[str]) -> list[str]:
-    """The same for a terminal that knows no blocks."""
+    """Return the lines of a chart in ASCII, for terminals without block characters."""
     return [line.translate(_ASCII) for line in lines]
 
 
 def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | None]:
-    """The highest count of each column; a sample lasts until the next, for a while at most."""
+    """Return the highest count of each of `width` columns; None where samples are missing.
+
+    A sample lasts until the next, and 90 seconds at most.
+    """
     columns: list[int | None] = [None] * width
     step = (span.until - span.since) / width
     for sample, following in pairwise([*samples, Sample(span.until, 0)]):
@@ -62,24 +69,24 @@ def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | No
 
 
 def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
-    """The lines from above; where nothing is known, a dot on the lowest."""
+    """Return the bars from top to bottom, with a dot where samples are missing."""
     eighths = [_height(count or 0, height, most) for count in columns]
     lines = [
         "".join(_BLOCKS[min(_EIGHTHS, max(0, high - _EIGHTHS * below))] for high in eighths)
         for below in reversed(range(height))
     ]
-    known = zip(lines[-1], columns, strict=True)
-    lines[-1] = "".join(_UNKNOWN if count is None else bar for bar, count in known)
+    lowest = zip(lines[-1], columns, strict=True)
+    lines[-1] = "".join(_NO_SAMPLE if count is None else bar for bar, count in lowest)
     return lines
 
 
 def _height(count: int, height: int, most: int) -> int:
-    """In eighths of a line; any that is not zero is seen."""
+    """Return the height of a bar in eighths of a line; a count above zero has at least one."""
     return max(1, count * height * _EIGHTHS // most) if count else 0
 
 
 def _mark(columns: Sequence[int | None], peak: Sample, span: Span) -> str:
-    """An arrow over the peak, and what it was beside it where there is room."""
+    """Return an arrow above the peak, with its count and time beside it if there is room."""
     column, text = columns.index(peak.count), f"{peak.count} at {_time(peak.at, span)}"
     if column + 2 + len(text) <= len(columns):
         return f"{'':{column}}▼ {text}"
@@ -93,7 +100,7 @@ def _times(span: Span, width: int) -> str:
 
 
 def _time(moment: datetime, span: Span) -> str:
-    """By the clock on the wall, as exact as the span makes sense of."""
+    """Return a local time, with seconds or the date if the length of the span needs them."""
     length = span.until - span.since
     form = "%m-%d %H:%M" if length > timedelta(days=1) else "%H:%M"
     return moment.astimezone().strftime("%H:%M:%S" if length < timedelta(minutes=10) else form)

@@ -84,7 +84,7 @@ class Logs:
 
 
 def size_of(paths: Sequence[str]) -> int | None:
-    """Return the size of all logs in bytes; None if one is no file, such as standard input."""
+    """Return the size of all logs in bytes; None if a path is no file, such as standard input."""
     if not all(Path(path).is_file() for path in paths):
         return None
     return sum(Path(path).stat().st_size for path in paths)

@@ -106,7 +106,7 @@ class LogRecorder:
 
 
 class LogRequest:
-    """The request of a line, which has no more than what the line has."""
+    """A request with the few fields that a line has."""
 
     __slots__ = ("address", "method", "path", "peer", "referer", "user", "user_agent")
     peer: str | None

@@ -6,7 +6,9 @@ from ..stores import Sample
 from ..svg import Line, draw
 from .timeline import MINUTE, Moment
 
-MAX_POINTS = 1440  # a day has one a minute; a longer log has one every 2, 4, 8 … minutes
+MAX_POINTS = (
+    1440  # a point for each minute of a day; a longer log has a point every 2, 4, 8 … minutes
+)
 
 
 class Series:

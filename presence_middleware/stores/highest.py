@@ -45,7 +45,7 @@ def highest(
 
 
 class Part(NamedTuple):
-    """Some minutes of a day, which one command reads."""
+    """Minutes of a day that a command reads."""
 
     day: int
     first: int

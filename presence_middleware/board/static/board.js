@@ -6,7 +6,7 @@ const base = withoutCredentials(new URL(".", document.currentScript.src));
 const given = document.documentElement.dataset;
 const kinds = given.kinds.split(" "), listed = given.listed.split(" ").filter(Boolean);
 const at = (id) => document.getElementById(id);
-const known = new Map();  // by path: the last answer, and its ETag
+const answers = new Map();  // by path: the last answer, and its ETag
 let token = "";           // of this page, until it is closed
 let lag = 0;              // from this clock to the server's, in milliseconds
 
@@ -20,19 +20,19 @@ function withoutCredentials(url) {
 }
 
 async function ask(path, headers = {}) {
-  const url = new URL(path, base), before = known.get(path);
+  const url = new URL(path, base), before = answers.get(path);
   const answer = await fetch(url, {
     cache: "no-store",
     headers: { Presence: "passive", ...(before && { "If-None-Match": before.etag }), ...headers },
   });
-  if (answer.status === 304) return before.found;
-  const found = answer.headers.get("Content-Type") === "image/svg+xml"
+  if (answer.status === 304) return before.data;
+  const data = answer.headers.get("Content-Type") === "image/svg+xml"
     ? picture(await answer.text()) : await answer.json();
-  if (answer.status === 401) throw new Refused(found.error);
-  if (!answer.ok) throw new Error(found.error);
-  if (found.now) lag = Date.parse(found.now) - Date.now();
-  known.set(path, { etag: answer.headers.get("ETag"), found });
-  return found;
+  if (answer.status === 401) throw new Refused(data.error);
+  if (!answer.ok) throw new Error(data.error);
+  if (data.now) lag = Date.parse(data.now) - Date.now();
+  answers.set(path, { etag: answer.headers.get("ETag"), data });
+  return data;
 }
 
 function picture(text) {
@@ -86,19 +86,19 @@ function showCounts({ counts }) {
   setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
 }
 
-// Chart: the server draws it, in UTC; here its numbers and times become those of the reader.
+// Chart: drawn by the server in UTC. Its numbers and times are rewritten in the format of this browser.
 
 function localized(chart) {
   for (const place of chart.querySelectorAll("tspan[data-count]"))
     place.textContent = Number(place.dataset.count).toLocaleString();
   for (const place of chart.querySelectorAll("tspan[data-at]"))
     place.textContent = clock(new Date(1000 * place.dataset.at));
-  chart.querySelector(".zone").remove();
+  chart.querySelector(".zone")?.remove();
   chart.setAttribute("aria-labelledby", "summary");
   return document.adoptNode(chart);
 }
 
-// The charts of similar widths are one, which the browser scales.
+// The server draws a chart in few widths, and the browser scales it.
 const chartWidth = () => Math.round(at("chart").clientWidth / 40) * 40;
 
 function summary(chart, ever, kind) {
@@ -150,10 +150,10 @@ let shown = null;
 
 async function showNames() {
   if (!token || !listed.length) return;
-  const kind = chosen("listed"), found = await askNamed(query("online", { kind }));
-  if (found !== shown) at("online").replaceChildren(...found.online.map(row));
-  shown = found;
-  setText(at("caption"), captioned(found.online.length));
+  const kind = chosen("listed"), data = await askNamed(query("online", { kind }));
+  if (data !== shown) at("online").replaceChildren(...data.online.map(row));
+  shown = data;
+  setText(at("caption"), captioned(data.online.length));
   for (const cell of document.querySelectorAll("[data-seen]")) setText(cell, ago(cell.dataset.seen));
 }
 
@@ -182,16 +182,16 @@ async function find(event) {
   event.preventDefault();
   const id = at("id").value.trim(), kind = chosen("listed");
   try {
-    const found = await askNamed(query("last-seen", { id, kind }));
-    at("found").replaceChildren(isolated(found.id), ` ${whereabouts(found)}`);
+    const data = await askNamed(query("last-seen", { id, kind }));
+    at("result").replaceChildren(isolated(data.id), ` ${presenceOf(data)}`);
   } catch (error) {
-    setText(at("found"), error.message);
+    setText(at("result"), error.message);
   }
 }
 
-function whereabouts({ kind, online, last_seen: seen }) {
+function presenceOf({ kind, online, last_seen: seen }) {
   if (online) return seen ? `is online, seen ${ago(seen)}` : "is online";
-  return seen ? `is offline, last seen ${ago(seen)}` : `is no ${kind} who was seen lately`;
+  return seen ? `is offline, last seen ${ago(seen)}` : `was not seen as ${kind} recently`;
 }
 
 // The page
@@ -215,7 +215,7 @@ function state(name, text) {
   setText(at("state"), text);
 }
 
-// The token was changed meanwhile.
+// Called when the server refuses the token, because it was changed.
 function refused(error) {
   if (!(error instanceof Refused)) throw error;
   token = "";
@@ -256,7 +256,7 @@ function again() {
 }
 
 choices("charted", kinds, again);
-choices("listed", listed, () => { at("found").replaceChildren(); refresh(); });
+choices("listed", listed, () => { at("result").replaceChildren(); refresh(); });
 at("unlock").addEventListener("submit", unlock);
 at("search").addEventListener("submit", find);
 at(document.querySelector("[data-names=on]") ? "unlock" : "off").hidden = false;
