@@ -128,6 +128,9 @@ class LogRequest:
             return self.user_agent
         return self.referer if name == "referer" else None
 
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        return None
+
     def get(self, key: str) -> object:
         return None
 
