@@ -230,7 +230,13 @@ def test_a_visit_of_a_log_may_be_used_as_that_of_a_site() -> None:
     visit = LogVisit(LogRecorder(Settings.from_env({})), read(COMBINED))
     assert visit.header("user-agent") == "Firefox"
     assert visit.header("referer") == "http://from.example/"
-    assert visit.header("cookie") is visit.cookie("session") is visit.get("REMOTE_USER") is visit.session is None
+    assert (
+        visit.header("cookie")
+        is visit.cookie("session")
+        is visit.get("REMOTE_USER")
+        is visit.session
+        is None
+    )
     visit.flush()
     visit.abandon()
     assert visit.is_over
