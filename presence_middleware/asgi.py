@@ -124,6 +124,8 @@ class PresenceMiddleware:
 class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
     """The visit in the scope, which is also a reader: whoever asks is counted."""
 
+    recorder: Recorder
+
     def __init__(self, recorder: Recorder, scope: Scope) -> None:
         AsgiRequest.__init__(self, scope)
         Visit.__init__(self, recorder)

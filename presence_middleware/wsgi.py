@@ -70,6 +70,8 @@ class PresenceMiddleware:
 class WsgiVisit(WsgiRequest, Visit, Presence):
     """The visit in the environ, which is also a reader: whoever asks is counted."""
 
+    recorder: Recorder
+
     def __init__(self, recorder: Recorder, environ: WSGIEnvironment) -> None:
         WsgiRequest.__init__(self, environ)
         Visit.__init__(self, recorder)

@@ -1,4 +1,4 @@
-"""Access to names: only with `PRESENCE_BOARD_TOKEN`."""
+"""Access to ids, which needs the token of `PRESENCE_BOARD_TOKEN`."""
 
 import hmac
 from base64 import b64decode
@@ -10,10 +10,10 @@ REALM = 'realm="presence"'
 
 
 def refusal(token: str, authorization: str | None) -> Response | None:
-    """Return the response that refuses names to a reader; None if the reader has the token.
+    """Return the response that refuses a reader; None if the reader has the token.
 
     `authorization` is the header of the request: the token as a bearer token, or as the password
-    of HTTP Basic. Where `token` is empty, everybody is refused.
+    of HTTP Basic. If `token` is empty, every reader is refused.
     """
     if not token:
         return problem(403, "listing people is disabled; set PRESENCE_BOARD_TOKEN to enable it")
@@ -22,8 +22,8 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     secret = _bytes(credentials) if is_bearer else _password(credentials)
     if hmac.compare_digest(secret, token.encode()):
         return None
-    # Basic makes a browser ask its user for the token. A script that sent a bearer token asks its
-    # user itself.
+    # With Basic, a browser shows a dialog for the token. A script that sent a bearer token has a
+    # form of its own.
     challenge = f'Bearer {REALM}, error="invalid_token"' if is_bearer else f"Basic {REALM}"
     return problem(401, "listing people needs the board's token", ("WWW-Authenticate", challenge))
 

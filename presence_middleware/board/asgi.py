@@ -26,6 +26,8 @@ class AsgiBoard:
     """An ASGI app that answers requests below the board's path without blocking the loop."""
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
+        """Serve the board of `settings`, and read through `presence`."""
+
         async def run(read: Read) -> Any:
             return await presence.run(read.plan(presence.backend.queries))
 
@@ -58,21 +60,21 @@ class AsgiBoard:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path below where the app is mounted, like PATH_INFO under WSGI.
+    """Return the path below the mount point of the app, like PATH_INFO under WSGI.
 
-    Some layers leave the root path in front of it, others take it off.
+    Some layers leave the root path in front of it, others remove it.
     """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 class AsyncSharedReads:
-    """Reads that the tasks of one event loop share; each loop has slots of its own."""
+    """Reads whose results the tasks of an event loop share; each loop has its own slots."""
 
     def __init__(
         self, run: Callable[[Read], Awaitable[Any]], clock: Clock = time.monotonic
     ) -> None:
-        """`run` asks Redis and returns the result."""
+        """`run` reads from Redis and returns the result; `clock` returns seconds."""
         self._run, self._clock = run, clock
         self._slots: WeakKeyDictionary[Any, Slots] = WeakKeyDictionary()
 

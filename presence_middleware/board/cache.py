@@ -1,7 +1,7 @@
-"""Results of reads that readers share: Redis is asked once a second, however many look.
+"""Results that readers share, so that Redis is read once a second for any number of readers.
 
-The first reader of a slot runs the read, the others wait for its result. A failure is shared for a
-second too. If the first reader is cancelled, one of those who wait runs the read instead.
+The first reader of a slot runs the read, and the others wait for its result. A failure is shared
+for a second, too. If the first reader is cancelled, a waiting reader runs the read instead.
 """
 
 import math
@@ -15,14 +15,14 @@ from ..errors import PresenceUnavailable
 from .reads import Read
 
 MAX_SLOTS = 256
-PATIENCE = 5.0  # seconds that readers wait for a read before another one starts
+PATIENCE = 5.0  # seconds that readers wait for a read before another starts
 FAILURE_SECONDS = 1.0  # how long a failure is shared
 
 Clock = Callable[[], float]
 
 
 class Slot:
-    """The result of one read, or its place while the read runs."""
+    """The result of a read, or its place while the read runs."""
 
     def __init__(self, ready: Any, started: float, seconds: float) -> None:
         """`ready` is an event; the result is shared until `seconds` after `started`."""
@@ -35,7 +35,7 @@ class Slot:
         self._error: Exception | None = PresenceUnavailable("the read takes too long")
 
     def is_current(self, now: float) -> bool:
-        """Return whether readers use this slot rather than read again."""
+        """Return whether readers use this slot at `now`, in seconds, rather than read again."""
         return now < self._expires
 
     def fill(self, result: Any) -> None:
@@ -45,9 +45,10 @@ class Slot:
 
     @contextmanager
     def reading(self, clock: Clock) -> Iterator[None]:
-        """Run a read that calls `fill`, and wake those who wait, whatever happens.
+        """Run a read that calls `fill`, and wake the waiting readers, also after an error.
 
-        An error is shared. A cancelled reader leaves the slot to those who wait.
+        `clock` returns seconds. An error is shared. A cancelled reader abandons the slot, and a
+        waiting reader runs the read.
         """
         try:
             yield
@@ -80,7 +81,10 @@ class Slots:
         return len(self._slots)
 
     def claim(self, read: Read, event: Callable[[], Any]) -> tuple[Slot, bool]:
-        """Return the slot of a read, and whether the caller must run the read."""
+        """Return the slot of a read, and whether the caller must run the read.
+
+        `event` makes an event that other callers can wait for.
+        """
         now = self._clock()
         with self._lock:
             slot = self._slots.pop(read, None)
@@ -94,10 +98,10 @@ class Slots:
 
 
 class SharedReads:
-    """Reads that threads and greenlets share."""
+    """Reads whose results threads and greenlets share."""
 
     def __init__(self, run: Callable[[Read], Any], clock: Clock = time.monotonic) -> None:
-        """`run` asks Redis and returns the result."""
+        """`run` reads from Redis and returns the result; `clock` returns seconds."""
         self._run, self._clock = run, clock
         self.slots = Slots(clock)
 

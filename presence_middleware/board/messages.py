@@ -1,4 +1,4 @@
-"""Requests to the board and its responses, as values of no protocol."""
+"""Requests to the board and its responses, independent of WSGI and ASGI."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from ..errors import QueryError
+from ..svg import STYLE_HASH
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -19,14 +20,14 @@ EVERYWHERE: Headers = (
     ("Referrer-Policy", "no-referrer"),
     (
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        f"default-src 'none'; script-src 'self'; style-src 'self' {STYLE_HASH}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 )
 
 
 class Request(NamedTuple):
-    """A request; `path` is what follows the board's path, `query` is text decoded as UTF-8."""
+    """A request; `path` is the rest after the board's path, `query` is text decoded as UTF-8."""
 
     method: str
     path: str
@@ -61,7 +62,7 @@ class Response(NamedTuple):
     body: bytes
 
     def to(self, request: Request) -> "Response":
-        """Return what is sent: a 304 if the reader has this body, and no body for HEAD."""
+        """Return the response to send: a 304 if the reader has this body, and no body for HEAD."""
         headers = (*self.headers, *EVERYWHERE)
         etag = dict(self.headers).get("ETag")
         if etag is not None and _matches(request.header("if-none-match"), etag):
@@ -73,35 +74,36 @@ class Response(NamedTuple):
 
 
 def text(type: str, body: bytes, cache: str) -> Response:
-    """Return a response with a page, a style sheet or a script."""
-    headers = (
-        ("Content-Type", f"text/{type}; charset=utf-8"),
-        ("Cache-Control", cache),
-        ("ETag", _etag(body)),
-    )
-    return Response(200, headers, body)
+    """Return a response with text of a MIME subtype: a page, a style sheet or a script.
+
+    `cache` is the Cache-Control header.
+    """
+    return encoded(body, etag_of(body), cache, f"text/{type}; charset=utf-8")
 
 
-def encoded(body: bytes, etag: str, cache: str) -> Response:
-    """Return a response with JSON that is encoded already."""
-    headers = (("Content-Type", "application/json"), ("Cache-Control", cache), ("ETag", etag))
+def encoded(body: bytes, etag: str, cache: str, type: str = "application/json") -> Response:
+    """Return a response with a body of a MIME type; `cache` is the Cache-Control header."""
+    headers = (("Content-Type", type), ("Cache-Control", cache), ("ETag", etag))
     return Response(200, headers, body)
 
 
 def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Response:
-    """Return a response with JSON. The time of the read, `now`, does not change its ETag."""
+    """Return a response with JSON; `cache` is the Cache-Control header.
+
+    `now` is the time of the read, and does not change the ETag.
+    """
     body = to_json(values if now is None else {**values, "now": now})
-    return encoded(body, _etag(to_json(values)), cache)
+    return encoded(body, etag_of(to_json(values)), cache)
 
 
 def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
-    """Return a response with an error as JSON."""
+    """Return a response with the reason of an error as JSON, which no cache stores."""
     fixed = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
     return Response(status, (*fixed, *headers), to_json({"error": reason}))
 
 
 def to_json(values: dict[str, Any]) -> bytes:
-    """Return JSON in ASCII, so no terminal, log or browser interprets an id."""
+    """Return JSON in ASCII, so that no terminal, log or browser interprets an id."""
     return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode()
 
 
@@ -110,7 +112,8 @@ def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
-def _etag(body: bytes) -> str:
+def etag_of(body: bytes) -> str:
+    """Return the ETag of a body."""
     return f'"{blake2b(body, digest_size=12).hexdigest()}"'
 
 

@@ -1,4 +1,4 @@
-"""The questions that the board asks Redis, as plans."""
+"""The reads of the board, as plans."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from ..queries import Queries
 from ..stores import Plan, Sample, moment_of
 
-LISTED = 100  # people of a kind, at most
-SAMPLED = 10.0  # seconds that a peak is shared: it changes once a minute at most
+MAX_LISTED = 100  # ids of a kind
+SAMPLED = 10.0  # seconds that a peak is shared, because it changes once a minute at most
 
 
 class Read(NamedTuple):
-    """A question whose result readers share."""
+    """A read whose result readers share."""
 
     question: Callable[..., Plan[Any]]
     arguments: tuple[Any, ...] = ()
@@ -20,7 +20,7 @@ class Read(NamedTuple):
     """How long the result is shared."""
 
     def plan(self, ask: Queries) -> Plan[Any]:
-        """Return the plan that asks Redis."""
+        """Return the plan that reads from Redis."""
         return self.question(ask, *self.arguments)
 
 
@@ -32,14 +32,14 @@ class Dated(NamedTuple):
 
 
 def counts(ask: Queries) -> Plan[dict[str, int]]:
-    """Count who is online, by kind."""
+    """Return how many are online, by kind."""
     return ask.counts(None)
 
 
 def online(ask: Queries, kind: str) -> Plan[Dated]:
-    """List the newest sightings of a kind."""
+    """Return the newest sightings of a kind, at most `MAX_LISTED`."""
     now = moment_of((yield from ask.now()))
-    return Dated(now, (yield from ask.online(kind, None, LISTED, None)))
+    return Dated(now, (yield from ask.online(kind, None, MAX_LISTED, None)))
 
 
 def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Dated]:

@@ -1,7 +1,7 @@
 """The board's answer to each path, without I/O.
 
-An answer is a generator: it yields the read that it needs and is sent the slot of that read. WSGI
-and ASGI run the same answers.
+An answer is a generator: it yields a read and receives the slot of that read. WSGI and ASGI run the
+same answers.
 """
 
 import math
@@ -15,29 +15,33 @@ from ..identity import known_kind, normalize_id
 from ..parsers import format_duration
 from ..settings import Settings
 from ..stores import Sample
+from ..svg import WIDTH
 from . import history, reads
 from .access import refusal
 from .cache import Slot
-from .history import EncodedHistory
+from .history import ChartedHistory, EncodedHistory
 from .messages import Request, Response, encoded, facts, iso, problem, text
 from .reads import Dated, Read
 
 Answer = Generator[Read, Slot, Response]
 
 REVALIDATED = "private, no-cache"
-NEVER_STORED = "no-store"  # for whatever names somebody
+NEVER_STORED = "no-store"  # for answers with ids
 EMBEDDED = "public, max-age=3600"
-DEFAULT_HOURS = "24"
+DEFAULT_HOURS = 24
+DAY = 24 * 60  # minutes
+# A chart is drawn in few widths, in pixels, and a browser scales it to the width of the page.
+MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
 
 class Board:
-    """The answers of one site's board."""
+    """The answers of a site's board."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._kinds = settings.kinds
         self._answers: dict[str, Callable[[Request], Answer]] = {
-            # Its files have relative paths, so they are found wherever the site is mounted.
+            # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(settings.board_path.rpartition("/")[2] + "/"),
             "/": self._page(""),
             "/board.css": _constant("css", _file("board.css"), REVALIDATED),
@@ -45,20 +49,21 @@ class Board:
             "/widget.js": _constant("javascript", _file("widget.js"), EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
+            "/chart.svg": self._chart,
             "/peak": self._peak,
             "/online": self._with_token(self._online),
             "/last-seen": self._with_token(self._last_seen),
         }
 
     def below(self, path: str) -> str | None:
-        """Return what follows the board's path; None if the path is not the board's."""
+        """Return the rest of a path after the board's; None if the path is not the board's."""
         own = self._settings.board_path
         if path == own or path.startswith(f"{own}/"):
             return path[len(own) :]
         return None
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request. Every error of the package becomes a response."""
+        """Return the response to a request; errors of the package become responses, too."""
         try:
             response = yield from self._answer(request)
         except PresenceUnavailable:
@@ -72,7 +77,7 @@ class Board:
         if request.method not in ("GET", "HEAD"):
             return problem(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
         if request.path not in self._answers:
-            return problem(404, "the board has no such page")
+            return problem(404, "the board has no page at this path")
         return (yield from self._answers[request.path](request))
 
     def _with_token(self, answer: Callable[[Request], Answer]) -> Callable[[Request], Answer]:
@@ -110,44 +115,61 @@ class Board:
         points: EncodedHistory = slot.result()
         return encoded(*points.last(hours), REVALIDATED)
 
+    def _chart(self, request: Request) -> Answer:
+        kind, hours = self._kind(request), self._hours(request)
+        width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
+        width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+        offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
+        settings, colour = self._settings, self._kinds.index(kind)
+        slot = yield history.chart_read_for(settings.prefix, kind, settings.history, hours)
+        points: ChartedHistory = slot.result()
+        return encoded(*points.last(hours, width, offset, colour), REVALIDATED, "image/svg+xml")
+
     def _peak(self, request: Request) -> Answer:
         kind = self._kind(request)
         slot = yield Read(reads.peak, (kind,), reads.SAMPLED)
         sample: Sample | None = slot.result()
-        # Nobody is no peak.
+        # A highest count of 0 is no peak.
         peak = {"at": iso(sample.at), "count": sample.count} if sample and sample.count else None
         return facts({"kind": kind, "peak": peak}, REVALIDATED)
 
     def _online(self, request: Request) -> Answer:
         kind = self._kind(request)
         slot = yield Read(reads.online, (kind,))
-        found: Dated = slot.result()
-        online = [{"id": each.id, "last_seen": iso(each.last_seen)} for each in found.reply]
-        return facts({"kind": kind, "online": online}, NEVER_STORED, iso(found.now))
+        read: Dated = slot.result()
+        online = [{"id": each.id, "last_seen": iso(each.last_seen)} for each in read.reply]
+        return facts({"kind": kind, "online": online}, NEVER_STORED, iso(read.now))
 
     def _last_seen(self, request: Request) -> Answer:
         kind, id = self._kind(request), normalize_id(request.parameter("id") or "")
         if not id:
-            raise QueryError("id is missing: last-seen?id=42")
+            raise QueryError("the parameter id is missing, as in last-seen?id=42")
         has_times = self._settings.store_of(kind) == "sorted-set"
         slot = yield Read(reads.search, (kind, id, has_times))
-        found: Dated = slot.result()
-        is_online, last_seen = found.reply
+        read: Dated = slot.result()
+        is_online, last_seen = read.reply
         values = {"kind": kind, "id": id, "online": is_online, "last_seen": iso(last_seen)}
-        return facts(values, NEVER_STORED, iso(found.now))
+        return facts(values, NEVER_STORED, iso(read.now))
 
     def _hours(self, request: Request) -> int:
-        """Return how many hours a history has; never more than are kept."""
-        hours = request.parameter("hours") or DEFAULT_HOURS
-        if not re.fullmatch("[1-9][0-9]{0,5}", hours):
-            raise QueryError(f"hours is {hours[:20]!r}: a whole number of at least 1")
-        return min(int(hours), math.ceil(self._settings.history / 3600))
+        """Return how many hours a history covers, at most as many as are stored."""
+        hours = _number(request, "hours", DEFAULT_HOURS, 1, 999999)
+        return min(hours, math.ceil(self._settings.history / 3600))
 
     def _kind(self, request: Request) -> str:
         return known_kind(request.parameter("kind") or self._kinds[0], self._kinds)
 
     def _is_listed(self, kind: str) -> bool:
         return self._settings.store_of(kind) != "hyperloglog"
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    """Return a whole number of the query. Raises `QueryError` if it is out of bounds."""
+    value = request.parameter(name) or str(default)
+    if not re.fullmatch("-?[0-9]{1,6}", value) or not least <= int(value) <= most:
+        accepted = f"a whole number from {least} to {most}"
+        raise QueryError(f"{name} is {value[:20]!r}: {accepted} is accepted")
+    return int(value)
 
 
 def _constant(type: str, content: bytes, cache: str) -> Callable[[Request], Answer]:

@@ -23,6 +23,8 @@ class WsgiBoard:
     """A WSGI app that answers requests below the board's path."""
 
     def __init__(self, settings: Settings, presence: Presence) -> None:
+        """Serve the board of `settings`, and read through `presence`."""
+
         def run(read: Read) -> Any:
             return presence.run(read.plan(presence.backend.queries))
 

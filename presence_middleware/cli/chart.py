@@ -1,4 +1,4 @@
-"""A chart of counts over time, as lines of text."""
+"""A chart of counts over time as lines of text, for terminals."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from ..stores import Sample
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"  # eighths of a line
 _EIGHTHS = 8
-_UNKNOWN = "·"
+_NO_SAMPLE = "·"
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█·▼│└─", "__--==##.v|+-")
 _SAMPLE_LENGTH = timedelta(seconds=90)  # a sample is taken once a minute, give or take
 _TICK = 16  # columns from one time to the next
@@ -23,10 +23,10 @@ class Span(NamedTuple):
 
 
 def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> list[str]:
-    """Return a chart: a mark above the peak, bars, and times below.
+    """Return a chart of the samples of a span as lines of text.
 
-    It is `height` lines high, at least 4, and at most `width` characters wide, or as narrow as the
-    numbers allow.
+    The first line marks the peak, bars follow, and the last line has the times. `width` is in
+    columns; `height` is in lines, and at least 4 are returned.
     """
     within = [sample for sample in samples if span.since <= sample.at <= span.until]
     peak = max(within, key=lambda sample: sample.count, default=Sample(span.until, 0))
@@ -44,19 +44,19 @@ def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> lis
 
 
 def by_time(sample: Sample) -> datetime:
-    """Return the time of a sample, as a key to sort by."""
+    """Return the sort key of samples in order of time."""
     return sample.at
 
 
 def in_ascii(lines: Iterable[str]) -> list[str]:
-    """Return the lines of a chart in ASCII."""
+    """Return the lines of a chart in ASCII, for terminals without block characters."""
     return [line.translate(_ASCII) for line in lines]
 
 
 def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | None]:
-    """Return the highest count of each of `width` columns, or None where nothing was recorded.
+    """Return the highest count of each of `width` columns; None where samples are missing.
 
-    A sample lasts until the next one, but at most `_SAMPLE_LENGTH`.
+    A sample lasts until the next, and 90 seconds at most.
     """
     columns: list[int | None] = [None] * width
     step = (span.until - span.since) / width
@@ -69,24 +69,24 @@ def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | No
 
 
 def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
-    """Return lines from top to bottom; a column without a count has a dot on the lowest."""
+    """Return the bars from top to bottom, with a dot where samples are missing."""
     eighths = [_height(count or 0, height, most) for count in columns]
     lines = [
         "".join(_BLOCKS[min(_EIGHTHS, max(0, high - _EIGHTHS * below))] for high in eighths)
         for below in reversed(range(height))
     ]
-    known = zip(lines[-1], columns, strict=True)
-    lines[-1] = "".join(_UNKNOWN if count is None else bar for bar, count in known)
+    lowest = zip(lines[-1], columns, strict=True)
+    lines[-1] = "".join(_NO_SAMPLE if count is None else bar for bar, count in lowest)
     return lines
 
 
 def _height(count: int, height: int, most: int) -> int:
-    """Return the height of a bar in eighths of a line; at least one unless the count is zero."""
+    """Return the height of a bar in eighths of a line; a count above zero has at least one."""
     return max(1, count * height * _EIGHTHS // most) if count else 0
 
 
 def _mark(columns: Sequence[int | None], peak: Sample, span: Span) -> str:
-    """Return an arrow above the peak, with its count and time where there is room."""
+    """Return an arrow above the peak, with its count and time beside it if there is room."""
     column, text = columns.index(peak.count), f"{peak.count} at {_time(peak.at, span)}"
     if column + 2 + len(text) <= len(columns):
         return f"{'':{column}}▼ {text}"
@@ -100,7 +100,7 @@ def _times(span: Span, width: int) -> str:
 
 
 def _time(moment: datetime, span: Span) -> str:
-    """Return local time, as exact as the length of the span requires."""
+    """Return a local time, with seconds or the date if the length of the span needs them."""
     length = span.until - span.since
     form = "%m-%d %H:%M" if length > timedelta(days=1) else "%H:%M"
     return moment.astimezone().strftime("%H:%M:%S" if length < timedelta(minutes=10) else form)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ..identity import Rule
-from ..replay import Logs, Moment, Replay, Summary, drawn, size_of
+from ..replay import Logs, Moment, Replay, Summary, size_of
 from ..settings import Settings
 from ..stores import Sample
 from . import context, output
@@ -69,9 +69,9 @@ def _replay(logs: Logs, settings: Settings, summary: Summary, reporter: "Reporte
 
     with context.exit_on_error():
         site = Replay(settings, report)
-    for request in logs:
-        site.saw(request)
-    site.end()
+    for line in logs:
+        site.add(line)
+    site.finish()
     summary.requests, summary.unreadable = logs.lines - logs.unreadable, logs.unreadable
     summary.late, summary.ahead, summary.refused = site.late, logs.ahead, site.refused
 
@@ -197,8 +197,7 @@ def _warn_of_lines(summary: Summary, logs: Logs) -> None:
 
 
 def _write(path: str, summary: Summary) -> None:
-    text = drawn(summary.peaks, summary.series.points, summary.series.step)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(summary.chart(), encoding="utf-8")
     except OSError as error:
         raise click.FileError(path, error.strerror) from error

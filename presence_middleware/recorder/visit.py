@@ -1,7 +1,7 @@
 """One open request or connection: when it arrived, and who it comes from."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ..backend import Backend
 from ..identity import (
@@ -15,32 +15,30 @@ from ..identity import (
     normalize_id,
 )
 from ..request import OVER, Request
-from ..stores import Plan
 
-T = TypeVar("T")
 PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 REFUSED = frozenset({401, 403})
-"""The statuses with which a site refuses the login that a request shows."""
+"""The statuses with which a site refuses the login of a request."""
 FIRST_ERROR = 400
-"""The lowest status with which a request for a path of `PRESENCE_LOGOUT` logs nobody out."""
+"""The lowest status that neither accepts a login nor a logout.
+
+Many sites answer 404 before they look at a password, so an error shows nothing about the login.
+"""
 
 
 class Sink(Protocol):
-    """Where visits report: the recorder, as they see it."""
+    """The recorder of a visit, as far as every visit needs it."""
 
     backend: Backend
     resolver: IdentityResolver
-    stamp: Callable[[], float]
     open_visits: dict["Visit", None]
 
     @property
-    def has_pending(self) -> bool: ...
+    def stamp(self) -> Callable[[], float]: ...
     def admit(self, visit: "Visit") -> bool: ...
     def record(self, who: Who, stamp: float, arrival: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
-    def read(self, plan: Plan[T]) -> T: ...
-    def depart(self, who: Who, *, erase: bool = False) -> None: ...
     def log_out(self, who: Who, stamp: float) -> None: ...
     def is_leaving(self, who: Who, arrival: float) -> bool: ...
     def abandoned(self, visit: "Visit") -> None: ...
@@ -212,7 +210,7 @@ class Visit(Request):
 
     def _log_out(self) -> bool:
         """Take offline whoever has logged out in this request; return whether anybody has."""
-        if self._login is None or self.status is None or self.status >= FIRST_ERROR:
+        if self._login is None or not self._is_accepted:
             return False
         who, matcher = self._login
         # As with sightings: nobody makes up any number of guests to have them leave.
@@ -220,14 +218,19 @@ class Visit(Request):
             self.recorder.log_out(who, self._answered_at)
         return True
 
+    @property
+    def _is_accepted(self) -> bool:
+        """Whether the response is no error, so that it accepts the login or logout."""
+        return self.status is not None and self.status < FIRST_ERROR
+
     def _is_within_quota(self, who: Who) -> bool:
         return self.recorder.admit_guest(self, who[1], self.stamp)
 
     def _resolve(self, *, is_provisional: bool = False) -> tuple[Who | None, Matcher | None]:
         """Return who this is, and the matcher that found it; None if an inner layer set it.
 
-        Whoever a checked matcher finds is nobody yet while the status of the response is not known,
-        unless `is_provisional`.
+        The id of a checked matcher counts only once the response has accepted the login, unless
+        `is_provisional`.
         """
         if self._identified is not None:
             return self._identified, None
@@ -237,7 +240,7 @@ class Visit(Request):
         if match is None or self.state is OVER:  # another thread may have ended it meanwhile
             return self._recorded if self.state is OVER else None, None
         matcher, id = match
-        if matcher.is_checked and self.status is None and not is_provisional:
+        if matcher.is_checked and not self._is_accepted and not is_provisional:
             return None, None
         return (None if matcher.kind is None else (matcher.kind, id)), matcher
 

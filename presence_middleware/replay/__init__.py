@@ -1,9 +1,8 @@
-"""What a site would have seen: an access log, through the chain that the middleware uses."""
+"""Counts who would have been online, from access logs, by the rules of the middleware."""
 
 from .files import Logs, size_of
 from .site import Replay
 from .summary import Series, Summary
-from .svg import drawn
 from .timeline import Moment
 
-__all__ = ["Logs", "Moment", "Replay", "Series", "Summary", "drawn", "size_of"]
+__all__ = ["Logs", "Moment", "Replay", "Series", "Summary", "size_of"]

@@ -1,17 +1,15 @@
-"""Lines of an access log, in the common or the combined format, as requests.
+"""Lines of an access log in the common or the combined format.
 
-A log does not have all of a request: cookies and other headers are not in it, so that sources which
-read them find nobody, and prefetches and CORS preflights count. Every response counts, 304, 404 and
-5xx too, as it does on a site: somebody asked. What is no request, such as the `-` of a connection
+A log holds only a part of each request. It has no cookies and only two headers, so rules that read
+others find no id, and prefetches and CORS preflights count as visits. Every response counts, also a
+304, a 404 or a 5xx, as it does on a site. A line without a request, such as the `-` of a connection
 that timed out, cannot be read.
 """
 
 import re
-from collections.abc import Container
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import ClassVar
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ..request import text
@@ -30,60 +28,40 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """A line as a request, with its time in seconds since the epoch."""
+class Line(NamedTuple):
+    """The request of a line."""
 
     at: int
-    peer: str | None
-    address: str | None
+    """The time of the line, in seconds since the epoch."""
+    address: str
     user: str | None
     method: str
     path: str
+    """The path that the application received: decoded, and without the query."""
     referer: str | None
     user_agent: str | None
-    session: ClassVar[None] = None
-
-    def is_plain(self, excluded: Container[str]) -> bool:
-        """Whether its path is none of these: nothing else in a log is unusual."""
-        return self.path not in excluded
-
-    def header(self, name: str) -> str | None:
-        """The two headers that a log has."""
-        if name == "user-agent":
-            return self.user_agent
-        return self.referer if name == "referer" else None
-
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        """Return None: a log has no cookies."""
-        return None
-
-    def get(self, key: str) -> object:
-        """Nothing: there is no environ and no scope."""
-        return None
 
 
-def parse(line: bytes) -> Request | None:
-    """The request of a line; None if it is in neither format."""
+def parse(line: bytes) -> Line | None:
+    """Return the request of a line; None if it is in neither format."""
     match = _LINE(line.decode("latin-1"))
     if match is None:
         return None
     address, user, minute, second, zone, method, target, status, referer, agent = match.groups()
     try:
-        at = _moment(minute, zone) + int(second)
-    except ValueError:  # the 31st of February
+        at = _seconds(minute, zone) + int(second)
+    except ValueError:  # such as the 31st of February
         return None
-    # The user that a 401 names is the one who was refused.
-    name = None if status == "401" else _said(user)
-    path, referer, agent = _path(target), _said(referer), _said(agent)
-    return Request(at, address, address, name, method, path, referer, agent)
+    # A 401 names the user whose password was refused.
+    name = None if status == "401" else _field(user)
+    return Line(at, address, name, method, _path(target), _field(referer), _field(agent))
 
 
-def _said(field: str | None) -> str | None:
-    """A field as the request had it; None for the `-` of one that it had not."""
-    if field is None or field in {"-", "", '""'}:
+def _field(written: str | None) -> str | None:
+    """Return a field as the request had it; None where the log has `-` because it was absent."""
+    if written is None or written in {"-", "", '""'}:
         return None
-    return field if field.isascii() and "\\" not in field else _unescaped(field)
+    return written if written.isascii() and "\\" not in written else _unescaped(written)
 
 
 def _unescaped(field: str) -> str:
@@ -96,17 +74,16 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _path(target: str) -> str:
-    """The path that the application sees: without the query, and decoded."""
     path = target.partition("?")[0]
     if not path.startswith("/"):
-        path = _of_url(path)
+        path = _path_of_url(path)
     if not path.isascii() or "\\" in path:
         path = _unescaped(path)
     return unquote(path, errors="surrogateescape") if "%" in path else path
 
 
-def _of_url(target: str) -> str:
-    """The path of a target that is a whole URL; or the target, such as the `*` of OPTIONS."""
+def _path_of_url(target: str) -> str:
+    """Return the path of a target that is a whole URL; return any other, such as `*`, unchanged."""
     try:
         return urlsplit(target).path or "/"
     except ValueError:
@@ -114,7 +91,8 @@ def _of_url(target: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _moment(minute: str, zone: str) -> int:
+def _seconds(minute: str, zone: str) -> int:
+    """Return the seconds since the epoch of a minute such as `05/Jan/2026:12:00`."""
     offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[3:]))
     moment = datetime(
         year=int(minute[7:11]),

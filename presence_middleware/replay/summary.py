@@ -1,29 +1,34 @@
-"""What is kept of a replay: the peak of each kind, and a chart of bounded size."""
+"""The result of a replay: the peak of each kind, and a bounded number of points for a chart."""
 
 from datetime import UTC, datetime
 
 from ..stores import Sample
+from ..svg import Line, draw
 from .timeline import MINUTE, Moment
 
-POINTS = 1440  # a day has one a minute; above it, each is of two minutes, then of four …
+MAX_POINTS = (
+    1440  # a point for each minute of a day; a longer log has a point every 2, 4, 8 … minutes
+)
 
 
 class Series:
-    """Moments, of which a bounded number of points is kept: each the most of its step."""
+    """The highest counts of equal steps of time; steps double so that they stay few."""
 
-    def __init__(self, most: int = POINTS) -> None:
+    def __init__(self, most: int = MAX_POINTS) -> None:
+        """Hold at most `most` points."""
         self._most = most
         self.step = MINUTE
-        """Seconds that a point is of."""
+        """The length of a step, in seconds."""
         self.points: list[Moment] = []
+        """By kind the highest count of each step, at the time when the step begins."""
 
     def add(self, moment: Moment) -> None:
-        """Takes the next moment."""
+        """Add the next moment; moments come in order."""
         self._put(moment)
         while len(self.points) > self._most:
             self.step *= 2
-            fine, self.points = self.points, []
-            for point in fine:
+            shorter, self.points = self.points, []
+            for point in shorter:
                 self._put(point)
 
     def _put(self, moment: Moment) -> None:
@@ -31,32 +36,44 @@ class Series:
         if not self.points or self.points[-1].at != at:
             self.points.append(Moment(at, moment.counts))
         elif moment.counts != self.points[-1].counts:
-            self.points[-1] = highest(self.points[-1], moment)
+            highest = tuple(map(max, self.points[-1].counts, moment.counts))
+            self.points[-1] = Moment(at, highest)
 
 
 class Summary:
-    """Hears every moment of a replay."""
+    """The peaks and the series of a replay, and how many of its lines did not count."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.series = Series()
         self._counts: tuple[int, ...] = ()
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
-        """Of each kind, if anybody of it was there."""
+        """The first highest minute of each kind; None if none of the kind came."""
         self.requests = self.unreadable = self.late = self.ahead = self.refused = 0
 
     def add(self, moment: Moment) -> None:
-        """Takes the next moment."""
+        """Add the next moment; moments come in order."""
         self.series.add(moment)
         if moment.counts != self._counts:
             self._counts = moment.counts
-            self._raise(moment)
+            self._raise_peaks(moment)
 
-    def _raise(self, moment: Moment) -> None:
+    def chart(self) -> str:
+        """Return an SVG with a line for each kind that came; its times are in UTC."""
+        points, step = self.series.points, self.series.step
+        lines = [
+            Line(
+                kind,
+                [(moment.at, moment.counts[place]) for moment in points],
+                (int(peak.at.timestamp()), peak.count),
+                place,
+            )
+            for place, (kind, peak) in enumerate(self.peaks.items())
+            if peak
+        ]
+        start, end = (points[0].at, points[-1].at) if points else (0, step)
+        return draw(lines, start, max(end, start + step), gap=step)
+
+    def _raise_peaks(self, moment: Moment) -> None:
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.count if peak else 0):
                 self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)
-
-
-def highest(one: Moment, other: Moment) -> Moment:
-    """The most of each kind in two moments, at the time of the first."""
-    return Moment(one.at, tuple(map(max, one.counts, other.counts)))

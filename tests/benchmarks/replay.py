@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Replay, Summary
-from presence_middleware.replay.combined import Request
+from presence_middleware.replay.combined import Line
 
 LOG = Path(__file__).parents[3] / "shared" / "data" / "apache_access.log"
 ROUNDS = 30
@@ -39,20 +39,22 @@ def measured(log: str, rounds: int, busy: bool) -> Iterator[Round]:
     site = Replay(settings, summary.add)
     for number in range(rounds):
         began = time.process_time()
-        requests = list(Logs([log]))
-        parsed = time.process_time()
-        move(requests, number * LATER, busy)
-        moved = time.process_time()
-        for request in requests:
-            site.saw(request)
-        yield Round(parsed - began, time.process_time() - moved)
+        parsed = list(Logs([log]))
+        read = time.process_time()
+        lines = moved(parsed, number * LATER, busy)
+        start = time.process_time()
+        for line in lines:
+            site.add(line)
+        yield Round(read - began, time.process_time() - start)
 
 
-def move(requests: list[Request], later: int, busy: bool) -> None:
-    """Has the clock of a log go on."""
-    start = requests[0].at
-    for number, request in enumerate(requests):
-        request.at = later + (start + number * 60 // BUSY if busy else request.at)
+def moved(lines: list[Line], later: int, busy: bool) -> list[Line]:
+    """Return the lines of a log with their clock set later."""
+    start = lines[0].at
+    return [
+        line._replace(at=later + (start + number * 60 // BUSY if busy else line.at))
+        for number, line in enumerate(lines)
+    ]
 
 
 def main(log: str, rounds: int) -> None:

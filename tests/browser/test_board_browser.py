@@ -3,9 +3,11 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -17,6 +19,7 @@ from tests.support.servers import WebServer, gunicorn
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TOKEN = "the-token-of-the-board"
+SVG = "image/svg+xml"
 ODD_IDS = ["<img src=x onerror=document.title='run'>", "\x1b[2Jred", "abc\u202egnp.exe", "日本"]
 PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"  # no crawler
 PAGE = """<!doctype html><title>Shop</title>
@@ -93,8 +96,8 @@ def unlock(page: Page, token: str = TOKEN) -> None:
     page.get_by_role("button", name="Show names").click()
 
 
-def sample(variables: dict[str, str], *counts: int) -> None:
-    """The last minutes of the site had these numbers of users."""
+def sample(variables: dict[str, str], *counts: int) -> int:
+    """Record these numbers of users for the last minutes; return the current minute."""
     settings = Settings.from_env(variables)
     backend = Backend(settings)
     runs = backend.driver
@@ -102,6 +105,7 @@ def sample(variables: dict[str, str], *counts: int) -> None:
     for ago, count in enumerate(reversed(counts), 1):
         counted = {"user": count, "guest": 5 * count, "bot": 1}
         runs.run(backend.history.record(minute - ago, counted))
+    return minute
 
 
 def test_the_page_shows_who_comes_and_goes(
@@ -140,10 +144,10 @@ def test_an_id_is_shown_as_text(open_board: Opened, presence: Presence, id: str)
     unlock(board)
     expect(board.locator("#online bdi")).to_have_text(id, use_inner_text=False)
     assert board.locator("#online img").count() == 0
-    board.get_by_label("Find somebody by id").fill(id)
+    board.get_by_label("Find by id").fill(id)
     board.get_by_role("button", name="Find").click()
-    expect(board.locator("#found")).to_contain_text("is online, seen")
-    expect(board.locator("#found bdi")).to_have_text(id, use_inner_text=False)
+    expect(board.locator("#result")).to_contain_text("is online, seen")
+    expect(board.locator("#result bdi")).to_have_text(id, use_inner_text=False)
     assert board.title() == "Who is online"
 
 
@@ -155,27 +159,46 @@ def test_search_finds_who_has_gone_and_not_who_never_was(
     board = open_board()
     unlock(board)
     find = board.get_by_role("button", name="Find")
-    board.get_by_label("Find somebody by id").fill("zoe")
+    board.get_by_label("Find by id").fill("zoe")
     find.click()
-    expect(board.locator("#found")).to_have_text("zoe is no user who was seen lately")
-    board.get_by_label("Find somebody by id").fill("bob")
+    expect(board.locator("#result")).to_have_text("zoe was not seen as user recently")
+    board.get_by_label("Find by id").fill("bob")
     expect(board.locator("#count-user")).to_have_text("0", timeout=15000)
     find.click()
-    expect(board.locator("#found")).to_contain_text("bob is offline, last seen")
+    expect(board.locator("#result")).to_contain_text("bob is offline, last seen")
 
 
 @pytest.mark.slow
 def test_the_chart_draws_and_marks_its_peak(open_board: Opened, variables: dict[str, str]) -> None:
-    sample(variables, 3, 7, 4)
+    minute = sample(variables, 3, 7, 4)
     board = open_board()
-    expect(board.locator("#chart .label")).to_contain_text("7 at ")
+    peak = datetime.fromtimestamp((minute - 2) * 60, ZoneInfo("Europe/Berlin"))
+    expect(board.locator("#chart .label")).to_have_text(f"7 at {peak:%H:%M}")
+    expect(board.locator("#chart .zone")).to_have_count(0)
     expect(board.locator("#chart .line")).to_have_count(1)
     expect(board.get_by_role("img")).to_have_accessible_name(board.locator("#summary").inner_text())
     expect(board.locator("#summary")).to_contain_text("The most in 24 hours: 7 users at")
     board.locator("#charted").get_by_role("radio", name="guests").check()
     expect(board.locator("#chart .label")).to_contain_text("35 at ")
     board.get_by_text("As a table").click()
-    assert board.locator("#hours td.number").all_inner_texts().count("35") == 1
+    expect(board.locator("#hours td.number").get_by_text("35", exact=True)).to_have_count(1)
+
+
+def test_a_chart_that_has_changed_is_drawn_again_in_the_style_of_its_file(
+    open_board: Opened, variables: dict[str, str]
+) -> None:
+    sample(variables, 3, 7, 4)
+    board = open_board()
+    expect(board.locator("#chart .line")).to_have_css("stroke", "rgb(11, 110, 99)")
+    drawn = board.locator("#chart svg").evaluate("each => each.outerHTML")
+    users, guests = (board.get_by_role("radio", name=name).first for name in ("users", "guests"))
+    guests.check()
+    expect(board.locator("#chart .line")).to_have_css("stroke", "rgb(160, 65, 0)")
+    newer = drawn.replace(' data-count="7"', ' data-count="9"')
+    board.route("**/chart.svg*", lambda route: route.fulfill(content_type=SVG, body=newer))
+    users.check()
+    expect(board.locator("#summary")).to_contain_text("The most in 24 hours: 9 users at")
+    expect(board.locator("#chart .label")).to_contain_text("9 at ")
 
 
 def test_where_nobody_was_online_there_is_no_peak(

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
@@ -15,18 +17,20 @@ import pytest
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.board.history import (
-    DAY,
+    MAX_CHART_POINTS,
     MAX_POINTS,
-    POINTS_A_TRIP,
+    STEPS,
     EncodedHistory,
+    chart_read_for,
     read_for,
     span_of,
     step_for,
-    trips,
 )
 from presence_middleware.connections import close_async_clients
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.stores import Batch, Plan, keys
+from presence_middleware.stores.highest import DAY, POINTS_A_TRIP, trips
+from presence_middleware.svg import WIDTH
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Clock
 
@@ -66,7 +70,7 @@ def walk(days: int, every: int = 1) -> Samples:
 
 def thinned(samples: Samples, hours: int) -> list[tuple[int, int]]:
     """Return the expected points: the first of the highest minutes of each step."""
-    step = step_for(hours)
+    step = step_for(hours, MAX_POINTS)
     highest: dict[int, tuple[int, int]] = {}
     for minute, count in sorted(samples.items()):
         place = minute // step
@@ -143,7 +147,7 @@ def test_expired_and_future_minutes_are_not_shown(valkey: Server, prefix: str) -
 def test_no_number_of_hours_has_more_points() -> None:
     for hours in range(1, 3660 * 24 + 1):
         # The first and the last step may be cut, so there may be one more.
-        assert hours * 60 / step_for(hours) + 1 <= MAX_POINTS
+        assert hours * 60 / step_for(hours, MAX_POINTS) + 1 <= MAX_POINTS
 
 
 def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
@@ -189,9 +193,9 @@ def observed(plan: Plan[Any], batches: list[tuple[int, int]]) -> Plan[Any]:
         batches.append((len(batch.commands), sum(len(text.split()) for text in texts)))
 
 
-@pytest.mark.parametrize("step", [1, 2, 5, 30, 360, 4320])
+@pytest.mark.parametrize("step", STEPS)
 def test_round_trips_are_of_every_minute_once(step: int) -> None:
-    first, last = (MINUTE - span_of(step)) // step * step, MINUTE
+    first, last = (MINUTE - span_of(step, MAX_POINTS)) // step * step, MINUTE
     covered = [
         part.day * DAY + minute
         for trip in trips(step, first, last)
@@ -274,6 +278,54 @@ def test_only_the_first_reader_causes_a_read_and_an_encoding(
         await close_async_clients()
 
     asyncio.run(main())
+
+
+def chart_of(settings: Settings, query: str) -> ET.Element:
+    app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=Clock(NOON))
+    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://site") as client:
+        answer = client.get(f"/presence/chart.svg?{query}")
+    app.recorder.close()
+    assert answer.status_code == 200, answer.text
+    return ET.fromstring(answer.content)
+
+
+@pytest.mark.parametrize("hours", [1, 24, 168, YEAR * 24])
+def test_a_chart_has_the_peak_and_at_most_500_points(
+    valkey: Server, prefix: str, hours: int
+) -> None:
+    site, samples = settings(valkey.url, prefix, YEAR), walk(hours // 24 + 2)
+    spike = MINUTE - hours * 30
+    samples[spike] = 123456
+    write(site, samples)
+    chart = chart_of(site, f"hours={hours}")
+    (peak,) = (each for each in chart.iter() if each.get("class") == "peak")
+    assert (peak.get("data-at"), peak.get("data-count")) == (str(spike * 60), "123456")
+    lines = [each.get("d") or "" for each in chart.iter() if each.get("class") == "line"]
+    places = [float(place.split()[0]) for place in re.split("[ML]", lines[0]) if place]
+    assert places == sorted(places)
+    assert min(50, 0.2 * MAX_CHART_POINTS) <= len(places) <= MAX_CHART_POINTS
+    # The line covers the whole width, but for a gap at an end.
+    assert places[0] < 0.1 * WIDTH
+    assert places[-1] > 0.95 * WIDTH
+
+
+@pytest.mark.parametrize("hours", [24, 168, YEAR * 24, 3660 * 24])
+def test_a_chart_does_not_hold_the_loop(valkey: Server, prefix: str, hours: int) -> None:
+    """The calls of functions stand for the time: a thousand take less than half a millisecond."""
+    site = settings(valkey.url, prefix, 3660)
+    write(site, walk(9))
+    read = chart_read_for(site.prefix, "user", site.history, hours)
+    presence = Presence(site, clock=Clock(NOON))
+    batches: list[tuple[int, int]] = []
+    history = presence.run(observed(read.plan(presence.backend.queries), batches))
+    assert max(commands for commands, _ in batches) <= 16
+    assert max(numbers for _, numbers in batches) <= 2 * POINTS_A_TRIP
+    with calls() as made:
+        history.last(hours, 1200, 0, 0)
+    assert made() < 3 * MAX_CHART_POINTS
+    with calls() as made:
+        history.last(hours, 1200, 0, 0)
+    assert made() < 10
 
 
 def test_threads_are_sent_the_same_bytes(valkey: Server, prefix: str) -> None:

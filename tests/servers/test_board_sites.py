@@ -30,7 +30,17 @@ from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-PATHS = ["", "/", "/board.css", "/board.js", "/widget.js", "/counts", "/history", "/peak"]
+PATHS = [
+    "",
+    "/",
+    "/board.css",
+    "/board.js",
+    "/widget.js",
+    "/counts",
+    "/history",
+    "/peak",
+    "/chart.svg",
+]
 PATHS += ["/online", "/last-seen?id=bob", "/last-seen?id=%3Cb%3E%e6%97%a5%ff", "/nothing", "/%ff"]
 
 Send = Callable[..., httpx.Response]
@@ -363,4 +373,4 @@ def test_the_wheel_has_the_boards_files(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("board.html", "board.css", "board.js", "widget.js"):
         assert f"presence_middleware/board/static/{name}" in names
-    assert "presence_middleware/board/history.lua" in names
+    assert "presence_middleware/stores/highest.lua" in names

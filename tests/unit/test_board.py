@@ -6,22 +6,41 @@ import re
 import threading
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting, UnsupportedQuery
 from presence_middleware.board.cache import Slot
-from presence_middleware.board.history import EncodedHistory, step_for
+from presence_middleware.board.history import (
+    MAX_CHARTS,
+    MAX_POINTS,
+    ChartedHistory,
+    EncodedHistory,
+    step_for,
+)
 from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
 from presence_middleware.board.reads import Dated, Read
 from presence_middleware.board.routes import Board
+from presence_middleware.svg import draw
 
 TOKEN = "the-token-of-the-board"
 BEARER = f"Bearer {TOKEN}"
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 COUNTS = {"user": 128, "guest": 940, "bot": 31}
-PUBLIC = ["", "/", "/board.css", "/board.js", "/widget.js", "/counts", "/history", "/peak"]
+PUBLIC = [
+    "",
+    "/",
+    "/board.css",
+    "/board.js",
+    "/widget.js",
+    "/counts",
+    "/history",
+    "/peak",
+    "/chart.svg",
+]
 NAMED = ["/online", "/last-seen"]
 ODD_IDS = ["<script>alert(1)</script>", "\x1b[2J\x07", "abc\u202ecba", "\udc80", '"&amp;', "日本"]
 
@@ -38,9 +57,21 @@ def history() -> EncodedHistory:
     """Return samples of 90, 60 and 1 people, so many minutes before noon."""
     day, noon = int(NOON.timestamp()) // 86400, 720
     encoded = EncodedHistory("user", 1)
-    encoded.add(day, f"{noon - 90} 90 {noon - 60} 60 {noon - 1} 1")
-    encoded.finish(day * 1440 + noon)
+    noon += day * 1440
+    for ago in (90, 60, 1):
+        encoded.add(noon - ago, ago)
+    encoded.finish(noon)
     return encoded
+
+
+def charted(*points: tuple[int, int]) -> ChartedHistory:
+    """Return these counts, each so many minutes before noon."""
+    noon = int(NOON.timestamp()) // 60
+    history = ChartedHistory("user", 3)
+    for ago, count in points:
+        history.add(noon - ago, count)
+    history.finish(noon)
+    return history
 
 
 def found_for(path: str) -> Any:
@@ -48,6 +79,7 @@ def found_for(path: str) -> Any:
     return {
         "/counts": COUNTS,
         "/history": history(),
+        "/chart.svg": charted((90, 90), (60, 60), (57, 1200)),
         "/peak": Sample(NOON, 4211),
         "/online": Dated(NOON, [Sighting("42", NOON), Sighting("7", None)]),
         "/last-seen": Dated(NOON, (True, NOON)),
@@ -272,7 +304,7 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:
         assert not re.search(rb"innerHTML|outerHTML|insertAdjacent|eval", ask(script).body)
 
 
-@pytest.mark.parametrize("path", ["/counts", "/history", "/peak", *NAMED])
+@pytest.mark.parametrize("path", ["/counts", "/history", "/peak", "/chart.svg", *NAMED])
 def test_an_outage_is_said_without_its_reasons(path: str) -> None:
     down = PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")
     response = ask(path, "id=1", found=down, authorization=BEARER)
@@ -285,6 +317,8 @@ def test_an_outage_is_said_without_its_reasons(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "query", "says"),
     [
+        *[("/chart.svg", f"width={width}", "width is") for width in ("0", "-9", "1e3", "1000000")],
+        *[("/chart.svg", f"offset={offset}", "offset is") for offset in ("x", "1440", "-1440")],
         ("/online", "kind=member", "no kind 'member' here"),
         ("/history", "kind=%3Cb%3E", "no kind '<b>' here"),
         ("/last-seen", "", "id is missing"),
@@ -326,8 +360,8 @@ def test_readers_of_different_hours_share_a_read() -> None:
     bodies = [ask("/history", f"hours={n}", reads=reads).body for n in (1, 2, 24)]
     assert [len(json.loads(body)["samples"]) for body in bodies] == [1, 3, 3]
     assert len(set(reads)) == 1
-    every_hour = {step_for(hours) for hours in range(1, 87841)}
-    assert len(every_hour) == 14
+    every_hour = {step_for(hours, MAX_POINTS) for hours in range(1, 87841)}
+    assert len(every_hour) == 15
 
 
 def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
@@ -335,9 +369,71 @@ def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
     assert etags[1] == etags[2] == etags[3]
     assert etags[0] != etags[1]
     longer = history()
-    longer.add(30000, "0 5")
+    longer.add(30000 * 1440, 5)
     longer.finish(30000 * 1440)
     assert header(ask("/history", "hours=24", found=longer), "ETag") not in etags
+
+
+def test_a_chart_shows_the_last_hours_and_their_peak() -> None:
+    chart = drawn("hours=1")
+    assert [each.get("data-count") for each in elements(chart, "circle")] == ["1200"]
+    assert "1,200 at 11:03" in words(chart)
+    assert "1,200 at 16:48" in words(drawn("hours=1&offset=345"))  # Nepal
+    # An hour ago is not in the last hour; 90 minutes ago is.
+    lines = [each.get("d", "") for each in elements(chart, "path") if each.get("class") == "line"]
+    assert [line.count("M") + line.count("L") for line in lines] == [1]
+    nobody = drawn("hours=1", charted((5, 0)))
+    assert elements(nobody, "circle") == []
+
+
+def test_a_chart_is_in_the_colour_of_its_kind() -> None:
+    for number, kind in enumerate(SETTINGS.kinds):
+        groups = elements(drawn(f"kind={kind}"), "g")
+        assert [each.get("class") for each in groups] == [f"c{number}"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "width"), [("1", 280), ("299", 280), ("301", 320), ("840", 840), ("99999", 1200)]
+)
+def test_charts_are_of_few_widths(asked: str, width: int) -> None:
+    assert (drawn(f"width={asked}").get("viewBox") or "").split()[2] == str(width)
+
+
+def test_a_chart_is_drawn_once_for_all_its_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws: list[Any] = []
+
+    def counted(*lines: Any, **others: Any) -> str:
+        draws.append(others)
+        return draw(*lines, **others)
+
+    monkeypatch.setattr("presence_middleware.board.history.draw", counted)
+    points = charted((9, 9))
+    bodies = {ask("/chart.svg", "width=400", found=points).body for _ in range(5)}
+    assert (len(bodies), len(draws)) == (1, 1)
+    for offset in range(2 * MAX_CHARTS):
+        ask("/chart.svg", f"offset={offset}", found=points)
+        assert len(points) <= MAX_CHARTS
+
+
+def test_the_policy_allows_the_style_of_a_chart_and_no_other() -> None:
+    response = ask("/chart.svg")
+    assert header(response, "Content-Type") == "image/svg+xml"
+    (style,) = elements(drawn(""), "style")
+    digest = b64encode(sha256((style.text or "").encode()).digest()).decode()
+    policy = header(response, "Content-Security-Policy") or ""
+    assert f"style-src 'self' 'sha256-{digest}';" in policy
+
+
+def drawn(query: str, found: Any = None) -> ET.Element:
+    return ET.fromstring(ask("/chart.svg", query, found=found).body)
+
+
+def elements(chart: ET.Element, name: str) -> list[ET.Element]:
+    return [each for each in chart.iter() if each.tag.endswith(f"}}{name}")]
+
+
+def words(chart: ET.Element) -> list[str]:
+    return ["".join(each.itertext()) for each in elements(chart, "text")]
 
 
 def test_nobody_is_no_peak() -> None:

@@ -173,7 +173,7 @@ def test_the_chart_is_an_svg_that_needs_nothing_else(log: Path, tmp_path: Path) 
     assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert "prefers-color-scheme: dark" in text
     svg = ET.fromstring(text)
-    words = [element.text for element in svg.iter() if element.tag.endswith("}text")]
+    words = ["".join(each.itertext()) for each in svg.iter() if each.tag.endswith("}text")]
     told = [
         "user: 2 at most, 05 Jan 2026 12:02",
         "guest: 1 at most, 05 Jan 2026 12:01",
@@ -183,9 +183,9 @@ def test_the_chart_is_an_svg_that_needs_nothing_else(log: Path, tmp_path: Path) 
     assert {"12:01", "12:02", "12:03", "0", "1", "2"} <= set(words)
     lines = [element.get("d") for element in svg.iter() if element.get("class") == "line"]
     assert lines == [
-        "M56.0 188.0L498.0 56.0L940.0 56.0",
-        "M56.0 188.0L498.0 188.0L940.0 188.0",
-        "M56.0 320.0L498.0 320.0L940.0 188.0",
+        "M18.0 158.0L477.0 36.0L936.0 36.0",
+        "M18.0 158.0L477.0 158.0L936.0 158.0",
+        "M18.0 280.0L477.0 280.0L936.0 158.0",
     ]
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Replay
-from presence_middleware.replay.combined import Request, parse
-from presence_middleware.replay.files import BUFFER, LONGEST
+from presence_middleware.replay.combined import Line, parse
+from presence_middleware.replay.files import BUFFER, MAX_LINE
+from presence_middleware.replay.site import LogRecorder, LogVisit
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.timed_site import Clock, get
@@ -23,7 +24,7 @@ COMBINED = COMMON + b' "http://from.example/" "Firefox"'
 AT = 1767614430
 
 
-def read(line: bytes) -> Request:
+def read(line: bytes) -> Line:
     request = parse(line)
     assert request, line
     return request
@@ -41,10 +42,9 @@ def test_both_formats_are_read() -> None:
         request = read(line)
         assert (request.at, request.address, request.user) == (AT, "192.0.2.7", None)
         assert (request.method, request.path) == ("GET", "/")
-    assert read(COMMON).user_agent is read(COMMON).header("referer") is None
-    assert read(COMBINED).user_agent == read(COMBINED).header("user-agent") == "Firefox"
-    assert read(COMBINED).header("referer") == "http://from.example/"
-    assert read(COMBINED).header("cookie") is read(COMBINED).get("REMOTE_USER") is None
+    assert read(COMMON).user_agent is read(COMMON).referer is None
+    assert read(COMBINED).user_agent == "Firefox"
+    assert read(COMBINED).referer == "http://from.example/"
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,16 @@ def test_no_line_takes_long(part: bytes) -> None:
     """At most some times as long as one of the same length that is as it should be."""
     began = time.perf_counter()
     for before in (b"", b"a - ", COMMON[:-20], COMMON + b' "', COMBINED[:-1]):
-        parse(before + part * (LONGEST // len(part)))
+        parse(before + part * (MAX_LINE // len(part)))
     assert time.perf_counter() - began < 2
 
 
 def test_lines_are_bounded(tmp_path: Path) -> None:
     log = tmp_path / "log"
     good = COMBINED + b"\n"
-    edge = COMBINED[:-1] + b"x" * (LONGEST - len(COMBINED) - 1) + b'"\n'
-    assert len(edge) == LONGEST
-    log.write_bytes(good + b"x" * (3 * LONGEST) + b"\n" + edge + b"x" + edge + good + COMBINED)
+    edge = COMBINED[:-1] + b"x" * (MAX_LINE - len(COMBINED) - 1) + b'"\n'
+    assert len(edge) == MAX_LINE
+    log.write_bytes(good + b"x" * (3 * MAX_LINE) + b"\n" + edge + b"x" + edge + good + COMBINED)
     logs = Logs([str(log)])
     assert len(list(logs)) == 4
     assert (logs.lines, logs.unreadable) == (6, 2)
@@ -219,11 +219,24 @@ def test_it_finds_whom_the_middleware_finds(site: dict[str, str]) -> None:
                 environ = {"REMOTE_USER": user, "HTTP_USER_AGENT": agent, "PATH_INFO": path}
                 given = {key: value for key, value in environ.items() if value}
                 get(middleware, REMOTE_ADDR="192.0.2.7", HTTP_REFERER="r", **given)
-                request = Request(
-                    *(AT, "192.0.2.7", "192.0.2.7", user or None),
-                    *("GET", path, "r", agent or None),
-                )
-                who = replay.saw(request)
+                line = Line(AT, "192.0.2.7", user or None, "GET", path, "r", agent or None)
+                who = replay.add(line)
                 assert who == found[-1], (agent, user, path)
     middleware.recorder.close()
     assert any(found)
+
+
+def test_a_visit_of_a_log_may_be_used_as_that_of_a_site() -> None:
+    visit = LogVisit(LogRecorder(Settings.from_env({})), read(COMBINED))
+    assert visit.header("user-agent") == "Firefox"
+    assert visit.header("referer") == "http://from.example/"
+    assert (
+        visit.header("cookie")
+        is visit.cookie("session")
+        is visit.get("REMOTE_USER")
+        is visit.session
+        is None
+    )
+    visit.flush()
+    visit.abandon()
+    assert visit.is_over

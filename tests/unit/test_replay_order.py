@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Moment, Replay
-from presence_middleware.replay.combined import Request
+from presence_middleware.replay.combined import Line
 from presence_middleware.replay.order import AHEAD, FOLLOWING, without_lines_ahead
 
 NOON = 1767614400  # 2026-01-05 12:00:00 UTC
@@ -19,15 +19,15 @@ FAR = NOON + 99 * 365 * DAY
 TODAY = NOON + 1000 * DAY  # when the logs are read
 
 
-def request(at: int) -> Request:
-    return Request(at, "192.0.2.7", "192.0.2.7", None, "GET", "/", None, "Firefox")
+def line_at(at: int) -> Line:
+    return Line(at, "192.0.2.7", None, "GET", "/", None, "Firefox")
 
 
 def kept(times: Iterable[int], now: float = TODAY) -> tuple[list[int], int]:
     """Return the times of the lines that are kept, and how many are set aside."""
-    aside: list[Request] = []
-    requests = without_lines_ahead(map(request, times), aside.append, now)
-    found = [each.at for each in requests]
+    aside: list[Line] = []
+    lines = without_lines_ahead(map(line_at, times), aside.append, now)
+    found = [each.at for each in lines]
     return found, len(aside)
 
 
@@ -83,14 +83,14 @@ def test_a_late_line_makes_no_other_line_doubtful() -> None:
     log.insert(200, NOON - 3 * DAY)
     read = 0
 
-    def counted() -> Iterator[Request]:
+    def counted() -> Iterator[Line]:
         nonlocal read
         for at in log:
             read += 1
-            yield request(at)
+            yield line_at(at)
 
-    requests = without_lines_ahead(counted(), lambda _: None, TODAY)
-    for number, _ in enumerate(requests, 1):
+    lines = without_lines_ahead(counted(), lambda _: None, TODAY)
+    for number, _ in enumerate(lines, 1):
         assert number < 200 or read == number
 
 
@@ -120,15 +120,15 @@ def test_a_log_that_goes_on_in_the_future_is_believed() -> None:
 def test_the_first_lines_wait_for_a_hundred_others_at_most() -> None:
     read = 0
 
-    def counted() -> Iterator[Request]:
+    def counted() -> Iterator[Line]:
         nonlocal read
         for at in [*minutes(300), *minutes(300, NOON + 30 * DAY)]:
             read += 1
-            yield request(at)
+            yield line_at(at)
 
     longest = 0
-    requests = without_lines_ahead(counted(), lambda _: None, TODAY)
-    for number, _ in enumerate(requests, 1):
+    lines = without_lines_ahead(counted(), lambda _: None, TODAY)
+    for number, _ in enumerate(lines, 1):
         longest = max(longest, read - number)
     assert longest == FOLLOWING
 
@@ -170,8 +170,8 @@ def test_each_of_several_logs_is_judged_by_itself(tmp_path: Path) -> None:
     site = Replay(Settings.from_env({}, window="2m"), moments.append)
     logs = Logs([str(tmp_path / "one"), str(tmp_path / "other")])
     for each in logs:
-        site.saw(each)
-    site.end()
+        site.add(each)
+    site.finish()
     assert (logs.lines, logs.ahead, site.late) == (61, 1, 0)
     assert [moment.at for moment in moments] == [NOON + 60 * minute for minute in range(60)]
     assert [moment.counts[0] for moment in moments] == [1] + [2] * 59

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from presence_middleware import Settings
 from presence_middleware.identity import guests
 from presence_middleware.replay import Logs, Moment, Replay, Series, Summary
-from presence_middleware.replay.combined import Request
-from presence_middleware.replay.timeline import QUIET, Timeline
+from presence_middleware.replay.combined import Line
+from presence_middleware.replay.timeline import MAX_QUIET, Timeline
 from tests.security import test_crowds
 from tests.security.test_crowds import crawler, read_log
 from tests.support.reference import Reference
@@ -29,8 +29,8 @@ def told(seen: Iterable[Seen], window: float) -> list[Moment]:
     moments: list[Moment] = []
     timeline = Timeline(("user",), window, moments.append)
     for at, id in seen:
-        timeline.saw(at, ("user", id) if id else None)
-    timeline.end()
+        timeline.add(at, ("user", id) if id else None)
+    timeline.finish()
     assert timeline.late == 0
     return moments
 
@@ -70,8 +70,8 @@ def test_what_is_later_than_a_window_does_not_count() -> None:
     moments: list[Moment] = []
     timeline = Timeline(("user",), 600, moments.append)
     for at in (NOON + 3600, NOON + 3000, NOON + 2939):
-        timeline.saw(at, ("user", str(at)))
-    timeline.end()
+        timeline.add(at, ("user", str(at)))
+    timeline.finish()
     assert timeline.late == 1
     assert moments[0] == Moment(NOON + 3000, (1,))
     assert max(moment.counts for moment in moments) == (1,)
@@ -80,7 +80,7 @@ def test_what_is_later_than_a_window_does_not_count() -> None:
 def test_a_day_without_anybody_is_a_gap() -> None:
     """Else one line of a clock that is not set would make a minute of each since 1970."""
     moments = told([(60, "ann"), (NOON, "ann"), (NOON + 86400, "ann")], 600)
-    assert len(moments) == (10 + QUIET) + (1440 + 1)
+    assert len(moments) == (10 + MAX_QUIET) + (1440 + 1)
     assert [moment for moment in moments if any(moment.counts)][10] == Moment(NOON, (1,))
 
 
@@ -126,8 +126,8 @@ def replayed(path: Path, lines: list[bytes], window: str) -> list[Moment]:
     site = Replay(Settings.from_env({}, window=window), moments.append)
     logs = Logs([str(path)])
     for request in logs:
-        site.saw(request)
-    site.end()
+        site.add(request)
+    site.finish()
     assert (logs.unreadable, site.late, site.refused) == (0, 0, 0)
     return moments
 
@@ -143,13 +143,13 @@ def who(request: test_crowds.Request) -> tuple[str, str]:
     return ("bot", name) if name else ("guest", f"{request.address} {request.agent}")
 
 
-def synthetic(lines: int) -> Iterable[Request]:
+def synthetic(lines: int) -> Iterable[Line]:
     """Thirty a minute; of each ten, nine come back, and there is always somebody new."""
     for number in range(lines):
         person = number if number % 10 == 0 else number % 997
         address = f"10.{person >> 16 & 255}.{person >> 8 & 255}.{person & 255}"
         agent = f"Browser/{person % 50}"
-        yield Request(NOON + number * 2, address, address, None, "GET", "/", None, agent)
+        yield Line(NOON + number * 2, address, None, "GET", "/", None, agent)
 
 
 def highest_memory(lines: int) -> int:
@@ -159,8 +159,8 @@ def highest_memory(lines: int) -> int:
     site = Replay(settings, summary.add)
     tracemalloc.start()
     for request in synthetic(lines):
-        site.saw(request)
-    site.end()
+        site.add(request)
+    site.finish()
     highest = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(summary.series.points) <= 100
@@ -179,10 +179,8 @@ def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     moments: list[Moment] = []
     site = Replay(Settings.from_env({}), moments.append)
     for number in range(150):
-        site.saw(
-            Request(NOON, "192.0.2.7", "192.0.2.7", None, "GET", "/", None, f"Browser/{number}")
-        )
-    site.end()
+        site.add(Line(NOON, "192.0.2.7", None, "GET", "/", None, f"Browser/{number}"))
+    site.finish()
     assert moments == [Moment(NOON, (0, 100, 0))]
     assert site.refused == 50
 

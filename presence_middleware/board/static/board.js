@@ -1,13 +1,13 @@
-// The board: asks for JSON each few seconds, and shows it. Whatever came in goes in as text.
+// The board: requests JSON and a chart every few seconds, and shows them. JSON is inserted as text.
 "use strict";
 
-const POLL = 3000, SAMPLED = 30000, DAY = 24 * 3600e3, GAP = 5 * 60e3;
+const POLL = 3000, SAMPLED = 30000;  // milliseconds
 const base = withoutCredentials(new URL(".", document.currentScript.src));
 const given = document.documentElement.dataset;
 const kinds = given.kinds.split(" "), listed = given.listed.split(" ").filter(Boolean);
 const at = (id) => document.getElementById(id);
-const known = new Map();  // by URL: the last answer, and its ETag
-let token = "";           // in this page alone, until it is closed
+const answers = new Map();  // by path: the last answer, and its ETag
+let token = "";           // of this page, until it is closed
 let lag = 0;              // from this clock to the server's, in milliseconds
 
 class Refused extends Error {}
@@ -20,18 +20,23 @@ function withoutCredentials(url) {
 }
 
 async function ask(path, headers = {}) {
-  const url = new URL(path, base), before = known.get(path);
+  const url = new URL(path, base), before = answers.get(path);
   const answer = await fetch(url, {
     cache: "no-store",
     headers: { Presence: "passive", ...(before && { "If-None-Match": before.etag }), ...headers },
   });
-  if (answer.status === 304) return before.found;
-  const found = await answer.json();
-  if (answer.status === 401) throw new Refused(found.error);
-  if (!answer.ok) throw new Error(found.error);
-  if (found.now) lag = Date.parse(found.now) - Date.now();
-  known.set(path, { etag: answer.headers.get("ETag"), found });
-  return found;
+  if (answer.status === 304) return before.data;
+  const data = answer.headers.get("Content-Type") === "image/svg+xml"
+    ? picture(await answer.text()) : await answer.json();
+  if (answer.status === 401) throw new Refused(data.error);
+  if (!answer.ok) throw new Error(data.error);
+  if (data.now) lag = Date.parse(data.now) - Date.now();
+  answers.set(path, { etag: answer.headers.get("ETag"), data });
+  return data;
+}
+
+function picture(text) {
+  return localized(new DOMParser().parseFromString(text, "image/svg+xml").documentElement);
 }
 
 const askNamed = (path) => ask(path, { Authorization: `Bearer ${token}` });
@@ -81,109 +86,52 @@ function showCounts({ counts }) {
   setText(at("spoken"), `Online: ${kinds.map((kind) => many(counts[kind], kind)).join(", ")}`);
 }
 
-// Chart
+// Chart: drawn by the server in UTC. Its numbers and times are rewritten in the format of this browser.
 
-function svg(name, attributes, text = "") {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.textContent = text;
-  return made;
+function localized(chart) {
+  for (const place of chart.querySelectorAll("tspan[data-count]"))
+    place.textContent = Number(place.dataset.count).toLocaleString();
+  for (const place of chart.querySelectorAll("tspan[data-at]"))
+    place.textContent = clock(new Date(1000 * place.dataset.at));
+  chart.querySelector(".zone")?.remove();
+  chart.setAttribute("aria-labelledby", "summary");
+  return document.adoptNode(chart);
 }
 
-function niceStep(most) {
-  const rough = Math.max(1, most / 3), power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((n) => n * power).find((step) => step >= rough);
-}
+// The server draws a chart in few widths, and the browser scales it.
+const chartWidth = () => Math.round(at("chart").clientWidth / 40) * 40;
 
-// Where samples are missing for a while, the line breaks: nobody was there to count.
-function runs(samples) {
-  const found = [];
-  for (const sample of samples) {
-    const run = found.at(-1);
-    if (run && sample.at - run.at(-1).at <= GAP) run.push(sample);
-    else found.push([sample]);
-  }
-  return found;
-}
-
-// Return the first of the highest samples, or null if nobody was online: 0 is no peak.
-const highest = (samples) => samples.reduce((most, s) => (s.count > (most ? most.count : 0) ? s : most), null);
-
-function draw(samples) {
-  const chart = at("chart"), { width, height } = chart.getBoundingClientRect();
-  const now = Date.now() + lag, start = now - DAY, top = 24, bottom = height - 22;
-  const peak = highest(samples), step = niceStep(peak ? peak.count : 1);
-  const most = Math.max(step, Math.ceil((peak ? peak.count : 1) / step) * step);
-  const left = 8 + 7.5 * most.toLocaleString().length;
-  const x = (time) => left + ((time - start) / DAY) * (width - left);
-  const y = (count) => bottom - (count / most) * (bottom - top);
-  const point = ({ at: time, count }) => `${x(time).toFixed(1)},${y(count).toFixed(1)}`;
-
-  const parts = [];
-  for (let count = 0; count <= most; count += step)
-    parts.push(
-      svg("line", { class: "grid", x1: left, x2: width, y1: y(count), y2: y(count) }),
-      svg("text", { x: left - 8, y: y(count) + 4, "text-anchor": "end" }, count.toLocaleString()));
-  for (const time of hoursToName(start, now, width))
-    parts.push(svg("text", { x: x(time), y: height - 4, "text-anchor": "middle" }, clock(time)));
-  for (const run of runs(samples)) {
-    const line = run.map(point).join(" L");
-    parts.push(
-      svg("path", { class: "area", d: `M${x(run[0].at)},${bottom} L${line} L${x(run.at(-1).at)},${bottom} Z` }),
-      svg("path", { class: "line", d: `M${line} h.01` }));
-  }
-  if (peak) {
-    const side = x(peak.at) > width - 60 ? "end" : x(peak.at) < left + 60 ? "start" : "middle";
-    parts.push(
-      svg("circle", { class: "peak", cx: x(peak.at), cy: y(peak.count), r: 5 }),
-      svg("text", { class: "label", x: x(peak.at), y: y(peak.count) - 10, "text-anchor": side },
-        `${peak.count.toLocaleString()} at ${clock(peak.at)}`));
-  }
-  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  chart.replaceChildren(...parts);
-}
-
-function hoursToName(start, end, width) {
-  const every = width < 500 ? 6 : 3, found = [], time = new Date(start);
-  time.setMinutes(60, 0, 0);
-  for (; time < end - 3600e3; time.setHours(time.getHours() + 1))
-    if (time.getHours() % every === 0 && time > start + 3600e3) found.push(new Date(time));
-  return found;
-}
-
-function summary(samples, ever, kind) {
-  if (!samples.length) return "No samples yet: the number is taken once a minute.";
-  const peak = highest(samples);
+function summary(chart, ever, kind) {
+  if (!chart.querySelector(".line")) return "No samples yet: the number is taken once a minute.";
+  const peak = chart.querySelector(".peak");
   const most = peak
-    ? `The most in 24 hours: ${many(peak.count, kind)} at ${clock(peak.at)}.`
+    ? `The most in 24 hours: ${many(+peak.dataset.count, kind)} at ${clock(new Date(1000 * peak.dataset.at))}.`
     : `No ${kind} was online in the last 24 hours.`;
   return ever ? `${most} Ever: ${ever.count.toLocaleString()} on ${date(new Date(ever.at))}.` : most;
 }
 
-function hourly(samples) {
+async function showChart() {
+  const kind = chosen("charted"), width = chartWidth(), offset = -new Date().getTimezoneOffset();
+  const [chart, { peak }] = await Promise.all([
+    ask(query("chart.svg", { kind, width, offset })), ask(query("peak", { kind }))]);
+  if (kind !== chosen("charted")) return;  // another was chosen meanwhile
+  setText(at("summary"), summary(chart, peak, kind));
+  if (chart !== at("chart").firstChild) at("chart").replaceChildren(chart);
+  if (at("table").open) await showHours(kind);
+}
+
+async function showHours(kind) {
   const most = new Map();
-  for (const { at: time, count } of samples) {
+  for (const [time, count] of (await ask(query("history", { kind }))).samples) {
     const hour = new Date(time).setMinutes(0, 0, 0);
     most.set(hour, Math.max(most.get(hour) || 0, count));
   }
-  return [...most].reverse().map(([hour, count]) => {
+  at("hours").replaceChildren(...[...most].reverse().map(([hour, count]) => {
     const row = element("tr", "");
     row.append(element("td", clock(new Date(hour))),
       element("td", count.toLocaleString(), { class: "number" }));
     return row;
-  });
-}
-
-let charted = [];
-
-async function showChart() {
-  const kind = chosen("charted");
-  const [{ samples }, { peak }] = await Promise.all([
-    ask(query("history", { hours: 24, kind })), ask(query("peak", { kind }))]);
-  charted = samples.map(([time, count]) => ({ at: new Date(time), count }));
-  setText(at("summary"), summary(charted, peak, kind));
-  at("hours").replaceChildren(...hourly(charted));
-  draw(charted);
+  }));
 }
 
 // Names
@@ -202,10 +150,10 @@ let shown = null;
 
 async function showNames() {
   if (!token || !listed.length) return;
-  const kind = chosen("listed"), found = await askNamed(query("online", { kind }));
-  if (found !== shown) at("online").replaceChildren(...found.online.map(row));
-  shown = found;
-  setText(at("caption"), captioned(found.online.length));
+  const kind = chosen("listed"), data = await askNamed(query("online", { kind }));
+  if (data !== shown) at("online").replaceChildren(...data.online.map(row));
+  shown = data;
+  setText(at("caption"), captioned(data.online.length));
   for (const cell of document.querySelectorAll("[data-seen]")) setText(cell, ago(cell.dataset.seen));
 }
 
@@ -234,16 +182,16 @@ async function find(event) {
   event.preventDefault();
   const id = at("id").value.trim(), kind = chosen("listed");
   try {
-    const found = await askNamed(query("last-seen", { id, kind }));
-    at("found").replaceChildren(isolated(found.id), ` ${whereabouts(found)}`);
+    const data = await askNamed(query("last-seen", { id, kind }));
+    at("result").replaceChildren(isolated(data.id), ` ${presenceOf(data)}`);
   } catch (error) {
-    setText(at("found"), error.message);
+    setText(at("result"), error.message);
   }
 }
 
-function whereabouts({ kind, online, last_seen: seen }) {
+function presenceOf({ kind, online, last_seen: seen }) {
   if (online) return seen ? `is online, seen ${ago(seen)}` : "is online";
-  return seen ? `is offline, last seen ${ago(seen)}` : `is no ${kind} who was seen lately`;
+  return seen ? `is offline, last seen ${ago(seen)}` : `was not seen as ${kind} recently`;
 }
 
 // The page
@@ -267,7 +215,7 @@ function state(name, text) {
   setText(at("state"), text);
 }
 
-// The token was changed meanwhile.
+// Called when the server refuses the token, because it was changed.
 function refused(error) {
   if (!(error instanceof Refused)) throw error;
   token = "";
@@ -294,16 +242,24 @@ async function refresh() {
   waiting = setTimeout(refresh, POLL);
 }
 
+let drawnWidth = 0;
+
+function resized() {
+  if (chartWidth() === drawnWidth) return;
+  drawnWidth = chartWidth();
+  again();
+}
+
 function again() {
   sampled = 0;
   refresh();
 }
 
 choices("charted", kinds, again);
-choices("listed", listed, () => { at("found").replaceChildren(); refresh(); });
+choices("listed", listed, () => { at("result").replaceChildren(); refresh(); });
 at("unlock").addEventListener("submit", unlock);
 at("search").addEventListener("submit", find);
 at(document.querySelector("[data-names=on]") ? "unlock" : "off").hidden = false;
 document.addEventListener("visibilitychange", refresh);
-new ResizeObserver(() => draw(charted)).observe(at("chart"));
-refresh();
+at("table").addEventListener("toggle", again);
+new ResizeObserver(resized).observe(at("chart"));  // also asks for the first time

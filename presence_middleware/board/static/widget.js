@@ -9,9 +9,9 @@
     if (document.hidden) return;
     const answer = await fetch(counts, { headers: { Presence: "passive" } });
     if (!answer.ok) return;
-    const found = (await answer.json()).counts;
+    const data = (await answer.json()).counts;
     for (const place of document.querySelectorAll("[data-presence]")) {
-      const count = found[place.dataset.presence || Object.keys(found)[0]];
+      const count = data[place.dataset.presence || Object.keys(data)[0]];
       if (count !== undefined) place.textContent = `${count.toLocaleString()} online`;
     }
   }

@@ -1,9 +1,9 @@
 -- Pick the highest minute of each step, so that a long history is a short reply.
 --
--- KEYS[1]  the samples of one day (hash: count by minute of the day)
+-- KEYS[1]  the samples of a day (hash: count by minute of the day)
 -- ARGV[1]  minutes in a step
 -- ARGV[2]  the first minute of the day to look at, where a step begins
--- ARGV[3]  the last one
+-- ARGV[3]  the last minute
 --
 -- Reply: "minute count minute count ...", oldest first. Of equal counts, the first minute is picked.
 local step = tonumber(ARGV[1])

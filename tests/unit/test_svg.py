@@ -1,0 +1,155 @@
+"""The chart that the board and `presence replay` draw: scales, gaps, legend, and odd input."""
+
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from presence_middleware.svg import Line, Point, draw
+
+NOON = 1767614400  # 2026-01-05 12:00:00 UTC
+
+
+def line(*counts: int, kind: str = "user", colour: int = 0) -> Line:
+    """Return a line with a count a minute, from noon."""
+    points = [(NOON + 60 * minute, count) for minute, count in enumerate(counts)]
+    return Line(kind, points, max(points, key=lambda point: point[1]), colour)
+
+
+def parsed(*lines: Line, minutes: int = 60, gap: int = 60, **others: int) -> ET.Element:
+    return ET.fromstring(draw(lines, NOON, NOON + 60 * minutes, gap=gap, **others))
+
+
+def texts(chart: ET.Element, name: str) -> list[str]:
+    """Return the texts of a class, in order."""
+    found = (each for each in chart.iter() if name in (each.get("class") or "").split())
+    return ["".join(each.itertext()) for each in found]
+
+
+def paths(chart: ET.Element, name: str) -> list[str]:
+    return [each.get("d") or "" for each in chart.iter() if each.get("class") == name]
+
+
+@pytest.mark.parametrize(
+    ("most", "scale"),
+    [
+        (1, ["0", "1"]),
+        (5, ["0", "1", "2", "3", "4", "5"]),
+        (6, ["0", "2", "4", "6"]),
+        (99, ["0", "20", "40", "60", "80", "100"]),
+        (1234, ["0", "500", "1,000", "1,500"]),
+        (10**9, ["0", *(f"{n}00,000,000" for n in (2, 4, 6, 8)), "1,000,000,000"]),
+    ],
+)
+def test_counts_beside_are_round_and_reach_the_highest(most: int, scale: list[str]) -> None:
+    assert texts(parsed(line(most)), "axis")[: len(scale)] == scale
+
+
+@pytest.mark.parametrize(
+    ("minutes", "offset", "times"),
+    [
+        (4, 0, ["12:00", "12:01", "12:02", "12:03", "12:04"]),
+        (60, 0, ["12:00", "12:10", "12:20", "12:30", "12:40", "12:50", "13:00"]),
+        (60, 345, ["17:50", "18:00", "18:10", "18:20", "18:30", "18:40"]),
+        (1440, -300, ["09:00", "12:00", "15:00", "18:00", "21:00", "06 Jan", "03:00", "06:00"]),
+        (30 * 1440, 0, ["07 Jan", "10 Jan", "13 Jan", "16 Jan", "19 Jan", "03 Feb"]),
+    ],
+)
+def test_times_below_are_round_by_the_clock_of_the_reader(
+    minutes: int, offset: int, times: list[str]
+) -> None:
+    chart = parsed(line(1), minutes=minutes, offset=offset)
+    shown = texts(chart, "axis")[2:]
+    assert set(times) <= set(shown)
+    assert len(shown) <= 13
+    zone = shown[-1]
+    assert zone == {0: "UTC", 345: "UTC+05:45", -300: "UTC-05:00"}[offset]
+
+
+@pytest.mark.parametrize("width", [280, 400, 960, 1200])
+@pytest.mark.parametrize("minutes", [1, 59, 1440, 10080, 3660 * 1440])
+def test_nothing_is_drawn_outside(width: int, minutes: int) -> None:
+    chart = parsed(line(0, 10**6, 3), minutes=minutes, width=width, gap=10**9)
+    _, _, right, bottom = map(int, (chart.get("viewBox") or "").split())
+    assert (right, bottom >= 230) == (width, True)
+    for each in chart.iter():
+        x, y = (float(each.get(name) or each.get(f"c{name}") or 1) for name in "xy")
+        assert 0 <= x <= right
+        assert 0 <= y <= bottom
+    labels = [each for each in chart.iter() if each.get("text-anchor") == "middle"]
+    places = sorted(float(each.get("x") or 0) for each in labels if "axis" in str(each.attrib))
+    assert all(b - a >= 60 for a, b in pairwise(places))
+
+
+def test_a_line_has_a_gap_where_samples_are_missing() -> None:
+    points: list[Point] = [(NOON, 1), (NOON + 60, 2), (NOON + 300, 1), (NOON + 900, 2)]
+    one = Line("user", points, points[1])
+    for gap, runs in ((60, 3), (240, 2), (600, 1)):
+        chart = parsed(one, gap=gap)
+        (drawn,) = paths(chart, "line")
+        assert drawn.count("M") == len(paths(chart, "area")) == runs
+    assert paths(parsed(one, gap=60), "line")[0].endswith("h0"), "a single point is a dot"
+
+
+def test_several_lines_have_a_legend_and_a_single_one_its_peak() -> None:
+    both = parsed(line(1, 7), line(5, kind="guest", colour=1), Line("bot", [], None))
+    assert paths(both, "area") == texts(both, "label") == []
+    assert len(paths(both, "key")) == 2
+    assert both.get("aria-label") == (
+        "Online. user: 7 at most, 05 Jan 2026 12:01; guest: 5 at most, 05 Jan 2026 12:00"
+    )
+    single = parsed(line(1, 7))
+    assert texts(single, "label") == ["7 at 12:01"]
+    assert paths(single, "key") == []
+
+
+def test_legends_take_as_many_rows_as_they_need() -> None:
+    lines = [line(3, kind=f"kind{number}", colour=number) for number in range(9)]
+    for width in (280, 960):
+        chart = parsed(*lines, width=width)
+        keys = {each.get("d") for each in chart.iter() if each.get("class") == "key"}
+        assert len(keys) == 9
+        top = min(
+            float(path.partition(" ")[2].partition("H")[0])
+            for path in paths(chart, "grid")
+            if "H" in path
+        )
+        rows = [float(key.partition(" ")[2].partition("h")[0]) for key in keys if key]
+        assert max(rows) < top
+
+
+@pytest.mark.parametrize("minute", [0, 30, 60])
+def test_the_label_of_a_peak_stays_inside(minute: int) -> None:
+    points: list[Point] = [(NOON + 60 * minute, 7)]
+    chart = parsed(Line("user", points, points[0]))
+    (label,) = (each for each in chart.iter() if each.get("class") == "label")
+    assert label.get("text-anchor") == {0: "start", 30: "middle", 60: "end"}[minute]
+
+
+def test_without_points_there_is_an_empty_chart() -> None:
+    for lines in ([], [Line("user", [], None)]):
+        chart = parsed(*lines)
+        assert chart.get("aria-label") == "Online. Nobody"
+        assert paths(chart, "line") == []
+    zero = Line("user", [(NOON, 0)], None)
+    assert len(paths(parsed(zero), "line")) == 1
+    assert texts(parsed(zero, zero), "axis")[:2] == ["0", "1"]
+
+
+def test_a_kind_is_text_whatever_it_holds() -> None:
+    odd = '<b a="&amp;">'
+    chart = parsed(line(1, kind=odd), line(2, kind=odd))
+    assert odd in (chart.get("aria-label") or "")
+    assert [each.tag for each in chart.iter() if each.tag.endswith("}b")] == []
+
+
+def test_times_and_counts_are_data_too() -> None:
+    chart = parsed(line(1, 1234))
+    data = [
+        (each.get("data-at"), each.get("data-count"), each.text)
+        for each in chart.iter()
+        if each.tag.endswith("}tspan")
+    ]
+    assert (None, "1000", "1,000") in data
+    assert (None, "1234", "1,234") in data
+    assert (str(NOON + 60), None, "12:01") in data
