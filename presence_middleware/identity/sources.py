@@ -94,8 +94,8 @@ def basic(_: str, __: SourceOptions) -> Read:
     """Return a reader of the user of HTTP Basic (RFC 7617), whose password the site checks itself.
 
     A client can claim any name, and only the response shows whether the site accepted it: a status
-    below 400 does. So every counted page that answers without an error must check the password. On
-    a page that does not, a client counts as any user that it names.
+    from 200 to 299 does. So every counted page that answers so must check the password. On a page
+    that does not, a client counts as any user that it names.
     """
     return _basic_user
 

@@ -19,11 +19,13 @@ from ..request import OVER, Request
 PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
 REFUSED = frozenset({401, 403})
 """The statuses with which a site refuses the login of a request."""
-FIRST_ERROR = 400
-"""The lowest status that neither accepts a login nor a logout.
+ACCEPTED = frozenset({*range(200, 300), 101, 304})
+"""The statuses with which a site accepts the login of a request.
 
-Many sites answer 404 before they look at a password, so an error shows nothing about the login.
+Many sites redirect, or answer 404, before they look at a password. Such a status shows nothing.
 """
+FIRST_ERROR = 400
+"""The lowest status with which a request for a path of `PRESENCE_LOGOUT` logs no user out."""
 
 
 class Sink(Protocol):
@@ -210,18 +212,13 @@ class Visit(Request):
 
     def _log_out(self) -> bool:
         """Take offline whoever has logged out in this request; return whether anybody has."""
-        if self._login is None or not self._is_accepted:
+        if self._login is None or self.status is None or self.status >= FIRST_ERROR:
             return False
         who, matcher = self._login
         # As with sightings: nobody makes up any number of guests to have them leave.
         if matcher is None or not matcher.has_quota or self._is_within_quota(who):
             self.recorder.log_out(who, self._answered_at)
         return True
-
-    @property
-    def _is_accepted(self) -> bool:
-        """Whether the response is no error, so that it accepts the login or logout."""
-        return self.status is not None and self.status < FIRST_ERROR
 
     def _is_within_quota(self, who: Who) -> bool:
         return self.recorder.admit_guest(self, who[1], self.stamp)
@@ -240,7 +237,7 @@ class Visit(Request):
         if match is None or self.state is OVER:  # another thread may have ended it meanwhile
             return self._recorded if self.state is OVER else None, None
         matcher, id = match
-        if matcher.is_checked and not self._is_accepted and not is_provisional:
+        if matcher.is_checked and self.status not in ACCEPTED and not is_provisional:
             return None, None
         return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
