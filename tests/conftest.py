@@ -1,6 +1,8 @@
 """Real servers for the tests, one of each a session; every test has keys of its own in them."""
 
+import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,14 +12,38 @@ from typing import TYPE_CHECKING
 import pytest
 
 from presence_middleware import Presence, Settings
+from presence_middleware.connections import clients
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import recorder_for
+from presence_middleware.recorder.recorder import live
+from presence_middleware.recorder.registry import _shared
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, Backend, Server
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
+
+# Some three hundred tests start a Python process. Without compiled files, each of these would
+# compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_outlives_its_module() -> Iterator[None]:
+    """Close the recorders of a module's tests; forget them and the servers in memory.
+
+    The package keeps both as long as the process runs, one for each settings. A site has one or
+    two. Here they would be thousands, which every garbage collection would walk.
+    """
+    yield
+    for recorder in list(live):
+        recorder.close(0.0)
+    _shared.cache_clear()
+    clients._fake_server.cache_clear()
+    for key in [key for key in clients._sync if key[1].scheme == "memory"]:
+        del clients._sync[key]
 
 
 def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Server]:
