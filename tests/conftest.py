@@ -19,7 +19,7 @@ from presence_middleware.recorder.recorder import live
 from presence_middleware.recorder.registry import _shared
 from presence_middleware.stores import STORES
 from tests.support import timed_site
-from tests.support.backends import BACKENDS, Backend, Server
+from tests.support.backends import BACKENDS, Backend, Server, matrix
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -103,7 +103,7 @@ def backend_url(request: pytest.FixtureRequest) -> str:
     return _url(request.param, request)
 
 
-@pytest.fixture(params=[*BACKENDS, "valkey/3", "cluster/6"])
+@pytest.fixture(params=[*BACKENDS, *matrix("valkey/3", "cluster/6")])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Each of them, and shards on one server and on the nodes of a Cluster."""
     name, _, shards = request.param.partition("/")

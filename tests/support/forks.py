@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder, recorder_for
@@ -38,6 +39,9 @@ def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
     if IS_BARE and recorder._thread:  # such a fork allows no other thread, but there was one
         recorder._thread.stop(0)
         recorder._thread.join()
+        # Python lets `join` return before the system's thread has ended, which may hold a lock of
+        # the interpreter still.
+        wait_until(lambda: len(list(Path("/proc/self/task").iterdir())) <= 1)
     with recorder._flushing, recorder._buffer._lock:
         pid = fork()
         if pid == 0:
