@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -143,3 +143,15 @@ def site(
     settings = timed_site.settings(backend.url, prefix, store=store, shards=backend.shards)
     with timed_site.opened(settings, request.param) as site:
         yield site
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let a worker that is done take half of what the other has still to run.
+
+    By default xdist hands out tests one after another, which starts the servers of a module in
+    every worker and leaves one of them with the long tests of the end.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)

@@ -43,7 +43,7 @@ def wait(): return sys.stdin.readline()
 SERVE_AND_WAIT = "serve(); wait()"
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 10) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
@@ -140,7 +140,7 @@ class User:
 
     def line(self) -> str:
         assert self.process.stdout
-        ready, _, _ = select.select([self.process.stdout], [], [], 10)
+        ready, _, _ = select.select([self.process.stdout], [], [], 30)
         assert ready, "the other process says nothing"
         return self.process.stdout.readline().decode().strip()
 

@@ -25,7 +25,7 @@ class Backend(NamedTuple):
     shards: int
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Waits for a condition, never for a time; fails when it does not come true."""
     deadline = time.monotonic() + seconds
     while not condition():
