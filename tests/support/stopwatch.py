@@ -15,6 +15,8 @@ class Stopwatch:
 
     A thread sleeps in steps. A step that ends late was held up by the machine, not by the code
     under test, and so was everything else meanwhile. Waiting, and work of this process, count.
+    A stall during a wait is left out, too, even if the wait was no longer for it: this is a watch
+    for upper bounds.
     """
 
     def __init__(self) -> None:
