@@ -1,23 +1,53 @@
 """Real servers for the tests, one of each a session; every test has keys of its own in them."""
 
+import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from presence_middleware import Presence, Settings
+from presence_middleware.connections import clients
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import recorder_for
+from presence_middleware.recorder.recorder import live_recorders, shared_recorder
 from presence_middleware.stores import STORES
 from tests.support import timed_site
-from tests.support.backends import BACKENDS, Backend, Server
+from tests.support.backends import BACKENDS, Backend, Server, matrix
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
+
+# Some three hundred tests start a Python process. Without compiled files, each of these would
+# compile the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_outlives_its_module() -> Iterator[None]:
+    """Close the recorders of a module's tests; forget them and the servers in memory.
+
+    The package keeps both as long as the process runs, one for each settings. A site has one or
+    two. Here they would be thousands, which every garbage collection would walk.
+    """
+    yield
+    for recorder in list(live_recorders):
+        recorder.close(0.0)
+    shared_recorder.cache_clear()
+    clients._fake_server.cache_clear()
+    for key in [key for key in clients._sync if key[1].scheme == "memory"]:
+        del clients._sync[key]
 
 
 def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -77,7 +107,7 @@ def backend_url(request: pytest.FixtureRequest) -> str:
     return _url(request.param, request)
 
 
-@pytest.fixture(params=[*BACKENDS, "valkey/3", "cluster/6"])
+@pytest.fixture(params=[*BACKENDS, *matrix("valkey/3", "cluster/6")])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Each of them, and shards on one server and on the nodes of a Cluster."""
     name, _, shards = request.param.partition("/")
@@ -117,3 +147,15 @@ def site(
     settings = timed_site.settings(backend.url, prefix, store=store, shards=backend.shards)
     with timed_site.opened(settings, request.param) as site:
         yield site
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let a worker that is done take half of what the other has still to run.
+
+    By default xdist hands out tests one after another, which starts the servers of a module in
+    every worker and leaves one of them with the long tests of the end.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)

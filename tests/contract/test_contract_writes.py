@@ -10,12 +10,17 @@ import redis.asyncio
 from presence_middleware import QueryError
 from presence_middleware.identity import normalize_id
 from presence_middleware.stores import moment_of
+from tests.support.backends import matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
 WITH_IDS = pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-URLS = ["valkey", "redis_server", "redis62"]
-REAL = pytest.mark.parametrize("backend", [*URLS, "cluster", "cluster/6"], indirect=True)
-OF_ONE_SERVER = pytest.mark.parametrize("backend_url", URLS, indirect=True)
+OTHERS = ["redis_server", "redis62"]
+REAL = pytest.mark.parametrize(
+    "backend", ["valkey", "cluster", *matrix(*OTHERS, "cluster/6")], indirect=True
+)
+OF_ONE_SERVER = pytest.mark.parametrize("backend_url", ["valkey", *matrix(*OTHERS)], indirect=True)
+OF_EACH_SERVER = pytest.mark.parametrize("backend_url", ["valkey", *OTHERS], indirect=True)
+"""Also without `-m matrix`: the core of what is tested with every server."""
 
 
 def test_touch_brings_an_id_online(site: Site) -> None:
@@ -285,7 +290,7 @@ def test_a_client_that_was_passed_works_like_the_built_in_client(
             _ask_everything(site)
 
 
-@OF_ONE_SERVER
+@OF_EACH_SERVER
 @WITH_IDS
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_url_may_choose_the_protocol(

@@ -120,7 +120,9 @@ def _until(this: Line, newest: float, following: Line) -> Iterator[float]:
 
 
 @EVERY_STORE
-@pytest.mark.parametrize(("identity", "kind"), [(IP, "user"), (DEFAULT, "guest")])
+@pytest.mark.parametrize(
+    ("identity", "kind"), [(IP, "user"), pytest.param(DEFAULT, "guest", marks=pytest.mark.matrix)]
+)
 def test_the_log_gives_what_a_brute_force_count_of_it_gives(
     valkey: Server, prefix: str, *, store: str, identity: str, kind: str, lines: list[Line]
 ) -> None:

@@ -24,6 +24,7 @@ from redis.retry import Retry
 
 from presence_middleware.connections import embedded, launcher, supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
+from tests.support.stopwatch import Stopwatch
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes in /proc"),
@@ -42,7 +43,7 @@ def wait(): return sys.stdin.readline()
 SERVE_AND_WAIT = "serve(); wait()"
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 10) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
@@ -139,7 +140,7 @@ class User:
 
     def line(self) -> str:
         assert self.process.stdout
-        ready, _, _ = select.select([self.process.stdout], [], [], 10)
+        ready, _, _ = select.select([self.process.stdout], [], [], 30)
         assert ready, "the other process says nothing"
         return self.process.stdout.readline().decode().strip()
 
@@ -177,9 +178,10 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 def test_eight_racing_processes_start_one_server_quickly(directory: Path) -> None:
     script = """
-import time
+from tests.support.stopwatch import Stopwatch
 say("up"); wait()
-began = time.monotonic(); serve(); say(time.monotonic() - began); wait()
+with Stopwatch() as watch: serve()
+say(watch.seconds); wait()
 """
     with contextlib.ExitStack() as stack:
         users = [stack.enter_context(User(directory, script)) for _ in range(8)]
@@ -211,10 +213,10 @@ def test_racing_threads_hold_one_share(directory: Path) -> None:
 def test_serving_again_is_cheap_and_changes_nothing(directory: Path) -> None:
     embedded.serve(directory)
     before = processes(directory), len(list(Path("/proc/self/fd").iterdir()))
-    began = time.monotonic()
-    for _ in range(100):
-        embedded.serve(directory)
-    assert time.monotonic() - began < 1
+    with Stopwatch() as watch:
+        for _ in range(100):
+            embedded.serve(directory)
+    assert watch.seconds < 1
     assert (processes(directory), len(list(Path("/proc/self/fd").iterdir()))) == before
 
 
@@ -329,10 +331,10 @@ def test_a_server_that_hangs_is_unavailable(
     try:
         monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
         for start in (True, False):
-            began = time.monotonic()
-            with pytest.raises(PresenceUnavailable, match="no answer"):
+            silent = pytest.raises(PresenceUnavailable, match="no answer")
+            with Stopwatch() as watch, silent:
                 embedded.serve(directory, start=start)
-            assert time.monotonic() - began < 2
+            assert watch.seconds < 2
     finally:
         os.kill(server, signal.SIGCONT)
         monkeypatch.undo()
@@ -791,13 +793,13 @@ def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
     before = processes(directory)
     embedded.release(directory)
     wait_for(lambda: not can_lock(directory, fcntl.LOCK_SH), "the supervisor to stop it")
-    began = time.monotonic()
-    (directory / "appendonlydir").unlink()
-    wait_for(lambda: before["server"] not in dict(living(directory)).values(), "its end")
-    (directory / supervisor.SNAPSHOT).rmdir()
-    with connect(directory) as client:
-        assert client.get("a") is None
-    assert time.monotonic() - began < 3
+    with Stopwatch() as watch:
+        (directory / "appendonlydir").unlink()
+        wait_for(lambda: before["server"] not in dict(living(directory)).values(), "its end")
+        (directory / supervisor.SNAPSHOT).rmdir()
+        with connect(directory) as client:
+            assert client.get("a") is None
+    assert watch.seconds < 3
 
 
 def test_a_server_in_its_last_moments_is_waited_for(directory: Path) -> None:

@@ -36,6 +36,7 @@ from tests.support.faults import (
     read_only,
     restarted,
 )
+from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock
 
 SOON = 1.3  # seconds after which a reader has answered, or raised: two timeouts, and some noise
@@ -77,22 +78,24 @@ def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
 def timed(app: WSGIApplication) -> tuple[list[tuple[Any, ...]], list[float]]:
     """The answers to everybody, and the seconds of each."""
     answers, seconds = [], []
-    for name in NAMES:
-        began = time.perf_counter()
-        answers.append(ask(app, name))
-        seconds.append(time.perf_counter() - began)
+    with Stopwatch() as watch:
+        for name in NAMES:
+            began = watch.seconds
+            answers.append(ask(app, name))
+            seconds.append(watch.seconds - began)
     return answers, seconds
 
 
 def answers_or_raises(read: Callable[[], object]) -> str:
     """Return the error of a reader, which comes in time and contains no secret, or nothing."""
-    began, said = time.monotonic(), ""
-    try:
-        read()
-    except PresenceUnavailable as error:
-        said = str(error)
-        assert said
-    assert time.monotonic() - began < SOON
+    said = ""
+    with Stopwatch() as watch:
+        try:
+            read()
+        except PresenceUnavailable as error:
+            said = str(error)
+            assert said
+    assert watch.seconds < SOON
     assert PASSWORD not in said
     return said
 

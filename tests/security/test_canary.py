@@ -315,6 +315,7 @@ def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Itera
 
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "presence_middleware")
+    shared_recorder.cache_clear()  # what other tests left would be searched with ours
     yield make
     for settings in made:
         recorder_for(settings).close()

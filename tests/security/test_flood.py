@@ -24,7 +24,7 @@ from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import WINDOW, Clock
 
-FEW = 30_000
+FEW = 15_000
 MANY = 1_000_000
 SIZES = pytest.mark.parametrize("flood", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 

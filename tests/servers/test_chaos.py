@@ -21,6 +21,7 @@ from presence_middleware import Presence, Settings
 from tests.support.backends import Server, wait_until
 from tests.support.faults import Fault, at_a_place, full, hung, read_only, restarted, slow
 from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
+from tests.support.stopwatch import Stopwatch
 
 NOISE = 0.05  # seconds; a request that waited for Redis would take ten times that
 SLACK = 0.5  # seconds by which the clock of a server that hangs may be misread
@@ -63,20 +64,28 @@ class Traffic:
     wrapped_seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    def warm_up(self) -> None:
+        """Wait for a first answer of each server, whose workers may still import the app."""
+        for server in (self.bare, self.wrapped):
+            connection = http.client.HTTPConnection(server.address)
+            assert answer(connection, f"{self.name}-0")[0] == 200
+            connection.close()
+
     def go_on(self, over: threading.Event) -> None:
         ways = [(self.bare, self.bare_seconds), (self.wrapped, self.wrapped_seconds)]
         connections = {server: http.client.HTTPConnection(server.address) for server, _ in ways}
-        while not over.wait(0.003):
-            newest = len(self.asked)
-            who = f"{self.name}-{random.choice([newest, random.randint(0, newest)])}"
-            answers, before = [], time.time()
-            for server, seconds in random.sample(ways, 2):
-                began = time.perf_counter()
-                answers.append(answer(connections[server], who))
-                seconds.append(time.perf_counter() - began)
-            self.asked[who] = before, time.time()
-            if answers[0] != answers[1] or answers[0][0] != 200:
-                self.problems.append(f"{who}: {answers}")
+        with Stopwatch() as watch:
+            while not over.wait(0.003):
+                newest = len(self.asked)
+                who = f"{self.name}-{random.choice([newest, random.randint(0, newest)])}"
+                answers, before = [], time.time()
+                for server, seconds in random.sample(ways, 2):
+                    began = watch.seconds
+                    answers.append(answer(connections[server], who))
+                    seconds.append(watch.seconds - began)
+                self.asked[who] = before, time.time()
+                if answers[0] != answers[1] or answers[0][0] != 200:
+                    self.problems.append(f"{who}: {answers}")
         for connection in connections.values():
             connection.close()
 
@@ -176,15 +185,18 @@ def test_sites_do_not_notice_what_happens_to_redis(
         served({**variables, "PRESENCE_REDIS_URL": place.url}, tmp_path) as traffic,
     ):
         presence = Presence(Settings.from_env(variables, redis_url=place.url))
+        for each in traffic:
+            each.warm_up()
+        wait_until(lambda: len(online(presence)) == len(traffic))
         with going_on(traffic):
             for name, fault in FAULTS.items():
                 with fault(place):
                     time.sleep(stopped if fault is hung else broken)
                 expected = everybody(traffic)
-                wait_until(lambda: expected.keys() <= online(presence).keys(), 12)  # noqa: B023
+                wait_until(lambda: expected.keys() <= online(presence).keys(), 30)  # noqa: B023
                 # A server that hung may do in the end what it was asked before: then everybody is
                 # there, and the workers have yet to find out.
-                wait_until(lambda: all(map(is_recording, traffic)), 12)
+                wait_until(lambda: all(map(is_recording, traffic)), 30)
                 print(f"\nafter {name}: {len(expected)} online", end="")
         wait_until(lambda: not lacking(presence, everybody(traffic)))
         assert online(presence).keys() <= everybody(traffic).keys()

@@ -4,11 +4,18 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pytest
 import redis
 
-BACKENDS = ["memory", "valkey", "redis_server", "redis62", "cluster"]
+
+def matrix(*values: object) -> list[Any]:
+    """Return parameters whose tests run with `-m matrix` only: more of the same."""
+    return [pytest.param(value, marks=pytest.mark.matrix) for value in values]
+
+
+BACKENDS = ["memory", "valkey", "cluster", *matrix("redis_server", "redis62")]
 
 
 class Backend(NamedTuple):
@@ -18,7 +25,7 @@ class Backend(NamedTuple):
     shards: int
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Waits for a condition, never for a time; fails when it does not come true."""
     deadline = time.monotonic() + seconds
     while not condition():

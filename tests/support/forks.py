@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder, recorder_for
@@ -38,6 +39,9 @@ def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
     if IS_BARE and recorder.thread:  # such a fork allows no other thread, but there was one
         recorder.thread.stop(0)
         recorder.thread.join()
+        # Python lets `join` return before the system's thread has ended, which may hold a lock of
+        # the interpreter still.
+        wait_until(lambda: len(list(Path("/proc/self/task").iterdir())) <= 1)
     with recorder.write_lock, recorder.buffer.lock:
         pid = fork()
         if pid == 0:

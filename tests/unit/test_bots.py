@@ -253,9 +253,9 @@ def test_a_user_agent_of_64_kb_costs_little(
 ) -> None:
     settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, secret=SECRET)
     request = Request([("User-Agent", agent)])
-    started = time.perf_counter()
+    started = time.process_time()
     found = [ask(settings, request) for ask in (ask_wsgi, ask_asgi) for _ in range(3)]
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert {who.kind for who in found if who} == {"bot" if name else "guest"}
     assert {who.id for who in found if who and name} == ({name} if name else set())
     assert recorder_for(settings).flush()

@@ -143,10 +143,10 @@ def test_a_request_is_the_same_as_on_the_site(agent: bytes, path: bytes, user: b
 )
 def test_no_line_takes_long(part: bytes) -> None:
     """At most some times as long as one of the same length that is as it should be."""
-    began = time.perf_counter()
+    began = time.process_time()
     for before in (b"", b"a - ", COMMON[:-20], COMMON + b' "', COMBINED[:-1]):
         parse(before + part * (MAX_LINE // len(part)))
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_lines_are_bounded(tmp_path: Path) -> None:
