@@ -67,12 +67,19 @@ def environment(**variables: str) -> dict[str, str]:
 class WebServer:
     """A server in a process group of its own, from `with` to the end of the block."""
 
-    def __init__(self, command: Command, folder: Path, log: Path, **settings: str) -> None:
-        """`folder` is where the app is; `log` gets what the server prints."""
+    def __init__(
+        self,
+        command: Command,
+        folder: Path,
+        log: Path,
+        python: str | Path = sys.executable,
+        **settings: str,
+    ) -> None:
+        """`folder` is where the app is; `log` gets what the server prints; `python` runs it."""
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         program, *arguments = command(self.port)
-        self._command = [*started_by(program), *arguments]
+        self._command = [*started_by(program, str(python)), *arguments]
         self._folder, self._log = folder, log
         # There gunicorn puts its control socket, else into this user's home.
         self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
@@ -138,13 +145,14 @@ class WebServer:
         self.process.wait(STOP_SECONDS)
 
 
-def started_by(program: str) -> list[str]:
+def started_by(program: str, python: str = sys.executable) -> list[str]:
+    """Return the beginning of a command that runs `program`, a module or `uwsgi`."""
     if program == "uwsgi":
         binary = Path(sys.executable).parent / program
         if not binary.exists():
             pytest.skip("uWSGI is not installed: pip install -e '.[uwsgi]'")
         return [str(binary)]
-    return [sys.executable, "-m", program]
+    return [python, "-m", program]
 
 
 def free_port() -> int:

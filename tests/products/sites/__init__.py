@@ -1,0 +1,1 @@
+"""The few lines of a site that wants a product's login; their own virtual environments run them."""

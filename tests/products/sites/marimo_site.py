@@ -1,0 +1,22 @@
+"""A notebook of marimo, which takes every visitor for its one user."""
+
+import os
+from pathlib import Path
+
+import marimo
+
+NOTEBOOK = """
+import marimo
+
+app = marimo.App()
+
+
+@app.cell
+def hello():
+    return
+"""
+
+notebook = Path("notebook.py")
+notebook.write_text(NOTEBOOK)
+token = os.environ.get("SITE_TOKEN")
+app = marimo.create_asgi_app(token=token).with_app(path="/", root=str(notebook)).build()

@@ -1,0 +1,149 @@
+"""People at real products: guests, refused logins, logins and logouts, as settings alone tell."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from presence_middleware import Presence
+from presence_middleware.identity import SecretHasher
+from tests.products.catalog import PASSWORD, PRODUCTS, SECRET, WRONG_PASSWORD, Marimo, Product
+from tests.support.backends import wait_until
+from tests.support.products import python_of
+from tests.support.servers import WebServer
+
+# An environment is installed within the time of the first test that needs it.
+pytestmark = [pytest.mark.products, pytest.mark.timeout(600)]
+
+WRITTEN_SECONDS = 30.0  # as long as a machine that stalls may keep its server from an answer
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
+
+
+class Visitors:
+    """Browsers at a product, each of a version of its own and so a guest of its own."""
+
+    def __init__(self, product: Product, server: WebServer, presence: Presence) -> None:
+        self.product, self.server, self._presence = product, server, presence
+        self._versions = count(100)
+        with self.open() as client:
+            self.user = product.arrive(client)
+
+    def open(self) -> httpx.Client:
+        """Return the browser of somebody new."""
+        return self.server.client(FIREFOX.format(next(self._versions)))
+
+    def see(self, client: httpx.Client, page: str = "") -> None:
+        """Open a page, by default one that counts for everybody; it may ask for a login."""
+        response = client.get(page or self.product.page)
+        assert not response.is_server_error, self.server.output
+
+    def users(self) -> list[str]:
+        """Return the ids of users online, once all visits so far are written.
+
+        A process writes all that waits at once, so the sign is that a later guest was written; and
+        that write is complete when the one after it has begun.
+        """
+        for _ in range(2):
+            with self.open() as guest:
+                self.see(guest)
+                id = SecretHasher(SECRET)(f"127.0.0.1\n{guest.headers['User-Agent']}")
+            wait_until(partial(self._presence.is_online, id, "guest"), WRITTEN_SECONDS)
+        return [seen.id for seen in self._presence.online("user")]
+
+
+Serve = Callable[..., AbstractContextManager[Visitors]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, variables: dict[str, str], presence: Presence) -> Serve:
+    """Starts a product; at the end its server must have complained of nothing."""
+
+    @contextmanager
+    def serving(product: Product, **settings: str) -> Iterator[Visitors]:
+        requirements = tuple(filter(None, [*product.requirements, product.server]))
+        python = python_of(product.name, requirements, product.extras)
+        folder = tmp_path / "product"
+        folder.mkdir()
+        product.prepare(folder, python)
+        recorded = {"PRESENCE_FLUSH_INTERVAL": "0.1s", "PRESENCE_SECRET": SECRET, **variables}
+        told = {**recorded, **product.settings, **product.environment(folder), **settings}
+        log = tmp_path / "log"
+        with WebServer(product.command, folder, log, python=python, **told) as server:
+            yield Visitors(product, server, presence)
+            assert "Traceback" not in server.output, server.output
+
+    return serving
+
+
+@pytest.fixture(params=PRODUCTS)
+def product(request: pytest.FixtureRequest) -> Product:
+    """Every product in turn."""
+    return PRODUCTS[request.param]()
+
+
+def test_login_makes_a_guest_a_user_until_logout(
+    product: Product, serve: Serve, presence: Presence
+) -> None:
+    with serve(product) as visitors, visitors.open() as ada:
+        assert visitors.users() == []
+        guests = presence.count("guest")
+        visitors.see(ada)
+        visitors.see(ada, product.private_page)
+        assert visitors.users() == []
+        assert presence.count("guest") == guests + 3, "Ada and those who were looked for"
+
+        product.log_in(ada, PASSWORD)
+        assert visitors.users() == [visitors.user]
+
+        if product.has_logout:
+            product.log_out(ada)
+            wait_until(lambda: not presence.is_online(visitors.user), WRITTEN_SECONDS)
+            visitors.see(ada)
+            assert visitors.users() == []
+            assert presence.last_seen(visitors.user) is not None
+
+
+def test_refused_login_brings_nobody_online(product: Product, serve: Serve) -> None:
+    with serve(product) as visitors, visitors.open() as stranger:
+        product.log_in(stranger, WRONG_PASSWORD)
+        visitors.see(stranger, product.private_page)
+        for page in product.public_pages:
+            visitors.see(stranger, page)
+        assert visitors.users() == []
+
+
+ADDRESSES = 60
+SHARED = "addresses have the same id of kind user"
+BEHIND_PROXY = {"SITE_TOKEN": "", "PRESENCE_TRUSTED_PROXIES": "1"}
+
+
+def _open_notebooks(visitors: Visitors) -> None:
+    with visitors.open() as client:
+        for n in range(ADDRESSES):
+            client.get("/", headers={"X-Forwarded-For": f"192.0.2.{n}"}).raise_for_status()
+
+
+def test_one_notice_says_that_an_open_notebook_has_the_same_user_for_everybody(
+    serve: Serve, presence: Presence
+) -> None:
+    with serve(Marimo(), **BEHIND_PROXY) as visitors:
+        _open_notebooks(visitors)
+        wait_until(lambda: SHARED in visitors.server.output, WRITTEN_SECONDS)
+        _open_notebooks(visitors)
+        assert [seen.id for seen in presence.online("user")] == ["user"]
+        visitors.server.stop()
+        assert visitors.server.output.count(SHARED) == 1
+
+
+def test_visitors_of_an_open_notebook_count_apart_by_address_and_browser(
+    serve: Serve, presence: Presence
+) -> None:
+    with serve(Marimo(), **BEHIND_PROXY, PRESENCE_IDENTITY="user=visitor") as visitors:
+        _open_notebooks(visitors)
+        visitors.server.stop()
+        assert presence.count("user") == ADDRESSES
+        assert SHARED not in visitors.server.output
