@@ -41,7 +41,7 @@ NEVER = "100s"  # until the next regular write: longer than any of these tests
 IDENTITY = "user=header:X-User"
 WITHOUT_THREADS = {"WITHOUT_THREADS": "1"}
 ROW = re.compile(r"^\| (.+?) \| (stored|may be lost) \|$", re.MULTILINE)
-README = dict(ROW.findall((ROOT / "README.md").read_text()))
+README = dict(ROW.findall((ROOT / "docs" / "servers.md").read_text()))
 
 GUNICORN = "gunicorn: sync, gthread, gevent, asgi, uvicorn workers; with and without `--preload`"
 UVICORN, NO_LIFESPAN = "uvicorn, asyncio and uvloop", "uvicorn without a lifespan"

@@ -1,0 +1,267 @@
+"""The promises of README.md and docs/: commands, code blocks, links and tables."""
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import httpx
+import prometheus_client
+import pytest
+
+from presence_middleware import AsyncPresence, Recorder
+from presence_middleware.cli.commands import presence as main
+from presence_middleware.identity.sources import SOURCES
+from presence_middleware.prometheus import PresenceCollector
+from presence_middleware.settings import Settings, variable
+from presence_middleware.stores import STORES
+from tests.support.backends import wait_until
+from tests.support.servers import ROOT, environment
+
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("examples/*.md")])
+TEXTS = {page: page.read_text() for page in PAGES}
+COMMANDS = re.findall(r"^python3 -m venv .*$", TEXTS[README], re.MULTILINE)
+VARIABLES = {variable(field.name) for field in fields(Settings)}
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+class Block(NamedTuple):
+    """A fenced code block."""
+
+    page: Path
+    language: str
+    code: str
+
+
+def blocks(*languages: str) -> list[Block]:
+    fence = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    found = [Block(page, *match) for page in PAGES for match in fence.findall(TEXTS[page])]
+    return [block for block in found if block.language in languages]
+
+
+def page_of(block: Block) -> str:
+    return f"{block.page.name}, {block.code.splitlines()[0][:40]}"
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that a forge gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+# Links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(TEXTS[page])):
+        if target.startswith("https://"):
+            continue
+        path, _, heading = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert heading in map(anchor, headings), target
+
+
+def test_the_readme_links_to_every_page() -> None:
+    for page in DOCS.glob("*.md"):
+        assert f"](docs/{page.name})" in TEXTS[README], page.name
+
+
+# Code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_blocks_of_a_page_run_in_order(
+    page: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setenv("PRESENCE_REDIS_URL", f"memory://{prefix}")
+    registry = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    namespace: dict[str, Any] = {}
+    for block in blocks("python"):
+        if block.page == page:
+            exec(compile(block.code, page.name, "exec"), namespace)
+
+
+def test_there_are_python_blocks() -> None:
+    assert len(blocks("python")) > 8
+
+
+def commands_of(code: str) -> list[list[str]]:
+    return [shlex.split(line, comments=True) for line in code.splitlines()]
+
+
+@pytest.mark.parametrize("block", blocks("sh", "console"), ids=page_of)
+def test_the_commands_of_a_page_exist(block: Block) -> None:
+    code = block.code
+    if block.language == "console":
+        code = "\n".join(line[2:] for line in code.splitlines() if line.startswith("$ "))
+    for name in re.findall(r"\bPRESENCE_\w+", code):
+        assert name in VARIABLES
+    for extras in re.findall(r"'\.\[([\w,]+)\]'", code):
+        assert set(extras.split(",")) <= set(EXTRAS)
+    for words in commands_of(code):
+        settings = dict(word.split("=", 1) for word in words if word.startswith("PRESENCE_"))
+        Settings.from_env(settings | ({"PRESENCE_SECRET": "s" * 16} if settings else {}))
+        if words[:1] == ["presence"]:
+            check_usage(words[1:])
+
+
+def check_usage(words: list[str]) -> None:
+    name, *arguments = words
+    assert isinstance(main, click.Group)
+    # A log that is named need not be there.
+    arguments = [os.devnull if word.endswith(".log") else word for word in arguments]
+    main.commands[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("block", blocks("ini"), ids=page_of)
+def test_the_keys_of_an_ini_file_are_settings(block: Block) -> None:
+    parser = configparser.ConfigParser()
+    parser.read_string(block.code)
+    section = dict(parser["filter:presence"])
+    assert section.pop("use") == "egg:presence_middleware"
+    Settings.from_env({variable(key): value for key, value in section.items()})
+
+
+def test_every_variable_that_is_named_exists() -> None:
+    for page, text in TEXTS.items():
+        assert set(re.findall(r"\bPRESENCE_[A-Z_]+\b", text)) <= VARIABLES, page.name
+
+
+@pytest.mark.parametrize(
+    "chain",
+    sorted(
+        {
+            chain
+            for text in TEXTS.values()
+            for chain in re.findall(r"`(?:PRESENCE_IDENTITY=)?\"?([a-z]\w*=[a-z][^`]*?)\"?`", text)
+            if not re.match(r"data|clock|kind|limit|window|aud|before", chain)
+            and not any(store in chain for store in STORES)
+        }
+    ),
+)
+def test_every_chain_that_is_shown_is_accepted(chain: str) -> None:
+    secret = "s" * 40
+    Settings.from_env({}, identity=chain, secret=secret, session_secret=secret)
+
+
+# README
+
+
+def test_two_commands_are_all_the_set_up() -> None:
+    demo, tests = COMMANDS
+    assert demo.endswith("presence demo")
+    assert tests.endswith("pytest -n 2")
+
+
+def test_the_readme_has_two_screens() -> None:
+    assert len(TEXTS[README].splitlines()) < 125
+
+
+@pytest.mark.parametrize(
+    "line", re.findall(r"^\| \w.*? \| (`.*PresenceMiddleware.*`)", TEXTS[README], re.M)
+)
+def test_each_line_that_wraps_is_at_work_in_an_example(line: str) -> None:
+    examples = "\n".join(file.read_text() for file in (ROOT / "examples").glob("*.py"))
+    calls = re.findall(r"(?:add_middleware|Middleware|PresenceMiddleware)\([^()]*", line)
+    assert calls
+    assert any(call.split("(")[0] in examples for call in calls)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> None:
+    clone, state = tmp_path / "clone", tmp_path / "state"
+    state.mkdir()
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    if not (python := shutil.which("python3", path=os.defpath)):
+        python = str(shutil.which("python3"))
+    process = subprocess.Popen(
+        COMMANDS[0].replace("python3", python, 1),
+        shell=True,
+        cwd=clone,
+        env=environment(XDG_STATE_HOME=str(state), PYTHONPATH=""),
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        wait_until(
+            lambda: "Who is online" in (process.stdout.readline() if process.stdout else ""), 500
+        )
+        browser = {"User-Agent": "Mozilla/5.0 Firefox/140.0"}
+        answer = httpx.get("http://127.0.0.1:8000/", headers=browser, trust_env=False).text
+        assert "1 guest online" in answer
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(30)
+        process.stdout.close() if process.stdout else None
+
+
+# Tables
+
+
+def rows(page: str, form: str) -> list[Any]:
+    return re.findall(form, TEXTS[DOCS / page], re.MULTILINE)
+
+
+def test_the_table_of_settings_is_the_one_in_the_code() -> None:
+    table = rows("settings.md", r"^\| `(PRESENCE_\w+)` \| (?:`(.*?)` )?\| (.*) \|$")
+    assert table == [(variable(f.name), f.default, f.metadata["help"]) for f in fields(Settings)]
+
+
+def test_the_table_of_sources_is_complete() -> None:
+    cells = " ".join(rows("identity.md", r"^\| (`.*?) \|"))
+    for name, source in SOURCES.items():
+        assert f"`{source.usage(name)}`" in cells
+
+
+def test_the_table_of_sources_shows_how_each_is_stored() -> None:
+    shown: dict[str, str] = {}
+    for sources, stored in rows("identity.md", r"^\| (`.*`) \| .* \| (raw|hashed) \|$"):
+        shown |= dict.fromkeys(re.findall(r"`([a-z-]+)[`:[]", sources), stored)
+    assert {name: shown[name] == "hashed" for name in SOURCES} == {
+        name: source.hashed for name, source in SOURCES.items()
+    }
+
+
+def test_the_table_of_stores_is_complete() -> None:
+    assert set(rows("stores.md", r"^\| `([a-z-]+)` \|")) == set(STORES)
+
+
+def test_the_table_of_methods_is_that_of_the_readers() -> None:
+    public = {name for name in vars(AsyncPresence) if not name.startswith("_")}
+    # Built upon readers, or described beside the table.
+    public -= {"from_env", "run", "aclose", "backend"}
+    assert set(rows("asking.md", r"^\| `(\w+)\(")) == public
+
+
+def test_the_table_of_commands_is_that_of_the_program() -> None:
+    assert isinstance(main, click.Group)
+    assert set(rows("command-line.md", r"^\| `presence (\w+)")) == set(main.commands)
+
+
+def test_the_metrics_that_are_shown_exist(settings: Settings) -> None:
+    collector = PresenceCollector(Recorder(settings, background=False))
+    names = {metric.name for metric in collector.describe()}
+    shown = set(rows("metrics.md", r"^\| `(presence_\w+)"))
+    assert shown
+    assert shown <= names
