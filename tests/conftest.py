@@ -13,13 +13,12 @@ import hypothesis
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections import clients
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import recorder_for
-from presence_middleware.recorder.recorder import live_recorders, shared_recorder
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, Backend, Server, matrix
+from tests.support.leftovers import drop_leftovers
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -36,18 +35,8 @@ hypothesis.settings.load_profile("no deadline")
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_outlives_its_module() -> Iterator[None]:
-    """Close the recorders of a module's tests; forget them and the servers in memory.
-
-    The package keeps both as long as the process runs, one for each settings. A site has one or
-    two. Here they would be thousands, which every garbage collection would walk.
-    """
     yield
-    for recorder in list(live_recorders):
-        recorder.close(0.0)
-    shared_recorder.cache_clear()
-    clients._fake_server.cache_clear()
-    for key in [key for key in clients._sync if key[1].scheme == "memory"]:
-        del clients._sync[key]
+    drop_leftovers()
 
 
 def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Server]:

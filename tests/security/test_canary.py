@@ -37,12 +37,13 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.recorder import Recorder, Visit, recorder_for
-from presence_middleware.recorder.recorder import live_recorders, shared_recorder
+from presence_middleware.recorder.recorder import live_recorders
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi
 from tests.support.backends import Server
+from tests.support.leftovers import drop_leftovers
 from tests.support.servers import WebServer, gunicorn
 from tests.support.statuses import Ask as AskForStatus
 from tests.support.statuses import Call, over_asgi, over_wsgi
@@ -315,11 +316,11 @@ def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Itera
 
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "presence_middleware")
-    shared_recorder.cache_clear()  # what other tests left would be searched with ours
+    drop_leftovers()  # of other tests, passwords among them: they would be found with ours
     yield make
     for settings in made:
         recorder_for(settings).close()
-    shared_recorder.cache_clear()
+    drop_leftovers()
 
 
 class Left:

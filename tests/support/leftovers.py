@@ -1,0 +1,21 @@
+"""What the package keeps as long as a process runs, so that tests can drop it."""
+
+from presence_middleware import backend
+from presence_middleware.connections import clients
+from presence_middleware.recorder.recorder import live_recorders, shared_recorder
+
+
+def drop_leftovers() -> None:
+    """Close all recorders and clients of this process, and forget them and the servers in memory.
+
+    The package keeps each of them once for each settings. A site has one or two; in the tests
+    there would be thousands, which every garbage collection and every search of memory would walk.
+    """
+    for recorder in list(live_recorders):
+        recorder.close(0.0)
+    shared_recorder.cache_clear()
+    backend._shared.cache_clear()
+    clients._fake_server.cache_clear()
+    while clients._sync:
+        _, client = clients._sync.popitem()
+        client.close()
