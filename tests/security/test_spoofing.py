@@ -466,7 +466,7 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     for when in ("setup", "call"):
         said = [r.getMessage() for r in caplog.get_records(when) if "presence" in r.name]
-        assert not [text for text in said if "which PRESENCE_TRUSTED_PROXIES does not" not in text]
+        assert not [text for text in said if "that PRESENCE_TRUSTED_PROXIES does not" not in text]
 
 
 @pytest.fixture(autouse=True)
