@@ -40,8 +40,7 @@ def identify_user(get_response: GetResponse) -> GetResponse:
     every_user = identify_every_user(get_response)
 
     def middleware(request: HttpRequest) -> Any:
-        visit = _state(request).get(VISIT)
-        if visit is not None and visit.is_logout:  # the view forgets who it was
+        if _is_logout(request):  # the view forgets its user
             return every_user(request)
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
@@ -69,14 +68,16 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         session = request.session
         accessed = session.accessed
         is_user = session.get(SESSION_KEY) is not None
+        if is_user and needs_account and _is_logout(request):
+            request.user.is_authenticated  # noqa: B018  # loads the account
         session.accessed = accessed  # the page itself does not depend on the session
-        _note_login(_state(request))
+        _note_login(request)
         response = get_response(request)
-        # Not before the view: it would find a loaded user and not touch the session, so that the
-        # response would lack its `Vary: Cookie`.
+        # Not before the view, unless that logs out: it would find a loaded user and not touch the
+        # session, so that the response would lack its `Vary: Cookie`.
         if is_user and needs_account and _loaded_user(request) is None:
             accessed = session.accessed
-            request.user.is_authenticated  # noqa: B018  # loads the account
+            request.user.is_authenticated  # noqa: B018
             session.accessed = accessed
         return response
 
@@ -85,8 +86,10 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         session = request.session
         accessed = session.accessed
         is_user = await session.aget(SESSION_KEY) is not None
+        if is_user and needs_account and _is_logout(request):
+            await request.auser()
         session.accessed = accessed
-        _note_login(_state(request))
+        _note_login(request)
         response = await get_response(request)
         if is_user and needs_account and _loaded_user(request) is None:
             accessed = session.accessed
@@ -131,11 +134,16 @@ def _state(request: HttpRequest) -> Any:
     return request.scope if hasattr(request, "scope") else request.environ
 
 
-def _note_login(state: Any) -> None:
-    """Have the visit note who is logged in, where the view may log them out."""
-    visit = state.get(VISIT)
-    if visit is not None:
-        visit.note_login()
+def _is_logout(request: HttpRequest) -> bool:
+    """Return whether the path of a request is one of `PRESENCE_LOGOUT`."""
+    visit = _state(request).get(VISIT)
+    return visit is not None and visit.is_logout
+
+
+def _note_login(request: HttpRequest) -> None:
+    """Have the visit note its user, because the view may log them out."""
+    if _is_logout(request):
+        _state(request)[VISIT].note_login()
 
 
 def _identify_later(state: Any, user: Callable[[], object]) -> bool:

@@ -162,8 +162,8 @@ def exclude(value: object) -> tuple[str, ...]:
     given = items(str(value)) if isinstance(value, str) else []
     if not any(path.startswith("+") for path in given):
         return paths(value)
-    added = [path[1:].lstrip() for path in given if path.startswith("+/")]
-    if len(added) < len(given):
+    added = [path[1:].lstrip() for path in given if path.startswith("+")]
+    if len(added) < len(given) or not all(path.startswith(("/", "*")) for path in added):
         raise ValueError("paths such as /healthz, /static/*, with + before all of them or none")
     return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *added)))
 

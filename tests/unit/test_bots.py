@@ -368,8 +368,8 @@ def test_a_login_of_an_inner_layer_wins_too(mode: str, ask: Ask) -> None:
 def test_a_crawler_wins_over_what_a_client_can_make_up(source: str, chain_: str, ask: Ask) -> None:
     cookies = ("Cookie", "sid=1; sessionid=2")
     identity = chain_.format(source)
-    if source == "visitor":  # behind it, there is nothing left for another rule
-        identity = identity.removesuffix(", guest=visitor")
+    if identity == "user=visitor, guest=visitor":  # the second rule could never match
+        identity = "user=visitor"
     assert ask(chain(identity), by(GOOGLEBOT, cookies)) == Identity("bot", "Googlebot")
     assert ask(chain(identity, "skip"), by(GOOGLEBOT, cookies)) is None
     found = ask(chain(identity, "off"), by(GOOGLEBOT, cookies))
