@@ -52,7 +52,5 @@ def login(name):
 
 @app.get("/logout")
 def logout():
-    # The session ends first, whether or not Redis answers.
-    name = session.pop("user", "nobody")
-    ask(request.environ["presence_middleware.presence"].leave, name)
+    request.environ["presence_middleware.presence"].leave(session.pop("user", None))
     return "bye"

@@ -1,6 +1,7 @@
 """The classic: minute sets of User-Agents, with web.py.
 
-PRESENCE_IDENTITY=user=user-agent:raw PRESENCE_STORE=minute-sets python webpy_classic.py 8080
+PRESENCE_IDENTITY=user=user-agent:raw PRESENCE_STORE=minute-sets PRESENCE_BOTS=off \\
+    python webpy_classic.py 8080
 """
 
 import web

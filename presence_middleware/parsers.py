@@ -93,8 +93,11 @@ def whole(value: object) -> int:
 
 def shards(value: object) -> int:
     """Return a number of shards, from 1 to `MAX_SHARDS`."""
-    number = whole(value)
-    if number > MAX_SHARDS:
+    try:
+        number = whole(value)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MAX_SHARDS:
         raise ValueError(f"a whole number from 1 to {MAX_SHARDS}")
     return number
 
@@ -153,7 +156,7 @@ def paths(value: object) -> tuple[str, ...]:
     if given == ["none"]:
         return ()
     if not all(path.startswith(("/", "*")) for path in given):
-        raise ValueError("paths such as /healthz, /static/*, or none")
+        raise ValueError("paths such as /healthz, /static/*, /logout, or none")
     return tuple(given)
 
 
