@@ -42,7 +42,7 @@ def identify_user(get_response: GetResponse) -> GetResponse:
 
     def middleware(request: HttpRequest) -> Any:
         visit = _state(request).get(VISIT)
-        if visit is not None and visit.is_logout:  # the view clears the login
+        if visit is not None and visit.is_logout:  # the view forgets who it was
             return every_user(request)
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
@@ -135,7 +135,7 @@ def _state(request: HttpRequest) -> Any:
 
 
 def _note_login(state: Any) -> None:
-    """Have the visit remember the logged-in user, if the request may log them out."""
+    """Have the visit note who is logged in, where the view may log them out."""
     visit = state.get(VISIT)
     if visit is not None:
         visit.note_login()
