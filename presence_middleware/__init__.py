@@ -1,4 +1,4 @@
-"""Who is online on this site, right now? WSGI and ASGI middleware over Redis or Valkey."""
+"""WSGI and ASGI middleware that records who is online in Redis or Valkey."""
 
 from .errors import (
     PresenceError,

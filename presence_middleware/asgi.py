@@ -1,11 +1,11 @@
 """The ASGI wrapper (ASGI 3.0).
 
 The app gets the server's own scope and receive. A WebSocket also gets the server's own send. The
-send of an HTTP request passes every message on unchanged and ends the visit after the last one.
+send of an HTTP request passes every message on unchanged and ends the visit after the last message.
 
-Where what is recorded depends on the status of the response, send also notes that one, of
-WebSockets as well; and a request for a path of `PRESENCE_LOGOUT` gets a copy of the scope, which
-shows who was logged in before the app forgets them.
+If the site's settings depend on the status of the response, send also reports the status to the
+visit, for WebSockets as well. A request for a path of `PRESENCE_LOGOUT` gets a copy of the scope,
+which remembers the user before the app clears the login.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -32,13 +32,18 @@ ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SEQUENCE = (list, tuple)
 
-# Messages with content of a response, the last of which has no `more_body`. A pathsend is always
-# the last. Trailers come after it, but follow at once: they need not keep the visit open.
+# Messages with content of a response. The last has no `more_body`, and a pathsend is always the
+# last. Trailers follow at once, so they need not keep the visit open.
 CONTENT = frozenset(f"http.response.{name}" for name in ("body", "zerocopysend", "pathsend"))
 
 
 class PresenceMiddleware:
-    """Wraps an ASGI app and records who asks it, over HTTP and WebSocket."""
+    """Wraps an ASGI app and records its visitors, over HTTP and WebSocket.
+
+    The attribute `presence` is an asynchronous reader for use outside of requests, and `recorder`
+    is the recorder of this process. In a request, the scope has the visit as
+    `presence_middleware.visit` and a reader as `presence_middleware.presence`.
+    """
 
     def __init__(
         self,
@@ -48,12 +53,16 @@ class PresenceMiddleware:
         client: Any = None,
         clock: Clock | None = None,
     ) -> None:
-        """Settings are the environment's by default; `client` is a `redis.Redis`, `clock` as for
-        `Presence`.
+        """Wrap `app`. This opens no connection.
 
-        Raises `SettingsError` with everything that is wrong; never connects. In a running loop it
-        does so when it is called, and refuses to start: frameworks that build their layers then
-        would otherwise begin to serve, and fail with each request.
+        `settings` are by default those of the environment. `client` is a `redis.Redis` to use
+        instead of `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the
+        time of the server.
+
+        Raises `SettingsError` with all problems if a setting is invalid or `app` is not an ASGI
+        app. Inside a running event loop, the error is reported when the server starts the app, so
+        that the server exits. Frameworks that build their layers at that moment would otherwise
+        begin to serve and fail with each request.
         """
         self.app = app
         self._problem: SettingsError | None = None
@@ -99,15 +108,18 @@ class PresenceMiddleware:
                 visit.end()
 
     async def _log_out(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
-        """Call the app with a scope that has the visit note who is logged in."""
+        """Call the app with a scope that has the visit remember the user who is logged in."""
         watched = visit.state = _LogoutScope(scope)
         try:
             await self.app(watched, receive, send)
         finally:
-            scope.update(watched)  # outer layers may look at what inner ones put there
+            scope.update(watched)  # outer layers may read keys that inner layers set
 
     def _closing(self, receive: Receive, scope: Scope) -> Receive:
-        """Writes what waits before the app hears of the shutdown: a server may exit right after."""
+        """Return a `receive` that closes the recorder before the app receives the shutdown.
+
+        Pending sightings are written then, because a server may exit right after the shutdown.
+        """
         if scope["type"] != "lifespan":
             return receive
 
@@ -122,7 +134,7 @@ class PresenceMiddleware:
 
 
 class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
-    """The visit in the scope, which is also a reader: whoever asks is counted."""
+    """The visit in the scope, which is also a reader. Its results include the visit itself."""
 
     recorder: Recorder
 
@@ -131,19 +143,34 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
         Visit.__init__(self, recorder)
 
     async def run(self, plan: Plan[T]) -> T:
-        """Write what this process holds, this visit included, and run the plan."""
+        """Write the sightings of this process, including this visit, and return a plan's result.
+
+        Raises `PresenceUnavailable` if Redis does not answer.
+        """
         self.record()
         if self.recorder.has_pending:
             return await in_thread(self.recorder.read, plan)
         return await self.backend.async_driver.run(plan)
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:
-        """Take `id` offline: at once, or as soon as Redis answers again."""
+        """Take `id` offline at once, or in an outage as soon as Redis answers again.
+
+        `kind` is by default the first kind of the site. An `id` of None does nothing.
+
+        Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
+        store cannot do it.
+        """
         if (who := self.backend.queries.departing(id, kind)) is not None:
             await in_thread(self.recorder.depart, who)
 
     async def forget(self, id: Id | None, kind: str | None = None) -> None:
-        """Erase `id`: at once, or as soon as Redis answers again."""
+        """Erase `id` at once, or in an outage as soon as Redis answers again.
+
+        `kind` is by default the first kind of the site. An `id` of None does nothing.
+
+        Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
+        store cannot do it.
+        """
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             await in_thread(partial(self.recorder.depart, who, erase=True))
 
@@ -151,10 +178,10 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
 def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
     """Return a `send` that ends the visit after the last message of the response.
 
-    The app's call may go on after that, with background tasks in which nobody is waiting.
+    The app's call may continue after that with background tasks, for which no user is waiting.
     """
 
-    # A coroutine function, because asgiref warns of a `send` that is none.
+    # A coroutine function, because asgiref warns about any other `send`.
     async def send_and_end(message: Message) -> Any:
         result = await send(message)
         if message.get("type") in CONTENT and not message.get("more_body"):
@@ -165,7 +192,7 @@ def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Se
 
 
 def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
-    """Return a `send` that also has the visit take the status of the response."""
+    """Return a `send` that also reports the status of the response to the visit."""
 
     async def send_and_note(message: Message) -> Any:
         status = _status(message, visit.status)
@@ -177,10 +204,10 @@ def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
 
 
 def _status(message: Message, before: int | None) -> int | None:
-    """Return the status that a message gives a response; None if it gives none.
+    """Return the status that a message sets, or None. `before` is the status set before it.
 
-    A WebSocket that is accepted is answered with 101, and one that is closed before with 403. A
-    refusal may have a response of its own: whatever its status is, it refuses.
+    Accepting a WebSocket counts as 101. Closing it instead counts as 403, also with a response of
+    any other status.
     """
     kind = message.get("type")
     if kind == "http.response.start":
@@ -194,10 +221,10 @@ def _status(message: Message, before: int | None) -> int | None:
 
 
 class _LogoutScope(dict[str, Any]):
-    """The scope of a request that may log somebody out.
+    """The scope of a request that may log its user out.
 
-    Layers within load the session or the user, and the app then clears them. So the visit looks
-    at them as soon as they are there.
+    Inner layers load the session or the user, and the app then clears them. So the visit reads
+    them as soon as they are set.
     """
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -207,16 +234,19 @@ class _LogoutScope(dict[str, Any]):
 
 
 async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
-    """Has the server end at start-up (ASGI lifespan protocol); a request raises what is wrong."""
+    """Report a problem to the server, which then exits (ASGI lifespan protocol).
+
+    Raises `problem` for a request.
+    """
     if scope["type"] != "lifespan":
         raise problem
     await send({"type": "lifespan.startup.failed", "message": f"presence: {problem}"})
 
 
 def _readable(scope: Scope) -> Scope:
-    """Return the scope, or a copy with lists in place of what can be read only once.
+    """Return the scope, or a copy with lists in place of iterables that can be read only once.
 
-    Only the first header is looked at: a server makes all of them in the same way.
+    Only the first header is examined, because a server makes all headers in the same way.
     """
     headers, client = scope.get("headers"), scope.get("client")
     lists: Scope = {}

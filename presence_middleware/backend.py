@@ -25,7 +25,7 @@ from .stores.keys import shard_prefixes
 
 
 class Backend:
-    """Everything that depends on where and how a site stores its data."""
+    """The parts of the package that depend on the Redis of a site."""
 
     def __init__(
         self, settings: Settings, *, client: Any = None, clock: Clock | None = None
@@ -98,10 +98,10 @@ class Backend:
 def backend_for(
     settings: Settings | None = None, client: Any = None, clock: Clock | None = None
 ) -> Backend:
-    """Return the backend for `settings`, by default those of the environment.
+    """Return the backend for `settings`, by default the settings of the environment.
 
     Within a process, equal settings share a backend. With a `client` or a `clock`, as for
-    `Backend`, the backend is new.
+    `Backend`, the backend is new. Raises `SettingsError` if the environment has invalid settings.
     """
     settings = Settings.from_env() if settings is None else settings
     if client is None and clock is None:

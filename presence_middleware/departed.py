@@ -1,8 +1,8 @@
 """The logouts and erasures that this process performed lately.
 
-A process compares its own stamps exactly, while the clock of the server is known with some doubt
-only. So a user who comes back right after leaving counts as online. If a server lost its data, the
-departures of the last window are repeated.
+A process can compare its own stamps exactly, but it can only estimate the clock of the server. So a
+user who comes back right after leaving counts as online. If a server lost its data, the departures
+of the last window are repeated.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Departed:
         return bool(self._departures)
 
     def note(self, who: Who, departure: Departure) -> None:
-        """Remember the departure of a kind and id, in place of an earlier one."""
+        """Remember the departure of a kind and id. It replaces an earlier departure."""
         departures = self._departures
         departures.pop(who, None)
         departures[who] = departure

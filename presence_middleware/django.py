@@ -1,17 +1,17 @@
 """Count the users that Django has logged in.
 
-Put `"presence_middleware.django.identify_user"` last in `MIDDLEWARE`. It reads only what Django
-has loaded for the request: it causes no query, no load of a session and no `Vary` header. A page
-that uses neither `request.user` nor `request.session` loads neither, so its visitors are counted as
-guests, also those who are logged in. Where such pages matter, use `identify_every_user` instead.
+Put `"presence_middleware.django.identify_user"` last in `MIDDLEWARE`. It reads only data that
+Django has loaded for the request: it causes no query, no load of a session and no `Vary` header. A
+page that uses neither `request.user` nor `request.session` loads neither, so all of its visitors
+count as guests, also logged-in users. If such pages matter, use `identify_every_user` instead.
 
 The id is the primary key. `PRESENCE_IDENTITY="user=auth:username, guest=visitor"` makes it the
 username, or any other field or property of the user. A session holds the primary key alone, so with
-`identify_user` a page must use `request.user` to count its user; `identify_every_user` loads the
-account of every request that has a session. That is one query more where the page does not use
+`identify_user` a page must use `request.user` to count its user. `identify_every_user` loads the
+account of every request that has a session. That is an additional query on a page that does not use
 `request.user` itself.
 
-Channels needs a line more: see `IdentifyWebSocketUser`.
+Channels needs another line: see `IdentifyWebSocketUser`.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,10 @@ GetResponse = Callable[[HttpRequest], Any]
 
 @sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django has no types
 def identify_user(get_response: GetResponse) -> GetResponse:
-    """Return a middleware that identifies the user whom Django loads during the request.
+    """Return a middleware that identifies the user that Django loads during the request.
 
-    For a path of `PRESENCE_LOGOUT` it does what `identify_every_user` does.
+    `get_response` is the next layer, synchronous or asynchronous; Django passes it. For a path of
+    `PRESENCE_LOGOUT`, the middleware works like `identify_every_user`.
     """
 
     every_user = identify_every_user(get_response)
@@ -45,7 +46,7 @@ def identify_user(get_response: GetResponse) -> GetResponse:
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
 
-    if iscoroutinefunction(get_response):  # what it returns is then awaited
+    if iscoroutinefunction(get_response):  # Django then awaits the result
         markcoroutinefunction(middleware)
     return middleware
 
@@ -54,13 +55,14 @@ def identify_user(get_response: GetResponse) -> GetResponse:
 def identify_every_user(get_response: GetResponse) -> GetResponse:
     """Return a middleware that identifies the user of every request, by its session.
 
-    It loads the session of each request that has a session cookie. That is a query where sessions
-    are in the database; a view that uses the session then needs none of its own. It adds no
-    `Vary: Cookie`. Under ASGI it requires Django 5.1.
+    `get_response` is the next layer, synchronous or asynchronous; Django passes it. The middleware
+    loads the session of each request that has a session cookie. If sessions are in the database,
+    this is a query, which a view that uses the session then saves. It adds no `Vary: Cookie`. Under
+    ASGI it requires Django 5.1.
 
     It loads an account only for a rule such as `auth:username`, after the view and only if the view
-    has not. Until then its user is a guest, also for a view that asks who is online. Without such a
-    rule, a user whose account was deactivated is counted until a page uses `request.user`.
+    has not. Until then the user counts as a guest, also in the numbers that the view reads. Without
+    such a rule, the user of a deactivated account counts until a page uses `request.user`.
     """
 
     def middleware(request: HttpRequest) -> Any:
@@ -115,8 +117,9 @@ class IdentifyWebSocketUser:
     ```
 
     The layers of Channels put the user into copies of the scope, which the outermost layer does not
-    see. A consumer's `channels.auth.login` and `logout` count as well. After such a login, a rule
-    such as `auth:username` finds nobody until the next connection: only the primary key is known.
+    see. A consumer's `channels.auth.login` and `logout` count as well. After such a login, only the
+    primary key is available, so a rule such as `auth:username` finds no id until the next
+    connection.
     """
 
     def __init__(self, inner: Callable[..., Any]) -> None:
@@ -147,10 +150,10 @@ def _note_login(request: HttpRequest) -> None:
 
 
 def _identify_later(state: Any, user: Callable[[], object]) -> bool:
-    """Have the `auth` source call `user` when it needs to know who is logged in.
+    """Have the `auth` source call `user` when it needs the logged-in user.
 
     `state` may be a copy of the scope or environ that the visit reads, as Channels' routers make.
-    Return whether a rule reads an attribute of the user, for which the account must be loaded.
+    Return True if a rule reads an attribute of the user, for which the account must be loaded.
     """
     visit = state.get(VISIT)
     needs_account = False
@@ -186,7 +189,7 @@ class Account:
 
 
 def _user(request: HttpRequest) -> object:
-    """Return the account that Django has loaded for a request, else the id in a loaded session."""
+    """Return the account that Django has loaded for a request, or the id in a loaded session."""
     user = _loaded_user(request)
     return _session_user(vars(request).get("session")) if user is None else _account(user)
 
@@ -225,7 +228,7 @@ def _session_user(session: object) -> object:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return what a lazy object has loaded, and other objects as they are; never load anything."""
+    """Return the object in a loaded lazy object, and other objects unchanged. Load nothing."""
     if isinstance(value, LazyObject):
         value = value._wrapped
     return None if value is empty else value

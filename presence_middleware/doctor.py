@@ -1,6 +1,6 @@
 """Check a site: its Redis server, its keys and its settings.
 
-The doctor connects as the site does, writes nothing, and runs no command that takes long.
+The doctor connects like the site. It writes nothing and runs no slow commands.
 """
 
 import re
@@ -18,22 +18,25 @@ from .settings import Settings, variable
 from .stores import Batch, Plan, Shards
 from .stores.plan import text
 
-FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that do all that is needed
+FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that are supported
 NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS
 MOST_OFFSET = 1.0  # seconds between this host's clock and the server's
-# How many members a key of a type has; HyperLogLogs are strings.
+# The command that counts the members of a key, by its type. HyperLogLogs are strings.
 _SIZES = {"zset": "ZCARD", "set": "SCARD", "string": "PFCOUNT"}
 
 
 class Finding(NamedTuple):
-    """A line of the report: `what` was checked, and whether it is right."""
+    """A line of the report: the subject and result of a check, and whether it is right."""
 
     is_right: bool
     what: str
 
 
 class EffectiveSetting(NamedTuple):
-    """The variable, the value as a site writes it, and the origin; a secret is shown as `***`."""
+    """A setting: its variable, its value in the form of the environment, and its origin.
+
+    The value of a secret is `***`.
+    """
 
     name: str
     value: str
@@ -48,7 +51,7 @@ def effective_settings(
 ) -> Iterator[EffectiveSetting]:
     """Yield every setting, with its origin: `environment`, `ini` or `default`.
 
-    `environ` and `ini` are those that `settings` was made from.
+    `environ` and `ini` are the arguments of `Settings.from_env` from which `settings` was made.
     """
     for setting in fields(settings):
         name, origin = variable(setting.name), "default"
@@ -60,7 +63,7 @@ def effective_settings(
 
 
 def _written(setting: Field[Any], value: object) -> str:
-    """Return a value as a site writes it, without secrets."""
+    """Return a value in the form of the environment, without secrets."""
     if not setting.repr:
         return "***" if value else ""
     if setting.metadata["parse"] is parsers.duration:
@@ -73,7 +76,10 @@ def _written(setting: Field[Any], value: object) -> str:
 
 
 def examine(backend: Backend) -> Iterator[Finding]:
-    """Yield the findings as they are made. A check that fails to run is a finding, too."""
+    """Yield each finding as soon as its check has run. A check that cannot run is a finding, too.
+
+    `backend` is the backend of the site. If Redis does not answer, that is the only finding.
+    """
     settings, driver = backend.settings, backend.driver
     try:
         now = driver.run(backend.clock.now())
@@ -113,7 +119,7 @@ def _clock() -> Plan[Finding]:
     before = time.time()
     ((seconds, microseconds),) = yield Batch((("TIME",),))
     offset = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
-    # Sightings carry the server's time, so only what is shown beside this host's time is wrong.
+    # Sightings have the server's time, so an offset only affects ages computed on this host.
     is_near = abs(offset) <= MOST_OFFSET
     remedy = "" if is_near else ": set this host's clock; last-seen times are the server's"
     return Finding(is_near, f"clock: {offset:+.3f}s from this host's{remedy}")
@@ -160,7 +166,7 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     there = [(key, text(type)) for key, type in zip(keys, types, strict=True)]
     there = [(key, type) for key, type in there if type in _SIZES]
     if not there:
-        return Finding(True, f"kind {kind}: {how}, no keys, nobody was seen lately")
+        return Finding(True, f"kind {kind}: {how}, no keys, no id was seen lately")
     sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there))
     lives = yield Batch(tuple(("TTL", key) for key, _ in there))
     usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
@@ -178,7 +184,7 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
 
 
 def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:
-    """Check that a kind has room for new ids: at `max_members` online ids, new ones are refused."""
+    """Check that a kind has room for new ids. With `max_members` ids online, it refuses more."""
     if settings.store_of(kind) == "sorted-set":
         members = yield from store.count(now, settings.window)
     else:
@@ -189,13 +195,11 @@ def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Find
     what = f"room of {kind}: {members} online of {settings.max_members} ({share:.0%})"
     if share < NEARLY_FULL:
         return Finding(True, what)
-    return Finding(
-        False, f"{what}: new ones are refused at that number; raise PRESENCE_MAX_MEMBERS"
-    )
+    return Finding(False, f"{what}: more ids than that are refused; raise PRESENCE_MAX_MEMBERS")
 
 
 def _balance(store: Shards, sizes: dict[str, int]) -> str:
-    """Return how evenly the members are spread over the shards, or nothing if there is one."""
+    """Return how evenly the members are spread over the shards; empty for a single shard."""
     if len(store.all) == 1:
         return ""
     each = [

@@ -14,7 +14,7 @@ class SettingsError(PresenceError, ValueError):
     """A text for each invalid setting."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        """Report one problem, or several together."""
+        """Create an error with a problem, or with several."""
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 

@@ -23,8 +23,8 @@ MAKERS = ("wsgifunc", "make_wsgi_app")
 def load_app() -> Any:
     """Return the app that `PRESENCE_APP` in the environment names.
 
-    Raises `SettingsError` if a setting is wrong or there is no such app, and whatever the site's
-    own code raises. An `AttributeError` of that code is raised as a `RuntimeError`.
+    Raises `SettingsError` if a setting is invalid or there is no such app. Exceptions of the site's
+    own code are passed on, except that an `AttributeError` becomes a `RuntimeError`.
     """
     app = Settings.from_env().app
     if not app:
@@ -118,7 +118,7 @@ def _problem_of_class(app: type, protocol: Protocol) -> str | None:
 
 
 def _accepts(app: Any, arguments: tuple[str, ...]) -> bool:
-    """Return False if `app` certainly cannot be called with so many arguments."""
+    """Return False if `app` certainly cannot be called with this number of arguments."""
     try:
         signature = inspect.signature(app, follow_wrapped=False)
     except (TypeError, ValueError):

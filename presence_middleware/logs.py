@@ -24,7 +24,7 @@ def place_of(error: BaseException) -> str:
     """Return where an exception was raised: the innermost call first, at most four of them.
 
     Frames of this package are left out if there are others. The message of the exception is left
-    out as well, because it may contain what a client sent.
+    out as well, because it may contain data of a client.
     """
     calls = list(traceback.walk_tb(error.__traceback__))
     outside = [call for call in calls if not call[0].f_globals.get("__name__", "").startswith(_OWN)]

@@ -38,7 +38,7 @@ _KEY_WITHOUT_LINES = re.compile(r"MI[A-Za-z0-9+/]{70}|ssh-|ecdsa-|\{")
 
 
 class InvalidValue(ValueError):
-    """A value that a setting refuses. Its text says what is wrong and what to do.
+    """A value that a setting refuses. Its text contains the problem and the remedy.
 
     The text of any other `ValueError` of a parser is only the accepted form.
     """
@@ -200,7 +200,7 @@ def session_secret(value: object) -> tuple[str, ...]:
         text = text.replace("\\n", "\n")
         if "-----END" not in text or "PRIVATE KEY" in text:
             raise ValueError(_SESSION_SECRETS)
-    # A public key in another format is known to everybody, and would be taken as a shared secret.
+    # A public key in another format is no secret, and would be used as a shared secret.
     if _KEY_WITHOUT_LINES.match(text):
         raise ValueError(_SESSION_SECRETS)
     several = items(text)

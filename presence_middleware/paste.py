@@ -26,8 +26,8 @@ def filter_factory(
 ) -> Callable[[WSGIApplication], PresenceMiddleware]:
     """Return a function that wraps an app: the entry point `paste.filter_factory`.
 
-    `local_conf` has the settings of the filter's section. Raises `SettingsError` with everything
-    that is wrong, by file, section and key.
+    `global_conf` has the variables of the ini file, and `local_conf` the settings of the filter's
+    section. Raises `SettingsError` with all invalid settings, by file, section and key.
     """
     settings = _settings(global_conf, local_conf)
     return lambda app: PresenceMiddleware(app, settings=settings)
@@ -38,8 +38,8 @@ def filter_app_factory(
 ) -> PresenceMiddleware:
     """Return `app`, wrapped: the entry point `paste.filter_app_factory`.
 
-    `local_conf` has the settings of the filter's section. Raises `SettingsError` with everything
-    that is wrong, by file, section and key.
+    `global_conf` has the variables of the ini file, and `local_conf` the settings of the filter's
+    section. Raises `SettingsError` with all invalid settings, by file, section and key.
     """
     return filter_factory(global_conf, **local_conf)(app)
 
@@ -57,10 +57,10 @@ class Filter:
 def find_filter(ini: str) -> Filter:
     """Return the filter section of a Paste ini file that uses this middleware.
 
-    `ini` is the path of the file. `#name` behind it chooses among several such filters, and
+    `ini` is the path of the file. A `#name` after the path selects among several such filters, and
     `?http_port=8080` sets variables of the file. The site's app is not imported.
 
-    Raises `SettingsError` if the file cannot be read, or if it has none or several such sections.
+    Raises `SettingsError` if the file cannot be read, or if it has no or several such sections.
     """
     file, _, name = ini.partition("#")
     filters = list(_filters(file, {}))
@@ -111,9 +111,9 @@ def _filters(file: str, variables: Mapping[str, str]) -> Iterator[Filter]:
 def _read(
     file: str, section: str, variables: Mapping[str, str], users: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return the keys of a section, over those of the section that its `use` names, if any.
+    """Return the keys of a section, merged with the keys of the section that its `use` names.
 
-    `users` are the sections whose `use` led to this one.
+    `users` are the sections whose `use` led here.
     """
     where = f"{file} [{section}]"
     if where in users:

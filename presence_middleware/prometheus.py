@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: who is online on the site, and how this process records it.
+"""Metrics for Prometheus: the numbers online on the site, and the work of this process's recorder.
 
 The counts and peaks are of the whole site. The other metrics are of the process that is scraped.
 """
@@ -40,7 +40,8 @@ class PresenceCollector(Collector):
 
         Pass `middleware.recorder` if the middleware has settings of its own. `client` is a
         synchronous `redis.Redis` to read with; by default, the recorder's connections are used.
-        Raises `SettingsError` for invalid settings or a client that does not fit; never connects.
+        This opens no connection. Raises `SettingsError` for invalid settings or a client that does
+        not fit them.
         """
         self._recorder = recorder_for() if recorder is None else recorder
         self._kinds = self._recorder.settings.kinds
@@ -51,7 +52,7 @@ class PresenceCollector(Collector):
         )
         self._counts: SiteCounts | None = None
         self.next_read = 0.0
-        """When Redis is read again at the earliest, by `time.monotonic()`."""
+        """The earliest time at which Redis is read again, by `time.monotonic()`."""
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without reading Redis."""
@@ -72,8 +73,8 @@ class PresenceCollector(Collector):
         ]
 
     def _read(self) -> SiteCounts:
-        # No lock: after a fork or gevent's patch, it could stay locked. A scrape that comes while
-        # another reads gets the counts of the last read.
+        # No lock: after a fork or gevent's patch, it could stay locked. A scrape during the read of
+        # another scrape gets the counts of the last read.
         if self._counts is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
             self._counts = self._ask()
@@ -92,12 +93,12 @@ class PresenceCollector(Collector):
 def make_asgi_app(registry: Any = REGISTRY) -> Any:
     """Return the ASGI app of `prometheus_client` for `registry`, with Redis read in a thread.
 
-    So the event loop does not wait for Redis.
+    So the event loop does not wait for Redis. The collector must be registered in `registry`.
     """
     serve = prometheus_client.make_asgi_app(registry)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        # The collector caches the result of this read for the one that `serve` does.
+        # The collector caches this read, so that `serve` does not read Redis again.
         await in_thread(list, registry.collect())
         await serve(scope, receive, send)
 

@@ -1,7 +1,7 @@
 """The `Request` that identity rules read, for WSGI and for ASGI.
 
-Text is UTF-8. Bytes that are not UTF-8 become surrogate escapes, so that nothing is lost and two
-different values never become one.
+Text is UTF-8. Bytes that are not UTF-8 become surrogate escapes, so that nothing is lost and
+different values stay different.
 """
 
 import re
@@ -13,21 +13,21 @@ from typing import Any, Protocol
 VISIT = "presence_middleware.visit"
 READER = "presence_middleware.presence"
 USER = "presence_middleware.user"
-"""A function that an inner layer sets; it returns the user who is logged in by now."""
+"""The key of a function that an inner layer sets. It returns the user who is logged in now."""
 
 
-# Names of headers and cookies of which the looked-up form is remembered. They come from the site's
-# settings and functions; the bound is for a function that makes them up.
+# Names of headers and cookies for which the converted form is remembered. They come from the site's
+# settings and functions. The bound protects against a function that invents names.
 MOST_NAMES = 256
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2, also of cookie names
 
 
 class Request(Protocol):
-    """One HTTP request or WebSocket connection, read-only.
+    """A read-only view of an HTTP request or a WebSocket connection.
 
     A function named in `PRESENCE_IDENTITY` receives it. No attribute or method does I/O, changes
-    the request or raises, with one exception: `cookie` refuses a name that no cookie can have.
-    Valid until the response has been sent; afterwards, everything is absent.
+    the request or raises, except that `cookie` refuses a name that no cookie can have. It is valid
+    until the response has been sent. Afterwards, every value is absent.
 
     ```python
     from presence_middleware import Request
@@ -63,22 +63,22 @@ class Request(Protocol):
         """Return the User-Agent; None if absent."""
 
     def header(self, name: str) -> str | None:
-        """Return a header, repeated ones joined by commas; None if absent.
+        """Return a header, joined by commas if it is repeated; None if absent.
 
-        `name` is in any case, such as `x-member`.
+        `name` is in upper or lower case, such as `x-member`.
         """
 
     def cookie(self, name: str, *, last: bool = False) -> str | None:
         """Return the raw value of a cookie, without quotation marks around it; None if absent.
 
-        Escapes such as `%20` are not decoded. If several cookies have this `name`, the first one
-        is returned, which browsers send for the most specific path; with `last`, the last one.
-        Raises `ValueError` if no cookie can have this name.
+        Escapes such as `%20` are not decoded. If several cookies have this `name`, the first is
+        returned, which browsers send for the most specific path; with `last`, the last. Raises
+        `ValueError` if no cookie can have this name.
         """
 
     @property
     def user(self) -> object:
-        """Return the user whom a server or a layer logged in so far; None if nobody.
+        """Return the user that a server or a layer has logged in so far, or None.
 
         This is `REMOTE_USER` under WSGI, `scope["user"]` under ASGI, and with
         `presence_middleware.django` an object with the `pk` and the loaded fields of the account.
@@ -97,15 +97,15 @@ class Request(Protocol):
 
 UNREAD = "unread"  # by identity: no request holds this object
 OVER: Mapping[str, Any] = MappingProxyType({})
-"""What a request holds in place of its environ or scope once it is over."""
+"""An empty mapping that replaces the environ or scope of a request that is over."""
 
 
 class WsgiRequest:
-    """A WSGI environ, whose text is bytes decoded as Latin-1 (PEP 3333)."""
+    """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
         self.state = environ
-        # Layers within may change the address, so it is read as the request arrives.
+        # Inner layers may change the address, so it is read when the request arrives.
         self.peer: str | None = environ.get("REMOTE_ADDR") or None
         self.address = self.peer
 
@@ -153,19 +153,19 @@ class WsgiRequest:
         session = self.state.get("beaker.session")
         if session is None:
             return None
-        # Beaker's session reads its store at the first look; what it has read is in its __dict__.
+        # Access to Beaker's session makes it read its store. Its __dict__ has the loaded data.
         return vars(session).get("_sess") if hasattr(session, "__dict__") else _mapping(session)
 
     def get(self, key: str) -> object:
         return self.state.get(key)
 
     def release(self) -> None:
-        """Let go of the environ, and of all that was read from it."""
+        """Drop the environ and all values that were read from it."""
         self.state, self.peer, self.address = OVER, None, None
 
 
 class AsgiRequest:
-    """An ASGI scope of type `http` or `websocket`, whose headers are bytes."""
+    """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self.state = scope
@@ -196,7 +196,7 @@ class AsgiRequest:
 
     @property
     def user_agent(self) -> str | None:
-        if self._user_agent is UNREAD:  # crawlers are looked for by it, and guests are told by it
+        if self._user_agent is UNREAD:  # read twice: crawlers and guests are identified by it
             self._user_agent = self.header("user-agent")
         return self._user_agent
 
@@ -223,7 +223,7 @@ class AsgiRequest:
         return self.state.get(key)
 
     def release(self) -> None:
-        """Let go of the scope, and of all that was read from it."""
+        """Drop the scope and all values that were read from it."""
         self.state, self._headers, self._user_agent = OVER, None, None
         self.peer = self.address = None
 
@@ -233,7 +233,10 @@ class AsgiRequest:
 
 
 def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return headers by name in lower case, which not every server sends; join repeated ones."""
+    """Return headers by lower-case name, with repeated headers joined.
+
+    Some servers send names that are not in lower case.
+    """
     by_name = dict(headers)
     if len(by_name) == len(headers) and b"".join(by_name).islower():
         return by_name
@@ -244,7 +247,7 @@ def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def _separator(name: bytes) -> bytes:
-    """Return what joins repeated headers: a comma (RFC 9110 5.3), or a semicolon for cookies."""
+    """Return the separator of repeated headers: a comma (RFC 9110 5.3), a semicolon for cookies."""
     return b"; " if name == b"cookie" else b","
 
 
@@ -253,9 +256,9 @@ def _mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def token(name: str) -> str:
-    """Return the name of a header or cookie. Raises `ValueError` for text that cannot be one."""
+    """Return the name of a header or cookie. Raises `ValueError` if `name` is not a valid name."""
     if not _TOKEN.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a header or cookie")
+        raise ValueError(f"{name!r} is not a valid name of a header or cookie")
     return name
 
 
@@ -271,19 +274,19 @@ def find_cookie(cookies: str | None, name: str, *, last: bool = False) -> str | 
 
 @lru_cache(MOST_NAMES)
 def cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
-    """Return a pattern of which `search` finds the first or the `last` cookie `name`."""
+    """Return a pattern whose `search` finds the first or the `last` cookie `name`."""
     pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
     return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")
 
 
 def text(latin: str) -> str:
-    """Decode a WSGI header or path as the UTF-8 that was sent (PEP 3333: it comes as Latin-1)."""
+    """Decode a WSGI header or path as UTF-8. Servers decode it as Latin-1 (PEP 3333)."""
     if latin.isascii():
         return latin
     try:
         return latin.encode("latin-1").decode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        return latin  # already text, put there by a layer of the site
+        return latin  # already text, set by a layer of the site
 
 
 @lru_cache(MOST_NAMES)

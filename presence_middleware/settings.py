@@ -39,12 +39,12 @@ def _setting(default: str, parse: Parse, help: str, *, secret: bool = False) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a site, immutable. Equal settings share one recorder in a process.
+    """The settings of a site, immutable. Equal settings share a recorder in a process.
 
-    Every setting is a keyword argument, as text or already parsed; durations are seconds.
-    `names` maps settings to what error messages call them, by default their variable.
+    Every setting is a keyword argument: text as in the environment, or the parsed value. Durations
+    are seconds. `names` maps settings to their names in error messages, by default their variables.
 
-    Raises `SettingsError` with everything that is wrong.
+    Raises `SettingsError` with all invalid settings.
     """
 
     enabled: bool = _setting("1", parsers.switch, "`0` records nothing; readers still answer")
@@ -83,7 +83,7 @@ class Settings:
     exclude: tuple[str, ...] = _setting(
         ", ".join(parsers.DEFAULT_EXCLUDE),
         parsers.exclude,
-        "paths that keep nobody online, such as those a page polls; `*` matches anything, "
+        "paths that are not visits, such as those a page polls; `*` matches anything, "
         "`+/poll` adds to the default, `none` excludes no path",
     )
     logout: tuple[str, ...] = _setting(
@@ -143,10 +143,10 @@ class Settings:
 
         `environ` is by default the environment of the process; an empty variable counts as unset.
         `ini` has settings without the prefix, such as `{"window": "15m"}`, and `where` is the file
-        and section that error messages name. `overrides` are settings as keyword arguments.
+        and section for error messages. `overrides` are settings as keyword arguments.
 
-        Raises `SettingsError` with everything that is wrong, unknown names of `ini` and
-        `overrides` included. An unknown `PRESENCE_*` variable is only logged.
+        Raises `SettingsError` with all invalid settings and all unknown names of `ini` and
+        `overrides`. An unknown `PRESENCE_*` variable is only logged.
         """
         environ = os.environ if environ is None else environ
         ini = ini or {}
@@ -190,18 +190,18 @@ class Settings:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of this site; the first is the default of every question."""
+        """The kinds of this site. The first is the default of every query."""
         return kinds(self.identity, self.bots)
 
     def store_of(self, kind: str) -> str:
-        """Return the name of the store that keeps `kind`."""
+        """Return the name of the store of `kind`, such as `sorted-set`."""
         stores = dict(self.store)
         return stores.get(kind, stores["*"])
 
     def keep(self, kind: str) -> float:
-        """Return for how many seconds after its last sighting an id of `kind` is kept.
+        """Return for how many seconds after its last sighting an id of `kind` is stored.
 
-        Kinds whose ids come from clients, and crawlers, are kept for the window alone: their
+        Crawlers, and kinds with ids that clients choose, are stored for the window alone: their
         last-seen times are of no use.
         """
         types = [rule.type for rule in self.identity if rule.kind == kind]

@@ -1,7 +1,7 @@
-"""The WSGI wrapper (PEP 3333): the app gets the very same environ and start_response.
+"""The WSGI wrapper (PEP 3333). The app gets the server's own environ and start_response.
 
-With one exception: where what is recorded depends on the status of the response, start_response is
-wrapped. It passes all of its arguments on, and returns what the server's returns.
+If the site's settings depend on the status of the response, start_response is wrapped. The wrapper
+passes all arguments on and returns the result of the server's start_response.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,12 @@ T = TypeVar("T")
 
 
 class PresenceMiddleware:
-    """Wraps a WSGI app and records who asks it."""
+    """Wraps a WSGI app and records its visitors.
+
+    The attribute `presence` is a reader for use outside of requests, and `recorder` is the recorder
+    of this process. In a request, the environ has the visit as `presence_middleware.visit` and a
+    reader as `presence_middleware.presence`.
+    """
 
     def __init__(
         self,
@@ -32,10 +37,13 @@ class PresenceMiddleware:
         client: Any = None,
         clock: Clock | None = None,
     ) -> None:
-        """Wrap `app`, with the environment's settings by default; `client` and `clock` as for
-        `Presence`.
+        """Wrap `app`. This opens no connection.
 
-        Raises `SettingsError` with everything that is wrong; never connects.
+        `settings` are by default those of the environment. `client` is a `redis.Redis` to use
+        instead of `PRESENCE_REDIS_URL`. `clock` returns seconds since the epoch and replaces the
+        time of the server.
+
+        Raises `SettingsError` with all problems if a setting is invalid or `app` is not a WSGI app.
         """
         check_app(app, "wsgi")
         self.app = app
@@ -51,7 +59,7 @@ class PresenceMiddleware:
         if outer is not None:
             if outer.recorder is self.recorder and not outer.is_over:
                 return self.app(environ, start_response)
-            environ.pop(USER, None)  # of a request before, where a server serves an environ again
+            environ.pop(USER, None)  # of an earlier request, if the server uses an environ again
         visit = WsgiVisit(self.recorder, environ)
         environ[VISIT] = environ[READER] = visit
         if self._checks_status or visit.is_logout:
@@ -68,7 +76,7 @@ class PresenceMiddleware:
 
 
 class WsgiVisit(WsgiRequest, Visit, Presence):
-    """The visit in the environ, which is also a reader: whoever asks is counted."""
+    """The visit in the environ, which is also a reader. Its results include the visit itself."""
 
     recorder: Recorder
 
@@ -77,27 +85,42 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
         Visit.__init__(self, recorder)
 
     def run(self, plan: Plan[T]) -> T:
-        """Write what this process holds, this visit included, and run the plan."""
+        """Write the sightings of this process, including this visit, and return a plan's result.
+
+        Raises `PresenceUnavailable` if Redis does not answer.
+        """
         self.record()
         return self.recorder.read(plan)
 
     def leave(self, id: Id | None, kind: str | None = None) -> None:
-        """Take `id` offline: at once, or as soon as Redis answers again."""
+        """Take `id` offline at once, or in an outage as soon as Redis answers again.
+
+        `kind` is by default the first kind of the site. An `id` of None does nothing.
+
+        Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
+        store cannot do it.
+        """
         if (who := self.backend.queries.departing(id, kind)) is not None:
             self.recorder.depart(who)
 
     def forget(self, id: Id | None, kind: str | None = None) -> None:
-        """Erase `id`: at once, or as soon as Redis answers again."""
+        """Erase `id` at once, or in an outage as soon as Redis answers again.
+
+        `kind` is by default the first kind of the site. An `id` of None does nothing.
+
+        Raises `QueryError` for an unknown kind or an invalid id, and `UnsupportedQuery` if the
+        store cannot do it.
+        """
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             self.recorder.depart(who, erase=True)
 
 
 def _noting(start_response: StartResponse, visit: Visit) -> StartResponse:
-    """Return a `start_response` that also has the visit take the status."""
+    """Return a `start_response` that also reports the status to the visit."""
 
     def start_and_note(*args: Any, **options: Any) -> Any:
-        # The server's may raise: where headers were sent, it raises what the app passes as the
-        # third argument, and the status is not replaced.
+        # The server's start_response may raise. If headers were sent, it raises the exception of
+        # the third argument, and the status must not be replaced.
         write = start_response(*args, **options)
         visit.answered(_status(args[0] if args else options.get("status")))
         return write
@@ -112,13 +135,13 @@ def _status(line: object) -> int | None:
 
 
 def _is_file(body: Any, environ: WSGIEnvironment) -> bool:
-    """Whether a server may send this body in a way of its own (`wsgi.file_wrapper`)."""
+    """Return whether the server may send this body as a file (`wsgi.file_wrapper`)."""
     wrapper = environ.get("wsgi.file_wrapper")
     return hasattr(body, "read") or (isinstance(wrapper, type) and isinstance(body, wrapper))
 
 
 class Body:
-    """An app's iterable, handed to the server as it is; its `close` also ends the visit."""
+    """Wraps the iterable of an app without changing it. Its `close` also ends the visit."""
 
     def __init__(self, body: Any, visit: Visit) -> None:
         self._body, self._visit = body, visit
@@ -127,7 +150,7 @@ class Body:
         return iter(self._body)
 
     def close(self) -> None:
-        """What the server must call when it is done, however the request ended (PEP 3333)."""
+        """Close the app's iterable and end the visit. Servers call it after each request."""
         try:
             if hasattr(self._body, "close"):
                 self._body.close()
@@ -135,11 +158,11 @@ class Body:
             self._visit.end()
 
     def __del__(self) -> None:
-        self._visit.abandon()  # unless it ended: not everything that serves calls close
+        self._visit.abandon()  # does nothing after `close`, which some servers never call
 
 
 class SizedBody(Body):
-    """One whose length servers may ask: of length 1, it gets its Content-Length from them."""
+    """A body with a length. For a body of length 1, servers add a Content-Length."""
 
     def __len__(self) -> int:
         return len(self._body)

@@ -17,7 +17,7 @@ class Read(NamedTuple):
     question: Callable[..., Plan[Any]]
     arguments: tuple[Any, ...] = ()
     seconds: float = 1.0
-    """How long the result is shared."""
+    """The number of seconds for which the result is shared."""
 
     def plan(self, ask: Queries) -> Plan[Any]:
         """Return the plan that reads from Redis."""

@@ -1,14 +1,14 @@
-"""The `presence` command: who is online, from the shell."""
+"""The `presence` command, which shows who is online in a shell."""
 
 import io
 import sys
 
 
 def main() -> None:
-    """Run the `presence` command. If the extra `cli` is missing, print what to install."""
+    """Run the `presence` command. If the extra `cli` is missing, print how to install it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Ids may have letters that the encoding of the terminal lacks.
+            # Ids may contain characters that the encoding of the terminal lacks.
             stream.reconfigure(errors="backslashreplace")
     try:
         from .commands import presence

@@ -12,7 +12,7 @@ _EIGHTHS = 8
 _NO_SAMPLE = "·"
 _ASCII = str.maketrans("▁▂▃▄▅▆▇█·▼│└─", "__--==##.v|+-")
 _SAMPLE_LENGTH = timedelta(seconds=90)  # a sample is taken once a minute, give or take
-_TICK = 16  # columns from one time to the next
+_TICK = 16  # columns between two times
 
 
 class Span(NamedTuple):
@@ -81,7 +81,7 @@ def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
 
 
 def _height(count: int, height: int, most: int) -> int:
-    """Return the height of a bar in eighths of a line; a count above zero has at least one."""
+    """Return the height of a bar in eighths of a line, at least 1 for a count above zero."""
     return max(1, count * height * _EIGHTHS // most) if count else 0
 
 

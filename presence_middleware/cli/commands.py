@@ -1,4 +1,4 @@
-"""The `presence` command and its subcommands, but for `watch` and `replay`."""
+"""The `presence` command and its subcommands, except `watch` and `replay`."""
 
 import os
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ from .watch import watch
 STATUS = """\b
 Exit status:
   0  done, or yes
-  1  no: not online, something is wrong, nothing recorded, or you declined
-  2  the arguments or the settings are wrong
+  1  no: not online, a check failed, nothing recorded, or you declined
+  2  the arguments or the settings are invalid
   3  Redis cannot answer
 """
 _MAX_HOURS = 10 * 366 * 24
@@ -39,7 +39,7 @@ _CHART_LINES = 14
 def presence() -> None:
     """Show who is online on this site.
 
-    Settings are PRESENCE_* variables of the environment. They override those of --ini.
+    Settings are PRESENCE_* variables of the environment. They override the file of --ini.
     """
 
 
@@ -180,7 +180,7 @@ def history(kind_given: str | None, hours: float, as_json: bool) -> None:
 
 @presence.command()
 @context.kind_option
-@click.option("--reset", is_flag=True, help="Forget the peak; a new one is recorded from now on.")
+@click.option("--reset", is_flag=True, help="Forget the peak and start a new record.")
 @context.yes_option
 @context.json_option
 def peak(kind_given: str | None, reset: bool, yes: bool, as_json: bool) -> None:
@@ -224,14 +224,14 @@ def config(as_json: bool) -> None:
 def doctor(with_settings: bool, as_json: bool) -> None:
     """Check the server, its keys and the settings.
 
-    Exit with 1 if anything is wrong.
+    Exit with 1 if a check fails.
     """
     try:
         settings = context.site_settings()
         findings = examine(Backend(settings, client=context.site_client(settings)))
         effective = _effective_settings() if with_settings else []
     except PresenceError as error:
-        # The status is 1, as of everything that the doctor finds.
+        # The exit status is 1, as for every other problem that the doctor finds.
         raise click.ClickException(str(error)) from error
     is_right = _as_document(effective, findings) if as_json else _as_lines(effective, findings)
     if not is_right:
@@ -252,7 +252,7 @@ def _as_document(effective: Iterable[EffectiveSetting], findings: Iterable[Findi
 
 
 def _as_lines(effective: Iterable[EffectiveSetting], findings: Iterable[Finding]) -> bool:
-    """Print each finding as soon as it is known."""
+    """Print each finding as soon as its check has run. Return True if all are right."""
     for setting in effective:
         output.line(f"      {setting}")
     is_right = True
@@ -277,7 +277,7 @@ def _by_name(effective: Iterable[EffectiveSetting]) -> dict[str, dict[str, str]]
     help="Port to listen on.",
 )
 def demo(host: str, port: int) -> None:
-    """Serve a small site, to see the middleware at work."""
+    """Serve a small site that shows the middleware at work."""
     try:
         from ..demo.server import serve
     except ModuleNotFoundError as error:

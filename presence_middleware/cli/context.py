@@ -1,4 +1,4 @@
-"""What commands share: the settings of the site, a reader, exit statuses, options."""
+"""Common parts of the commands: settings of the site, a reader, exit statuses, options."""
 
 import sys
 from collections.abc import Iterator
@@ -34,19 +34,19 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 
 class UsageError(click.ClickException):
-    """The arguments or the settings are wrong."""
+    """The arguments or the settings are invalid. The exit status is 2."""
 
     exit_code = USAGE
 
 
 class Unavailable(click.ClickException):
-    """Redis cannot answer."""
+    """Redis cannot answer. The exit status is 3."""
 
     exit_code = UNAVAILABLE
 
 
 def remember_ini(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    """Keep the value of `--ini` for the subcommand; the callback of that option."""
+    """Store the value of `--ini` for the subcommand; the callback of that option."""
     context.meta[_INI] = value
     return value
 
@@ -63,7 +63,7 @@ def ini_filter() -> Filter | None:
 def site_settings(**overrides: Any) -> Settings:
     """Return the settings of the site: overrides, then the environment, then `--ini`.
 
-    Raises `SettingsError` with everything that is wrong.
+    Raises `SettingsError` with all invalid settings.
     """
     section = ini_filter()
     if section is None:
@@ -77,7 +77,10 @@ def site_client(settings: Settings) -> Any:
     Raises `SettingsError` for `memory://`, which only the process of the site can read.
     """
     if settings.redis_url.scheme == "memory":
-        raise SettingsError("memory:// is inside the process of the site: ask there")
+        raise SettingsError(
+            "memory:// is inside the process of the site, so a command cannot read it: use the "
+            "readers of the site, or embedded:// in place of memory://"
+        )
     return sync_client(settings.redis_url, start=False)
 
 
@@ -122,10 +125,10 @@ def interval(_: click.Context, parameter: click.Parameter, value: str) -> float:
 def confirm(question: str, yes: bool) -> None:
     """Ask on the terminal, unless `yes`, and abort the command unless the answer is yes.
 
-    Raises `click.UsageError` if standard input is no terminal.
+    Raises `click.UsageError` if standard input is not a terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("standard input is no terminal to confirm on: add --yes")
+        raise click.UsageError("standard input is not a terminal, so you cannot confirm: add --yes")
     click.confirm(question, abort=True, err=True)

@@ -24,14 +24,14 @@ def is_terminal() -> bool:
 
 
 def console() -> "Console":
-    """Return the terminal. Call it only if there is one, whatever the environment claims."""
+    """Return the terminal. Call it only if standard output is a terminal."""
     from rich.console import Console
 
     return Console(force_terminal=True)
 
 
 def document(answer: object) -> None:
-    """Print one JSON document, in ASCII."""
+    """Print a JSON document in ASCII."""
     click.echo(json.dumps(answer, indent=2 if is_terminal() else None))
 
 
@@ -63,7 +63,7 @@ def line(text: str, style: str = "") -> None:
 
 
 def fields(*parts: str) -> None:
-    """Print one answer of several parts, with tabs between them in a pipe."""
+    """Print a line of several parts, separated by tabs in a pipe."""
     click.echo((", " if is_terminal() else "\t").join(parts))
 
 
@@ -81,7 +81,7 @@ def print_chart(samples: Sequence[Sample], span: Span, height: int) -> None:
 
 
 def styled(lines: Iterable[str], options: "ConsoleOptions") -> "list[Text]":
-    """Return the lines of a chart in colours, and in ASCII if the terminal has no other letters."""
+    """Return the lines of a chart in colours, and in ASCII if the terminal is limited to it."""
     from rich.text import Text
 
     mark, *bars = in_ascii(lines) if options.ascii_only else lines
@@ -89,7 +89,7 @@ def styled(lines: Iterable[str], options: "ConsoleOptions") -> "list[Text]":
 
 
 def printable(text: str) -> str:
-    """Return text with escapes in place of line ends and of codes that control a terminal."""
+    """Return text with escapes in place of line ends and terminal control codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -101,7 +101,7 @@ def iso(moment: datetime | None) -> str | None:
 
 
 def age(moment: datetime) -> int:
-    """Return the seconds since `moment`, by this host's clock; 0 for one in the future."""
+    """Return the seconds since `moment` by this host's clock; 0 for a moment in the future."""
     return max(0, round((datetime.now(UTC) - moment).total_seconds()))
 
 

@@ -1,4 +1,4 @@
-"""`presence replay`: how many a site would have shown as online, from its access logs."""
+"""`presence replay`: compute the numbers online from the access logs of a site."""
 
 import json
 import sys
@@ -36,9 +36,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     """Show how many were online, from the access logs of a site.
 
     No Redis is needed. Logs are in the common or combined format, also gzip; - is standard input.
-    Several logs are merged by time. The settings (PRESENCE_*) decide, as on the site, who is a
-    user, a guest or a bot, and what is no visit. A log has no cookies, and no headers but Referer
-    and User-Agent.
+    Several logs are merged by time. The settings (PRESENCE_*) apply as on the site: they decide
+    which requests are visits, and of which kind. A log has no cookies, and no headers except
+    Referer and User-Agent.
 
     In a pipe, print a line for each minute: its time, and how many of each kind were online.
     """
@@ -77,27 +77,27 @@ def _replay(logs: Logs, settings: Settings, summary: Summary, reporter: "Reporte
 
 
 class Reporter:
-    """Prints a replay. Its subclasses print lines, JSON or charts; this one prints nothing."""
+    """Prints a replay. This base class prints nothing; subclasses print lines, JSON or charts."""
 
     def __init__(self, settings: Settings) -> None:
         self.kinds, self.window = settings.kinds, settings.window
 
     def add(self, moment: Moment) -> None:
-        """Print a minute, if minutes are printed as soon as they are known."""
+        """Print a minute of the replay, if the format allows it before the end."""
 
     def end(self, summary: Summary) -> None:
-        """Print the rest."""
+        """Print the remaining output after the last line of the logs."""
 
 
 class LineReporter(Reporter):
-    """A line with tabs for each minute."""
+    """Prints a line with tabs for each minute."""
 
     def add(self, moment: Moment) -> None:
         print(_iso(moment), *moment.counts, sep="\t")
 
 
 class JsonReporter(Reporter):
-    """One JSON document, printed minute by minute, so that memory holds no minutes."""
+    """Prints a JSON document minute by minute, so that no minutes stay in memory."""
 
     _before = '{"minutes": [\n'
 
@@ -124,7 +124,7 @@ class JsonReporter(Reporter):
 
 
 class ChartReporter(Reporter):
-    """The peak and a chart of each kind, on a terminal."""
+    """Prints the peak and a chart of each kind on a terminal."""
 
     def end(self, summary: Summary) -> None:
         output.line(f"{summary.requests:,} requests", "bold")
@@ -155,7 +155,7 @@ def _iso(moment: Moment) -> str:
 
 @contextmanager
 def _progress(size: int | None, as_json: bool) -> Iterator[Callable[[int], object]]:
-    """Draw a bar of the bytes that are read, if standard error is a terminal."""
+    """Draw a progress bar of the bytes that are read, if standard error is a terminal."""
     if not sys.stderr.isatty() or (as_json and output.is_terminal()):
         yield lambda _: None
         return
@@ -178,7 +178,7 @@ def _warn_of_blind_rules(settings: Settings) -> None:
 def _may_match(rule: Rule) -> bool:
     if rule.source == "header":
         return rule.argument.lower() in HEADERS_IN_A_LOG
-    # A function of the site (package.module:callable) may use anything that is in a log.
+    # A function of the site (package.module:callable) may read any field of a log.
     return rule.source in SOURCES_IN_A_LOG or ":" in rule.source
 
 

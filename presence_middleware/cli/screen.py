@@ -1,4 +1,4 @@
-"""The screen of `presence watch`: numbers, a chart, and whether Redis answers."""
+"""The screen of `presence watch`: numbers, a chart, and the state of Redis."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ _SLOTS = 1000  # more than a terminal has columns
 
 
 class Recent:
-    """The counts of one kind in the last hours: what the site recorded, and what was read since."""
+    """The counts of a kind in the last hours: the site's samples, and the counts read since."""
 
     def __init__(self, hours: float) -> None:
         self._length = timedelta(hours=hours)
@@ -29,7 +29,7 @@ class Recent:
         self._recorded = list(samples)
 
     def add(self, sample: Sample) -> None:
-        """Add a count. Of counts in the same slot of time, the highest is kept."""
+        """Add a count. A slot of time has only its highest count."""
         slot = int(sample.at.timestamp() // (self._length.total_seconds() / _SLOTS))
         former = self._read.pop(slot, sample)
         self._read[slot] = max(former, sample, key=lambda each: each.count)
@@ -41,13 +41,13 @@ class Recent:
         return sorted([*self._recorded, *self._read.values()], key=by_time)
 
     def span(self, now: datetime) -> Span:
-        """Return the last hours; while there is less, the time since the first sample."""
+        """Return the last hours, or the time since the first sample if that is shorter."""
         first = min((sample.at for sample in self.samples()), default=now)
         return Span(max(now - self._length, min(first, now - _MIN_SPAN)), now)
 
 
 class Screen:
-    """The newest counts with their peaks, a chart of one kind, and the state of Redis."""
+    """The newest counts with their peaks, a chart of a kind, and the state of Redis."""
 
     def __init__(self, kind: str, recent: Recent) -> None:
         self._kind, self._recent = kind, recent
@@ -57,7 +57,7 @@ class Screen:
         self._outage: Reading | None = None
 
     def update(self, reading: Reading) -> None:
-        """Take the newest reading. In an outage, the counts before it stay."""
+        """Show a new reading. In an outage, the last counts stay on the screen."""
         self._at = reading.at
         if reading.error:
             self._outage = self._outage or reading
@@ -101,7 +101,7 @@ class Screen:
             yield line
 
     def _chart(self, width: int, height: int, options: ConsoleOptions) -> list[Text]:
-        """Return a blank line, the kind and a chart, or nothing where there is no room for it."""
+        """Return a blank line, the kind and a chart, or no lines if there is no room for them."""
         if not self._counts or height < _MIN_CHART_LINES + 2:
             return []
         span = self._recent.span(self._at)

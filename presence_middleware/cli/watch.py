@@ -31,7 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Past:
-    """What the site recorded: the samples of one kind, and the peak of each kind that has one."""
+    """The history of the site: the samples of a kind, and the peaks by kind."""
 
     samples: list[Sample]
     peaks: dict[str, Sample]
@@ -39,7 +39,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Reading:
-    """How many of each kind were online at a moment, or the error in place of an answer."""
+    """The counts of each kind at a moment, or the error that Redis caused."""
 
     at: datetime
     counts: dict[str, int] = field(default_factory=dict)
@@ -48,20 +48,23 @@ class Reading:
 
 
 class Poller:
-    """Reads the counts of a site, and once a minute the past of one kind."""
+    """Reads the counts of a site, and once a minute the history of a kind."""
 
     def __init__(
         self, settings: Settings, window: str | None, kind: str | None = None, hours: float = 1
     ) -> None:
-        """Read counts within `window`; without `kind`, no past. `hours` is how far back it goes."""
+        """Create a poller that reads counts within `window`, by default the site's.
+
+        `kind` is the kind of the history, `hours` its length. Without a kind, no history is read.
+        """
         self._settings, self._window = settings, window
         self._kind, self._hours = kind, hours
         self._past_due = datetime.min.replace(tzinfo=UTC)
 
     def read(self) -> Reading:
-        """Return a reading; an outage is a reading with an error.
+        """Return a reading. In an outage, it contains an error and no counts.
 
-        Raises `QueryError` for a wrong window.
+        Raises `QueryError` for an invalid window.
         """
         at = datetime.now(UTC)
         try:
@@ -69,7 +72,7 @@ class Poller:
             counts = reader.counts(window=self._window)
             return Reading(at, counts, self._past(reader, at))
         except PresenceUnavailable as error:
-            # A server that is started again may be at another address.
+            # A restarted server may have another address.
             connections.forget(self._settings.redis_url)
             return Reading(at, error=str(error))
 
@@ -106,7 +109,7 @@ def watch(
 ) -> None:
     """Show how many are online, live, until Ctrl-C.
 
-    A terminal shows a chart of one kind as well; a pipe gets a line for each kind.
+    A terminal also shows a chart of a kind. A pipe receives a line for each kind.
     """
     with context.exit_on_error():
         settings = context.site_settings()
@@ -188,6 +191,6 @@ def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) ->
     """Wait until `due`, and redraw whenever the terminal is resized."""
     while (left := due - time.monotonic()) > 0:
         with suppress(Empty):
-            # A signal that arrives just before get() does not end it, so it waits for short times.
+            # A signal just before get() does not end it, so each wait is short.
             resized.get(timeout=min(left, 1.0))
             redraw()

@@ -1,4 +1,4 @@
-"""Runs the demo site under gunicorn with two workers. No process is left when it ends."""
+"""Run the demo site under gunicorn with two workers. No process is left when it ends."""
 
 import os
 import secrets
@@ -36,11 +36,10 @@ class Demo(BaseApplication):  # type: ignore[misc]
 
 
 def serve(host: str, port: int) -> None:
-    """Serve the demo site until Ctrl-C.
+    """Serve the demo site on `host` and `port` until Ctrl-C.
 
-    Listen on `host` and `port`. Settings come from the environment; an embedded
-    server is the default. Raises `PresenceError` if the port is taken, and `SettingsError` for
-    invalid settings.
+    Settings come from the environment; an embedded server is the default. Raises `PresenceError` if
+    the port is taken, and `SettingsError` for invalid settings.
     """
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
     os.environ.update({**SHARED, **BOARD, **token, **os.environ})

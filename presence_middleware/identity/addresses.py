@@ -1,8 +1,8 @@
-"""Where a request comes from: the client's address, through trusted proxies only.
+"""The client's address of a request, read through trusted proxies only.
 
-Only what a trusted proxy appended is believed, never what a client sent. So addresses are read from
-the right, where the nearest proxy wrote. The first that is not of a trusted proxy is the client's
-(RFC 7239; X-Forwarded-For by the same rule).
+Only addresses that a trusted proxy appended are believed, never those that a client sent. So
+addresses are read from the right, where the nearest proxy wrote. The first address that does not
+belong to a trusted proxy is the client's (RFC 7239; X-Forwarded-For by the same rule).
 """
 
 import re
@@ -26,7 +26,7 @@ LONGEST_ADDRESS = 64  # characters, with brackets, interface and port
 MOST_PLACES = 10_000  # addresses that need not be parsed again
 _places: dict[int, slice] = {}
 """The position of the address in a text, by the hash of the text. No address is stored."""
-# Where proxies are. `is_private` is more than that: also addresses of examples and benchmarks.
+# The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
 _INTERNAL = tuple(
     ip_network(network)
     for network in (
@@ -36,10 +36,10 @@ _INTERNAL = tuple(
     )
 )
 _HEADERS = ("x-forwarded-for", "forwarded")
-MOST_HOPS = 32  # addresses of a header that are looked at
-LONGEST = 4096  # characters of it
-_PROXIES = "how many proxies are in front, such as 1, or their networks: 10.0.0.0/8, fd00::/8, unix"
-_PREFIX = "the bits of IPv4 and IPv6 addresses that are kept, such as /24, /56"
+MOST_HOPS = 32  # addresses of a header that are read
+LONGEST = 4096  # characters of a header that are read
+_PROXIES = "the number of proxies in front, such as 1, or networks: 10.0.0.0/8, fd00::/8, unix"
+_PREFIX = "the bits of IPv4 and IPv6 addresses that are used, such as /24, /56"
 _BITS = re.compile(r"/?(\d{1,2})\s*,\s*/?(\d{1,3})")
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
@@ -53,13 +53,13 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\w+)?|(\d+\.\d+\.\d+\.\d+):\w+")
 
 @dataclass(frozen=True)
 class Proxies:
-    """The peers whose headers about the client's address are believed."""
+    """The proxies that are trusted to report the client's address."""
 
     hops: int = 0
     """The number of proxies, whatever their addresses; 0 to use `networks`."""
     networks: tuple[Network, ...] = ()
     unix: bool = False
-    """Whether a peer on a unix socket, which has no address, is trusted."""
+    """True if a peer on a unix socket, which has no address, is trusted."""
 
     def __str__(self) -> str:
         names = [*map(str, self.networks), *(["unix"] if self.unix else [])]
@@ -78,7 +78,8 @@ class Proxies:
 
     def client(self, peer: Address | None, hops: list[Address | None]) -> Address | None:
         """Return the client behind `hops`, of which the last is the nearest."""
-        if self.hops:  # each appended one address: theirs are the last, the client's their first
+        # Each trusted proxy appended an address. The outermost of them appended the client's.
+        if self.hops:
             return (hops[-self.hops] if len(hops) >= self.hops else None) or peer
         client = peer
         for hop in reversed(hops):
@@ -113,7 +114,10 @@ def parse_prefix(value: object) -> Bits:
 
 
 def locator(proxies: Proxies, bits: Bits) -> Locate | None:
-    """Return what finds the client's address; None if that is always the peer's."""
+    """Return a function that finds the client's address; None if that is always the peer's.
+
+    The function returns the first `bits` of the address, or None if no address is reliable.
+    """
     if not proxies and bits == WHOLE:
         return None
 
@@ -127,8 +131,8 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
 def _client(request: Request, proxies: Proxies) -> Address | None:
     """Return the client's address.
 
-    A proxy appends to one of the two headers and passes on the other one as the client sent it. So
-    if both are there and name two clients, neither is believed.
+    A proxy appends to `Forwarded` or to `X-Forwarded-For`, and passes on the other header as the
+    client sent it. So if both are present and lead to different clients, neither is believed.
     """
     peer = parse_address(request.peer or "")
     if not proxies:
@@ -139,13 +143,13 @@ def _client(request: Request, proxies: Proxies) -> Address | None:
 
 
 def _forwarded(request: Request) -> list[Address | None]:
-    """Return the addresses of `Forwarded`, the nearest last; None for a hidden one or garbage.
+    """Return the addresses of `Forwarded`, the nearest last; None where it is hidden or malformed.
 
-    It is read from the right: a quotation mark that the client sent must not swallow what a proxy
-    appended, and a comma that a proxy quoted (`host="…"`) must not end its element.
+    The header is read from the right. So a quotation mark of the client cannot hide the addresses
+    that proxies appended, and a comma that a proxy quoted (`host="…"`) does not end its element.
     """
     header = (request.header("forwarded") or "")[-LONGEST:]
-    if "for=" not in header.lower():  # it is about protocol or host alone
+    if "for=" not in header.lower():  # it contains the protocol or the host alone
         return []
     rest: str | None = header
     hops: list[Address | None] = []
@@ -156,7 +160,7 @@ def _forwarded(request: Request) -> list[Address | None]:
 
 
 def _last_element(text: str) -> tuple[str | None, str]:
-    """Return the text before the last element, or None, and the element; empty if garbage."""
+    """Return the text before the last element, or None, and the element, empty if malformed."""
     comma = len(text)
     for _ in range(MOST_HOPS):
         comma = text.rfind(",", 0, comma)
@@ -178,9 +182,9 @@ def _x_forwarded_for(request: Request) -> list[Address | None]:
 
 
 def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
-    """Return whether the peer is a proxy that `proxies` does not name.
+    """Return whether the peer is a proxy that `proxies` does not contain.
 
-    All its clients have its address.
+    All clients of such a proxy have the address of the proxy.
     """
     headers = [header for name in _HEADERS if (header := request.header(name))]
     if not headers or proxies.hops:
@@ -193,9 +197,9 @@ def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
 
 
 def is_silent_proxy(request: Request) -> bool:
-    """Return whether the peer, if it is a proxy, passes on nothing about its clients.
+    """Return whether the peer may be a proxy that sends no addresses of its clients.
 
-    The peer is on this host, in a private network or on a unix socket, and sends neither header.
+    Such a peer is on this host, in a private network or on a unix socket, and sends neither header.
     """
     if any(request.header(name) for name in _HEADERS):
         return False
@@ -208,19 +212,19 @@ def _is_internal(peer: Address) -> bool:
 
 
 def client_address(request: Request) -> str | None:
-    """Return the address of a request's client, always in the same spelling.
+    """Return the address of a request's client in its normal form.
 
-    Without a colon, there is only one way to write an address.
+    Addresses without a colon are always in that form.
     """
     address = request.address
     return normalize_address(address) if isinstance(address, str) and ":" in address else address
 
 
 def normalize_address(text: str) -> str:
-    """Return the one spelling of an address; text that is no address is returned as it is.
+    """Return the normal form of an address; text that is not an address is returned unchanged.
 
-    An IPv4 address may be written as one of IPv6 (`::ffff:192.0.2.1`), one of IPv6 with capitals,
-    more zeros or the name of an interface, and either with a port.
+    An IPv4 address may be written as an IPv6 address (`::ffff:192.0.2.1`), an IPv6 address with
+    capitals, more zeros or the name of an interface, and both with a port.
     """
     place = _places.get(hash(text))
     if place is not None:
@@ -240,14 +244,14 @@ def parse_address(text: str) -> Address | None:
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2] or ""
     try:
-        address = ip_address(text.partition("%")[0])  # behind it is a network interface's name
+        address = ip_address(text.partition("%")[0])  # the name of an interface follows the sign
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def cut(address: Address, bits: Bits) -> str:
-    """Return an address with only its first `bits`."""
+    """Return an address with only its first `bits`; the others are zero."""
     ipv4_bits, ipv6_bits = bits
     length = ipv4_bits if address.version == 4 else ipv6_bits
     if length == address.max_prefixlen:
@@ -256,9 +260,9 @@ def cut(address: Address, bits: Bits) -> str:
 
 
 def networks(address: str | None) -> tuple[int, int | None]:
-    """Return hashes of the networks of an address: a host's, and of IPv6 also the site's.
+    """Return hashes of the networks of an address: of the host, and for IPv6 also of the site.
 
-    A host has an IPv4 address or a /64 of IPv6, a site has a /48. They are hashes because addresses
+    A host is an IPv4 address or an IPv6 /64; a site is a /48. They are hashed because addresses
     must not be stored.
     """
     parsed = parse_address(address) if isinstance(address, str) and ":" in address else None

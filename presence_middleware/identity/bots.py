@@ -1,8 +1,8 @@
-"""Crawlers, known by their User-Agent: the community's list in the package `crawler-user-agents`.
+"""Crawlers, recognised by their User-Agent with the list of the package `crawler-user-agents`.
 
 A search of the list takes 100 µs and more, so each User-Agent is searched once, and a bounded
-number of results is remembered. Searches have a budget per second. Past it, new User-Agents pass
-for browsers, so that a flood of invented ones costs nothing.
+number of results is remembered. Searches have a budget per second. Past it, new User-Agents count
+as browsers, so that a flood of invented User-Agents costs nothing.
 """
 
 import re
@@ -19,7 +19,7 @@ REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
 USUAL = 256  # characters; a longer User-Agent counts as several look-ups
 LONGEST = 1024  # characters of a User-Agent that are searched
 LONGEST_NAME = 64
-# Where a pattern of the list matches any text. What a client wrote there is no part of a name.
+# Where a pattern of the list matches any text. The text of the client there is no part of a name.
 _GAP = re.compile(r"(?<!\\)[*+.{]|\[\^|\\d")
 
 
@@ -37,7 +37,7 @@ class Crawlers:
             if _GAP.search(pattern)
         ]
         # By hash: a User-Agent may contain anything and is not stored. Crawlers and others are
-        # apart, so that a flood of others pushes no crawler out.
+        # stored separately, so that a flood of others pushes no crawler out.
         self._crawlers: dict[int, str] = {}
         self._others: dict[int, str] = {}
         self._monotonic = monotonic
@@ -62,13 +62,13 @@ class Crawlers:
         remembered = self._crawlers if name else self._others
         if len(remembered) >= REMEMBERED:
             if name:
-                return name  # the crawlers known before a flood of these stay known
+                return name  # a flood of crawlers does not displace the first
             remembered.clear()
         remembered[hash(user_agent)] = name or ""
         return name
 
     def _name(self, user_agent: str) -> str | None:
-        if not self._is_crawler(user_agent):  # the quick way to most answers
+        if not self._is_crawler(user_agent):  # fast for most clients
             return None
         match = self._search(user_agent)
         text = match[0] if match else ""
@@ -79,7 +79,7 @@ class Crawlers:
         now = self._monotonic()
         if now - self._lookups_from >= 1:
             self._lookups, self._lookups_from = LOOKUPS, now
-        self._lookups -= 1 + len(user_agent) // USUAL  # a long one takes as long as several
+        self._lookups -= 1 + len(user_agent) // USUAL
         return self._lookups >= 0
 
 

@@ -1,8 +1,8 @@
-"""The guests that a process has seen lately: their ids, and how many each network may bring.
+"""The guests that a process has seen lately, with a quota of new guests for each network.
 
-A client can make up any number of cookies and User-Agents. So each network has a quota of new
-guests, counted in periods that are as long as the window: past it, the network brings nobody new.
-Known guests are always refreshed. A guest is remembered by a hash, never by what the client sent.
+A client can make up any number of cookies and User-Agents. So the new guests of each network are
+counted in periods as long as the window, and those beyond its quota are refused. Guests seen before
+are always refreshed. A guest is remembered by a hash, never by a value that the client sent.
 """
 
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from ..request import Request
 from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, networks
 from .hashing import LONGEST, Id
 
-# New guests of one host in a window: of an IPv4 address or, since a host has as many addresses of
-# IPv6 as it likes, of a /64.
+# New guests of a host in a window. A host is an IPv4 address or, because a host may use any number
+# of IPv6 addresses, a /64.
 QUOTA = 100
-# New guests of one site of IPv6, a /48, in a window. A customer gets a /56 or a /48 (RFC 6177), so
+# New guests of an IPv6 site, a /48, in a window. A customer gets a /56 or a /48 (RFC 6177), so
 # a forger has 256 to 65,536 quotas of a host. A campus is a /48 as well, and a carrier gives each
 # phone in it a /64. A process that answers 200 requests a second has at most some 20,000 guests in
-# a window of ten minutes; a tenth of them never comes from one campus or one region of a carrier.
+# a window of ten minutes; a tenth of them never comes from a single campus or region of a carrier.
 # IPv4 has no such quota: a carrier puts thousands of people behind each address of a /24.
 SITE_QUOTA = 2_000
 # Guests of a period that are remembered exactly. The rest is in a filter.
 REMEMBERED = 20_000
-# A megabyte: of a million guests, as many as PRESENCE_MAX_MEMBERS has room for, it confuses 2%.
+# A megabyte. With a million guests, the default of PRESENCE_MAX_MEMBERS, 2% are confused.
 FILTER_BITS = 1 << 23
-# Networks of a period that have a counter of their own. Those beyond share as many counters: it
-# takes a million guests to fill these, and that is where PRESENCE_MAX_MEMBERS ends it.
+# Networks of a period that have a counter of their own. Further networks share these counters. It
+# takes a million guests to fill them, which is the default of PRESENCE_MAX_MEMBERS.
 COUNTED = 10_000
 
 ToId = Callable[[str], Id]
@@ -34,27 +34,27 @@ ToId = Callable[[str], Id]
 
 
 class Crowd(Enum):
-    """Where more new guests come from than a quota allows."""
+    """The origin of more new guests than a quota allows."""
 
     HOST = auto()
-    """One address: the rest is refused."""
+    """An address. Further guests are refused."""
     SITE = auto()
-    """One site of IPv6: the rest is refused."""
+    """An IPv6 site. Further guests are refused."""
     SILENT_PROXY = auto()
-    """A proxy that sends no client addresses: nobody is refused."""
+    """A proxy that sends no client addresses. No guest is refused."""
 
 
 Report = Callable[[Crowd], None]
 
 
 def report_nothing(_: Crowd) -> None:
-    """Do nothing, where no log is kept."""
+    """Do nothing; the default where nothing is logged."""
 
 
 class _Known:
-    """The guests of one period, by their hashes: the first exactly, the rest in a Bloom filter.
+    """The guests of a period, by their hashes: the first exactly, the rest in a Bloom filter.
 
-    It forgets no guest. Once the filter is in use, a few new guests pass for known ones.
+    It forgets no guest. Once the filter is in use, a few new guests are taken for earlier guests.
     """
 
     def __init__(self) -> None:
@@ -84,12 +84,12 @@ def _filter_bits(guest: int) -> list[int]:
 
 
 class _Counts:
-    """The guests of one period, counted by network."""
+    """The guests of a period, counted by network."""
 
     def __init__(self) -> None:
         self._all: dict[int, int] = {}
         self._new: dict[int, int] = {}
-        """Those that were not there in the period before."""
+        """The guests that the period before did not have."""
 
     def all(self, network: int) -> int:
         return self._all.get(self._counter(network), 0)
@@ -109,7 +109,7 @@ class _Counts:
 
 
 class _Period:
-    """A stretch of time as long as the window, and the guests who came in it."""
+    """A stretch of time as long as the window, with its guests."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -118,16 +118,16 @@ class _Period:
 
 
 class Guests:
-    """The guests of the current period and of the one before.
+    """The guests of the current period and of the period before.
 
-    Threads may race for a count, so a quota may be passed by a few.
+    Threads may race for a count, so a few guests more than the quota may be admitted.
     """
 
     def __init__(self, window: float, proxies: Proxies, report: Report = report_nothing) -> None:
         """Count in periods of `window` seconds; call `report` when a quota is reached.
 
-        The peer of a request has no quota if it seems to be a proxy and its clients are unknown:
-        because `proxies` does not name it, or because it sends no header about them.
+        The peer of a request has no quota if it seems to be a proxy with unknown clients, because
+        `proxies` does not contain it or because it sends no header with their addresses.
         """
         self._window, self._proxies, self._report = window, proxies, report
         self._current = self._before = _Period(float("-inf"))
@@ -146,16 +146,16 @@ class Guests:
     def _make_id(self, known: int, value: str, to_id: ToId) -> Id:
         if len(self._ids) >= REMEMBERED:
             self._ids = {}
-        ids = self._ids  # not those of another key that comes meanwhile
+        ids = self._ids  # a new key, which replaces the dict, may arrive meanwhile
         id = ids[known] = to_id(value)
         return id
 
     def admit(self, request: Request, guest: Id, at: float) -> bool:
         """Return whether a guest counts: False if the quota of its network is used up.
 
-        `at` is when the guest came, in seconds of any clock.
+        `at` is the time of the request, in seconds of any clock.
         """
-        # A request that arrived in the period before and ends in this one counts in this one.
+        # A request that arrived in the period before and ends in this period counts in this period.
         current = self._current
         if not current.since - self._window <= at < current.since + self._window:
             self._turn(current, at)
@@ -163,9 +163,9 @@ class Guests:
         return known in self._current.guests.first or self._meet(request, guest)
 
     def _meet(self, request: Request, id: Id) -> bool:
-        """Return whether a guest counts who is not among the first of this period."""
+        """Return whether a guest counts. The guest is not among the first of this period."""
         current, before = self._current, self._before
-        # With a port or as `::ffff:192.0.2.1`, the address was another text than what is counted.
+        # An address with a port or in the form `::ffff:192.0.2.1` is counted in its normal form.
         address = client_address(request)
         guest = hash((address, id))
         if guest in current.guests:
@@ -183,7 +183,7 @@ class Guests:
         return True
 
     def _crowd(self, host: int, site: int | None) -> Crowd | None:
-        """Return which quota leaves no room for a new guest, or None."""
+        """Return the quota that is used up, or None if there is room for a new guest."""
         current, before = self._current, self._before
         if before.hosts.all(host) + current.hosts.new(host) >= QUOTA:
             return Crowd.HOST
@@ -192,16 +192,16 @@ class Guests:
         return None
 
     def _may_bring_any(self, request: Request) -> bool:
-        """Return whether a request comes from a proxy whose clients cannot be told apart."""
+        """Return whether a request comes from a proxy with clients that cannot be distinguished."""
         if not isinstance(request.address, str | None):
-            return True  # a server's mistake, and nobody can choose it
+            return True  # a mistake of the server, which no client can cause
         if is_silent_proxy(request):
             self._report(Crowd.SILENT_PROXY)
             return True
         return request.address is None or is_unnamed_proxy(request, self._proxies)
 
     def _turn(self, current: _Period, at: float) -> None:
-        """Begin a period; the one before is the one that has just ended, if any has."""
+        """Begin a period. `current` becomes the period before if it has just ended."""
         ended = current.since + self._window
         has_just_ended = ended <= at < ended + self._window
         self._before = current if has_just_ended else _Period(at)

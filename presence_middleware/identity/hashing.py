@@ -1,4 +1,4 @@
-"""Keyed hashes of what must not be stored: cookies, addresses, User-Agents.
+"""Keyed hashes of values that must not be stored: cookies, addresses, User-Agents.
 
 An id is 16 bytes of BLAKE2b with a key, as 32 hexadecimal digits. A state with the key in it is
 prepared once and copied for each value, which takes two thirds of the time of a new state.
@@ -9,11 +9,11 @@ from hashlib import blake2b
 from typing import Protocol
 
 SIZE = 16
-LONGEST = 4096  # characters of a value that are hashed, so that a long one costs no more
+LONGEST = 4096  # characters of a value that are hashed, which bounds the time
 
 
 PendingId = bytes
-"""The digest of a value, from which `SharedHasher.finish` makes the id once the key is known."""
+"""The digest of a value. `SharedHasher.finish` makes the id from it when the key is available."""
 
 Id = str | PendingId
 
@@ -22,7 +22,7 @@ class Hasher(Protocol):
     """Hashes values into ids."""
 
     def __call__(self, value: str) -> Id:
-        """Return the id of a value, as bytes if the key is not known yet."""
+        """Return the id of a value, as a `PendingId` if the key is not available yet."""
 
 
 class SecretHasher:
@@ -45,7 +45,7 @@ class SharedHasher:
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the key, and so every id, changes."""
+        """Create a hasher without a key. It calls `changed` when the key and all ids change."""
         self.key: bytes | None = None
         self._changed = changed
         self._plain = blake2b(digest_size=SIZE)

@@ -12,25 +12,25 @@ Step = Callable[[object, str], object]
 """Returns what is below a value under a name, or None."""
 
 MOST_PARTS = 8
-"""Into how many parts dots may divide a key. A longer key is refused at start-up."""
+"""The number of parts into which dots may divide a key. A longer key is refused at start-up."""
 
 _USER_NAMES = ("identity", "pk", "id", "username", "display_name")
 
 
 class SourceOptions(NamedTuple):
-    """What a source needs besides its argument."""
+    """The options of a source besides its argument."""
 
     session_secrets: tuple[str, ...]
     """`PRESENCE_SESSION_SECRET`: the keys with which the site's framework signs."""
     may_remember: bool = True
-    """Whether ids may be kept in memory: not if they are to be hashed."""
+    """True if ids may stay in memory. False if they are to be hashed."""
 
 
 def cookie(name: str, *, last: bool = False) -> Read:
-    """Return a reader of a cookie: of several with that name the first one, or the `last`.
+    """Return a reader of the first or the `last` cookie with this `name`.
 
-    Browsers send the cookie of the most specific path first (RFC 6265 5.4), and Werkzeug takes that
-    one. Starlette, Django, WebOb, web.py, Bottle and Beaker take the last one.
+    Browsers send the cookie of the most specific path first (RFC 6265 5.4), and Werkzeug reads the
+    first. Starlette, Django, WebOb, web.py, Bottle and Beaker read the last.
     Raises `ValueError` if no cookie can have this name.
     """
     find = cookie_pattern(name, last).search
@@ -51,8 +51,8 @@ def nested(value: object, key: str) -> object:
 def walk(value: object, key: str, step: Step) -> object:
     """Return the value under a dotted key, or None.
 
-    Names may contain dots: the whole key is tried as one name first, then the longest beginning
-    under which there is something that has the rest.
+    Names may contain dots. So the whole key is tried as a name first, then the longest beginning
+    under which the rest of the key leads to a value.
     """
     end = len(key)
     while end > 0:
@@ -85,7 +85,10 @@ def member(value: Any, name: str) -> object:
 
 
 def user_id(user: object) -> str | None:
-    """Return the id of a user: text, a number, or the object that a framework has for one."""
+    """Return the id of a user, or None.
+
+    `user` is text, a number, or the user object of a framework.
+    """
     if user is None or isinstance(user, (str, int)):
         return as_id(user)
     if not _is_logged_in(user):
@@ -94,7 +97,7 @@ def user_id(user: object) -> str | None:
 
 
 def _is_logged_in(user: object) -> bool:
-    """Return False for the object that a framework has for an anonymous user."""
+    """Return False for the object with which a framework represents an anonymous user."""
     return bool(getattr(user, "is_authenticated", True))
 
 

@@ -1,4 +1,4 @@
-"""Find who a request comes from: the first rule of the chain that finds an id decides.
+"""Find the kind and the id of a request: the first rule of the chain that finds an id decides.
 
 This takes a few microseconds, does no I/O and never raises. It happens when the identity is needed,
 at the latest when the response is complete, so that a login during the request counts.
@@ -25,32 +25,32 @@ Who = tuple[str, Id]
 
 
 class Identity(NamedTuple):
-    """Who a request comes from."""
+    """The kind and the id of a visitor, as `Visit.identity` returns them."""
 
     kind: str
     id: str
 
 
 class Matcher(Protocol):
-    """One step of the search: a rule, or the look-up of crawlers."""
+    """A step of the search: a rule, or the look-up of crawlers."""
 
     kind: str | None
     """The kind of the ids that it finds; None if requests that it matches are not counted."""
     awaits_login: bool
-    """Whether a rule before it may still match, once an inner layer logs somebody in."""
+    """True if a rule before it may still match after an inner layer logs a user in."""
     is_checked: bool
-    """Whether its ids count only if the response does not refuse the login."""
+    """True if its ids count only where the response accepts the login."""
     place: int
     """Its place in the search, from 0 on."""
     has_quota: bool
-    """Whether a client can invent ids, so that each address has a quota of them."""
+    """True if a client can invent ids, so that each address has a quota of them."""
 
     def find(self, request: Request) -> Id | None:
         """Return the id in a request, or None."""
 
 
 class RuleMatcher:
-    """A rule of `PRESENCE_IDENTITY` at work."""
+    """Finds ids by a rule of `PRESENCE_IDENTITY`."""
 
     place = 0
 
@@ -87,7 +87,7 @@ class RuleMatcher:
             return None
 
     def _report(self, error: Exception) -> None:
-        """Log the first failure, without its message: that may be what a client sent."""
+        """Log the first failure, without its message, which may contain data of a client."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -109,7 +109,7 @@ def _source(rule: rules.Rule, options: SourceOptions) -> Read:
 
 
 class CrawlerMatcher:
-    """Finds crawlers by their User-Agent, except those that are logged in."""
+    """Finds crawlers by their User-Agent, except crawlers that are logged in."""
 
     has_quota = False
     is_checked = False
@@ -123,7 +123,7 @@ class CrawlerMatcher:
         is_counted: bool,
         awaits_login: bool,
     ) -> None:
-        """Take the rules after it that prove a login as `logins`."""
+        """Create a matcher. `logins` are the rules after it that prove a login."""
         self.kind = KIND if is_counted else None
         self.awaits_login = awaits_login
         self._crawlers, self._logins = crawlers, logins
@@ -131,7 +131,7 @@ class CrawlerMatcher:
     def find(self, request: Request) -> Id | None:
         try:
             name = self._crawlers(request)
-        except Exception:  # an environ or scope that is none
+        except Exception:  # a malformed environ or scope
             return None
         if name is None or any(login.find(request) for login in self._logins):
             return None
@@ -139,7 +139,7 @@ class CrawlerMatcher:
 
 
 class IdentityResolver:
-    """The rules of a site, and what they share: the key of hashed ids, the guests seen so far."""
+    """The rules of a site, with the key of hashed ids and the guests seen so far."""
 
     def __init__(
         self,
@@ -151,9 +151,14 @@ class IdentityResolver:
         guests: Guests,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`monotonic` is the clock, in seconds, of the budget for new User-Agents.
+        """Create a resolver for the rules of `chain`.
 
-        Raises `SettingsError` if a function that a rule names is not there.
+        `secret` is the key of hashed ids; if it is empty, the processes share a key through Redis.
+        `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.MODES`. `guests`
+        limits the new guests of each network. `monotonic` is the clock, in seconds, of the budget
+        for new User-Agents.
+
+        Raises `SettingsError` if a function that a rule names does not exist.
         """
         self.guests = guests
         self.shared_key: SharedHasher | None = None
@@ -167,9 +172,9 @@ class IdentityResolver:
         self.default_kind = next(
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
         )
-        """The kind of whoever an inner layer identifies, unless it names another."""
+        """The kind of the ids that an inner layer passes to `Visit.identify` without a kind."""
         self.needs_account = any(rule.source == "auth" and rule.argument for rule in chain)
-        """Whether a rule reads an attribute of the user, for which an id is not enough."""
+        """True if a rule reads an attribute of the user, for which an id is not enough."""
         set_by_app = [rule.type.set_by_app for rule in chain]
         matchers = [
             RuleMatcher(rule, hasher, guests, session_secrets, awaits_login=any(set_by_app[:place]))
@@ -178,7 +183,7 @@ class IdentityResolver:
         self._matchers: list[Matcher] = list(matchers)
         self._unchecked: list[Matcher] = [each for each in matchers if not each.is_checked]
         self.checks_status = len(self._unchecked) < len(matchers)
-        """Whether who somebody is depends on the status of the response."""
+        """True if identities depend on the status of the response."""
         if bots != OFF:
             self._insert_crawlers(
                 Crawlers(monotonic), is_counted=bots == COUNT, awaits_login=any(set_by_app)
@@ -200,9 +205,9 @@ class IdentityResolver:
             )
 
     def resolve(self, request: Request, *, is_refused: bool = False) -> tuple[Matcher, Id] | None:
-        """Return the matcher that finds an id in a request by now, and the id; or None.
+        """Return the first matcher that finds an id in a request, and the id; or None.
 
-        The id of a checked matcher counts once the response has a status that does not refuse it.
+        The caller must count the id of a checked matcher only if the response accepts the login.
         With `is_refused`, checked rules find no id.
         """
         for matcher in self._unchecked if is_refused else self._matchers:
@@ -212,14 +217,18 @@ class IdentityResolver:
         return None
 
     def resolve_id(self, id: Id) -> str | None:
-        """Return an id as it is stored; None if it waits for a key that is not known yet."""
+        """Return an id as it is stored; None if this process has not received the key yet."""
         if isinstance(id, str):
             return id
         return self.shared_key.finish(id) if self.shared_key and self.shared_key.key else None
 
 
 def normalize_id(value: str) -> str:
-    """Return an id as it is stored: at most 256 bytes of text; anything else is cut, and hashed."""
+    """Return an id as it is stored: stripped text of at most 256 bytes.
+
+    A longer value is cut to 4,096 characters and hashed. A value that is not valid Unicode is
+    hashed as well.
+    """
     value = value[:LONGEST].strip()
     if len(value) <= LONGEST_ID and value.isascii():
         return value
@@ -227,5 +236,5 @@ def normalize_id(value: str) -> str:
         if len(value.encode()) <= LONGEST_ID:
             return value
     except UnicodeEncodeError:
-        pass  # surrogates: bytes of a header that are no text, or half a character of some JSON
+        pass  # surrogates: undecodable bytes of a header, or half a character of some JSON
     return plain_hash(value.encode("utf-8", "surrogatepass"))

@@ -22,7 +22,7 @@ FORM = (
 )
 KIND = re.compile(r"[a-z][a-z0-9_]*")
 ALWAYS = "visitor"
-"""The source that finds an id in every request."""
+"""The name of the source that finds an id in every request."""
 _LISTS = {"headers": "header:NAME", "client": "ip"}
 """Keys of every ASGI scope that hold no id, and what reads them."""
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -30,14 +30,14 @@ _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the chain: a source, and the kind of the ids that it finds."""
+    """A rule of the chain: a source, and the kind of the ids that it finds."""
 
     kind: str
     source: str
     argument: str
     hashed: bool
     checked: bool = False
-    """Whether it counts only where the response is neither 401 nor 403."""
+    """True if its ids count only where the response accepts the login."""
 
     @property
     def type(self) -> SourceType:
@@ -53,7 +53,7 @@ Chain = tuple[Rule, ...]
 
 
 def parse_chain(value: object) -> Chain:
-    """Return the rules of a chain. Raises `InvalidValue` with all that is wrong."""
+    """Return the rules of a chain. Raises `InvalidValue` with all problems of the chain."""
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
     chain, problems = [], []
@@ -75,9 +75,9 @@ def kinds(chain: Chain, bots: str = OFF) -> tuple[str, ...]:
 
 
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
-    """Return the kind if it is known. Raises `QueryError` with the known ones otherwise."""
+    """Return `kind` if the site has it. Raises `QueryError` with the site's kinds otherwise."""
     if kind not in known:
-        raise QueryError(f"no kind {kind!r} here: PRESENCE_IDENTITY has {', '.join(known)}")
+        raise QueryError(f"unknown kind {kind!r}: PRESENCE_IDENTITY has {', '.join(known)}")
     return kind
 
 
@@ -96,7 +96,7 @@ def _rule(item: str) -> Rule:
 
 
 def _no_source(spec: str, name: str) -> str:
-    """Return that a source does not exist, and the one with the nearest name or all of them."""
+    """Return the message for an unknown source, with the nearest name or all names."""
     if near := nearest_source(name):
         return f"there is no source {name!r}; the nearest is {near}"
     known = ", ".join(SOURCES)
@@ -104,13 +104,13 @@ def _no_source(spec: str, name: str) -> str:
 
 
 def _without_checked(source: str) -> tuple[str, bool]:
-    """Return a source without its `:checked`, and whether it had that."""
+    """Return a source without `:checked`, and True if it ended with that."""
     spec = source.removesuffix(":checked")
     return spec, spec != source
 
 
 def _form(source: str) -> tuple[str, str]:
-    """Return a source without its `:raw` or `:hashed`, and that word or nothing."""
+    """Return a source without its `:raw` or `:hashed`, and that word or an empty text."""
     spec, _, form = source.rpartition(":")
     return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
 
@@ -160,7 +160,7 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
 
 
 def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
-    """Return, for each rule that can never match, which rule before it matches instead."""
+    """Yield a problem for each rule that can never match, with the rule that matches before it."""
     for place, rule in enumerate(chain):
         for before in chain[:place]:
             if before.source == ALWAYS:
@@ -173,7 +173,7 @@ def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
 
 
 def _header_name(source: str, argument: str) -> str:
-    """Return the header that a source reads, also by its name in the environ; else empty."""
+    """Return the header that a source reads, also by its name in the environ, or an empty text."""
     name = argument.lower()
     if source == "environ":
         return name.removeprefix("http_").replace("_", "-") if name.startswith("http_") else ""

@@ -1,10 +1,10 @@
-"""Sources that verify what a framework signed: session cookies, tickets, tokens.
+"""Sources that verify signed values of frameworks: session cookies, tickets, tokens.
 
 The libraries of the frameworks verify (itsdangerous, WebOb, Pyramid, PyJWT). Each is imported when
-a chain uses it. A value that is expired, altered, signed with another key or garbage is nobody's.
+a chain uses it. A value that is expired, altered, malformed or signed with another key yields None.
 
-Of several cookies with one name, each source takes the one that its framework takes: the first one
-for Flask, the last one for the others.
+If several cookies have the same name, each source reads the same cookie as its framework: Flask
+the first, the others the last.
 """
 
 import base64
@@ -31,25 +31,28 @@ _NEVER = float("inf")
 TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
-# What itsdangerous signs with if nobody names a salt, and what Datasette signs its cookie with.
+# The default salt of itsdangerous, and the salt of Datasette's cookie.
 DEFAULT_SALT, DATASETTE_SALT = "itsdangerous", "actor"
 # The hash of a signature is recognised by the length of its base64.
 _DIGESTS = {27: sha1, 43: sha256, 86: sha512}
-_DERIVATIONS = ("django-concat", "hmac")  # the default of itsdangerous, and what Flask uses
+_DERIVATIONS = ("django-concat", "hmac")  # the defaults of itsdangerous and of Flask
 # The digits of Datasette's `baseconv.base62`. Six of them are a time of this century.
 _BASE62 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz"
 _EXPIRY = re.compile(r"[0-9A-Za-z]{1,10}")
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 
 Payload = tuple[object, float]
-"""What was signed, and until when it is valid, in seconds since the epoch."""
+"""The signed value, and the time at which it expires, in seconds since the epoch."""
 
 Verify = Callable[[str], Payload]
 """Returns the payload of a value; raises any exception if it is not signed with its secret."""
 
 
 def flask_session(argument: str, options: SourceOptions) -> Read:
-    """Return a reader of a key of Flask's session cookie; Flask-Login's is `_user_id`."""
+    """Return a reader of a key of Flask's session cookie.
+
+    `argument` is `KEY` or `KEY@COOKIE`. The key of Flask-Login is `_user_id`.
+    """
     from itsdangerous import URLSafeTimedSerializer
 
     serializer = URLSafeTimedSerializer(
@@ -66,7 +69,10 @@ def flask_session(argument: str, options: SourceOptions) -> Read:
 
 
 def starlette_session(argument: str, options: SourceOptions) -> Read:
-    """Return a reader of a key of the cookie of Starlette's SessionMiddleware."""
+    """Return a reader of a key of the cookie of Starlette's SessionMiddleware.
+
+    `argument` is `KEY` or `KEY@COOKIE`.
+    """
     from itsdangerous import TimestampSigner
 
     signer = TimestampSigner(list(options.session_secrets))
@@ -79,7 +85,10 @@ def starlette_session(argument: str, options: SourceOptions) -> Read:
 
 
 def pyramid_session(argument: str, options: SourceOptions) -> Read:
-    """Return a reader of a key of the cookie of Pyramid's SignedCookieSessionFactory."""
+    """Return a reader of a key of the cookie of Pyramid's SignedCookieSessionFactory.
+
+    `argument` is `KEY` or `KEY@COOKIE`.
+    """
     from webob.cookies import SignedSerializer
 
     def verifier(secret: str) -> Verify:
@@ -97,7 +106,8 @@ def pyramid_session(argument: str, options: SourceOptions) -> Read:
 def auth_tkt(argument: str, options: SourceOptions) -> Read:
     """Return a reader of the user of a ticket of Pyramid's AuthTktCookieHelper.
 
-    A ticket does not contain its `timeout`, so it is accepted for as long as it is sent.
+    `argument` is the name of the cookie, by default `auth_tkt`. A ticket does not contain its
+    `timeout`, so it is accepted for as long as it is sent.
     """
     from pyramid.authentication import AuthTktCookieHelper
 
@@ -127,16 +137,16 @@ class _TicketRequest:
 
     def __init__(self, cookies: Mapping[str, str]) -> None:
         self.cookies = cookies
-        # Tickets for one address only are not made unless a site asks for them.
+        # By default, tickets are not bound to an address.
         self.environ: dict[str, Any] = {"REMOTE_ADDR": ""}
 
 
 def signed_cookie(argument: str, options: SourceOptions) -> Read:
     """Return a reader of a cookie that a site or another framework signs with itsdangerous.
 
-    The argument is `KEY@COOKIE` or `KEY@COOKIE:SALT`. Without a KEY, the payload itself is the id.
+    `argument` is `KEY@COOKIE` or `KEY@COOKIE:SALT`. Without a KEY, the payload itself is the id.
     Cookies of `URLSafeSerializer` and of `URLSafeTimedSerializer` are accepted, the latter for 31
-    days; of both ways to derive the key, with SHA-1, SHA-256 or SHA-512.
+    days. Both key derivations are tried, with SHA-1, SHA-256 or SHA-512.
     """
     from itsdangerous import URLSafeSerializer, URLSafeTimedSerializer
 
@@ -153,7 +163,8 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
         def verify(value: str) -> Payload:
             plain, timed = serializers[len(value) - value.rfind(".") - 1]
-            # A payload has no dot but one in front, if it is compressed. A timestamp brings one.
+            # A payload contains no dot, except at its start if it is compressed. A timestamp adds
+            # a second separator.
             if value.count(".", 1) < 2:
                 payload = plain.loads(value)
                 return payload, _datasette_expiry(payload) if salt == DATASETTE_SALT else _NEVER
@@ -178,7 +189,7 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 def signed_parts(argument: str) -> tuple[str, str, str]:
     """Return the key, the cookie and the salt of `KEY@COOKIE[:SALT]`.
 
-    No name of a cookie has a colon in it, so the salt begins after the first colon.
+    The name of a cookie cannot contain a colon, so the salt begins after the first colon.
     """
     key, _, rest = argument.partition("@")
     name, _, salt = rest.partition(":")
@@ -186,9 +197,9 @@ def signed_parts(argument: str) -> tuple[str, str, str]:
 
 
 def _datasette_expiry(payload: object) -> float:
-    """Return until when Datasette accepts an actor, from its `e`: a time in seconds in base 62.
+    """Return the time at which an actor of Datasette expires, in seconds since the epoch.
 
-    Raises `ValueError` if there is an `e` that is no such number.
+    Datasette stores it under `e`, in base 62. Raises `ValueError` if `e` is not such a number.
     """
     expiry = payload.get("e") if isinstance(payload, Mapping) else None
     if not expiry:
@@ -204,8 +215,8 @@ def _datasette_expiry(payload: object) -> float:
 def bearer(argument: str, options: SourceOptions) -> Read:
     """Return a reader of a claim of a JWT, verified with fixed algorithms.
 
-    The argument is `CLAIM`, of the token in the Authorization header (RFC 6750), or `CLAIM@COOKIE`,
-    of the token in a cookie, with or without `Bearer ` before it.
+    `argument` is `CLAIM` for the token in the Authorization header (RFC 6750), or `CLAIM@COOKIE`
+    for the token in a cookie, with or without `Bearer ` before it.
     """
     import jwt
 
@@ -248,7 +259,7 @@ def _cookie_token(name: str) -> Read:
 def can_verify_tokens(secret: str) -> bool:
     """Return whether `secret` is long enough for HS256; every public key (PEM) is.
 
-    PyJWT warns of a shorter one at each token. Where warnings are errors, it accepts no token.
+    PyJWT warns of a shorter secret at each token. Where warnings are errors, it accepts no token.
     """
     return len(secret.encode()) >= TOKEN_SECRET_BYTES
 
@@ -256,7 +267,7 @@ def can_verify_tokens(secret: str) -> bool:
 def _algorithms(secret: str) -> list[str]:
     """Return the algorithms for a public key or for a shared secret, never both.
 
-    Whoever has the public key could otherwise sign with it as if it were a shared secret.
+    Otherwise, a client could use the public key as a shared secret and sign its own tokens.
     """
     if secret.lstrip().startswith("-----BEGIN"):
         return ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
@@ -271,9 +282,10 @@ def _session_cookie(
     to_id: Callable[[object], str | None] = as_id,
     last: bool = True,
 ) -> Read:
-    """Return a reader of `KEY`, or of `KEY@COOKIE` if the session cookie has another name.
+    """Return a reader of `KEY`, or of `KEY@COOKIE` if the session cookie is not named `session`.
 
-    `to_id` makes an id of the value under that key. `last` chooses among cookies with one name.
+    `to_id` makes an id of the value under that key. `last` selects the last of several cookies
+    with the same name.
     """
     key, _, name = argument.partition("@")
     return _verified(
@@ -297,16 +309,16 @@ def _verified(
     id_of: Callable[[object], str | None],
     options: SourceOptions,
 ) -> Read:
-    """Return a reader that verifies what `read` finds and remembers the result for a minute.
+    """Return a reader that verifies the value from `read` and remembers the result for a minute.
 
-    To verify takes as long as to record twenty sightings. Only a digest of the value, the id and
-    the end of its validity are remembered.
+    Verifying takes as long as recording twenty sightings. Only a digest of the value, the id and
+    its expiry time are remembered.
     """
     known: dict[bytes, tuple[str | None, float]] = {}
 
     def check(value: str) -> tuple[str | None, float]:
         for verify in verifiers:
-            # Each raises for the signatures of the other secrets, and whatever garbage leads to.
+            # A verifier raises for signatures of other secrets, and anything for malformed values.
             with suppress(Exception):
                 payload, until = verify(value)
                 return id_of(payload), until

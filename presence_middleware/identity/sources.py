@@ -27,7 +27,7 @@ CREDENTIAL_HEADERS = frozenset(
 )
 LONGEST_BASIC = 8192  # characters of the credentials of HTTP Basic; servers take about as many
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-# The keys of a session under which Flask-Login, Django, Pyramid and many sites keep the user.
+# The session keys under which Flask-Login, Django, Pyramid and many sites store the user.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 
 
@@ -38,27 +38,27 @@ class SourceType:
     make: Callable[[str, SourceOptions], Read]
     """Returns the source for an argument."""
     argument: str = ""
-    """The name of its argument; in brackets if it may be left out, empty if there is none."""
+    """The name of its argument: in brackets if it is optional, empty if there is none."""
     example: str = ""
     """An argument to show in errors, if the argument is required."""
     set_by_app: bool = False
-    """Whether a layer inside may still set what it reads, until the response is complete."""
+    """True if an inner layer may set the value that it reads until the response is complete."""
     hashed: bool = False
-    """Whether its ids are hashed unless the rule ends with `:raw`."""
+    """True if its ids are hashed unless the rule ends with `:raw`."""
     shared_key: bool = False
-    """Whether its ids may be hashed without `PRESENCE_SECRET`."""
+    """True if its ids may be hashed without `PRESENCE_SECRET`."""
     client_supplied: bool = False
-    """Whether a client can choose the id. Then crawlers come first, and it proves no login."""
+    """True if a client can choose the id. Then crawlers come first, and it proves no login."""
     forgeable: bool = False
-    """Whether a client can invent any number of ids from one address."""
+    """True if a client can invent any number of ids from the same address."""
     checked: bool = False
-    """Whether its id counts only if the response does not refuse the login."""
+    """True if its ids count only where the response accepts the login."""
     signed: bool = False
-    """Whether it is verified with `PRESENCE_SESSION_SECRET`."""
+    """True if its values are verified with `PRESENCE_SESSION_SECRET`."""
     module: str = ""
-    """A module that it imports."""
+    """The name of a module that it imports, or an empty text."""
     extra: str = ""
-    """The extra of this package that installs the module."""
+    """The name of the extra of this package that installs the module."""
 
     def usage(self, name: str) -> str:
         """Return how the source `name` is written in a chain, such as `cookie:NAME`."""
@@ -68,10 +68,10 @@ class SourceType:
 
 
 def auth(attribute: str, _: SourceOptions) -> Read:
-    """Return a reader of the user whom the server, a layer or a loaded session has logged in.
+    """Return a reader of the logged-in user, as set by the server, a layer or a loaded session.
 
-    With an `attribute` such as `username`, the id is that attribute of the user object. Nobody is
-    found if the user has none: as text or a number, or known by a session alone.
+    With an `attribute` such as `username`, the id is that attribute of the user object. Without
+    such an object, no id is found: the user may be text, a number, or only an id in a session.
     """
     if attribute:
         return lambda request: as_id(walk(request.user, attribute, member))
@@ -91,11 +91,11 @@ def _session_user(session: Mapping[str, Any]) -> str | None:
 
 
 def basic(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the user of HTTP Basic (RFC 7617), whose password the site checks itself.
+    """Return a reader of the user of HTTP Basic (RFC 7617). The site itself checks the password.
 
-    A client can claim any name, and only the response shows whether the site accepted it: a status
-    from 200 to 299 does. So every counted page that answers so must check the password. On a page
-    that does not, a client counts as any user that it names.
+    A client can claim any name. A status from 200 to 299 means that the site accepted it. So every
+    counted page must check the password before it answers with such a status. On a page that does
+    not, a client counts as the user that it claims to be.
     """
     return _basic_user
 
@@ -106,7 +106,7 @@ def _basic_user(request: Request) -> str | None:
         return None
     try:
         user, colon, _ = base64.b64decode(credentials.strip(), validate=True).partition(b":")
-    except (binascii.Error, ValueError):  # the latter of text that is not ASCII
+    except (binascii.Error, ValueError):  # ValueError for text that is not ASCII
         return None
     if not colon:
         return None
@@ -114,7 +114,7 @@ def _basic_user(request: Request) -> str | None:
         name = user.decode()
     except UnicodeDecodeError:
         name = user.decode("latin-1")
-    # An id loses the blanks around it, and " ann" must not become "ann".
+    # Ids are stripped, and " ann" must not count as "ann".
     return None if _CONTROL.search(name) or name != name.strip() else name
 
 
@@ -129,7 +129,7 @@ def django_session(name: str, _: SourceOptions) -> Read:
 
 
 def header(name: str, _: SourceOptions) -> Read:
-    """Return a reader of a header that a front end sets and never lets through from outside."""
+    """Return a reader of a header that a front end sets and removes from incoming requests."""
     return methodcaller("header", token(name).lower())
 
 
@@ -144,7 +144,7 @@ def ip(_: str, __: SourceOptions) -> Read:
 
 
 def visitor(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the address and the User-Agent, which tell guests apart."""
+    """Return a reader of the address and the User-Agent, which distinguish guests."""
 
     def read(request: Request) -> str:
         # As `client_address` does, without the call: most requests come here.
@@ -162,7 +162,7 @@ def session(key: str, _: SourceOptions) -> Read:
 
 
 def state(key: str, _: SourceOptions) -> Read:
-    """Return a reader of what a server or another layer has put into the environ or scope.
+    """Return a reader of a key of the environ or scope that a server or another layer sets.
 
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
     """
@@ -206,7 +206,7 @@ def function(path: str) -> Read:
 
 
 def nearest_source(name: str) -> str | None:
-    """Return the source whose name is most like `name`, or None if none is like it."""
+    """Return the name of a source that is most similar to `name`, or None."""
     return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
 
 
@@ -227,7 +227,7 @@ class SiteFunction:
         id = as_id(value)
         if id is None and value is not None:
             if iscoroutine(value):
-                value.close()  # or Python warns that nobody awaited it
+                value.close()  # or Python warns that it was never awaited
             kind = type(value).__name__
             self._report(f"returned a {kind}; it must return text, a whole number, a UUID or None")
         return id

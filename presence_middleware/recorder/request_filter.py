@@ -1,7 +1,7 @@
-"""Which arriving requests count as visits, and where they come from. No I/O.
+"""Decide which requests count as visits, and find the address of the client. No I/O.
 
-Nobody looks at a page that a browser fetches ahead, asks about before it really asks (CORS), or
-polls by itself; nor does a health check.
+Prefetches, CORS preflights, passive requests and health checks are not visits, because no user is
+looking at them.
 """
 
 import re
@@ -12,12 +12,12 @@ from ..request import Request
 from ..settings import Settings
 from .setup_hints import SetupHints
 
-# Sec-Purpose is of Fetch 2.2.5; older browsers say Purpose or X-Moz.
+# Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
 
 
 class RequestFilter:
-    """Tells visits from other requests, by the settings of a site."""
+    """Distinguishes visits from other requests by the settings of a site."""
 
     def __init__(self, settings: Settings, hints: SetupHints) -> None:
         paths = settings.exclude
@@ -28,14 +28,15 @@ class RequestFilter:
         self._is_logout = path_matcher(settings.logout)
         globs = "".join((*paths, *settings.logout))
         self.looks_at_all = not self._enabled or self._locate is not None or "*" in globs
-        """Whether a request must be looked at however plain it is."""
+        """True if every request must be examined, also a plain one."""
         self.paths = exact_paths(paths) | exact_paths(settings.logout)
-        """Paths that are no visit, or that log out. A request to another one may be plain."""
+        """Paths that are not visits or that log out. Requests to other paths may be plain."""
 
     def admit(self, request: Request, now: float) -> bool:
-        """Return whether a request is a visit; find the address of its client.
+        """Return whether a request is a visit, and set the address of its client.
 
-        `now` is the time by the recorder's clock. Never raises: what cannot be read is no visit.
+        `now` is the time by the recorder's clock, in seconds. Never raises: a request that cannot
+        be read is not a visit.
         """
         try:
             if self._locate is not None:
@@ -46,15 +47,15 @@ class RequestFilter:
                 return False
             if now >= self._hints.look_at:
                 self._hints.look(request, now)
-        except Exception as error:  # an environ or scope that is none
+        except Exception as error:  # a malformed environ or scope
             self._hints.unreadable(error)
             return False
         return True
 
     def is_logout(self, request: Request) -> bool:
-        """Return whether a request logs somebody out, if it is answered without an error.
+        """Return whether a request logs its user out, provided that its response is not an error.
 
-        That of a path of `PRESENCE_LOGOUT` does, unless a browser makes it by itself. Never raises.
+        Requests for a path of `PRESENCE_LOGOUT` do, except prefetches and the like. Never raises.
         """
         try:
             return (
@@ -63,7 +64,7 @@ class RequestFilter:
                 and request.get("type") != "websocket"
                 and not (_has_no_visitor(request) or _is_preflight(request))
             )
-        except Exception:  # an environ or scope that is none: `admit` reports it
+        except Exception:  # a malformed environ or scope, which `admit` reports
             return False
 
 
@@ -77,20 +78,20 @@ def _has_no_visitor(request: Request) -> bool:
 
 
 def _is_preflight(request: Request) -> bool:
-    """Return whether the browser only asks whether it may ask (Fetch 3.2.2)."""
+    """Return whether a request is a CORS preflight (Fetch 3.2.2)."""
     if request.method != "OPTIONS":
         return False
     return bool(request.header("origin") and request.header("access-control-request-method"))
 
 
 def exact_paths(paths: tuple[str, ...]) -> frozenset[str]:
-    """Return those of the paths that have no `*` in them, each with a slash behind and without."""
+    """Return the paths without a `*`, each with and without a slash at its end."""
     plain = [path for path in paths if "*" not in path]
     return frozenset((*plain, *(f"{path}/" for path in plain)))
 
 
 def path_matcher(paths: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return what tells whether a path is one of these; a `*` in them stands for anything."""
+    """Return a function that reports whether a path is in `paths`; `*` matches any text."""
     exact = exact_paths(paths)
     patterns = [_pattern(path) for path in paths if "*" in path]
     if not patterns:
@@ -100,7 +101,7 @@ def path_matcher(paths: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def _pattern(glob: str) -> str:
-    """What lies between two stars is looked for once, from the left: a path costs no more."""
+    """Return a pattern for a path with `*`. It cannot backtrack, so long paths stay cheap."""
     first, *between = map(re.escape, glob.split("*"))
     last = [".*" + between.pop()] if between else []
     return first + "".join(f"(?>.*?{part})" for part in between) + "".join(last)

@@ -25,7 +25,7 @@ class LastWrite:
     stamp: float
     """The same by the recorder's clock."""
     checked: float
-    """When the write was last found to be there, by the recorder's clock."""
+    """The last time at which the write was found in Redis, by the recorder's clock."""
 
 
 class RewriteLog:

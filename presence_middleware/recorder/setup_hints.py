@@ -86,7 +86,7 @@ class SetupHints:
         self._wrote_people = False
         self._max_members = settings.max_members
         self.look_at = -math.inf
-        """When to `look` at a request again, by the recorder's clock."""
+        """The next time to `look` at a request, by the recorder's clock."""
         self._remaining_looks = INSPECTED_REQUESTS
         self._unread: dict[str, int] = {}
         self._is_behind_proxy = False
@@ -228,7 +228,7 @@ class SharedIds:
         """Hashes of addresses, by kind and id."""
 
     def add(self, visit: Visit, now: float) -> None:
-        """Remember a visit until it is over and its user is known."""
+        """Remember a visit until it is over and its user is resolved."""
         if self._undecided:
             host, _ = networks(visit.address)
             self._visits.append((now, host, visit))

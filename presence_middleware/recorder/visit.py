@@ -1,4 +1,4 @@
-"""One open request or connection: when it arrived, and who it comes from."""
+"""A visit: an open request or connection, with its arrival and its identity."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -16,20 +16,20 @@ from ..identity import (
 )
 from ..request import OVER, Request
 
-PATIENCE = 5.0  # seconds at most, in which a slow request may log somebody in
+PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 REFUSED = frozenset({401, 403})
 """The statuses with which a site refuses the login of a request."""
 ACCEPTED = frozenset({*range(200, 300), 101, 304})
 """The statuses with which a site accepts the login of a request.
 
-Many sites redirect, or answer 404, before they look at a password. Such a status shows nothing.
+Redirects and 404 are not among them: many sites send those before they check a password.
 """
 FIRST_ERROR = 400
 """The lowest status with which a request for a path of `PRESENCE_LOGOUT` logs no user out."""
 
 
 class Sink(Protocol):
-    """The recorder of a visit, as far as every visit needs it."""
+    """The part of the recorder that a visit uses."""
 
     backend: Backend
     resolver: IdentityResolver
@@ -47,28 +47,34 @@ class Sink(Protocol):
 
 
 class Visit(Request):
-    """In the environ or scope as `presence_middleware.visit`, for handlers and inner layers."""
+    """A request that may be recorded.
+
+    Handlers and inner layers find it in the environ or scope as `presence_middleware.visit`.
+    """
 
     state: Mapping[str, Any]
     """The WSGI environ or the ASGI scope."""
 
     is_logout = False
-    """Whether it logs out whoever it comes from, if it is answered without an error."""
+    """True if its path is in `PRESENCE_LOGOUT`: it logs its user out unless it fails."""
 
     status: int | None = None
-    """The status of the response, where that matters; None until it is known."""
+    """The status of the response if the visit depends on it; None before the response begins."""
 
     _is_refused = False
-    """Whether the response refuses the login that the request shows."""
+    """True if the response refuses the login that the request shows."""
 
     _login: tuple[Who, Matcher | None] | None = None
-    """Who is to be logged out, and the matcher that found them; None if a layer named them."""
+    """The user to log out, and the matcher that found them; None if a layer identified them."""
 
     _answered_at = 0.0
-    """When the status was known, by the recorder's clock."""
+    """The time at which the response began, by the recorder's clock."""
 
     def __init__(self, recorder: Sink) -> None:
-        """Begin the visit as its request arrives; `end` must follow."""
+        """Begin a visit when its request arrives. The caller must call `end` later.
+
+        `recorder` decides whether the visit counts, and records it.
+        """
         self.recorder = recorder
         self.backend = recorder.backend
         # By the recorder's clock: when it arrived, and when its user was last seen.
@@ -76,20 +82,21 @@ class Visit(Request):
         self._identified: Who | None = None
         self._recorded: Who | None = None
         self._dismissed: tuple[Who, float] | None = None
-        """Who has left since this visit arrived, and that arrival."""
+        """The user who has left since this visit arrived, and that arrival."""
         self._is_long = False
         self.is_counted = recorder.admit(self)
-        """Whether it is recorded: health checks, prefetches and the like are not."""
+        """True if it is recorded: health checks, prefetches and the like are not."""
         if self.is_logout:
             self.note_login()
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
-        """Set who this is, from any inner layer; it wins over what the request itself shows.
+        """Set the identity of this visit. It replaces the identity that the request itself shows.
 
-        `kind` is by default that of the `auth` rule, else the first of `PRESENCE_IDENTITY`. An
-        `id` that is None or empty takes back what was set. On a connection that has been open for
-        some seconds this is a login: who left before it counts again. Raises `QueryError` for an
-        unknown kind.
+        `id` is the id of the user. None or an empty text undoes earlier calls. `kind` is by default
+        the kind of the `auth` rule, else the first kind of `PRESENCE_IDENTITY`.
+
+        On a connection that has been open for some seconds, this counts as a login: the user counts
+        again, also after a logout. Raises `QueryError` for an unknown kind.
         """
         resolver = self.recorder.resolver
         kind = known_kind(resolver.default_kind if kind is None else kind, resolver.kinds)
@@ -103,11 +110,10 @@ class Visit(Request):
 
     @property
     def identity(self) -> Identity | None:
-        """Who this is as far as is known now.
+        """The kind and the id of this visit at this moment, or None.
 
-        None also for a hashed guest as long as this process never reached Redis, where the key is;
-        and where a `checked` rule finds somebody, until the response has a status: an app that is
-        still to look at a password has not accepted the name beside it.
+        It is None for a hashed guest until this process has read the key of hashes from Redis. It
+        is None until the response accepts the login if a `checked` rule finds the user.
         """
         who, _ = self._resolve()
         if who is None:
@@ -117,14 +123,15 @@ class Visit(Request):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if the visit has ended."""
         return self.state is OVER
 
     def note_login(self) -> None:
-        """Note who is logged in by now, on a request that may log them out; else do nothing.
+        """Remember the user who is logged in now, if this request may log them out.
 
-        Call it in a layer that has just learnt who is logged in, before the app forgets them. What
-        the rule that comes first in `PRESENCE_IDENTITY` found first is kept.
+        On other requests, this does nothing. Call it in a layer that has just loaded the user,
+        before the app clears the login. If several calls find a user, the earliest rule of
+        `PRESENCE_IDENTITY` decides, and for the same rule the first call.
         """
         if not self.is_logout or self.state is OVER:
             return
@@ -135,10 +142,10 @@ class Visit(Request):
             self._login = who, matcher
 
     def answered(self, status: int | None) -> None:
-        """Take the status of the response, before any of it is sent; None if it is no status.
+        """Set the status of the response, before any of it is sent; None if it is not a number.
 
-        A later call replaces it. Where no wrapper calls this, no response has begun, and the login
-        that the request shows is not accepted.
+        A later call replaces the status. If this is never called, no response has begun, and the
+        login that the request shows is not accepted.
         """
         self.note_login()
         self.status = status
@@ -146,26 +153,33 @@ class Visit(Request):
         self._answered_at = self.recorder.stamp()
 
     def flush(self) -> None:
-        """Record this visit as it is now and write what the process holds."""
+        """Record this visit with its current identity, and write all sightings of this process.
+
+        This waits for Redis, but not in an outage.
+        """
         self.record()
         self.recorder.write_for_reader()
 
     def record(self) -> None:
-        """Record who this visit turned out to be, once each; nobody once it is over.
+        """Record the current identity, once for each identity that this visit has.
 
-        On a request that may log them out, only its end shows whether to record them.
+        This does nothing after the end of the visit, and nothing on a request that may log its user
+        out: whether that is recorded depends on the response.
         """
         if self.state is not OVER and not self.is_logout:
             self._record(*self._resolve())
 
     def refresh(self, now: float, interval: float) -> None:
-        """Record a connection that is still open, at most once per `interval` seconds."""
+        """Record a connection that is still open, at most once per `interval` seconds.
+
+        `now` is the time by the recorder's clock, in seconds.
+        """
         if self.state is OVER or self.is_logout:  # another thread may have ended it meanwhile
             return
         who, matcher = self._resolve()
         is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)
         if not is_long and matcher is not None and matcher.awaits_login:
-            return  # a layer may still log somebody in: until then, nobody is taken for a guest
+            return  # a layer may still log a user in, who must not count as a guest until then
         if who is None or who != self._recorded:
             self._record(who, matcher)
         elif now - self.stamp >= interval:
@@ -176,16 +190,16 @@ class Visit(Request):
         self._is_long = is_long
 
     def dismiss(self, left: Mapping[Who, float]) -> None:
-        """Keep nobody online any longer who left after this visit arrived.
+        """Stop recording this visit if its user left after it arrived.
 
-        `left` holds who was refused, and when the newest of their visits arrived.
+        `left` maps each user who has left to the arrival of the newest of their refused visits.
         """
         who, arrival = self._recorded, self.arrival
         if who is not None and who in left and arrival <= left[who]:
             self._dismissed = who, arrival
 
     def end(self) -> None:
-        """End the visit: the request is over, however it ended. A second call does nothing."""
+        """End the visit after its request, also after an error. A second call does nothing."""
         if self.state is OVER:
             return
         recorder = self.recorder
@@ -198,11 +212,11 @@ class Visit(Request):
             self.refresh(recorder.stamp(), 0)
         else:
             self._record(*self._resolve())
-        # The environ holds the visit: once it does not hold that, both go with the last reference.
+        # The environ refers to the visit. Released, both are freed with the last reference.
         self.release()
 
     def release(self) -> None:
-        """Let go of the environ or scope, and of all that was read from it."""
+        """Drop the environ or scope and all values that were read from it."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -211,11 +225,11 @@ class Visit(Request):
             self.recorder.abandoned(self)
 
     def _log_out(self) -> bool:
-        """Take offline whoever has logged out in this request; return whether anybody has."""
+        """Take the user offline who logged out in this request. Return False if no user did."""
         if self._login is None or self.status is None or self.status >= FIRST_ERROR:
             return False
         who, matcher = self._login
-        # As with sightings: nobody makes up any number of guests to have them leave.
+        # As with sightings, the quota bounds the number of guests that a client can invent.
         if matcher is None or not matcher.has_quota or self._is_within_quota(who):
             self.recorder.log_out(who, self._answered_at)
         return True
@@ -224,10 +238,10 @@ class Visit(Request):
         return self.recorder.admit_guest(self, who[1], self.stamp)
 
     def _resolve(self, *, is_provisional: bool = False) -> tuple[Who | None, Matcher | None]:
-        """Return who this is, and the matcher that found it; None if an inner layer set it.
+        """Return the kind and id of this visit, and the matcher that found them.
 
-        The id of a checked matcher counts only once the response has accepted the login, unless
-        `is_provisional`.
+        The matcher is None if an inner layer set the identity. The id of a checked matcher counts
+        only after the response has accepted the login, unless `is_provisional`.
         """
         if self._identified is not None:
             return self._identified, None
@@ -245,7 +259,8 @@ class Visit(Request):
         if who is None or who == self._recorded:
             return
         if self._is_long:
-            self.stamp = self.arrival = self.recorder.stamp()  # the login's: they were not here
+            # The connection has a new user, who has been here only since the login.
+            self.stamp = self.arrival = self.recorder.stamp()
         self._put(who, matcher)
 
     def _put(self, who: Who, matcher: Matcher | None) -> None:
@@ -260,5 +275,5 @@ class Visit(Request):
 
 
 def _place(matcher: Matcher | None) -> int:
-    """Return the place of a matcher in the chain; before all is whom a layer named."""
+    """Return the place of a matcher in the chain; -1 for an identity that a layer set."""
     return -1 if matcher is None else matcher.place

@@ -76,7 +76,7 @@ def test_a_window_longer_than_the_retention_is_refused(site: Site, store: str) -
     ],
 )
 def test_an_unknown_kind_is_refused(site: Site, method: str, arguments: tuple[object]) -> None:
-    with pytest.raises(QueryError, match="no kind 'bot' here: PRESENCE_IDENTITY has user, guest"):
+    with pytest.raises(QueryError, match="unknown kind 'bot': PRESENCE_IDENTITY has user, guest"):
         getattr(site.presence, method)(*arguments, kind="bot")
 
 

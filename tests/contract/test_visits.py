@@ -66,7 +66,7 @@ def test_identifying_nobody_withdraws_an_earlier_identity(
 def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
     def layer(state: State) -> None:
         visit_in(state).identify("ann", kind="guest")
-        with pytest.raises(QueryError, match=r"no kind .robot. here: .* user, guest"):
+        with pytest.raises(QueryError, match=r"unknown kind .robot.: .* user, guest"):
             visit_in(state).identify("ann", kind="robot")
 
     for ask in (ask_wsgi, ask_asgi):

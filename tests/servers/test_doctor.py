@@ -106,7 +106,7 @@ def test_a_server_that_evicts_keys_is_wrong(tmp_path: Path) -> None:
     assert "WRONG eviction: allkeys-lru" in found.stdout
     assert "ok    memory: " in found.stdout
     assert " of 52.4 MB" in found.stdout
-    assert "ok    kind user: sorted-set, no keys, nobody was seen lately" in found.stdout
+    assert "ok    kind user: sorted-set, no keys, no id was seen lately" in found.stdout
 
 
 def test_a_key_that_never_expires_is_wrong(valkey: Server, variables: dict[str, str]) -> None:

@@ -117,10 +117,10 @@ def test_proxies_are_a_number_or_networks(value: object, proxies: Proxies) -> No
     ],
 )
 def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None:
-    with pytest.raises(ValueError, match=r"how many proxies .* or their networks") as caught:
+    with pytest.raises(ValueError, match=r"the number of proxies .* or networks") as caught:
         parse_proxies(value)
     assert caught.value.__cause__ is None
-    with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: expected how many"):
+    with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: expected the number"):
         Settings.from_env({}, trusted_proxies=value)
 
 

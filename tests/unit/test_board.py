@@ -319,8 +319,8 @@ def test_an_outage_is_said_without_its_reasons(path: str) -> None:
     [
         *[("/chart.svg", f"width={width}", "width is") for width in ("0", "-9", "1e3", "1000000")],
         *[("/chart.svg", f"offset={offset}", "offset is") for offset in ("x", "1440", "-1440")],
-        ("/online", "kind=member", "no kind 'member' here"),
-        ("/history", "kind=%3Cb%3E", "no kind '<b>' here"),
+        ("/online", "kind=member", "unknown kind 'member'"),
+        ("/history", "kind=%3Cb%3E", "unknown kind '<b>'"),
         ("/last-seen", "", "id is missing"),
         ("/last-seen", "id=%20", "id is missing"),
         *[("/history", f"hours={hours}", "hours is") for hours in ("0", "-1", "1.5", "1e9", "x")],

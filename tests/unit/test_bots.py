@@ -489,7 +489,7 @@ def test_skipped_crawlers_are_nobody(visited: Callable[..., Settings]) -> None:
     settings = visited(bots="skip")
     presence = Presence(settings)
     assert presence.counts() == {"user": 1, "guest": 1}
-    with pytest.raises(QueryError, match="no kind 'bot' here"):
+    with pytest.raises(QueryError, match="unknown kind 'bot'"):
         presence.count("bot")
     stats = recorder_for(settings).stats()
     assert (stats.recorded, stats.dropped) == (4, {}), "three times Firefox, once Ann"
@@ -504,7 +504,7 @@ def test_crawlers_that_are_let_be_are_guests(visited: Callable[..., Settings]) -
 @pytest.mark.parametrize("mode", ["skip", "off"])
 def test_nobody_can_be_identified_as_a_kind_that_is_not_counted(mode: str) -> None:
     def identify(state: State) -> None:
-        with pytest.raises(QueryError, match="no kind 'bot' here"):
+        with pytest.raises(QueryError, match="unknown kind 'bot'"):
             state["presence_middleware.visit"].identify("pinger", kind="bot")
 
     ask_wsgi(chain("user=auth, guest=visitor", mode), by(FIREFOX), identify)

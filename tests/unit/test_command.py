@@ -59,7 +59,7 @@ def test_an_id_cannot_command_the_terminal(site: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "settings", "status", "says"),
     [
-        (["count", "member"], {}, 2, "no kind 'member' here"),
+        (["count", "member"], {}, 2, "unknown kind 'member'"),
         (["count", "--window", "soon"], {}, 2, "window is 'soon'"),
         (["count"], {"PRESENCE_WINDOW": "soon"}, 2, "PRESENCE_WINDOW='soon'"),
         (["online"], {"PRESENCE_STORE": "hyperloglog"}, 2, "sorted-set and minute-sets can"),

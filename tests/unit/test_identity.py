@@ -367,7 +367,7 @@ def test_an_async_function_is_refused_when_the_app_is_wrapped(name: str) -> None
 
 
 def cookies_of(view: Asked) -> str:
-    with pytest.raises(ValueError, match="no name of a header or cookie"):
+    with pytest.raises(ValueError, match="not a valid name of a header or cookie"):
         view.cookie("a b")
     found = (view.cookie("sid"), view.cookie("sid", last=True), view.cookie("none"))
     return " ".join(map(str, found))
