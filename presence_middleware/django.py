@@ -60,7 +60,7 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
     this is a query, which a view that uses the session then saves. It adds no `Vary: Cookie`. Under
     ASGI it requires Django 5.1.
 
-    It loads an account only for a rule such as `auth:username`: after the view, if the view has not,
+    It loads an account only for a rule such as `auth:username`: after the view if the view has not,
     or before it on a path of `PRESENCE_LOGOUT`. Until then the user counts as a guest, also in the
     numbers that the view reads. Without such a rule, the user of a deactivated account counts until
     a page uses `request.user`.
