@@ -194,10 +194,12 @@ class Writer:
         if query is not None:
             plans.append(query)
         outcomes = self._run_at(node, plans, attempt)
+        if query is not None:
+            # A plan runs only once, so its reader gets an error that stopped it on the way.
+            attempt.answer = attempt.failure if outcomes is None else outcomes.pop()
+            attempt.is_answered = True
         if outcomes is None:
             return
-        if query is not None:
-            attempt.answer, attempt.is_answered = outcomes.pop(), True
         for shard, outcome in zip(tried, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 # A key of a wrong type is the fault of one shard. Other errors are the node's.

@@ -296,6 +296,26 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
     recorder.close()
 
 
+def test_a_server_that_refuses_a_whole_round_trip_raises_presence_unavailable(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a node of a Cluster that is down."""
+    recorder = Recorder(settings(valkey.url, prefix), background=False)
+    comes = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
+    assert comes.run(comes.backend.queries.count(None, None)) == 1
+    again = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+
+    def refuse(pipeline: redis.client.Pipeline, raise_on_error: bool = True) -> list[object]:
+        raise redis.exceptions.ClusterDownError("The cluster is down")
+
+    with monkeypatch.context() as down:
+        down.setattr(redis.client.Pipeline, "execute", refuse)
+        with pytest.raises(PresenceUnavailable, match="The cluster is down"):
+            again.run(again.backend.queries.count(None, None))
+    assert again.run(again.backend.queries.count(None, None)) == 2
+    recorder.close()
+
+
 def test_an_invalid_reply_raises_presence_unavailable(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
