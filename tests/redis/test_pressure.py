@@ -312,6 +312,7 @@ def test_a_server_that_refuses_a_whole_round_trip_raises_presence_unavailable(
         down.setattr(redis.client.Pipeline, "execute", refuse)
         with pytest.raises(PresenceUnavailable, match="The cluster is down"):
             again.run(again.backend.queries.count(None, None))
+    assert recorder.flush()
     assert again.run(again.backend.queries.count(None, None)) == 2
     recorder.close()
 
