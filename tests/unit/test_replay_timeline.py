@@ -172,7 +172,8 @@ def test_memory_is_that_of_who_is_online_however_long_the_log(
 ) -> None:
     monkeypatch.setattr(guests, "REMEMBERED", 500)  # of those before, so many; also on a site
     short, long = highest_memory(6_000), highest_memory(60_000)
-    assert long < short * 1.1 + 50_000, (short, long)
+    # Python keeps up to 2,000 tuples of each length, of 64 bytes and more, to use them again.
+    assert long < short * 1.1 + 150_000, (short, long)
 
 
 def test_too_many_guests_of_an_address_are_counted_apart() -> None:
