@@ -68,7 +68,7 @@ FORMS: dict[str, View] = {"login": login, "logout": logout, "goodbye": goodbye}
 
 
 def _site(helper: Any) -> WSGIApplication:
-    config = Configurator(session_factory=SignedCookieSessionFactory(secret()))
+    config = Configurator(session_factory=SignedCookieSessionFactory(secret(), reissue_time=600))
     config.set_security_policy(Policy(helper))
     for name, view in {**PAGES, **FORMS}.items():
         config.add_route(name or "home", f"/{name}")
