@@ -108,7 +108,7 @@ def sample(variables: dict[str, str], *counts: int) -> int:
     return minute
 
 
-def test_the_page_shows_who_comes_and_goes(
+def test_the_page_shows_arrivals_and_departures(
     open_board: Opened, site: WebServer, presence: Presence
 ) -> None:
     board = open_board()
@@ -122,7 +122,7 @@ def test_the_page_shows_who_comes_and_goes(
 
 
 @pytest.mark.slow
-def test_the_token_is_asked_for_and_a_wrong_one_refused(
+def test_the_page_asks_for_the_token_and_refuses_a_wrong_token(
     open_board: Opened, presence: Presence, variables: dict[str, str]
 ) -> None:
     presence.touch("bob")
@@ -152,7 +152,7 @@ def test_an_id_is_shown_as_text(open_board: Opened, presence: Presence, id: str)
 
 
 @pytest.mark.slow
-def test_search_finds_who_has_gone_and_not_who_never_was(
+def test_search_finds_users_who_left_but_not_unknown_ids(
     open_board: Opened, presence: Presence
 ) -> None:
     presence.touch("bob")
@@ -201,9 +201,7 @@ def test_a_chart_that_has_changed_is_drawn_again_in_the_style_of_its_file(
     expect(board.locator("#chart .label")).to_contain_text("9 at ")
 
 
-def test_where_nobody_was_online_there_is_no_peak(
-    open_board: Opened, variables: dict[str, str]
-) -> None:
+def test_a_chart_without_users_has_no_peak(open_board: Opened, variables: dict[str, str]) -> None:
     sample(variables, 0, 0, 0)
     board = open_board()
     expect(board.locator("#summary")).to_have_text("No user was online in the last 24 hours.")
@@ -232,7 +230,7 @@ def test_a_widget_on_a_page_that_was_opened_with_credentials_works(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("screen", [*product([360, 1200], ["light", "dark"])], ids=str)
-def test_it_is_readable_on_any_screen(
+def test_the_page_is_readable_on_any_screen(
     open_board: Opened,
     presence: Presence,
     variables: dict[str, str],
@@ -280,7 +278,9 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_an_outage_is_said_and_ends(open_board: Opened, valkey: Server, presence: Presence) -> None:
+def test_an_outage_is_shown_until_it_ends(
+    open_board: Opened, valkey: Server, presence: Presence
+) -> None:
     board = open_board()
     expect(board.locator("#state")).to_have_text("live")
     board.route("**/counts", lambda route: route.fulfill(status=503, json={"error": "no Redis"}))
@@ -290,7 +290,7 @@ def test_an_outage_is_said_and_ends(open_board: Opened, valkey: Server, presence
 
 
 @pytest.mark.slow
-def test_two_lines_show_the_number_on_a_page_with_a_strict_policy(
+def test_two_lines_of_html_show_the_count_on_a_page_with_a_strict_policy(
     open_board: Opened, presence: Presence
 ) -> None:
     for id in range(1234):
@@ -301,7 +301,7 @@ def test_two_lines_show_the_number_on_a_page_with_a_strict_policy(
 
 
 @pytest.mark.slow
-def test_a_hidden_page_asks_nothing(open_board: Opened) -> None:
+def test_a_hidden_page_sends_no_requests(open_board: Opened) -> None:
     board = open_board()
     expect(board.locator("#state")).to_have_text("live")
     board.evaluate("Object.defineProperty(document, 'hidden', { value: true, writable: true })")

@@ -107,7 +107,7 @@ def test_login_makes_a_guest_a_user_until_logout(
             assert presence.last_seen(visitors.user) is not None
 
 
-def test_refused_login_brings_nobody_online(product: Product, serve: Serve) -> None:
+def test_a_refused_login_brings_no_user_online(product: Product, serve: Serve) -> None:
     with serve(product) as visitors, visitors.open() as stranger:
         product.log_in(stranger, WRONG_PASSWORD)
         visitors.see(stranger, product.private_page)
@@ -127,7 +127,7 @@ def _open_notebooks(visitors: Visitors) -> None:
             client.get("/", headers={"X-Forwarded-For": f"192.0.2.{n}"}).raise_for_status()
 
 
-def test_one_notice_says_that_an_open_notebook_has_the_same_user_for_everybody(
+def test_a_single_notice_reports_that_an_open_notebook_has_one_user_for_all_visitors(
     serve: Serve, presence: Presence
 ) -> None:
     with serve(Marimo(), **BEHIND_PROXY) as visitors:

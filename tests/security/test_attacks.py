@@ -1,4 +1,4 @@
-"""What a review broke, each once: it stays mended."""
+"""Regression tests for the defects that a security review found."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ def site(url: str, prefix: str, **others: object) -> Settings:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_half_a_character_is_an_id_like_any(half: str, valkey: Server, prefix: str) -> None:
+def test_a_lone_surrogate_is_a_valid_id(half: str, valkey: Server, prefix: str) -> None:
     name = json.loads(f'"{half}"')
     settings = site(valkey.url, prefix)
     recorder, presence = Recorder(settings), Presence(settings)
@@ -54,7 +54,7 @@ def test_half_a_character_is_an_id_like_any(half: str, valkey: Server, prefix: s
     recorder.close()
 
 
-def test_a_fault_of_ours_loses_nobody(
+def test_an_internal_error_while_writing_loses_no_sighting(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder(site(valkey.url, prefix))
@@ -70,8 +70,8 @@ def test_a_fault_of_ours_loses_nobody(
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_that_is_over_is_let_go(valkey: Server, prefix: str) -> None:
-    """Whoever forgets `aclose` has one connection too many, not one for each loop."""
+def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
+    """Without `aclose`, a single connection stays open, not a connection per loop."""
     presence = AsyncPresence(site(valkey.url, prefix))
     for _ in range(5):
         asyncio.run(presence.count())
@@ -83,7 +83,7 @@ def test_a_loop_that_is_over_is_let_go(valkey: Server, prefix: str) -> None:
 @pytest.mark.parametrize(
     "url", ["redis://a..b/0", "redis://localhost:1/0?socket_timeout=x", "unix:///no?ssl_x=1"]
 )
-def test_an_address_that_is_none_is_an_outage_like_any(url: str, prefix: str) -> None:
+def test_an_invalid_redis_address_is_an_ordinary_outage(url: str, prefix: str) -> None:
     settings = site(url, prefix)
     with pytest.raises(PresenceUnavailable):
         Presence(settings).count()
@@ -94,7 +94,7 @@ def test_an_address_that_is_none_is_an_outage_like_any(url: str, prefix: str) ->
     recorder.close()
 
 
-def test_a_demoted_primary_is_left_and_no_key_is_told(
+def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
     valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`SET visitor-key` fails on it, and the client's message quotes the command."""
@@ -160,7 +160,7 @@ def test_in_an_outage_no_reader_waits_for_the_write(
     assert threading.current_thread() not in senders
 
 
-def test_whoever_is_seen_again_while_everyone_is_listed_is_listed(
+def test_a_user_seen_again_during_a_listing_is_listed(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_set, "PAGE", 10)
@@ -190,7 +190,7 @@ def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
         wsgi.PresenceMiddleware(lambda *_: [], settings=site("redis://h", prefix), client=client)
 
 
-def test_a_recorder_that_nobody_uses_ends_with_its_thread(valkey: Server, prefix: str) -> None:
+def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         settings = site(valkey.url, prefix, flush_interval="0.05s")
         recorder = Recorder(settings, client=client)
@@ -222,7 +222,7 @@ def test_a_disabled_site_collects_no_abandoned_visits(
     assert not abandoned
 
 
-def test_an_error_in_an_outage_is_said_by_the_log_once(
+def test_an_error_during_an_outage_is_logged_once(
     prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(site("redis://localhost:1", prefix))

@@ -1,4 +1,4 @@
-"""What a review of logins, guests and bots broke, each once: it stays mended."""
+"""Regression tests for the defects that a review of logins, guests and bots found."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 SECRET = "a secret of the test's own, long enough"
 
 
-def test_requests_that_overlap_the_end_of_a_period_forget_nobody() -> None:
+def test_requests_that_overlap_the_end_of_a_period_lose_no_known_guests() -> None:
     guests = Guests(600, Proxies())
     view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
 
@@ -50,7 +50,7 @@ class Ends:
             visit.end()
 
 
-def test_a_visit_that_ends_while_it_is_asked_is_asked_to_the_end(prefix: str) -> None:
+def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str) -> None:
     identity = f"member={__name__}:Ends.read, user=auth, guest=visitor"
     settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
     recorder = Recorder(settings)
@@ -71,7 +71,7 @@ def test_a_visit_that_ends_while_it_is_asked_is_asked_to_the_end(prefix: str) ->
         (SimpleNamespace(pk=2, is_authenticated=False), None),
     ],
 )
-def test_a_user_of_django_goes_by_the_key_alone(user: object, id: str | None) -> None:
+def test_a_django_user_is_identified_by_the_primary_key_only(user: object, id: str | None) -> None:
     from presence_middleware.django import _user
 
     request: Any = SimpleNamespace(user=user)
@@ -79,7 +79,7 @@ def test_a_user_of_django_goes_by_the_key_alone(user: object, id: str | None) ->
 
 
 @pytest.mark.filterwarnings("ignore:Cookie value contains invalid bytes:RuntimeWarning")
-def test_a_ticket_with_tokens_is_a_ticket() -> None:
+def test_an_auth_tkt_ticket_with_tokens_is_accepted() -> None:
     from pyramid.authentication import AuthTktCookieHelper
     from pyramid.request import Request as PyramidRequest
 
@@ -98,7 +98,7 @@ async def never(*_: object) -> Any:
 
 @pytest.mark.parametrize("bad", [b"bytes", 5, None, ["list"]])
 @pytest.mark.parametrize("key", ["HTTP_USER_AGENT", "REMOTE_ADDR", "HTTP_COOKIE", "PATH_INFO"])
-def test_an_environ_that_is_none_is_served_all_the_same(key: str, bad: object, prefix: str) -> None:
+def test_an_invalid_environ_is_passed_to_the_app(key: str, bad: object, prefix: str) -> None:
     given = {"redis_url": f"memory://{prefix}", "identity": "guest=cookie:sid:raw, guest=visitor"}
     app = wsgi.PresenceMiddleware(lambda *_: [b"ok"], settings=Settings.from_env({}, **given))
     environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", key: bad}
@@ -109,7 +109,7 @@ def test_an_environ_that_is_none_is_served_all_the_same(key: str, bad: object, p
 @pytest.mark.parametrize(
     "headers", [[("user-agent", "text")], [(b"a",)], None, {b"user-agent": b"x"}, [(b"a", b"b", 1)]]
 )
-def test_a_scope_that_is_none_is_served_all_the_same(headers: Any, prefix: str) -> None:
+def test_an_invalid_scope_is_passed_to_the_app(headers: Any, prefix: str) -> None:
     served = []
 
     async def app(scope: asgi.Scope, *_: object) -> None:
@@ -122,7 +122,7 @@ def test_a_scope_that_is_none_is_served_all_the_same(headers: Any, prefix: str) 
     wrapped.recorder.close()
 
 
-def test_no_path_and_no_headers_take_long_to_look_at() -> None:
+def test_every_path_and_header_is_inspected_quickly() -> None:
     """Each took a hundred milliseconds and more; a tenth of that is enough on any machine."""
     is_excluded = path_matcher(("/*/a/*.js", "/*a*b*c"))
     began = time.process_time()
@@ -140,7 +140,7 @@ def test_repeated_headers_are_joined_in_turn() -> None:
     assert view.header("cookie") == "x; y"
 
 
-def test_who_logs_in_during_a_slow_request_was_no_guest(valkey: Server, prefix: str) -> None:
+def test_a_login_during_a_slow_request_does_not_record_a_guest(valkey: Server, prefix: str) -> None:
     clock = Clock()
     settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
     recorder = Recorder(settings, clock=clock, background=False)
@@ -163,7 +163,7 @@ def test_who_logs_in_during_a_slow_request_was_no_guest(valkey: Server, prefix: 
     recorder.close()
 
 
-def test_an_environ_that_is_served_again_has_forgotten_its_user(prefix: str) -> None:
+def test_a_reused_environ_does_not_keep_its_user(prefix: str) -> None:
     seen = []
 
     def app(environ: dict[str, Any], _: object) -> list[bytes]:
@@ -194,7 +194,7 @@ app = Starlette(middleware=[Middleware(PresenceMiddleware)])
 def test_a_framework_that_builds_its_layers_late_does_not_start_with_wrong_settings(
     tmp_path: Path,
 ) -> None:
-    """It would else begin to serve, and fail with each request."""
+    """Otherwise it would start to serve and fail on each request."""
     (tmp_path / "lazy_site.py").write_text(LAZY)
     settings = {"PRESENCE_IDENTITY": "user=bearer:sub", "PRESENCE_WINDOW": "soon"}
     server = WebServer(uvicorn("lazy_site:app"), tmp_path, tmp_path / "log", **settings)
@@ -205,7 +205,7 @@ def test_a_framework_that_builds_its_layers_late_does_not_start_with_wrong_setti
     assert "startup failed" in server.output
 
 
-def test_a_request_raises_what_is_wrong_where_there_is_no_lifespan() -> None:
+def test_without_lifespan_a_request_raises_the_settings_error() -> None:
     async def late() -> None:
         app = asgi.PresenceMiddleware(never, settings=None)
         await app({"type": "http"}, never, never)
@@ -221,7 +221,7 @@ def test_a_request_raises_what_is_wrong_where_there_is_no_lifespan() -> None:
 @pytest.mark.parametrize(
     "known", ["-----BEGIN", "MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}']
 )
-def test_a_public_key_never_passes_for_a_secret(known: str) -> None:
+def test_a_public_key_is_never_used_as_a_shared_secret(known: str) -> None:
     with pytest.raises(SettingsError, match="whole public keys"):
         Settings.from_env({}, session_secret=known)
 
@@ -232,7 +232,7 @@ def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
     assert Settings.from_env({}, session_secret=SECRET.encode()).session_secret[0] == SECRET
 
 
-def test_a_source_that_is_spelt_as_a_module_is_told_its_name() -> None:
+def test_a_source_written_as_a_module_is_corrected_in_the_error() -> None:
     with pytest.raises(
         SettingsError, match="no source 'flask_session'; the nearest is flask-session"
     ):

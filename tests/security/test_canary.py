@@ -1,4 +1,4 @@
-"""What a request says in confidence is nowhere afterwards: secrets go in, and are looked for.
+"""Secrets of a request leave no trace: tests send secrets and search for them afterwards.
 
 In Redis, in the log, in what objects show of themselves, in errors, and in the memory of what
 stays: the recorder, the middleware, the package's modules.
@@ -415,7 +415,7 @@ def generating(held: object) -> Iterator[object]:
         *(lambda held: iter([held]), lambda held: [bytearray(held.encode())]),
     ],
 )
-def test_the_search_finds_what_an_object_leads_to(hide: Callable[[str], object]) -> None:
+def test_the_search_follows_references_between_objects(hide: Callable[[str], object]) -> None:
     secret = "".join(["canary-", "cookie-7f3a91"])
     assert found(texts_of(hide(secret))) == {secret}
     assert not found(texts_of(hide("".join(["canary-", "cookie-7f3a92"]))))
@@ -423,7 +423,7 @@ def test_the_search_finds_what_an_object_leads_to(hide: Callable[[str], object])
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
-def test_the_search_knows_disguises(secret: str, before: str) -> None:
+def test_the_search_finds_encoded_secrets(secret: str, before: str) -> None:
     text = f"{before}{secret}&"
     escaped = "".join(f"%{ord(letter):02X}" for letter in text)
     encoded = (base64.b64encode(text.encode()), base64.urlsafe_b64encode(text.encode()))
@@ -432,7 +432,7 @@ def test_the_search_knows_disguises(secret: str, before: str) -> None:
 
 
 @both_wrappers
-def test_the_search_finds_what_a_raw_source_keeps(ask: Ask, site: Site) -> None:
+def test_the_search_finds_the_ids_of_a_raw_source(ask: Ask, site: Site) -> None:
     agents = {secret_of("agent"), secret_of("crawler")}
     left = Left(ask, site("user=user-agent:raw", bots="off"), traffic())
     assert {identity and identity.id for identity in left.identities} > {secret_of("agent")}
@@ -444,7 +444,7 @@ def test_the_search_finds_what_a_raw_source_keeps(ask: Ask, site: Site) -> None:
 
 @both_wrappers
 @pytest.mark.parametrize("source", SOURCES)
-def test_nothing_is_left_of_what_is_hashed(
+def test_hashed_values_leave_no_trace(
     ask: Ask, source: str, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = Left(ask, site(with_guests(f"user={source}:hashed")), traffic())
@@ -458,10 +458,10 @@ def test_nothing_is_left_of_what_is_hashed(
 
 @both_wrappers
 @pytest.mark.parametrize("store", STORES)
-def test_nothing_is_left_by_the_default_chain(
+def test_the_default_chain_leaves_no_secret(
     ask: Ask, store: str, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which has no secret to hash with before it has reached Redis."""
+    """Before it reaches Redis, the default chain has no secret for hashing."""
     settings = site("user=auth, guest=visitor", secret="", store=store)
     left = Left(ask, settings, traffic(logged_in=False))
     assert {identity and identity.kind for identity in left.identities} == {None, "bot"}
@@ -476,7 +476,7 @@ def test_nothing_is_left_by_the_default_chain(
 
 @both_wrappers
 @pytest.mark.parametrize("source", SIGNED)
-def test_of_a_session_nothing_is_left_but_the_id(
+def test_a_session_leaves_only_the_id(
     ask: Ask, source: str, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = Left(ask, site(f"user={source}, guest=visitor"), traffic())
@@ -490,10 +490,10 @@ def test_of_a_session_nothing_is_left_but_the_id(
     ("path", "status"), [("/", 200), ("/", 401), ("/logout", 200), ("/logout", 500)]
 )
 @pytest.mark.parametrize("source", ["basic", "basic:hashed"])
-def test_of_a_password_nothing_is_left(
+def test_a_password_leaves_no_trace(
     source: str, path: str, status: int, wrapper: AskForStatus, request: pytest.FixtureRequest
 ) -> None:
-    """Whether it is right or wrong, and whoever looks at the visit before that is known."""
+    """The password may be right or wrong, and the visit may be read before it is checked."""
 
     def ask(settings: Settings, asked: Request, inside: Inner) -> Identity | None:
         visits: list[Visit] = []
@@ -518,7 +518,7 @@ def test_of_a_password_nothing_is_left(
 
 
 @both_wrappers
-def test_of_a_forged_session_nothing_is_left(
+def test_a_forged_session_leaves_no_trace(
     ask: Ask, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = ", ".join(f"user={source}" for source in SIGNED)
@@ -531,7 +531,7 @@ def test_of_a_forged_session_nothing_is_left(
 
 
 @both_wrappers
-def test_nothing_is_left_of_who_is_too_many(
+def test_members_beyond_the_limit_leave_no_trace(
     ask: Ask, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = site("user=cookie:sid", max_members=1, bots="off")
@@ -548,8 +548,8 @@ def test_nothing_is_left_of_who_is_too_many(
 
 @both_wrappers
 @pytest.mark.parametrize("source", ["cookie:sid", "visitor", "header:Authorization"])
-def test_a_visit_that_is_over_holds_nothing(ask: Ask, source: str, site: Site) -> None:
-    """Although the site may keep it."""
+def test_a_finished_visit_holds_no_secret(ask: Ask, source: str, site: Site) -> None:
+    """The site may keep a reference to the visit."""
 
     def keep(state: State) -> None:
         kept.append(state["presence_middleware.visit"])
@@ -617,7 +617,7 @@ def test_a_wrong_setting_is_named_without_its_secret(name: str, value: str) -> N
         "{valkey}?username=ann&password=" + PASSWORD,
     ],
 )
-def test_an_outage_tells_no_password_and_nobody(
+def test_an_outage_reveals_no_password_and_no_id(
     url: str, valkey: Server, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = url.replace("{valkey}", valkey.url)
@@ -642,7 +642,7 @@ def test_an_outage_tells_no_password_and_nobody(
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_key_of_another_type_tells_nobody(
+def test_a_redis_key_of_another_type_reveals_no_id(
     store: str, valkey: Server, prefix: str, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     with redis.Redis.from_url(valkey.url) as client:
@@ -729,7 +729,7 @@ application = PresenceMiddleware(served)
         ("user=user-agent:raw, guest=visitor", ["agent", "crawler"]),  # it would be found
     ],
 )
-def test_gunicorn_keeps_nothing(
+def test_gunicorn_leaves_no_secret_in_memory(
     identity: str, kept: list[str], valkey: Server, prefix: str, tmp_path: Path
 ) -> None:
     (tmp_path / "canary_site.py").write_text(SERVED)

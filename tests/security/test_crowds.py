@@ -189,7 +189,7 @@ def check(presence: Presence, crowds: Crowds, settings: Settings, now: float) ->
 
 @pytest.mark.parametrize("asks", [asks_wsgi, asks_asgi])
 @pytest.mark.parametrize("store", ["", "bot=sorted-set"])
-def test_people_guests_and_bots_are_those_of_an_independent_count(
+def test_users_guests_and_bots_match_an_independent_count(
     *,
     asks: Any,
     store: str,
@@ -227,8 +227,8 @@ def test_people_guests_and_bots_are_those_of_an_independent_count(
     }
 
 
-def test_the_log_has_all_that_is_told_apart(requests: list[Request]) -> None:
-    """Else the count above proves less than it says."""
+def test_the_log_contains_every_case_that_is_distinguished(requests: list[Request]) -> None:
+    """Otherwise the comparison of counts would prove less than it seems to."""
     crawled = [request for request in requests if crawler(request.agent)]
     assert len(crawled) > 1000
     assert any(request.login for request in crawled), "a login wins over a crawler"

@@ -1,4 +1,4 @@
-"""A flood of forged guests: it costs little room, and nobody who was there before is lost to it."""
+"""A flood of forged guests: it uses little memory, and no known user is lost."""
 
 import gc
 import os
@@ -165,7 +165,7 @@ def traced() -> Iterator[None]:
 @FLOODS
 @pytest.mark.timeout(500)
 @pytest.mark.usefixtures("traced")
-def test_a_flood_takes_little_room_and_pushes_nobody_out(
+def test_a_flood_uses_little_memory_and_evicts_no_user(
     valkey: Server, prefix: str, forge: Forge, flood: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guests, "REMEMBERED", MOST_REMEMBERED)
@@ -214,7 +214,7 @@ def failures(site: Flooded) -> int:
 @pytest.mark.parametrize(
     ("stop", "start"), [(hang, go_on), (Server.stop, Server.start)], ids=["hung", "killed"]
 )
-def test_a_flood_while_redis_is_away_is_bounded_and_loses_nobody_who_waits(
+def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
     own_server: Server,
     prefix: str,
     stop: Callable[[Server], None],
@@ -246,8 +246,8 @@ def test_a_flood_while_redis_is_away_is_bounded_and_loses_nobody_who_waits(
     site.close()
 
 
-def test_whoever_is_just_being_written_is_refreshed_when_the_rest_is_full() -> None:
-    """The write may fail: then it is the newest sighting of him that must wait."""
+def test_a_user_being_written_is_refreshed_when_the_buffer_is_full() -> None:
+    """If the write fails, the newest sighting of this user must stay in the buffer."""
     buffer, who = Buffer(limit=3), ("user", "ann")
     buffer.put(who, 1.0, 1.0)
     buffer.take(3)
@@ -293,7 +293,7 @@ def test_a_flood_of_user_agents_is_looked_up_within_the_budget(
     site.close()
 
 
-def test_the_budget_of_look_ups_comes_back_with_each_second(lookups: list[str]) -> None:
+def test_the_lookup_budget_is_renewed_every_second(lookups: list[str]) -> None:
     clock = Clock()
     crawlers = Crawlers(clock)
     for n in range(10 * 1000):
@@ -303,10 +303,10 @@ def test_the_budget_of_look_ups_comes_back_with_each_second(lookups: list[str]) 
 
 
 @pytest.mark.parametrize("forged", ["Forged/{}", "Googlebot/2.1 (no {})", "{}bot/1.0 (+http://x)"])
-def test_whoever_was_known_for_a_crawler_stays_one_in_a_flood(
+def test_a_recognized_crawler_stays_a_crawler_during_a_flood(
     forged: str, lookups: list[str]
 ) -> None:
-    """Also when what floods in calls itself a crawler: its budget goes on long enough for that."""
+    """This also holds when the flood claims to be a crawler."""
     clock = Clock()
     crawlers, known = Crawlers(clock), WsgiRequest({"HTTP_USER_AGENT": GOOGLEBOT})
     assert crawlers(known) == "Googlebot"

@@ -1,4 +1,4 @@
-"""What a client makes up: never another's id, never an error, never a word in the log.
+"""Forged requests never give another user's id, an error or a log line.
 
 Each forgery is asked of both wrappers.
 """
@@ -200,7 +200,7 @@ def forgeries(name: str, values: list[str]) -> list[Fields]:
         ([both], "X-Forwarded-For", [""]),
     ],
 )
-def test_the_address_is_the_clients_own_whatever_it_sends(
+def test_forged_headers_never_change_the_address_of_a_client(
     site: Site,
     appends: list[Append],
     name: str,
@@ -220,7 +220,7 @@ def test_the_address_is_the_clients_own_whatever_it_sends(
 @pytest.mark.parametrize("proxies", [1, 2, 3])
 @pytest.mark.parametrize("mode", ["count", "networks"])
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_host_is_no_address(site: Site, host: str, mode: str, proxies: int) -> None:
+def test_a_host_name_is_not_an_address(site: Site, host: str, mode: str, proxies: int) -> None:
     settings = site(trusted_proxies=proxies if mode == "count" else NETWORKS)
     for forged in ["", *FORGED_FORWARDED]:
         fields = [("Host", host), *([("Forwarded", forged)] if forged else [])]
@@ -237,10 +237,10 @@ def test_a_host_is_no_address(site: Site, host: str, mode: str, proxies: int) ->
         (APPENDING_FORWARDED, "X-Forwarded-For", FORGED_X),
     ],
 )
-def test_the_header_that_the_proxies_let_pass_names_nobody(
+def test_a_header_that_the_proxies_pass_through_is_ignored(
     site: Site, appends: list[Append], name: str, *, forged: list[str], mode: str, proxies: int
 ) -> None:
-    """Where it names another, nobody knows which of the two the proxies wrote."""
+    """If two headers disagree, it is unclear which of them the proxies wrote."""
     settings = site(trusted_proxies=proxies if mode == "count" else NETWORKS)
     for append in appends:
         for fields in forgeries(name, forged):
@@ -251,7 +251,7 @@ def test_the_header_that_the_proxies_let_pass_names_nobody(
 
 
 @pytest.mark.parametrize("mode", ["count", "networks"])
-def test_proxies_that_write_both_headers_are_believed(site: Site, mode: str) -> None:
+def test_proxies_that_write_both_headers_are_trusted(site: Site, mode: str) -> None:
     for proxies in (1, 2, 3):
         settings = site(trusted_proxies=proxies if mode == "count" else NETWORKS)
         for name, forged in (("X-Forwarded-For", FORGED_X), ("Forwarded", FORGED_FORWARDED)):
@@ -273,7 +273,7 @@ def test_without_trusted_proxies_headers_are_ignored(site: Site, peer: str) -> N
 @pytest.mark.parametrize(
     "name", ["X-Real-IP", "X-Client-IP", "Client-IP", "True-Client-IP", "CF-Connecting-IP", "Via"]
 )
-def test_other_headers_name_nobody(site: Site, name: str, trusted: str) -> None:
+def test_other_headers_are_ignored(site: Site, name: str, trusted: str) -> None:
     request = through(x_forwarded_for, 1, [(name, EVIL)], CLIENT)
     assert ids(site(trusted_proxies=trusted), request) == CLIENT
     assert (
@@ -299,7 +299,7 @@ TRICKY = st.lists(
     counted=st.booleans(),
     client=st.sampled_from([CLIENT, CLIENT_6]),
 )
-def test_whatever_a_client_sends_it_is_itself(
+def test_a_client_cannot_take_another_identity(
     site: Site, *, sent: str, host: str, append: Append, proxies: int, counted: bool, client: str
 ) -> None:
     name = "X-Forwarded-For" if append in APPENDING_X else "Forwarded"
@@ -484,18 +484,18 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: float) -> Iterator[None]:
 
 
 @every_scheme
-def test_what_the_site_signed_names_somebody(scheme: Scheme) -> None:
+def test_a_value_signed_by_the_site_identifies_a_user(scheme: Scheme) -> None:
     assert scheme.asked(scheme.make(KEY)) == "ann"
 
 
 @every_scheme
-def test_what_another_key_signed_is_nobody(scheme: Scheme) -> None:
+def test_a_value_signed_with_another_key_is_rejected(scheme: Scheme) -> None:
     assert scheme.asked(scheme.make(OTHER)) is None
 
 
 @pytest.mark.parametrize("piece", ["k", "key", "rest of it", " and more", ""])
-def test_what_a_piece_of_the_secret_signed_is_nobody(piece: str) -> None:
-    """A secret may have commas in it; what stands between them can be guessed."""
+def test_a_value_signed_with_part_of_the_secret_is_rejected(piece: str) -> None:
+    """A secret may contain commas, and the parts between them could be guessed."""
     secret = "k,key, rest of it, and more"
     scheme = dataclasses.replace(SCHEMES["starlette"], secret=secret)
     assert scheme.asked(starlette_cookie(secret)) == "ann"
@@ -503,7 +503,7 @@ def test_what_a_piece_of_the_secret_signed_is_nobody(piece: str) -> None:
 
 
 @every_scheme
-def test_a_truncated_one_is_nobody(scheme: Scheme) -> None:
+def test_a_truncated_value_is_rejected(scheme: Scheme) -> None:
     value = scheme.make(KEY)
     for kept in {*range(0, len(value), 7), len(value) - 1}:
         assert scheme.asked(value[:kept]) is None, kept
@@ -511,7 +511,7 @@ def test_a_truncated_one_is_nobody(scheme: Scheme) -> None:
 
 
 @every_scheme
-def test_one_with_a_bit_flipped_is_nobody(scheme: Scheme) -> None:
+def test_a_value_with_a_flipped_bit_is_rejected(scheme: Scheme) -> None:
     value = scheme.make(KEY)
     for place in range(len(value) - 1):  # the last character of base64 has bits of no meaning
         for bit in (1, 2):
@@ -521,7 +521,7 @@ def test_one_with_a_bit_flipped_is_nobody(scheme: Scheme) -> None:
 
 
 @every_scheme
-def test_what_is_not_signed_is_nobody(scheme: Scheme) -> None:
+def test_an_unsigned_value_is_rejected(scheme: Scheme) -> None:
     value = scheme.make(KEY)
     payload, dot, _ = value.rpartition(".")
     unsigned = [
@@ -542,15 +542,15 @@ def test_what_is_not_signed_is_nobody(scheme: Scheme) -> None:
 
 
 @every_scheme
-def test_what_another_framework_signed_with_the_same_key_is_nobody(scheme: Scheme) -> None:
+def test_a_value_signed_by_another_framework_with_the_same_key_is_rejected(scheme: Scheme) -> None:
     for other in SCHEMES.values():
         if other.make is not scheme.make:
             assert scheme.asked(other.make(KEY)) is None, other.source
 
 
 @pytest.mark.parametrize("salt", ["", "itsdangerous", "remember-me", "cookie-session-2"])
-def test_what_the_site_signed_for_another_purpose_is_nobody(salt: str) -> None:
-    """A mail's link, say: signed with the same key, with a salt of its own."""
+def test_a_value_signed_for_another_purpose_is_rejected(salt: str) -> None:
+    """For example the link in a mail: it has the same key but another salt."""
     data = {"who": "ann"}
     options = {"key_derivation": "hmac"}
     signed = URLSafeTimedSerializer(KEY, salt=salt, signer_kwargs=options).dumps(data)
@@ -586,7 +586,7 @@ def test_the_salt_of_a_signed_cookie_is_that_of_itsdangerous_by_default() -> Non
 
 
 def test_a_time_is_not_cut_off_a_signed_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old cookie with a time does not become one that never expires."""
+    """An old cookie with a time must not turn into a cookie that never expires."""
     with at(monkeypatch, time.time() - 2 * sessions.SIGNED_SECONDS):
         value = URLSafeTimedSerializer(KEY).dumps({"who": "ann"})
     payload, stamp, signature = value.split(".")
@@ -617,7 +617,7 @@ def test_a_time_is_not_cut_off_a_signed_cookie(monkeypatch: pytest.MonkeyPatch) 
         (["E3d1S6"], None),
     ],
 )
-def test_an_actor_of_datasette_expires_when_it_says_so(
+def test_a_datasette_actor_expires_at_its_expiry_time(
     expiry: object, who: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with at(monkeypatch, 1795290322.5):
@@ -628,7 +628,7 @@ def test_an_actor_of_datasette_expires_when_it_says_so(
         assert scheme.asked(value) == (None if expiry == "Bx4rB7" else who)
 
 
-def test_a_field_e_is_an_expiry_in_cookies_of_datasette_alone() -> None:
+def test_the_field_e_is_an_expiry_only_in_datasette_cookies() -> None:
     value = URLSafeSerializer(KEY, "of a plugin").dumps({"who": "ann", "e": "z"})
     assert SCHEMES["signed"].asked(value) == "ann"
     listed = URLSafeSerializer(KEY, "actor").dumps(["ann"])
@@ -644,7 +644,7 @@ def test_a_token_in_a_cookie_may_follow_the_word_bearer(prefix: str) -> None:
         assert scheme.asked(forged) is None
 
 
-def test_a_token_is_read_in_one_place_alone() -> None:
+def test_a_token_is_read_only_from_the_configured_place() -> None:
     in_cookie, in_header, token = SCHEMES["jwt in a cookie"], SCHEMES["jwt"], jwt_of(KEY).encode()
     assert ids(in_cookie.settings(), in_header.request(token)) is None
     assert ids(in_header.settings(), in_cookie.request(token)) is None
@@ -675,7 +675,7 @@ GARBAGE = {
 
 @every_scheme
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=list(GARBAGE))
-def test_garbage_is_nobody(scheme: Scheme, garbage: bytes) -> None:
+def test_garbage_is_rejected(scheme: Scheme, garbage: bytes) -> None:
     assert scheme.asked(garbage) is None
     assert scheme.asked(b'"' + garbage + b'"') is None
     assert scheme.asked(garbage + b"AAAA." + scheme.make(KEY).encode()) is None
@@ -684,13 +684,13 @@ def test_garbage_is_nobody(scheme: Scheme, garbage: bytes) -> None:
 @every_scheme
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(value=st.binary(max_size=200) | st.text("abcAZ09-_.=!%\"'/ ", max_size=200).map(str.encode))
-def test_any_bytes_are_nobody(scheme: Scheme, value: bytes) -> None:
+def test_arbitrary_bytes_are_rejected(scheme: Scheme, value: bytes) -> None:
     assert scheme.asked(value) is None
 
 
 @pytest.mark.parametrize("source", ["cookie:sid", "django-session:sid"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=list(GARBAGE))
-def test_an_opaque_cookie_is_only_ever_itself_hashed(source: str, garbage: bytes) -> None:
+def test_an_opaque_cookie_identifies_only_its_own_hash(source: str, garbage: bytes) -> None:
     settings = Settings.from_env(
         {}, identity=f"user={source}", secret=SECRET, enabled=False, bots="off"
     )
@@ -709,7 +709,7 @@ def token_of(header: object, claims: object, key: str | None = None) -> str:
     return (signed + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
 
 
-def test_the_tests_own_tokens_are_good() -> None:
+def test_the_tokens_of_these_tests_are_valid() -> None:
     assert SCHEMES["jwt"].asked(token_of({"alg": "HS256"}, {"who": "ann"}, KEY)) == "ann"
 
 
@@ -721,7 +721,7 @@ def test_the_tests_own_tokens_are_good() -> None:
 @pytest.mark.parametrize(
     "alg", ["none", "None", "NONE", "nOnE", "", None, 0, [], ["HS256"], {}, "HS1"]
 )
-def test_a_token_does_not_choose_how_it_is_verified(scheme: Scheme, alg: object) -> None:
+def test_a_token_cannot_choose_its_verification_algorithm(scheme: Scheme, alg: object) -> None:
     headers: list[object] = [{"alg": alg}, {"alg": alg, "typ": "JWT", "kid": "../x"}, {}, []]
     for key in (None, "", KEY, PUBLIC):
         for header in headers:
@@ -729,8 +729,8 @@ def test_a_token_does_not_choose_how_it_is_verified(scheme: Scheme, alg: object)
 
 
 @pytest.mark.parametrize("lines", [PUBLIC, PUBLIC.strip(), f"{PUBLIC}\n", PUBLIC.replace("\n", "")])
-def test_whoever_has_the_public_key_cannot_sign(lines: str) -> None:
-    """HS256 with an RSA key's text for a secret: the classic confusion."""
+def test_a_token_signed_with_the_public_key_is_rejected(lines: str) -> None:
+    """The token uses HS256 with the text of the RSA key as its secret."""
     scheme = SCHEMES["jwt of a pair"]
     for alg in ("HS256", "HS384", "HS512"):
         assert scheme.asked(token_of({"alg": alg}, {"who": "ann"}, lines)) is None
@@ -743,7 +743,9 @@ def test_whoever_has_the_public_key_cannot_sign(lines: str) -> None:
     "claim", [{"who": None}, {"who": {"id": 1}}, {"who": ["ann"]}, {"who": ""}]
 )
 @every_scheme
-def test_who_is_signed_but_is_no_id_is_nobody(scheme: Scheme, claim: dict[str, object]) -> None:
+def test_a_signed_value_that_is_not_an_id_is_rejected(
+    scheme: Scheme, claim: dict[str, object]
+) -> None:
     if scheme.source != "auth-tkt":
         assert scheme.asked(scheme.make(KEY, claim)) is None
         assert scheme.asked(scheme.make(KEY, {"other": "ann"})) is None
@@ -752,8 +754,8 @@ def test_who_is_signed_but_is_no_id_is_nobody(scheme: Scheme, claim: dict[str, o
 @pytest.mark.parametrize(
     "payload", [b"[" * 6_000_000, b'{"who":' * 800_000, b"1" * 6_000_000, b"\0"]
 )
-def test_a_bomb_of_the_sites_own_making_is_nobody(payload: bytes) -> None:
-    """Compressed, it is short enough to be looked at; signed, it is unpacked."""
+def test_a_signed_decompression_bomb_is_rejected(payload: bytes) -> None:
+    """It is short while compressed, and unpacked because its signature is valid."""
     options = {"key_derivation": "hmac"}
     serializer = URLSafeTimedSerializer(KEY, salt="cookie-session", signer_kwargs=options)
     packed = b"." + base64.urlsafe_b64encode(zlib.compress(payload, 9)).rstrip(b"=")
@@ -763,7 +765,9 @@ def test_a_bomb_of_the_sites_own_making_is_nobody(payload: bytes) -> None:
     assert SCHEMES["starlette"].asked(TimestampSigner(KEY).sign(text)) is None
 
 
-def test_a_bomb_is_not_unpacked_before_its_signature_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_not_unpacked_before_its_signature_is_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unpacked: list[int] = []
     unpack = zlib.decompress
 
@@ -780,8 +784,8 @@ def test_a_bomb_is_not_unpacked_before_its_signature_holds(monkeypatch: pytest.M
 
 
 @every_scheme
-def test_one_that_is_too_long_is_nobody(scheme: Scheme) -> None:
-    """No browser sends it; nobody's time is spent on it."""
+def test_a_value_that_is_too_long_is_rejected(scheme: Scheme) -> None:
+    """No browser sends such a value, so no time is spent on it."""
     noise = base64.b64encode(random.Random(1).randbytes(9000)).decode()
     if scheme.source == "auth-tkt":
         values = [
@@ -798,7 +802,7 @@ def test_one_that_is_too_long_is_nobody(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_an_expired_one_is_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_value_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scheme, now = SCHEMES[name], int(time.time())
     assert scheme.lasts is not None
     for age, who in ((scheme.lasts - 2, "ann"), (scheme.lasts + 2, None), (scheme.lasts * 9, None)):
@@ -809,7 +813,7 @@ def test_an_expired_one_is_nobody(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", ["jwt", "jwt in a cookie", "jwt of a pair"])
-def test_an_expired_token_is_nobody(name: str) -> None:
+def test_an_expired_token_is_rejected(name: str) -> None:
     scheme, now = SCHEMES[name], int(time.time())
     for claims, who in [
         ({"exp": now + 60}, "ann"),
@@ -824,8 +828,8 @@ def test_an_expired_token_is_nobody(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*TIMED, "jwt", "jwt of a pair"])
-def test_one_that_was_found_expires_on_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although what was verified is remembered for a minute."""
+def test_a_cached_value_expires_on_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verified values are cached for a minute."""
     scheme, now = SCHEMES[name], int(time.time())
     if scheme.lasts:
         with at(monkeypatch, now - scheme.lasts + 20):
@@ -838,7 +842,7 @@ def test_one_that_was_found_expires_on_time(name: str, monkeypatch: pytest.Monke
 
 
 @every_scheme
-def test_what_was_nobody_stays_nobody(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_value_stays_rejected(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
     value, now = scheme.make(OTHER), time.time()
     for seconds in (0, 1, 59, 61, 3600):
         with at(monkeypatch, now + seconds):
@@ -878,7 +882,7 @@ OF_A_KEY = (
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("form", ["raw", "hashed"])
-def test_an_id_never_chooses_a_key(
+def test_an_id_never_determines_a_redis_key(
     site: Site, valkey: Server, prefix: str, store: str, form: str
 ) -> None:
     settings = site(identity=f"user=header:X-User:{form}, guest=ip", store=store)
@@ -907,7 +911,7 @@ def test_an_id_never_chooses_a_key(
 
 
 @pytest.mark.parametrize("id", [text.strip() for text in WEIRD if len(text) < 250])
-def test_a_weird_id_comes_back_as_itself(site: Site, valkey: Server, id: str, prefix: str) -> None:
+def test_odd_ids_are_returned_unchanged(site: Site, valkey: Server, id: str, prefix: str) -> None:
     settings = site(identity="user=auth, guest=ip")
     other = "somebody else"
     said = Request()

@@ -1,4 +1,4 @@
-"""Sites that check HTTP Basic themselves, on real servers: who is refused is nobody."""
+"""Sites that check HTTP Basic themselves, on real servers: a refused login is not recorded."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def settings(variables: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", SERVERS.values(), ids=SERVERS)
-def test_a_guessed_password_shows_a_guest_and_the_right_one_the_user(
+def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
     command: Command, settings: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
     def ask(authorization: str, path: str = "/") -> tuple[int, str]:
@@ -55,7 +55,7 @@ def test_a_guessed_password_shows_a_guest_and_the_right_one_the_user(
         assert "Traceback" not in server.output
 
 
-def test_a_socket_that_is_refused_shows_nobody(
+def test_a_refused_websocket_is_not_recorded(
     settings: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
     with WebServer(SERVERS["uvicorn"], ROOT, tmp_path / "log", **settings) as server:

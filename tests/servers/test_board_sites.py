@@ -95,7 +95,7 @@ def site(valkey: Server, prefix: str) -> Iterator[Settings]:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("headers", [{}, BEARER, {"If-None-Match": "*", **BEARER}])
-def test_both_protocols_answer_in_the_same_bytes(
+def test_wsgi_and_asgi_answer_with_the_same_bytes(
     site: Settings, path: str, method: str, headers: dict[str, str]
 ) -> None:
     one, other = (
@@ -113,7 +113,7 @@ def _without_time(answer: httpx.Response) -> Any:
 
 
 @BOTH
-def test_the_board_tells_who_is_online(site: Settings, send: Send) -> None:
+def test_the_board_shows_the_online_users(site: Settings, send: Send) -> None:
     presence = Presence(site)
     for id in ("<b>eve</b>", "bob"):
         presence.touch(id)
@@ -139,7 +139,7 @@ def test_a_list_has_a_hundred_at_most(site: Settings, send: Send) -> None:
 
 
 @BOTH
-def test_it_is_found_where_the_site_is_mounted(site: Settings, send: Send) -> None:
+def test_the_board_is_found_below_a_mount_point(site: Settings, send: Send) -> None:
     page = send(site, "/shop/presence")
     assert 'src="presence/board.js"' in page.text
     assert send(site, "/shop/presence/board.js").text == send(site, "/presence/board.js").text
@@ -147,7 +147,7 @@ def test_it_is_found_where_the_site_is_mounted(site: Settings, send: Send) -> No
 
 
 @BOTH
-def test_looking_is_no_visit(site: Settings, send: Send) -> None:
+def test_looking_at_the_board_is_not_recorded_as_a_visit(site: Settings, send: Send) -> None:
     for path in PATHS:
         send(site, f"/presence{path}", headers=BEARER)
     assert recorder_for(site).stats().recorded == 0
@@ -174,7 +174,7 @@ def test_a_query_that_is_not_percent_encoded_is_read_as_utf8(site: Settings) -> 
     assert raw_wsgi(site, b"id=a#b")["id"] == "a#b"
 
 
-def test_no_url_is_built_of_a_request(site: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_url_is_built_from_a_request(site: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some versions of Starlette raise for a Host header that is no host."""
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -222,7 +222,9 @@ def _but_time(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @BOTH
-def test_where_no_path_is_set_there_is_no_board(valkey: Server, prefix: str, send: Send) -> None:
+def test_without_a_configured_path_there_is_no_board(
+    valkey: Server, prefix: str, send: Send
+) -> None:
     settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, board_token=TOKEN)
     assert send(settings, "/presence").text == "the app's own"
     assert send(settings, "/").text == "the app's own"
@@ -230,7 +232,9 @@ def test_where_no_path_is_set_there_is_no_board(valkey: Server, prefix: str, sen
 
 
 @BOTH
-def test_without_redis_the_page_stays_and_the_rest_says_so(tmp_path: Path, send: Send) -> None:
+def test_without_redis_the_page_is_served_and_its_data_reports_the_outage(
+    tmp_path: Path, send: Send
+) -> None:
     settings = Settings.from_env({}, redis_url=f"unix://{tmp_path}/none", board_path="/presence")
     assert send(settings, "/presence").status_code == 200
     answer = send(settings, "/presence/counts")
@@ -293,7 +297,7 @@ def server(
         yield server
 
 
-def test_a_real_server_serves_it(server: WebServer, presence: Presence) -> None:
+def test_real_servers_serve_the_board(server: WebServer, presence: Presence) -> None:
     presence.touch("bob")
     password = base64.b64encode(f"me:{TOKEN}".encode()).decode()
     with server.client("Firefox") as client:
@@ -326,7 +330,9 @@ def status_for_host(server: WebServer, path: str, host: str) -> int:
             return int(answer.readline().split()[1])
 
 
-def test_a_hundred_readers_cost_redis_one_read_a_second(server: WebServer, valkey: Server) -> None:
+def test_a_hundred_readers_cause_a_single_redis_read_per_second(
+    server: WebServer, valkey: Server
+) -> None:
     seconds = 2.0
     with server.client("Firefox") as first:
         first.get("/presence/counts")  # a worker may still be starting
@@ -356,7 +362,7 @@ def _read(server: WebServer, until: float) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_wheel_has_the_boards_files(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_files_of_the_board(tmp_path: Path) -> None:
     build = [
         sys.executable,
         "-m",

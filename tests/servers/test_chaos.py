@@ -172,7 +172,7 @@ def lacking(presence: Presence, expected: dict[str, Asked]) -> set[str]:
     ("stopped", "broken"),
     [(4, 0.7), pytest.param(30, 5, marks=[pytest.mark.soak, pytest.mark.timeout(200)])],
 )
-def test_sites_do_not_notice_what_happens_to_redis(
+def test_sites_answer_normally_while_redis_fails(
     stopped: float, broken: float, valkey: Server, tmp_path: Path, prefix: str
 ) -> None:
     variables = {

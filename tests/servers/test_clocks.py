@@ -118,7 +118,7 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0.2)
 
 
-def test_hosts_whose_clocks_are_hours_apart_agree(
+def test_hosts_with_clocks_hours_apart_report_the_same(
     variables: dict[str, str], tmp_path: Path, kept_in: str
 ) -> None:
     variables |= {"PRESENCE_IDENTITY": IDENTITY, "PRESENCE_STORE": kept_in}
@@ -140,7 +140,9 @@ def test_hosts_whose_clocks_are_hours_apart_agree(
                 )  # minute sets: a minute
 
 
-def test_a_host_whose_clock_jumps_goes_on(variables: dict[str, str], tmp_path: Path) -> None:
+def test_a_host_whose_clock_jumps_keeps_recording(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
     variables |= {"PRESENCE_IDENTITY": IDENTITY}
     jumping = WallClock(tmp_path)
     with Host(**variables, **jumping.variables) as host, Host(**variables) as other:
@@ -157,7 +159,7 @@ def test_a_host_whose_clock_jumps_goes_on(variables: dict[str, str], tmp_path: P
 
 
 @pytest.mark.usefixtures("is_quick")
-def test_a_server_set_forward_soon_has_those_who_keep_coming(
+def test_active_users_are_soon_online_again_after_the_server_clock_jumps_forward(
     server: JumpingServer, jumping_site: Site
 ) -> None:
     jumping_site.comes("ann", "bob")
@@ -167,7 +169,7 @@ def test_a_server_set_forward_soon_has_those_who_keep_coming(
 
 
 @pytest.mark.usefixtures("is_quick")
-def test_a_server_set_back_has_nobody_for_longer_than_those_who_keep_coming(
+def test_active_users_are_online_again_within_a_window_after_the_server_clock_is_set_back(
     server: JumpingServer, jumping_site: Site
 ) -> None:
     jumping_site.comes("ann", "bob")
@@ -176,7 +178,7 @@ def test_a_server_set_back_has_nobody_for_longer_than_those_who_keep_coming(
 
 
 @pytest.mark.usefixtures("is_quick")
-def test_who_left_before_the_server_was_set_back_may_come_again(
+def test_a_user_who_left_can_return_after_the_server_clock_is_set_back(
     server: JumpingServer, jumping_site: Site
 ) -> None:
     jumping_site.comes("ann")
@@ -192,7 +194,7 @@ def test_who_left_before_the_server_was_set_back_may_come_again(
 @pytest.mark.parametrize(
     ("kept_in", "hours"), [("sorted-set", 1), ("minute-sets", -1)], indirect=["kept_in"]
 )
-def test_who_keeps_coming_is_away_for_ten_seconds_at_most(
+def test_an_active_user_is_offline_for_at_most_ten_seconds_after_a_clock_jump(
     server: JumpingServer, jumping_site: Site, hours: int
 ) -> None:
     jumping_site.comes("ann")

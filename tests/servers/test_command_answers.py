@@ -1,4 +1,4 @@
-"""What each command of `presence` answers to a script: lines, JSON, statuses."""
+"""The output of each `presence` command in a script: lines, JSON, exit statuses."""
 
 import json
 import subprocess
@@ -75,7 +75,9 @@ def iso(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_whether_somebody_is_online_is_a_status(script: Script, presence: Presence) -> None:
+def test_the_exit_status_reports_whether_a_user_is_online(
+    script: Script, presence: Presence
+) -> None:
     presence.touch("ann")
     presence.touch("ann", "guest")
     seen = str(iso(presence.last_seen("ann") or datetime.min))
@@ -95,7 +97,7 @@ def test_whether_somebody_is_online_is_a_status(script: Script, presence: Presen
     assert script.json("seen", "bob")["last_seen"] is None
 
 
-def test_the_window_of_a_question(script: Script, presence: Presence) -> None:
+def test_the_window_option_limits_the_answer(script: Script, presence: Presence) -> None:
     presence.touch("ann")
     time.sleep(0.02)
     for arguments in (["count"], ["online"], ["seen", "ann"], ["friends", "set"]):
@@ -104,7 +106,7 @@ def test_the_window_of_a_question(script: Script, presence: Presence) -> None:
     assert script("seen", "ann", "--window", "0.01s").exit_code == 1
 
 
-def test_friends_are_those_at_a_key(
+def test_friends_are_read_from_a_redis_key(
     script: Script, presence: Presence, valkey: Server, prefix: str
 ) -> None:
     with redis.Redis.from_url(valkey.url) as client:
@@ -128,7 +130,7 @@ def test_counts_and_lists_as_json(script: Script, presence: Presence) -> None:
     assert found == {"id": WILD, "last_seen": iso(presence.last_seen(WILD) or datetime.min)}
 
 
-def test_who_leaves_is_offline_and_who_is_forgotten_is_unknown(
+def test_a_user_who_left_is_offline_and_a_forgotten_user_is_unknown(
     script: Script, presence: Presence
 ) -> None:
     presence.touch("ann")
@@ -173,7 +175,7 @@ def test_the_peak_until_it_is_reset(script: Script, variables: dict[str, str]) -
     assert script("peak").exit_code == 1
 
 
-def test_config_tells_all_settings_and_no_secret(script: Script) -> None:
+def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
     secret = "canary-secret-of-config"
     url = f"redis://user:{secret}@localhost:1/0"
     given = {"PRESENCE_REDIS_URL": url, "PRESENCE_SECRET": secret, "PRESENCE_WINDOW": "90"}
@@ -206,7 +208,7 @@ def test_the_doctor_as_json(script: Script, presence: Presence, valkey: Server) 
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_what_redis_cannot_answer_has_a_status_of_its_own(script: Script, name: str) -> None:
+def test_a_redis_outage_has_an_exit_status_of_its_own(script: Script, name: str) -> None:
     ended = script(name, *ASKING[name], PRESENCE_REDIS_URL="redis://localhost:1")
     assert (ended.exit_code, ended.stdout) == (3, "")
     assert "Redis did not answer" in ended.stderr
@@ -221,7 +223,7 @@ def test_wrong_usage_has_a_status_of_its_own(script: Script, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_one_sentence_and_what_may_be_given(script: Script, name: str) -> None:
+def test_help_is_a_sentence_and_the_options(script: Script, name: str) -> None:
     known = command.commands[name]
     assert known.help is not None
     sentence = known.help.partition("\n\n")[0]
@@ -232,7 +234,7 @@ def test_help_is_one_sentence_and_what_may_be_given(script: Script, name: str) -
     assert known.help.split()[0] in script.says(name, "--help")
 
 
-def test_help_tells_every_command_and_status(script: Script) -> None:
+def test_help_lists_every_command_and_status(script: Script) -> None:
     told = script.says("--help")
     assert set(COMMANDS) >= {*ASKING, "watch", "config", "doctor", "demo"}
     for name in COMMANDS:
@@ -255,7 +257,7 @@ def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]"
     )
 
 
-def test_in_pipes_there_is_neither_colour_nor_what_it_takes(
+def test_piped_output_has_no_colour_and_loads_no_terminal_library(
     variables: dict[str, str], presence: Presence
 ) -> None:
     presence.touch("ann")
@@ -266,7 +268,7 @@ def test_in_pipes_there_is_neither_colour_nor_what_it_takes(
         assert "\x1b" not in printed
 
 
-def test_an_id_that_the_output_has_no_letters_for(
+def test_an_id_that_the_output_encoding_lacks_is_escaped(
     variables: dict[str, str], presence: Presence
 ) -> None:
     presence.touch("\u4e2d")
@@ -274,7 +276,7 @@ def test_an_id_that_the_output_has_no_letters_for(
     assert printed.startswith("\\u4e2d\t")
 
 
-def test_ages_are_told_as_people_do() -> None:
+def test_ages_are_printed_in_words() -> None:
     from presence_middleware.cli.output import ago
 
     now = datetime.now(UTC)

@@ -12,7 +12,7 @@ def printed(variables: dict[str, str], *arguments: str, columns: int = 80) -> tu
         return terminal.raw, terminal.text
 
 
-def test_who_is_online_is_a_table(variables: dict[str, str], presence: Presence) -> None:
+def test_the_online_list_is_a_table(variables: dict[str, str], presence: Presence) -> None:
     presence.touch("ann")
     presence.touch("x" * 100)
     raw, text = printed(variables, "online")
@@ -24,7 +24,7 @@ def test_who_is_online_is_a_table(variables: dict[str, str], presence: Presence)
     assert "\x1b[1m" in raw
 
 
-def test_an_id_is_shown_and_neither_obeyed_nor_read_as_markup(
+def test_an_id_with_control_codes_or_markup_is_printed_literally(
     variables: dict[str, str], presence: Presence
 ) -> None:
     presence.touch(WILD)
@@ -37,7 +37,9 @@ def test_an_id_is_shown_and_neither_obeyed_nor_read_as_markup(
     assert "\x1b[2J" not in raw
 
 
-def test_colours_are_for_those_who_want_them(variables: dict[str, str], presence: Presence) -> None:
+def test_colours_are_printed_unless_no_color_is_set(
+    variables: dict[str, str], presence: Presence
+) -> None:
     unsaid = variables | {"FORCE_COLOR": ""}  # as rich reads that, there is no terminal at all
     assert "\x1b[32m" in printed(unsaid, "doctor", "--no-settings")[0]
     plain = printed(variables | {"NO_COLOR": "1"}, "doctor", "--no-settings")[0]
@@ -57,7 +59,7 @@ def test_history_is_a_chart_as_wide_as_the_terminal(variables: dict[str, str]) -
     assert "#" in text
 
 
-def test_forgetting_asks_first(variables: dict[str, str], presence: Presence) -> None:
+def test_forget_asks_for_confirmation(variables: dict[str, str], presence: Presence) -> None:
     presence.touch("ann")
     for answer, status in (("n", 1), ("y", 0)):
         assert presence.is_online("ann")
@@ -68,7 +70,9 @@ def test_forgetting_asks_first(variables: dict[str, str], presence: Presence) ->
     assert presence.last_seen("ann") is None
 
 
-def test_resetting_the_peak_asks_first(variables: dict[str, str], presence: Presence) -> None:
+def test_resetting_the_peak_asks_for_confirmation(
+    variables: dict[str, str], presence: Presence
+) -> None:
     record(variables, 3)
     with Terminal(variables, "peak", "--reset") as terminal:
         terminal.wait_for("Forget the peak of user? [y/N]:")

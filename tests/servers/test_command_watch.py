@@ -41,7 +41,7 @@ def test_the_numbers_follow_the_site(variables: dict[str, str], presence: Presen
         terminal.wait_for("user  1  ", "peak 2, ")
 
 
-def test_the_chart_begins_with_what_the_site_recorded(variables: dict[str, str]) -> None:
+def test_the_chart_begins_with_the_recorded_history(variables: dict[str, str]) -> None:
     _, at, _ = record(variables, 3, 9, 4)
     with Terminal(variables, *FAST) as terminal:
         screen = terminal.wait_for(f"▼ 9 at {at:%H:%M}", "user  0  ", "peak 9, ", "└──")
@@ -57,7 +57,7 @@ def terminate(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(("ask_to_end", "status"), [(Terminal.interrupt, 0), (terminate, 143)])
-def test_however_it_ends_the_terminal_is_put_back(
+def test_the_terminal_is_restored_however_the_command_ends(
     variables: dict[str, str], ask_to_end: Callable[[Terminal], None], status: int
 ) -> None:
     with Terminal(variables, "watch", "--interval", "1h") as terminal:
@@ -70,7 +70,7 @@ def test_however_it_ends_the_terminal_is_put_back(
         assert "Aborted" not in terminal.text
 
 
-def test_it_fits_the_window_as_soon_as_that_changes(variables: dict[str, str]) -> None:
+def test_the_display_fits_a_resized_window(variables: dict[str, str]) -> None:
     with Terminal(variables, "watch", "--interval", "1h") as terminal:
         terminal.wait_for("bot  0  ")
         for columns, lines in ((100, 30), (40, 12), (20, 3), (300, 80), (80, 24)):
@@ -100,7 +100,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.stop()
 
 
-def test_an_outage_is_told_and_gone_through(server: Server) -> None:
+def test_watch_reports_an_outage_and_recovers(server: Server) -> None:
     variables = {"PRESENCE_REDIS_URL": server.url}
     presence = Presence(Settings.from_env(variables))
     presence.touch("ann")
@@ -118,7 +118,7 @@ def test_an_outage_is_told_and_gone_through(server: Server) -> None:
         assert is_put_back(terminal)
 
 
-def test_it_may_begin_in_an_outage(server: Server) -> None:
+def test_watch_can_start_during_an_outage(server: Server) -> None:
     variables = {"PRESENCE_REDIS_URL": server.url}
     with down(server):
         terminal = Terminal(variables, *FAST)
@@ -127,7 +127,7 @@ def test_it_may_begin_in_an_outage(server: Server) -> None:
         terminal.wait_for("user  0  ")
 
 
-def test_what_hangs_does_not_keep_it_from_ending(server: Server) -> None:
+def test_ctrl_c_ends_watch_while_redis_hangs(server: Server) -> None:
     with Terminal({"PRESENCE_REDIS_URL": server.url}, *FAST) as terminal:
         terminal.wait_for("user  0  ")
         server.process.send_signal(signal.SIGSTOP)
@@ -151,7 +151,7 @@ def piped(*options: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
         process.kill()
 
 
-def test_in_pipes_it_is_a_line_a_kind(server: Server) -> None:
+def test_piped_output_has_a_line_per_kind(server: Server) -> None:
     with piped(PRESENCE_REDIS_URL=server.url) as process:
         assert process.stdout
         assert process.stderr
@@ -167,7 +167,7 @@ def test_in_pipes_it_is_a_line_a_kind(server: Server) -> None:
         assert all(line.count("\t") == 2 for line in process.stdout)
 
 
-def test_as_json_it_is_a_line_each_time(server: Server) -> None:
+def test_json_output_has_a_line_per_reading(server: Server) -> None:
     with piped("--json", PRESENCE_REDIS_URL=server.url) as process:
         assert process.stdout
         assert json.loads(process.stdout.readline())["counts"] == {"user": 0, "guest": 0, "bot": 0}
@@ -186,13 +186,13 @@ def test_a_terminal_that_cannot_draw_gets_lines(variables: dict[str, str]) -> No
 @pytest.mark.parametrize(
     "wrong", [["--interval", "0"], ["--interval", "0.01s"], ["--kind", "x"], ["--window", "99d"]]
 )
-def test_what_cannot_be_watched_is_said(variables: dict[str, str], wrong: list[str]) -> None:
+def test_invalid_watch_options_are_reported(variables: dict[str, str], wrong: list[str]) -> None:
     with Terminal(variables, "watch", *wrong) as terminal:
         assert terminal.end() == 2
         assert "Error: " in terminal.text
 
 
-def test_what_the_site_recorded_is_asked_for_once_a_minute(
+def test_recorded_history_is_read_once_a_minute(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poller = Poller(Settings.from_env(variables), None, "user")

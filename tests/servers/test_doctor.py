@@ -1,4 +1,4 @@
-"""`presence doctor`: what is right with a server, its keys and the settings, and what is not."""
+"""`presence doctor`: checks of a server, its keys and the settings."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def examined(variables: dict[str, str], *options: str) -> subprocess.CompletedPr
     )
 
 
-def test_all_is_well(variables: dict[str, str]) -> None:
+def test_a_healthy_server_passes_all_checks(variables: dict[str, str]) -> None:
     variables |= {"PRESENCE_STORE": "user=sorted-set, guest=minute-sets, bot=hyperloglog"}
     presence = Presence(Settings.from_env(variables))
     for name in ("ann", "bob"):
@@ -62,7 +62,7 @@ def test_all_is_well(variables: dict[str, str]) -> None:
     assert "PRESENCE_" not in examined(variables, "--no-settings").stdout
 
 
-def test_what_is_told_of_the_settings_can_be_set_again_and_holds_no_secret() -> None:
+def test_printed_settings_can_be_reused_and_contain_no_secret() -> None:
     given = {"PRESENCE_SECRET": SECRET, "PRESENCE_SESSION_SECRET": SECRET}
     given |= {
         "PRESENCE_REDIS_URL": f"redis://:{SECRET}@h",
@@ -89,7 +89,7 @@ def test_a_server_that_cannot_be_reached_is_wrong(tmp_path: Path) -> None:
     assert "PRESENCE_WINDOW=10m (default)" in found.stdout
 
 
-def test_settings_that_cannot_be_used_are_said_as_ever() -> None:
+def test_invalid_settings_are_reported_as_in_other_commands() -> None:
     found = examined({"PRESENCE_WINDOW": "soon"})
     assert found.returncode == 1
     assert "PRESENCE_WINDOW='soon'" in found.stderr
@@ -119,7 +119,7 @@ def test_a_key_that_never_expires_is_wrong(valkey: Server, variables: dict[str, 
     assert f"these keys never expire: {key}" in found.stdout
 
 
-def test_what_a_user_of_the_server_may_not_ask_is_wrong_and_the_rest_is_told(
+def test_a_missing_redis_permission_is_a_failure_and_the_other_checks_still_run(
     valkey: Server, variables: dict[str, str]
 ) -> None:
     with redis.Redis.from_url(valkey.url) as client:
@@ -160,7 +160,7 @@ def answered(plan: Generator[Any, Any, doctor.Finding], *replies: Any) -> doctor
         ({"server_name": "valkey", "valkey_version": "7.1", "redis_version": "7"}, False, "7.2 or"),
     ],
 )
-def test_the_version(info: dict[str, str], is_right: bool, said: str) -> None:
+def test_the_server_version_is_checked(info: dict[str, str], is_right: bool, said: str) -> None:
     found = answered(doctor._version(), info)
     assert found.is_right is is_right
     assert said in found.what
@@ -169,14 +169,14 @@ def test_the_version(info: dict[str, str], is_right: bool, said: str) -> None:
 @pytest.mark.parametrize(
     ("ahead", "is_right"), [(0.0, True), (-0.5, True), (3600, False), (-9, False)]
 )
-def test_the_clock(ahead: float, is_right: bool) -> None:
+def test_the_server_clock_is_checked(ahead: float, is_right: bool) -> None:
     now = time.time() + ahead
     found = answered(doctor._clock(), (int(now), round(now % 1 * 1e6) % 1_000_000))
     assert found.is_right is is_right
 
 
 @pytest.mark.parametrize(("used", "is_right"), [(10**8, True), (95 * 10**7, False)])
-def test_the_memory(used: int, is_right: bool) -> None:
+def test_the_server_memory_is_checked(used: int, is_right: bool) -> None:
     found = answered(doctor._memory(), {"used_memory": used, "maxmemory": 10**9})
     assert found.is_right is is_right
     assert "of 1 GB" in found.what

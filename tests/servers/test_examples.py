@@ -161,7 +161,7 @@ def test_an_example_ends_its_sessions_while_redis_is_away(run: Run, name: str) -
             assert read(ann, "/")["who"] == who
 
 
-def test_an_open_websocket_goes_on_while_redis_is_away(run: Run) -> None:
+def test_an_open_websocket_keeps_working_while_redis_is_away(run: Run) -> None:
     site = run(STARLETTE, **AWAY)
     with connect(f"ws://{site.address}/live", proxy=None) as socket:
         for _ in range(2):
@@ -169,14 +169,14 @@ def test_an_open_websocket_goes_on_while_redis_is_away(run: Run) -> None:
             assert json.loads(socket.recv(10)) == []
 
 
-def test_the_classic_goes_on_while_redis_is_away(run: Run) -> None:
+def test_the_classic_example_works_while_redis_is_away(run: Run) -> None:
     site = run(lambda port: ["webpy_classic", f"127.0.0.1:{port}"], **CLASSIC, **AWAY)
     with site.client("Firefox/1") as browser:
         assert read_text(browser, "/") == "User:\tFirefox/1"
         assert read_text(browser, "/online") == ""
 
 
-def test_the_classic_lists_everyone_of_the_window_and_no_ghost_of_last_hour(
+def test_the_classic_example_lists_all_users_of_the_window_and_no_earlier_ones(
     run: Run, variables: dict[str, str], keys: Redis
 ) -> None:
     settings = Settings.from_env({**variables, **CLASSIC})
@@ -193,7 +193,7 @@ def test_the_classic_lists_everyone_of_the_window_and_no_ghost_of_last_hour(
     assert [seen.id for seen in Presence(settings).online()] == everyone
 
 
-def test_flask_shows_friends_online_and_when_somebody_was_last_seen(
+def test_flask_shows_friends_online_and_last_seen_times(
     run: Run, presence: Presence, prefix: str, keys: Redis
 ) -> None:
     ann, bob, eve = (f"{name}-{prefix}" for name in ("ann", "bob", "eve"))
@@ -213,7 +213,7 @@ def test_flask_shows_friends_online_and_when_somebody_was_last_seen(
     keys.delete(f"user:{ann}:friends")
 
 
-def test_an_open_websocket_is_somebody_online(
+def test_an_open_websocket_keeps_its_user_online(
     run: Run, presence: Presence, prefix: str, keys: Redis
 ) -> None:
     site = run(STARLETTE)

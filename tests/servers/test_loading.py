@@ -131,7 +131,7 @@ NAMES = ["gunicorn", "uvicorn", "waitress", "hypercorn", "uwsgi"]
     ],
     ids=lambda value: value if isinstance(value, str) else value(0)[0],
 )
-def test_a_server_serves_the_app_that_is_named_and_who_asks_is_counted(
+def test_a_server_serves_the_named_app_and_its_visitors_are_counted(
     command: Command, app: str, site: Path, valkey: Server, prefix: str
 ) -> None:
     variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
@@ -197,9 +197,7 @@ def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
         ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
     ],
 )
-def test_an_app_that_is_not_there_is_a_clear_error(
-    command: Command, app: str, said: str, site: Path
-) -> None:
+def test_a_missing_app_is_a_clear_error(command: Command, app: str, said: str, site: Path) -> None:
     assert said in start(command, site, PRESENCE_APP=app).stdout
 
 
@@ -265,7 +263,7 @@ def wrapped(*arguments): return make(*arguments)
         ("our.making:inside.app", "has no inside.app"),
     ],
 )
-def test_an_app_that_cannot_be_had_is_named_in_the_error(
+def test_an_app_that_cannot_be_loaded_is_named_in_the_error(
     app: str, said: str, load: Callable[[str], Any]
 ) -> None:
     Path("our/making.py").write_text("app = 'app'\ndef make_one(name): pass")
@@ -300,7 +298,7 @@ def app_filtered(app: Any, **ini: str) -> wsgi.PresenceMiddleware:
 
 
 @pytest.mark.parametrize("wrap", [filtered, app_filtered])
-def test_an_ini_gives_settings_that_the_environment_wins_over(
+def test_the_environment_overrides_the_settings_of_an_ini_file(
     wrap: Callable[..., wsgi.PresenceMiddleware], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRESENCE_PREFIX", "from-the-environment")
@@ -488,12 +486,12 @@ BOTH = {"a function of anything", "a mock", "builtin"}
 
 
 @pytest.mark.parametrize("name", WSGI_APPS)
-def test_a_wsgi_app_is_one(name: str) -> None:
+def test_wsgi_apps_are_detected(name: str) -> None:
     check_app(WSGI_APPS[name](), "wsgi")
 
 
 @pytest.mark.parametrize("name", ASGI_APPS)
-def test_an_asgi_app_is_one(name: str) -> None:
+def test_asgi_apps_are_detected(name: str) -> None:
     check_app(ASGI_APPS[name](), "asgi")
 
 
@@ -553,7 +551,9 @@ def with_one(argument: Any) -> Any:
         (Configurator(), "wsgi", "call its make_wsgi_app()"),
     ],
 )
-def test_what_is_no_app_is_refused_with_the_remedy(app: Any, protocol: Any, remedy: str) -> None:
+def test_an_object_that_is_not_an_app_is_refused_with_the_remedy(
+    app: Any, protocol: Any, remedy: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         check_app(app, protocol)
     assert remedy in str(caught.value)

@@ -1,4 +1,4 @@
-"""Sites that log in as their frameworks do, on real servers, told nothing but by variables."""
+"""Sites with the logins of their frameworks, on real servers, configured only by variables."""
 
 import asyncio
 import re
@@ -491,7 +491,7 @@ def has_touched_session(state: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_responses_are_those_of_the_bare_site(name: str, local: Open) -> None:
+def test_responses_are_the_same_as_those_of_the_unwrapped_site(name: str, local: Open) -> None:
     site = SITES[name]
     pages = ("/", "/me", "/nowhere")
     bare = journey(local(site, None).browser, *pages)
@@ -503,10 +503,10 @@ def test_responses_are_those_of_the_bare_site(name: str, local: Open) -> None:
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_looking_in_the_middle_of_a_request_touches_no_session_that_its_page_leaves_alone(
+def test_reading_presence_during_a_request_touches_no_session_that_the_page_leaves_alone(
     name: str, local: Open, variables: dict[str, str]
 ) -> None:
-    """A page that asks who is online has the middleware look before the response begins."""
+    """A page that reads presence makes the middleware identify the user before the response."""
     site = SITES[name]
     bare = local(site, None)
     bare.browser.log_in()
@@ -523,8 +523,8 @@ def test_looking_in_the_middle_of_a_request_touches_no_session_that_its_page_lea
 @pytest.mark.parametrize(
     "name", [name for name in DJANGO if "SITE_IDENTIFY" not in SITES[name].own]
 )
-def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, serve: Serve) -> None:
-    """Each response says how many queries its process has made, so the next tells of late ones."""
+def test_django_responses_and_queries_match_the_unwrapped_site(name: str, serve: Serve) -> None:
+    """Each response contains the query count of its process, so the next one shows late queries."""
     site = SITES[name]
     with serve(site, 1, is_bare=True) as bare, serve(site, 1) as wrapped:
         pages = ("/", "/me", "/async/", "/async/me")
@@ -537,7 +537,7 @@ def test_djangos_responses_and_queries_are_those_of_the_bare_site(name: str, ser
 
 
 @pytest.mark.parametrize("name", [name for name in DJANGO if "SITE_IDENTIFY" in SITES[name].own])
-def test_to_identify_every_user_costs_its_queries_and_changes_no_response(
+def test_identifying_every_user_costs_queries_and_changes_no_response(
     name: str, serve: Serve
 ) -> None:
     def without_queries(response: httpx.Response) -> object:
@@ -566,7 +566,7 @@ def test_to_identify_every_user_costs_its_queries_and_changes_no_response(
 
 
 @pytest.mark.parametrize("name", ["django", "django, coroutines"])
-def test_a_page_that_reads_the_session_alone_shows_whom_django_logged_in(
+def test_a_page_that_reads_only_the_session_identifies_the_django_user(
     name: str, serve: Serve, presence: Presence
 ) -> None:
     with serve(SITES[name], 1) as browser:
@@ -584,7 +584,7 @@ def test_a_page_that_reads_the_session_alone_shows_whom_django_logged_in(
 
 
 @pytest.mark.parametrize("name", ["django", "django, coroutines"])
-def test_whom_django_refuses_is_a_guest_again_though_his_session_names_him(
+def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
     name: str, serve: Serve, presence: Presence, tmp_path: Path
 ) -> None:
     with serve(SITES[name], 1) as browser:
@@ -600,7 +600,7 @@ def test_whom_django_refuses_is_a_guest_again_though_his_session_names_him(
 
 
 @pytest.mark.parametrize("name", ["django, usernames", "django, usernames, coroutines"])
-def test_a_page_that_reads_the_session_alone_shows_no_username(
+def test_a_page_that_reads_only_the_session_gives_no_username(
     name: str, serve: Serve, presence: Presence
 ) -> None:
     """The session holds the primary key, and `identify_user` loads nothing."""
@@ -663,7 +663,7 @@ def test_a_login_on_an_open_socket_of_channels_counts_and_so_does_a_logout(
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_the_request_of_the_login_is_the_users_where_the_framework_shows_it(
+def test_the_login_request_counts_for_the_user_if_the_framework_exposes_it(
     name: str, local: Open
 ) -> None:
     site = SITES[name]
@@ -689,7 +689,7 @@ SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id
     ],
     ids=[*LOCAL, "starlette, session of user_id"],
 )
-def test_whom_the_default_chain_finds_where_no_variable_says_more(
+def test_the_default_chain_finds_users_without_any_variable(
     site: Site, is_known: bool, local: Open
 ) -> None:
     here = local(site, offline({}))
@@ -714,7 +714,7 @@ SIGNED = [name for name in LOCAL if SITES[name].signed and not SITES[name].has_k
     ],
     ids=["the new one", "the old one", "one with commas", "a foreign one", "a longer one"],
 )
-def test_any_secret_that_the_site_is_told_verifies_and_no_other(
+def test_only_configured_secrets_verify_a_session(
     name: str, signs_with: str, told: str, is_known: bool, local: Open
 ) -> None:
     site = SITES[name]
@@ -737,9 +737,7 @@ def test_any_secret_that_the_site_is_told_verifies_and_no_other(
         (SECRET, False),
     ],
 )
-def test_any_public_key_that_the_site_is_told_verifies_and_no_other(
-    told: str, is_known: bool, local: Open
-) -> None:
+def test_only_configured_public_keys_verify_a_token(told: str, is_known: bool, local: Open) -> None:
     public = key_pair()[1]
     keys = {
         "public": public,
@@ -758,7 +756,7 @@ IN_COOKIES = [name for name in LOCAL if "fastapi" not in name]
 
 
 @pytest.mark.parametrize("name", IN_COOKIES)
-def test_of_two_cookies_with_one_name_the_frameworks_choice_names_the_user(
+def test_of_two_cookies_with_the_same_name_the_choice_of_the_framework_wins(
     name: str, local: Open
 ) -> None:
     """A site that changed the path or domain of its cookie gets both for a while."""
@@ -783,7 +781,7 @@ def test_of_two_cookies_with_one_name_the_frameworks_choice_names_the_user(
 
 
 @pytest.mark.parametrize("header", ["sessionid=a; sessionid=b", "sessionid=b; x=1; sessionid=a"])
-def test_of_two_django_sessions_the_last_one_counts_as_for_django(header: str) -> None:
+def test_of_two_django_sessions_the_last_counts_as_in_django(header: str) -> None:
     identity = {"PRESENCE_IDENTITY": "user=django-session", "PRESENCE_SECRET": SECRET}
     django_key = parse_cookie(header)["sessionid"]
     assert ids(offline(identity), Request([("Cookie", header.encode())])) == SecretHasher(SECRET)(
@@ -791,7 +789,7 @@ def test_of_two_django_sessions_the_last_one_counts_as_for_django(header: str) -
     )
 
 
-def test_of_two_plain_cookies_the_first_one_counts() -> None:
+def test_of_two_plain_cookies_the_first_counts() -> None:
     settings = offline({"PRESENCE_IDENTITY": "user=cookie:sid:raw"})
     assert ids(settings, Request([("Cookie", b"a=0; sid=a; sid=b")])) == "a"
 
@@ -855,7 +853,7 @@ def test_the_key_of_a_django_session_is_counted_hashed(
         ("bearer:sub", "jwt", "jwt"),
     ],
 )
-def test_a_source_whose_library_is_missing_names_the_extra_that_brings_it(
+def test_a_source_with_a_missing_library_names_the_extra_to_install(
     source: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {"identity": f"user={source}", "session_secret": SECRET}

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: of the site from a real Redis, of a process from its recorder."""
+"""Prometheus metrics: of the site from a real Redis, of a process from its recorder."""
 
 import json
 import re
@@ -71,7 +71,7 @@ def recorder(place: Place, prefix: str) -> Iterator[Recorder]:
     recorder.close()
 
 
-def test_a_scrape_says_who_is_online_and_the_peak(recorder: Recorder) -> None:
+def test_a_scrape_contains_online_counts_and_the_peak(recorder: Recorder) -> None:
     presence = Presence(recorder.settings)
     for name in ("ann", "bob"):
         presence.touch(name)
@@ -84,7 +84,7 @@ def test_a_scrape_says_who_is_online_and_the_peak(recorder: Recorder) -> None:
     assert values(found, "presence_peak") == {"user": 2}
 
 
-def test_the_counters_are_those_of_the_recorder(recorder: Recorder) -> None:
+def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
     presence = Presence(recorder.settings)
     before = time.time()
     for name in ("ann", "ann", "bob"):
@@ -109,7 +109,9 @@ def test_the_counters_are_those_of_the_recorder(recorder: Recorder) -> None:
     assert adds_up(recorder)
 
 
-def test_many_scrapes_cost_redis_one_read_a_second(recorder: Recorder, place: Place) -> None:
+def test_many_scrapes_cause_a_single_redis_read_per_second(
+    recorder: Recorder, place: Place
+) -> None:
     collector = PresenceCollector(recorder)
     begins = time.monotonic()
     for _ in range(50):
@@ -119,7 +121,7 @@ def test_many_scrapes_cost_redis_one_read_a_second(recorder: Recorder, place: Pl
 
 
 @pytest.mark.parametrize("fault", [refused, hung])
-def test_a_scrape_in_an_outage_answers_and_says_so(
+def test_a_scrape_during_an_outage_reports_it(
     recorder: Recorder, place: Place, fault: Fault
 ) -> None:
     collector = PresenceCollector(recorder)
@@ -142,7 +144,7 @@ def test_a_scrape_in_an_outage_answers_and_says_so(
     assert found["presence_flush_duration_seconds_count", ""] > failed
 
 
-def test_who_scrapes_while_another_reads_does_not_wait(recorder: Recorder, place: Place) -> None:
+def test_a_scrape_does_not_wait_for_another_scrape(recorder: Recorder, place: Place) -> None:
     collector = PresenceCollector(recorder)
     scraped(collector)
     with hung(place):
@@ -158,7 +160,7 @@ def test_who_scrapes_while_another_reads_does_not_wait(recorder: Recorder, place
         other.join()
 
 
-def test_registering_asks_nobody_and_two_want_two_registries(
+def test_registering_does_not_connect_and_a_registry_takes_a_single_collector(
     recorder: Recorder, place: Place
 ) -> None:
     registry = CollectorRegistry(auto_describe=True)
@@ -169,7 +171,7 @@ def test_registering_asks_nobody_and_two_want_two_registries(
     CollectorRegistry().register(PresenceCollector(recorder))
 
 
-def test_the_names_are_as_the_strict_format_wants_them(recorder: Recorder) -> None:
+def test_metric_names_follow_the_strict_format(recorder: Recorder) -> None:
     recorder.flush()
     text = openmetrics.generate_latest(PresenceCollector(recorder))  # type: ignore[no-untyped-call]
     for family in strictly(text.decode()):  # type: ignore[no-untyped-call]
@@ -177,7 +179,7 @@ def test_the_names_are_as_the_strict_format_wants_them(recorder: Recorder) -> No
         assert not family.name.endswith(("_total", "_count", "_sum"))
 
 
-def test_beside_the_multiprocess_collector_the_site_is_told(
+def test_site_metrics_work_beside_the_multiprocess_collector(
     recorder: Recorder, tmp_path: Path
 ) -> None:
     registry = CollectorRegistry()
@@ -193,7 +195,7 @@ SITES = {
 
 
 @pytest.mark.parametrize("command", SITES.values(), ids=SITES)
-def test_a_server_tells_of_its_site_and_scrapes_are_no_visits(
+def test_a_server_exposes_the_metrics_of_its_site_and_scrapes_are_not_visits(
     command: Command, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
@@ -207,7 +209,9 @@ def test_a_server_tells_of_its_site_and_scrapes_are_no_visits(
         assert "Traceback" not in server.output
 
 
-def test_no_request_waits_while_a_scrape_does(place: Place, prefix: str, tmp_path: Path) -> None:
+def test_requests_do_not_wait_for_a_blocked_scrape(
+    place: Place, prefix: str, tmp_path: Path
+) -> None:
     settings = {"PRESENCE_REDIS_URL": place.url, "PRESENCE_PREFIX": prefix}
     with (
         WebServer(SITES["asgi"], ROOT, tmp_path / "log", **settings) as server,
@@ -233,7 +237,7 @@ def test_no_request_waits_while_a_scrape_does(place: Place, prefix: str, tmp_pat
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}
 
 
-def test_the_dashboard_asks_for_what_there_is(recorder: Recorder) -> None:
+def test_the_dashboard_uses_only_existing_metrics(recorder: Recorder) -> None:
     families = PresenceCollector(recorder).describe()
     exposed = {family.name + end for family in families for end in SUFFIXES[family.type]}
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
@@ -241,7 +245,7 @@ def test_the_dashboard_asks_for_what_there_is(recorder: Recorder) -> None:
     assert set(re.findall(r"presence_\w+", asked)) == exposed
 
 
-def test_the_dashboard_goes_by_its_variables_and_has_no_panel_over_another() -> None:
+def test_the_dashboard_uses_its_variables_and_no_panels_overlap() -> None:
     assert DASHBOARD["schemaVersion"] >= 39
     assert [v["name"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "job"]
     taken: set[tuple[int, int]] = set()

@@ -1,4 +1,4 @@
-"""Requests that show nobody to be there, and those that keep nobody online."""
+"""Requests that are not visits, and passive requests that do not keep their user online."""
 
 import asyncio
 import logging
@@ -133,7 +133,7 @@ def is_seen(settings: Settings, send: Send, *headers: Header, **request: Any) ->
         ("x-moz", "prefetch"),
     ],
 )
-def test_nobody_looks_at_a_page_that_a_browser_fetches_ahead(
+def test_a_prefetched_page_is_not_a_visit(
     header: Header, send: Send, site: Callable[..., Settings]
 ) -> None:
     assert not is_seen(site(), send, header)
@@ -154,7 +154,7 @@ def test_nobody_looks_at_a_page_that_a_browser_fetches_ahead(
         ("X-Presence", "passive"),
     ],
 )
-def test_somebody_looks_at_any_other(
+def test_other_page_requests_are_visits(
     header: Header, send: Send, site: Callable[..., Settings]
 ) -> None:
     assert is_seen(site(), send, header)
@@ -172,7 +172,7 @@ def test_somebody_looks_at_any_other(
         ("PUT", [ORIGIN], True),
     ],
 )
-def test_a_preflight_is_asked_by_the_browser_and_anything_else_by_somebody(
+def test_a_cors_preflight_is_not_a_visit_and_other_requests_are(
     method: str, headers: list[Header], *, seen: bool, send: Send, site: Callable[..., Settings]
 ) -> None:
     assert is_seen(site(), send, *headers, method=method) == seen
@@ -186,7 +186,7 @@ DEFAULT = [
 
 @EVERYWHERE
 @pytest.mark.parametrize("path", DEFAULT)
-def test_a_path_that_machines_ask_for_is_no_visit_unless_the_site_says_so(
+def test_health_check_paths_are_not_visits_by_default(
     path: str, send: Send, site: Callable[..., Settings]
 ) -> None:
     settings = site()
@@ -197,7 +197,9 @@ def test_a_path_that_machines_ask_for_is_no_visit_unless_the_site_says_so(
 
 @EVERYWHERE
 @pytest.mark.parametrize("path", DEFAULT)
-def test_only_the_very_path_is_none(path: str, send: Send, site: Callable[..., Settings]) -> None:
+def test_only_the_exact_path_is_excluded(
+    path: str, send: Send, site: Callable[..., Settings]
+) -> None:
     settings = site()
     assert not is_seen(settings, send, path=f"{path}/"), "with a slash behind it is the same"
     for other in (f"/{path}", f"/a{path}", f"{path}2", path.upper(), f"{path};a=b"):
@@ -233,15 +235,15 @@ def test_only_the_very_path_is_none(path: str, send: Send, site: Callable[..., S
         ("/y, /z*, *.css", "/a", True),
     ],
 )
-def test_a_path_with_a_star_stands_for_many(
+def test_a_star_in_a_path_matches_any_text(
     exclude: str, path: str, *, seen: bool, send: Send, site: Callable[..., Settings]
 ) -> None:
     assert is_seen(site(exclude=exclude), send, path=path) == seen
 
 
 @OVER_HTTP
-def test_a_path_is_text(send: Send, site: Callable[..., Settings]) -> None:
-    """PEP 3333 has its bytes in the guise of latin-1; an ASGI server decodes it."""
+def test_non_ascii_paths_can_be_excluded(send: Send, site: Callable[..., Settings]) -> None:
+    """PEP 3333 decodes the bytes of a path as latin-1; an ASGI server decodes them as UTF-8."""
     path = "/caf\xe9/menu"
     if send is over_wsgi:
         path = path.encode().decode("latin-1")
@@ -260,10 +262,10 @@ def test_a_path_is_text(send: Send, site: Callable[..., Settings]) -> None:
     ],
 )
 @pytest.mark.parametrize("wrapped", ["outside", "mounted"])
-def test_the_path_of_a_mounted_app_has_its_mount_point_in_it(
+def test_the_path_of_a_mounted_app_includes_its_mount_point(
     exclude: str, path: str, *, seen: bool, wrapped: str, site: Callable[..., Settings]
 ) -> None:
-    """Around the whole site, and around the one app: over WSGI and ASGI alike."""
+    """This holds around the whole site and around the mounted app, over WSGI and ASGI."""
     settings = site(exclude=exclude)
     recorder = recorder_for(settings)
     mount = "/api" if path.startswith("/api") else ""
@@ -337,7 +339,7 @@ def rooted(root: str) -> Command:
     ],
     ids=["gunicorn", "uvicorn", "uvicorn with a root path"],
 )
-def test_what_real_servers_make_of_a_target(
+def test_request_targets_are_normalized_by_real_servers_before_matching(
     *,
     command: Command,
     app: str,
@@ -397,7 +399,7 @@ def polled(site: Callable[..., Settings]) -> Settings:
 
 @EVERYWHERE
 @UNSEEN
-def test_what_is_passive_records_nothing_and_knows_who_it_is(
+def test_a_passive_request_is_identified_but_not_recorded(
     request_: dict[str, Any], headers: list[Header], send: Send, polled: Settings
 ) -> None:
     found = send(polled, ANN, *headers, **request_)
@@ -449,10 +451,10 @@ def test_a_passive_request_is_answered_over_asgi(
 
 @EVERYWHERE
 @UNSEEN
-def test_whoever_a_passive_request_identifies_is_not_recorded(
+def test_a_user_identified_during_a_passive_request_is_not_recorded(
     request_: dict[str, Any], headers: list[Header], send: Send, polled: Settings
 ) -> None:
-    """Also when a page fetched ahead logs somebody in: they count from their next request on."""
+    """A login during a prefetch counts from the next request of that user."""
 
     def identify(state: State) -> None:
         visit = state["presence_middleware.visit"]
@@ -470,7 +472,7 @@ def test_whoever_a_passive_request_identifies_is_not_recorded(
 
 @EVERYWHERE
 @UNSEEN
-def test_a_guest_of_a_passive_request_has_the_id_of_his_visits(
+def test_a_guest_has_the_same_id_in_passive_requests_and_visits(
     request_: dict[str, Any], headers: list[Header], send: Send, polled: Settings
 ) -> None:
     visit = send(polled)["presence_middleware.visit"]
@@ -480,7 +482,7 @@ def test_a_guest_of_a_passive_request_has_the_id_of_his_visits(
     assert passive.identity.kind == "guest"
 
 
-def test_a_page_that_polls_keeps_nobody_online(polled: Settings) -> None:
+def test_a_polling_page_does_not_keep_its_user_online(polled: Settings) -> None:
     clock = Clock()
     recorder, presence = Recorder(polled, clock=clock), Presence(polled, clock=clock)
     began = clock.now
@@ -505,7 +507,7 @@ OPEN = {"type": "websocket", "path": "/", "client": ("192.0.2.7", 1)}
     ("headers", "path", "counts"),
     [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
 )
-def test_a_long_open_connection_keeps_one_online_unless_it_is_passive(
+def test_a_long_open_connection_keeps_its_user_online_unless_it_is_passive(
     headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, polled: Settings
 ) -> None:
     clock = Clock()
@@ -526,8 +528,8 @@ def test_a_long_open_connection_keeps_one_online_unless_it_is_passive(
     recorder.close()
 
 
-def test_a_long_passive_response_is_let_go_without_a_word(polled: Settings) -> None:
-    """A body that streams, whether the server closes it or just drops it."""
+def test_a_long_passive_response_ends_without_a_log_message(polled: Settings) -> None:
+    """The body is streamed, and the server closes it or drops it."""
 
     def app(environ: State, _: object) -> Iterator[bytes]:
         yield b"a"
@@ -545,10 +547,10 @@ def test_a_long_passive_response_is_let_go_without_a_word(polled: Settings) -> N
         assert wrapped.recorder.stats().recorded == 0
 
 
-def test_requests_that_are_no_visit_use_up_no_guests_of_an_address(
+def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_address(
     polled: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else a page that polls, or a health check, would take the place of guests."""
+    """Otherwise polling pages and health checks would use up the guests of an address."""
     for number in range(150):
         agent = ("User-Agent", f"Firefox {number}")
         for send in BOTH:
@@ -564,11 +566,11 @@ def test_requests_that_are_no_visit_use_up_no_guests_of_an_address(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_what_is_no_path_is_said_at_start_up() -> None:
+def test_an_invalid_path_is_reported_at_start_up() -> None:
     with pytest.raises(ValueError, match=r"PRESENCE_EXCLUDE.* expected paths such as"):
         Settings.from_env({}, exclude="healthz")
 
 
-def test_paths_with_a_plus_come_after_the_usual_ones() -> None:
+def test_paths_with_a_plus_are_added_to_the_default_paths() -> None:
     added = Settings.from_env({}, exclude="+/poll, + /live/*, +/ping").exclude
     assert added == (*Settings.from_env({}).exclude, "/poll", "/live/*")

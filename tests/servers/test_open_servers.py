@@ -107,7 +107,7 @@ def gthread(app: str) -> Command:
 
 
 @pytest.mark.parametrize("site", [uvicorn("tests.support.open_site:asgi_wrapped")], indirect=True)
-def test_websockets_and_streams_on_uvicorn(site: Site) -> None:
+def test_websockets_and_streams_keep_users_online_on_uvicorn(site: Site) -> None:
     streams = {user: site.stream("/stream", X_User=user) for user in ("closes", "resets")}
     streams["breaks"] = site.stream("/", X_User="breaks", **UPGRADE)
     names = ["shuts", "fail", "cancel", "return", "leaves", "stays"]
@@ -139,7 +139,7 @@ def test_websockets_and_streams_on_uvicorn(site: Site) -> None:
 
 
 @pytest.mark.parametrize("site", [gthread("tests.support.open_site:wsgi_wrapped")], indirect=True)
-def test_streams_on_gunicorn(site: Site) -> None:
+def test_streams_keep_users_online_on_gunicorn(site: Site) -> None:
     names = ["closes", "resets", "fail", "return", "leaves", "stays"]
     streams = {user: site.stream(f"/stream?name={user}", X_User=user) for user in names}
     streams["late"] = site.stream("/stream?name=late", User_Agent="guest")

@@ -147,7 +147,7 @@ def online(presence: Presence) -> set[str]:
         *(pytest.param(case, id=id, marks=pytest.mark.slow) for id, case in SLOW_CASES.items()),
     ],
 )
-def test_all_workers_count_and_the_last_sighting_is_stored_where_the_readme_says_so(
+def test_all_workers_count_and_the_last_sighting_is_stored_as_the_readme_promises(
     variables: dict[str, str], presence: Presence, tmp_path: Path, case: Case
 ) -> None:
     variables |= case.variables
@@ -167,7 +167,7 @@ def test_all_workers_count_and_the_last_sighting_is_stored_where_the_readme_says
         assert online(presence) == asked | {"last"}
 
 
-def test_the_readme_tells_of_the_servers_that_are_tested() -> None:
+def test_the_readme_lists_the_tested_servers() -> None:
     assert set(README) == {case.row for case in [*CASES.values(), *SLOW_CASES.values()]}
 
 
@@ -180,7 +180,7 @@ def test_the_readme_tells_of_the_servers_that_are_tested() -> None:
     ],
     ids=["trio", "uvloop", "gevent"],
 )
-def test_who_asks_counts_on_every_loop(
+def test_visitors_are_counted_on_every_event_loop(
     variables: dict[str, str], presence: Presence, tmp_path: Path, command: Command
 ) -> None:
     with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
@@ -213,7 +213,7 @@ def test_a_hung_redis_holds_up_the_end_of_a_server_for_two_seconds_at_most(
     ],
     ids=["sync", "gthread", "gevent"],
 )
-def test_nobody_is_missing_where_workers_are_replaced_under_requests(
+def test_no_user_is_lost_when_workers_are_replaced_under_load(
     variables: dict[str, str], presence: Presence, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     command = gunicorn(WSGI, 2, "--max-requests=10", *options)
@@ -236,7 +236,7 @@ def test_nobody_is_missing_where_workers_are_replaced_under_requests(
     assert online(presence) == names
 
 
-def test_where_gevent_comes_after_us_no_reader_stops_the_others(
+def test_readers_do_not_block_each_other_when_gevent_patches_late(
     variables: dict[str, str], own_server: Server, tmp_path: Path
 ) -> None:
     """With `--preload`, gunicorn patches the locks of threads after the app was made."""
@@ -281,7 +281,7 @@ def visit(recorder: Recorder, name: str) -> None:
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_without_threads_an_open_connection_is_looked_after_by_the_requests_of_others(
+def test_without_threads_other_requests_refresh_an_open_connection(
     valkey: Server, prefix: str
 ) -> None:
     now = [1_700_000_000.0]
@@ -297,7 +297,7 @@ def test_without_threads_an_open_connection_is_looked_after_by_the_requests_of_o
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_without_threads_one_request_in_a_while_waits_for_an_outage(
+def test_without_threads_only_an_occasional_request_waits_during_an_outage(
     own_server: Server, prefix: str
 ) -> None:
     recorder = Recorder(settings_of(own_server, prefix, "1s"))
@@ -389,7 +389,7 @@ def test_a_long_interval_is_not_logged_as_stuck(
 
 
 @pytest.mark.parametrize("how", ["hooked", "bare"])
-def test_children_and_grandchildren_write_what_they_see_also_if_forked_in_a_write(
+def test_forked_children_and_grandchildren_record_also_if_forked_during_a_write(
     variables: dict[str, str], presence: Presence, tmp_path: Path, how: str
 ) -> None:
     command, env = [sys.executable, "-m", "tests.support.forks", how], environment(**variables)

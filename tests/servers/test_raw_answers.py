@@ -1,4 +1,4 @@
-"""On real servers, over a socket: a wrapped app answers byte for byte as the bare one."""
+"""On real servers, over a socket: a wrapped app sends the same bytes as the unwrapped app."""
 
 import re
 import socket
@@ -139,7 +139,7 @@ def differences(here: WebServer, there: WebServer, requests: dict[str, bytes]) -
 
 
 @pytest.mark.parametrize("serve", [*WSGI, *ASGI])
-def test_raw_answers_are_those_of_the_bare_app(
+def test_raw_responses_match_the_unwrapped_app(
     serve: Serve, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
     application = f"presence_middleware.{kind(serve)}_app:application"
@@ -161,7 +161,7 @@ def test_raw_answers_are_those_of_the_bare_app(
         (uvicorn, "FilteringAsgi", ["GET /streams", "denies"]),
     ],
 )
-def test_a_broken_wrapper_fails_in_the_last_of_these(
+def test_the_checks_detect_a_broken_wrapper(
     serve: Serve, wrapper: str, asked: list[str], variables: dict[str, str], tmp_path: Path
 ) -> None:
     requests = {name: REQUESTS[kind(serve)][name] for name in asked}

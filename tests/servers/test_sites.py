@@ -1,4 +1,4 @@
-"""Whole sites over sockets: several servers, several workers, one truth."""
+"""Whole sites over sockets: several servers and workers report the same."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def is_alive(directory: Path, lock: str) -> bool:
         os.close(descriptor)
 
 
-def test_two_servers_and_another_program_agree_on_one_number(tmp_path: Path) -> None:
+def test_two_servers_and_another_program_report_the_same_count(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     url = f"embedded://{directory}"
     with (
@@ -84,7 +84,7 @@ def test_two_servers_and_another_program_agree_on_one_number(tmp_path: Path) -> 
     [(gunicorn(WSGI, 4), 4), (uvicorn(ASGI, 2), 2)],
     ids=["gunicorn", "uvicorn"],
 )
-def test_a_logout_on_one_worker_holds_on_all(
+def test_a_logout_on_a_worker_holds_on_all_workers(
     variables: dict[str, str],
     presence: Presence,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_a_logout_on_one_worker_holds_on_all(
 @pytest.mark.parametrize(
     ("serve", "kind"), [(gunicorn, "wsgi"), (uvicorn, "asgi")], ids=["gunicorn", "uvicorn"]
 )
-def test_an_unreachable_redis_does_not_stop_a_site_nor_change_what_it_answers(
+def test_an_unreachable_redis_neither_stops_a_site_nor_changes_its_responses(
     tmp_path: Path, serve: Callable[[str], Command], kind: str
 ) -> None:
     bare, wrapped = (

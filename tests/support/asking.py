@@ -1,4 +1,4 @@
-"""One request, asked of both wrappers: who does the app inside hear that it is?"""
+"""Send a request through both wrappers and return the identity that the app receives."""
 
 import asyncio
 from collections.abc import Callable, MutableMapping
@@ -29,7 +29,7 @@ def nothing(_: State) -> None:
 
 
 def ask_wsgi(settings: Settings, request: Request, inner: Inner = nothing) -> Identity | None:
-    """Who a WSGI app is told that asks, after an inner layer did something with the environ."""
+    """Return the identity that a WSGI app receives after an inner layer changed the environ."""
 
     def app(environ: State, _: object) -> list[bytes]:
         inner(environ)

@@ -11,7 +11,7 @@ import redis
 
 
 def matrix(*values: object) -> list[Any]:
-    """Return parameters whose tests run with `-m matrix` only: more of the same."""
+    """Return parameters whose tests run only with `-m matrix`."""
     return [pytest.param(value, marks=pytest.mark.matrix) for value in values]
 
 

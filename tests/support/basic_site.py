@@ -1,4 +1,4 @@
-"""The site of test_basic_servers.py: it checks HTTP Basic itself, over WSGI and over ASGI.
+"""The site of test_basic_servers.py, which checks HTTP Basic itself over WSGI and ASGI.
 
 `/stream` answers in several parts, and `/logout` says goodbye.
 """

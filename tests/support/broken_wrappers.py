@@ -1,4 +1,4 @@
-"""Wrappers broken on purpose, each in one way: the checks of the good ones must notice it."""
+"""Wrappers that are broken on purpose, each in a single way. The checks must detect each."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ class ReadingWsgi(wsgi.PresenceMiddleware):
 
 
 class EndlessWsgi(wsgi.PresenceMiddleware):
-    """Does not end the visit of an app that fails, nor of one that is closed."""
+    """Does not end the visit of an app that fails or is closed."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         environ[VISIT] = WsgiVisit(self.recorder, environ)
@@ -228,14 +228,14 @@ class LosingAsgi(asgi.PresenceMiddleware):
 
 
 class TaskAsgi(asgi.PresenceMiddleware):
-    """Runs the app in a task of its own: what it sets, the server does not see."""
+    """Runs the app in a separate task, so the server does not see its context variables."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.create_task(super().__call__(scope, receive, send))
 
 
 class LateFlushAsgi(asgi.PresenceMiddleware):
-    """Does not write what waits when the server shuts down."""
+    """Does not write pending sightings when the server shuts down."""
 
     def _closing(self, receive: Receive, scope: Scope) -> Receive:
         return receive
@@ -286,7 +286,7 @@ class BufferingAsgi(asgi.PresenceMiddleware):
 
 
 class ReorderingAsgi(asgi.PresenceMiddleware):
-    """Holds each message back until the next one is sent."""
+    """Holds each message back until the next message is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_late(message: Message) -> None:
@@ -300,7 +300,7 @@ class ReorderingAsgi(asgi.PresenceMiddleware):
 
 
 class ExtensionlessAsgi(asgi.PresenceMiddleware):
-    """Loses what the server can do besides."""
+    """Removes the extensions of the server from the scope."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.pop("extensions", None)
@@ -321,7 +321,7 @@ class FilteringAsgi(asgi.PresenceMiddleware):
 
 
 class GroupingAsgi(asgi.PresenceMiddleware):
-    """Runs the app in a task group: what it raises arrives in an exception group."""
+    """Runs the app in a task group, so its errors arrive in an exception group."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with asyncio.TaskGroup() as group:
@@ -337,7 +337,7 @@ class SwallowingAsgi(asgi.PresenceMiddleware):
 
 
 class ListeningAsgi(asgi.PresenceMiddleware):
-    """Reads what the app should receive first."""
+    """Receives the first message in place of the app."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -345,7 +345,7 @@ class ListeningAsgi(asgi.PresenceMiddleware):
 
 
 class ShieldingAsgi(asgi.PresenceMiddleware):
-    """Does not tell the app that it is cancelled."""
+    """Does not pass cancellation on to the app."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.shield(super().__call__(scope, receive, send))

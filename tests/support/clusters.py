@@ -45,7 +45,7 @@ class Node:
         self.process.wait()
 
     def ask(self, *command: str | int) -> Any:
-        """What it answers, as the library reads it."""
+        """Return the reply to a command, parsed by the library."""
         return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def knows(self, id: str) -> bool:
@@ -83,7 +83,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """With the first two nodes: one may be away."""
+        """The URL lists the first two nodes, because either may be down."""
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port},127.0.0.1:{self.nodes[1].port}"
 
     def owner_of(self, key: str) -> Node:
@@ -95,7 +95,7 @@ class Cluster:
             node.stop()
 
     def _is_ready(self, node: Node) -> bool:
-        """Whether it knows all others, and who has which slots."""
+        """Return whether the node knows all other nodes and their slots."""
         info = node.ask("CLUSTER INFO")
         states = [state["flags"].split(",")[-1] for state in node.ask("CLUSTER NODES").values()]
         wanted = ["master"] * len(self.primaries) + ["slave"] * len(self.replicas)

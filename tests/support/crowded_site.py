@@ -1,4 +1,4 @@
-"""Hundreds of greenlets that ask at once; what test_many_readers.py runs.
+"""Hundreds of greenlets that read at once, for test_many_readers.py.
 
 python -m tests.support.crowded_site
 """

@@ -1,4 +1,4 @@
-"""Every way in which Redis can fail, and what must hold meanwhile."""
+"""Every way in which Redis can fail, and the invariants that must hold meanwhile."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A site that forks in the middle of a write, and again; what test_processes.py runs.
+"""A site that forks in the middle of a write, twice, for test_processes.py.
 
     python -m tests.support.forks [bare]
 
@@ -25,7 +25,7 @@ def visit(recorder: Recorder, name: str) -> None:
 
 
 def visit_and_wait(recorder: Recorder, name: str) -> None:
-    """Nobody but its own thread writes it."""
+    """Only the thread of this process writes the visit."""
     visit(recorder, name)
     wait_until(lambda: Presence(recorder.settings).is_online(name))
 

@@ -1,4 +1,4 @@
-"""A host of a site, as a process of its own: does what it is told on stdin."""
+"""A host of a site, in a separate process that reads commands from stdin."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.support.servers import ROOT, environment
 
 
 class Host:
-    """One from `with` to the end of the block, with the settings given as variables."""
+    """A host that runs for the length of a `with` block, configured by variables."""
 
     def __init__(self, **variables: str) -> None:
         self._variables = environment(**variables)
@@ -43,7 +43,7 @@ class Host:
         return float(self._tell("last_seen", name))
 
     def time(self) -> float:
-        """What its clock says."""
+        """Return the time of the clock of this host."""
         return float(self._tell("time"))
 
     def _tell(self, *words: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the package keeps as long as a process runs, so that tests can drop it."""
+"""Cleans up the objects that the package caches for the lifetime of a process."""
 
 from presence_middleware import backend
 from presence_middleware.connections import clients

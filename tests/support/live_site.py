@@ -18,7 +18,7 @@ JSON = "application/json"
 
 
 def meet(folder: str | None, workers: str | None) -> None:
-    """Returns when so many processes have come to the folder; blocks this one on purpose."""
+    """Return when `workers` processes have reached `folder`. This blocks the worker on purpose."""
     if not folder or not workers:
         return
     (Path(folder) / str(os.getpid())).touch()

@@ -1,4 +1,4 @@
-"""The site of test_open_servers.py: connections that stay open, and do what they are told.
+"""The site of test_open_servers.py: connections that stay open and obey commands.
 
 `/open` says how many visits are open, that one included.
 """
@@ -80,7 +80,7 @@ def wsgi_site(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
 
 
 def _lines(environ: WSGIEnvironment, query: dict[str, str]) -> Iterator[bytes]:
-    """Until the client goes away, or this stream is told to end."""
+    """Yield lines until the client disconnects or the stream is ended."""
     said, stream = "", query.get("name", "")
     while True:
         yield b"line\n"

@@ -1,4 +1,4 @@
-"""Virtual environments of products, made on demand and kept between runs."""
+"""Virtual environments of products, created on demand and reused between runs."""
 
 import fcntl
 import hashlib
@@ -44,7 +44,7 @@ def python_of(name: str, requirements: Sequence[str], extras: str = "") -> Path:
 
 
 def _install(folder: Path, python: Path, wanted: Sequence[str]) -> str:
-    """Install with uv, where it is and works, else with pip; return what went wrong, or nothing."""
+    """Install with uv if it works, else with pip. Return the error output, or an empty string."""
     *requirements, checkout = wanted
     arguments = [*requirements, "-e", checkout]
     venv.create(folder, symlinks=True)

@@ -17,7 +17,7 @@ _COMMAND = re.compile(rb"(?:^|\r\n)\*\d+\r\n")  # where one begins (RESP)
 
 
 class Proxy:
-    """Hands on what comes to `port`, unless it is told otherwise; counts the connections."""
+    """Forwards connections to `port` until it is told to fail, and counts them."""
 
     def __init__(self, server: Path | tuple[str, int]) -> None:
         """`server` is the unix socket or the address of the one behind; of new connections, if it
@@ -39,7 +39,7 @@ class Proxy:
         _in_thread(self._accept, self._listener)
 
     def refuse(self) -> None:
-        """Nobody listens any more; what was open is cut."""
+        """Stop listening and cut all open connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # else `accept` would go on
         self._listener.close()
@@ -52,7 +52,7 @@ class Proxy:
         _in_thread(self._accept, self._listener)
 
     def vanish(self) -> None:
-        """A queue that is full and never served: who connects waits for ever."""
+        """Leave a full queue that is never served, so new connections wait for ever."""
         self.refuse()
         self._listener = socket.create_server((HOST, self.port), backlog=0)
         for _ in range(3):
@@ -62,7 +62,7 @@ class Proxy:
             self._open.append(waiting)
 
     def cut(self) -> None:
-        """Ends what is open."""
+        """Close all open connections."""
         while self._open:
             with contextlib.suppress(OSError):
                 self._open[-1].shutdown(socket.SHUT_RDWR)

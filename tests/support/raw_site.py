@@ -45,7 +45,7 @@ def half_way(*_: object) -> Iterator[bytes]:
 
 
 class Closing:
-    """A body whose `close` is heard of: the answer of `/closed` tells."""
+    """A body that records its `close`, which `/closed` reports."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter([b"open"])
@@ -162,7 +162,7 @@ asgi_app = Starlette(
 
 
 def __getattr__(name: str) -> Any:
-    """One of these apps in a wrapper that is broken on purpose, by its name."""
+    """Return an app in the broken wrapper of that name."""
     if not hasattr(broken_wrappers, name):
         raise AttributeError(name)
     return getattr(broken_wrappers, name)(asgi_app if name.endswith("Asgi") else wsgi_app)

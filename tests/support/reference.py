@@ -1,4 +1,4 @@
-"""Who is online, computed the slow way from every sighting: what the stores must agree with."""
+"""A slow reference implementation, computed from every sighting, for comparison with stores."""
 
 Seen = list[tuple[float, str]]  # (when, who), newest first; of equal times the greater id first
 
@@ -25,5 +25,5 @@ class Reference:
         return {id for at, id in self._sightings if at // 60 * 60 + 60 > now - window}
 
     def ids(self) -> list[str]:
-        """Everyone who was ever seen."""
+        """Return the ids of all users that were ever seen."""
         return sorted({id for _, id in self._sightings})

@@ -1,4 +1,4 @@
-"""Real web servers as subprocesses: on a free port, waited for, stopped, their output kept."""
+"""Real web servers as subprocesses: started on a free port, stopped, and their output logged."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ Command = Callable[[int], Sequence[str]]
 
 
 def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
-    """Its workers are of the class `sync`, unless an option says another."""
+    """Return a command for gunicorn. Its workers are `sync` unless an option sets another class."""
     return lambda port: [
         *("gunicorn", app, f"--bind=127.0.0.1:{port}", f"--workers={workers}", *options)
     ]
@@ -75,7 +75,7 @@ class WebServer:
         python: str | Path = sys.executable,
         **settings: str,
     ) -> None:
-        """`folder` is where the app is; `log` gets what the server prints; `python` runs it."""
+        """`folder` contains the app, `log` receives the output, and `python` runs the server."""
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         program, *arguments = command(self.port)
@@ -106,7 +106,7 @@ class WebServer:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self._log.read_text()
 
     def client(self, user_agent: str) -> httpx.Client:
@@ -162,7 +162,7 @@ def free_port() -> int:
 
 
 class Site:
-    """A server whose workers can be asked one by one."""
+    """A server whose workers can be asked individually."""
 
     def __init__(self, server: WebServer, workers: int, folder: Path) -> None:
         self.server, self.workers, self._folder = server, workers, folder

@@ -1,4 +1,4 @@
-"""One request to an app that answers with a status, over WSGI and ASGI, and who it counts for."""
+"""Send a request to an app with a given status, over WSGI and ASGI, and return the identity."""
 
 import asyncio
 from base64 import b64encode
@@ -21,7 +21,7 @@ def basic(credentials: str | bytes) -> str:
 
 @dataclass
 class Call:
-    """A request, what a layer within does in its course, and the statuses of the answer."""
+    """A request, the change an inner layer makes during it, and the statuses of the response."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     path: str = "/"

@@ -38,7 +38,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """The seconds so far; after the block, those that it took."""
+        """The seconds since the start; after the block, its duration."""
         return (self.now() if self._ended is None else self._ended) - self._began
 
     def now(self) -> float:

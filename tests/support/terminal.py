@@ -1,4 +1,4 @@
-"""A command at a terminal: what it draws, keys pressed, windows resized."""
+"""A command at a terminal: its display, keys pressed and windows resized."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ _UNSET = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
 
 
 class Terminal:
-    """The `presence` command as somebody calls it who looks at it."""
+    """The `presence` command, run at a terminal."""
 
     def __init__(
         self, variables: Mapping[str, str], *arguments: str, columns: int = 80, lines: int = 24
@@ -57,7 +57,7 @@ class Terminal:
         os.close(self._master)
 
     def resize(self, columns: int, lines: int) -> None:
-        """As a window is drawn larger or smaller: the system tells the command."""
+        """Resize the window; the system notifies the command."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def press(self, keys: str) -> None:
@@ -65,7 +65,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def interrupt(self) -> None:
-        """Interrupts until the command ends; the key itself throws away what is not read yet."""
+        """Interrupt until the command ends. The key itself would discard unread input."""
         while not self.has_ended():
             self.process.send_signal(signal.SIGINT)
 
@@ -83,7 +83,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was written, without the commands."""
+        """The text that was written, without control sequences."""
         return _text(self.raw)
 
     @property

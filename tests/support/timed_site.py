@@ -17,7 +17,7 @@ IDENTITY = "user=header:x-user, guest=visitor"
 
 
 class Clock:
-    """Seconds since the epoch, as the test says."""
+    """A clock in seconds since the epoch, set by the test."""
 
     def __init__(self, now: float = NOON) -> None:
         self.now = now
@@ -38,7 +38,7 @@ class Blocking:
         return lambda *args, **kwargs: self._runner.run(method(*args, **kwargs))
 
     def close(self) -> None:
-        """Closes what the loop opened, and the loop."""
+        """Close all connections of the loop, and the loop."""
         if self._client is not None:
             self._runner.run(self._client.aclose())
         self._runner.run(self._presence.aclose())
@@ -46,12 +46,12 @@ class Blocking:
 
 
 class Site:
-    """One site; `presence` is a `Presence`, or an `AsyncPresence` that is asked like one."""
+    """A site; `presence` is a `Presence`, or an `AsyncPresence` with the same interface."""
 
     def __init__(
         self, settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
     ) -> None:
-        """`client` is the reader's own one, `writer` the sync one of those that record."""
+        """`client` is used by the reader, the synchronous `writer` by the recorders."""
         self.settings, self.clock = settings, Clock()
         self.redis = sync_client(settings.redis_url) if writer is None else writer
         self._blocking = Blocking(settings, client, self.clock) if mode == "async" else None

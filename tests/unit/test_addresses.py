@@ -226,7 +226,7 @@ def test_an_address_is_read_as_proxies_write_it(text: str, address: str) -> None
         "x" * 9999,
     ],
 )
-def test_anything_else_is_no_address(text: str) -> None:
+def test_malformed_addresses_are_rejected(text: str) -> None:
     assert parse_address(text) is None
 
 
@@ -314,7 +314,7 @@ def test_headers_are_read_from_the_right(proxies: str, headers: Headers, address
 
 @pytest.mark.parametrize("proxies", ["1", NETWORKS])
 @pytest.mark.parametrize("name", ["x-forwarded-for", "X-FORWARDED-FOR", "X-Forwarded-For"])
-def test_a_header_is_known_in_any_case(proxies: str, name: str) -> None:
+def test_header_names_are_case_insensitive(proxies: str, name: str) -> None:
     assert located(proxies, ((name, "198.51.100.7"),)) == "198.51.100.7"
     mixed = ((name, "6.6.6.6"), ("x-fOrwarded-for", "198.51.100.7"))
     assert located(proxies, mixed) == "198.51.100.7"
@@ -322,14 +322,14 @@ def test_a_header_is_known_in_any_case(proxies: str, name: str) -> None:
 
 @pytest.mark.parametrize("headers", [for_("6.6.6.6"), forwarded("for=6.6.6.6")])
 @pytest.mark.parametrize("proxies", ["", "0"])
-def test_without_proxies_there_is_the_peer_alone(proxies: str, headers: Headers) -> None:
+def test_without_proxies_only_the_peer_address_is_used(proxies: str, headers: Headers) -> None:
     assert located(proxies, headers, "192.0.2.7") == "192.0.2.7"
     assert located(proxies, headers, "192.0.2.7", "/24, /56") == "192.0.2.0"
     assert located(proxies, headers, None) is None
     assert located(proxies, headers, None, "/24, /56") is None
 
 
-def test_without_proxies_and_prefix_nothing_is_looked_for() -> None:
+def test_without_proxies_and_prefix_no_header_is_read() -> None:
     assert locator(Proxies(), WHOLE) is None
 
 
@@ -374,14 +374,14 @@ def test_behind_a_unix_socket_other_proxies_are_trusted_by_their_networks() -> N
         ("/0, /0", "2001:db8::7", "::"),
     ],
 )
-def test_an_address_is_cut(prefix: str, address: str, kept: str) -> None:
+def test_addresses_are_cut_to_the_prefix(prefix: str, address: str, kept: str) -> None:
     assert located("", (), address, prefix) == kept
     assert located("1", for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
     assert located(NETWORKS, for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
 
 
-def test_only_what_is_found_is_cut_and_never_what_is_trusted() -> None:
-    """A proxy's neighbour is not that proxy."""
+def test_the_prefix_cuts_client_addresses_but_never_trusted_proxies() -> None:
+    """The neighbour of a trusted proxy is not trusted."""
     assert located("10.0.0.2", for_("198.51.100.7"), "10.0.0.3", "/24, /56") == "10.0.0.0"
 
 
@@ -459,7 +459,7 @@ def test_networks_are_trusted_as_uvicorn_trusts_them(
         ('"6.6.6.6, 198.51.100.7', PROXY, "198.51.100.7"),
     ],
 )
-def test_where_werkzeug_reads_otherwise(value: str, werkzeug: str, ours: str) -> None:
+def test_documented_differences_from_werkzeug(value: str, werkzeug: str, ours: str) -> None:
     assert fixed_by_werkzeug(1, value, PROXY) == werkzeug
     assert located("1", for_(value)) == ours
 
@@ -475,7 +475,9 @@ def test_where_werkzeug_reads_otherwise(value: str, werkzeug: str, ours: str) ->
         ("6.6.6.6", "::ffff:10.0.0.1", "::ffff:10.0.0.1", "6.6.6.6"),
     ],
 )
-def test_where_uvicorn_reads_otherwise(value: str, peer: str, uvicorn: str, ours: str) -> None:
+def test_documented_differences_from_uvicorn(
+    value: str, peer: str, uvicorn: str, ours: str
+) -> None:
     assert fixed_by_uvicorn(NETWORKS, value, peer) == uvicorn
     assert located(NETWORKS, for_(value), peer) == ours
 
@@ -494,7 +496,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("source", ["ip", "visitor", "ip:raw"])
 @pytest.mark.parametrize(("address", "spellings"), SPELLINGS)
-def test_a_client_is_one_guest_however_the_address_is_written(
+def test_different_spellings_of_an_address_are_the_same_guest(
     address: str, spellings: list[str], source: str
 ) -> None:
     settings = Settings.from_env(
@@ -509,12 +511,14 @@ def test_a_client_is_one_guest_however_the_address_is_written(
 
 
 @pytest.mark.parametrize("text", ["testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99])
-def test_a_peer_that_is_no_address_stays_as_it_is(text: str) -> None:
+def test_a_peer_that_is_not_an_address_is_left_unchanged(text: str) -> None:
     settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
     assert ids(settings, Request(peer=text)) == normalize_id(text)
 
 
-def test_no_address_is_remembered_and_few_hashes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_not_cached_and_cached_hashes_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(addresses, "MOST_PLACES", 100)
     monkeypatch.setattr(addresses, "_places", {})
     for n in range(1, 500):
@@ -526,7 +530,7 @@ def test_no_address_is_remembered_and_few_hashes_are(monkeypatch: pytest.MonkeyP
 
 
 @given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))
-def test_an_address_is_written_alike_before_and_after_it_is_remembered(
+def test_an_address_has_the_same_form_before_and_after_it_is_cached(
     address: IPv4Address | IPv6Address, form: str
 ) -> None:
     text = form.format(address)

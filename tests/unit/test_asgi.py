@@ -342,7 +342,7 @@ def _named(value: Any) -> str:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=_named)
-def test_the_wrapper(check: Check, settings: Settings) -> None:
+def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings: Settings) -> None:
     async def run() -> None:
         await check(lambda app: PresenceMiddleware(app, settings=settings))
         await close_async_clients()
@@ -396,7 +396,7 @@ def test_the_wrapper(check: Check, settings: Settings) -> None:
     ],
     ids=_named,
 )
-def test_a_broken_wrapper_fails(
+def test_the_checks_detect_a_broken_wrapper(
     wrapper: type[PresenceMiddleware], check: Check, settings: Settings
 ) -> None:
     async def run() -> None:
@@ -479,7 +479,7 @@ async def passes_on(request: Request, call_next: Any) -> Response:
     ],
     ids=["starlette", "starlette, another layer", "fastapi"],
 )
-def test_a_background_task_keeps_nobody_online(app: Any, settings: Settings) -> None:
+def test_a_background_task_does_not_keep_its_user_online(app: Any, settings: Settings) -> None:
     wrapped = PresenceMiddleware(app, settings=settings)
     seen: list[tuple[int, int]] = []
 

@@ -1,4 +1,4 @@
-"""The board's answers, each from a request and what was found: without any I/O."""
+"""The responses of the board, computed from a request and the data read, without I/O."""
 
 import hmac
 import json
@@ -124,7 +124,7 @@ def header(response: Response, name: str) -> str | None:
     return dict(response.headers).get(name)
 
 
-def test_the_numbers_are_for_everybody() -> None:
+def test_counts_are_public() -> None:
     assert json.loads(ask("/counts").body) == {"counts": COUNTS}
     assert json.loads(ask("/history").body) == {
         "kind": "user",
@@ -139,7 +139,7 @@ def test_the_numbers_are_for_everybody() -> None:
     assert peak == {"kind": "guest", "peak": {"at": "2026-01-05T12:00:00Z", "count": 4211}}
 
 
-def test_names_are_for_whoever_has_the_token() -> None:
+def test_names_are_shown_only_with_the_token() -> None:
     assert json.loads(ask("/online", authorization=BEARER).body) == {
         "kind": "user",
         "online": [
@@ -177,7 +177,7 @@ def basic(password: str) -> str:
         ("Bearer \udcff日", "Bearer"),
     ],
 )
-def test_without_the_token_no_name_is_even_read(
+def test_without_the_token_no_name_is_read_from_redis(
     path: str, authorization: str | None, challenge: str
 ) -> None:
     reads: list[Read] = []
@@ -192,12 +192,12 @@ def test_without_the_token_no_name_is_even_read(
 @pytest.mark.parametrize(
     "authorization", [BEARER, f"bearer  {TOKEN} ", basic(f":{TOKEN}"), basic(f"ann:{TOKEN}")]
 )
-def test_the_token_is_a_bearer_token_or_the_password_of_anybody(authorization: str) -> None:
+def test_the_token_is_accepted_as_bearer_token_or_basic_password(authorization: str) -> None:
     assert ask("/online", authorization=authorization).status == 200
 
 
 @pytest.mark.parametrize("authorization", ["", BEARER, "Bearer ", basic(":")])
-def test_where_no_token_is_set_there_are_no_names(authorization: str) -> None:
+def test_without_a_configured_token_no_names_are_shown(authorization: str) -> None:
     refused = ask("/online", of=settings(board_token=""), authorization=authorization)
     assert refused.status == 403
     assert b"PRESENCE_BOARD_TOKEN" in refused.body
@@ -224,7 +224,7 @@ def test_an_answer_is_not_sent_twice(path: str) -> None:
     assert ask(path, "id=42", authorization=BEARER, if_none_match='"x"').status == 200
 
 
-def test_the_time_alone_makes_no_other_answer() -> None:
+def test_the_etag_does_not_depend_on_the_time() -> None:
     later = Dated(NOON + timedelta(seconds=9), found_for("/online").reply)
     one, other = (ask("/online", found=f, authorization=BEARER) for f in (None, later))
     assert header(one, "ETag") == header(other, "ETag")
@@ -247,7 +247,7 @@ def test_only_get_and_head_are_allowed(method: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/counts/", "/static/board.css", "/../x", "//"])
-def test_there_is_nothing_else(path: str) -> None:
+def test_unknown_paths_are_not_found(path: str) -> None:
     assert ask(path).status == 404
 
 
@@ -263,12 +263,12 @@ def test_there_is_nothing_else(path: str) -> None:
         ("", None),
     ],
 )
-def test_what_is_below_the_path_is_the_boards(path: str, below: str | None) -> None:
+def test_the_board_answers_every_path_below_its_own(path: str, below: str | None) -> None:
     assert Board(SETTINGS).below(path) == below
 
 
 @pytest.mark.parametrize("id", ODD_IDS)
-def test_an_id_is_text_whatever_it_holds(id: str) -> None:
+def test_odd_ids_are_shown_as_text(id: str) -> None:
     response = ask("/online", found=Dated(NOON, [Sighting(id, NOON)]), authorization=BEARER)
     assert response.body.isascii()
     assert b"\x1b" not in response.body
@@ -279,9 +279,7 @@ def test_an_id_is_text_whatever_it_holds(id: str) -> None:
 
 @pytest.mark.parametrize("path", [*PUBLIC, *NAMED, "/nothing"])
 @pytest.mark.parametrize("authorization", [BEARER, ""])
-def test_nothing_of_elsewhere_may_run_or_frame_what_is_answered(
-    path: str, authorization: str
-) -> None:
+def test_responses_forbid_foreign_scripts_and_framing(path: str, authorization: str) -> None:
     response = ask(path, "id=1", authorization=authorization)
     policy = header(response, "Content-Security-Policy") or ""
     assert policy.startswith("default-src 'none';")
@@ -291,11 +289,11 @@ def test_nothing_of_elsewhere_may_run_or_frame_what_is_answered(
 
 
 @pytest.mark.parametrize("path", NAMED)
-def test_no_cache_keeps_a_name(path: str) -> None:
+def test_responses_with_names_are_not_cacheable(path: str) -> None:
     assert header(ask(path, "id=1", authorization=BEARER), "Cache-Control") == "no-store"
 
 
-def test_the_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:
+def test_the_page_has_no_inline_or_external_resources() -> None:
     page = ask("").body.decode()
     assert not re.search(r"<style|style=|\son\w+=|<script>|https?:|//", page)
     assert re.findall(r'(?:src|href)="(.*?)"', page) == ["is-here/board.css", "is-here/board.js"]
@@ -305,7 +303,7 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("path", ["/counts", "/history", "/peak", "/chart.svg", *NAMED])
-def test_an_outage_is_said_without_its_reasons(path: str) -> None:
+def test_an_outage_is_reported_without_internal_details(path: str) -> None:
     down = PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")
     response = ask(path, "id=1", found=down, authorization=BEARER)
     assert response.status == 503
@@ -326,13 +324,13 @@ def test_an_outage_is_said_without_its_reasons(path: str) -> None:
         *[("/history", f"hours={hours}", "hours is") for hours in ("0", "-1", "1.5", "1e9", "x")],
     ],
 )
-def test_a_question_without_sense_is_refused(path: str, query: str, says: str) -> None:
+def test_an_invalid_query_is_refused(path: str, query: str, says: str) -> None:
     response = ask(path, query, authorization=BEARER)
     assert response.status == 400
     assert says in json.loads(response.body)["error"]
 
 
-def test_what_a_store_cannot_answer_is_said() -> None:
+def test_a_query_that_the_store_does_not_support_is_a_bad_request() -> None:
     cannot = UnsupportedQuery("only sorted-set can")
     assert ask("/online", found=cannot, authorization=BEARER).status == 400
 
@@ -341,14 +339,14 @@ def test_what_a_store_cannot_answer_is_said() -> None:
     ("hours", "step"),
     [("1", 1), ("24", 1), ("25", 2), ("168", 10), ("8784", 360), ("87840", 4320)],
 )
-def test_the_longer_a_history_the_longer_its_steps(hours: str, step: int) -> None:
+def test_longer_histories_have_longer_steps(hours: str, step: int) -> None:
     reads: list[Read] = []
     of = settings(history="3660d", prefix="shop")
     assert ask("/history", f"hours={hours}", reads=reads, of=of).status == 200
     assert [each.arguments for each in reads] == [("shop", "user", 3660 * 86400.0, step)]
 
 
-def test_a_history_goes_back_as_far_as_it_is_kept() -> None:
+def test_history_requests_are_limited_to_the_retention_time() -> None:
     reads: list[Read] = []
     ask("/history", "hours=168", reads=reads)
     ask("/history", "hours=999999", reads=reads)
@@ -436,7 +434,7 @@ def words(chart: ET.Element) -> list[str]:
     return ["".join(each.itertext()) for each in elements(chart, "text")]
 
 
-def test_nobody_is_no_peak() -> None:
+def test_a_peak_of_zero_is_reported_as_null() -> None:
     assert json.loads(ask("/peak", found=Sample(NOON, 0)).body) == {"kind": "user", "peak": None}
 
 
@@ -450,14 +448,14 @@ def test_a_query_is_short_and_has_few_parameters() -> None:
     assert b"more than 20 parameters" in refused.body
 
 
-def test_a_long_id_is_looked_for_as_it_is_kept() -> None:
+def test_long_ids_are_shortened_before_they_are_looked_up() -> None:
     reads: list[Read] = []
     ask("/last-seen", "id=" + "x" * 5000, reads=reads, authorization=BEARER)
     ask("/last-seen", "id=%ff", reads=reads, authorization=BEARER)
     assert all(len(read.arguments[1]) < 64 for read in reads)
 
 
-def test_of_minute_sets_no_times_are_asked() -> None:
+def test_last_seen_times_are_not_read_from_minute_sets() -> None:
     reads: list[Read] = []
     of = settings(store="minute-sets")
     ask("/last-seen", "id=1", reads=reads, of=of, authorization=BEARER)

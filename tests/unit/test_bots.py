@@ -1,4 +1,4 @@
-"""Crawlers: known by the community's list, counted apart, skipped or let be; a login is none."""
+"""Crawlers: recognized by the community's list, then counted, skipped or treated as guests."""
 
 import base64
 import json
@@ -108,7 +108,7 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_every_user_agent_of_the_list_is_a_crawlers_and_has_a_short_printable_name(
+def test_every_listed_user_agent_gets_a_short_printable_crawler_name(
     named: Callable[[str], str | None],
 ) -> None:
     agents = [agent for entry in CRAWLER_USER_AGENTS_DATA for agent in entry["instances"]]
@@ -125,7 +125,7 @@ def test_every_user_agent_of_the_list_is_a_crawlers_and_has_a_short_printable_na
 
 
 @pytest.mark.parametrize("user_agent", [*BROWSERS, "", " ", "-", "é", "\udcff", "Googlebo", "bot"])
-def test_a_browser_is_none(user_agent: str, named: Callable[[str], str | None]) -> None:
+def test_browsers_are_not_crawlers(user_agent: str, named: Callable[[str], str | None]) -> None:
     assert named(user_agent) is None
 
 
@@ -143,14 +143,14 @@ def test_a_browser_is_none(user_agent: str, named: Callable[[str], str | None]) 
         ("googlebot-lookalike", None),  # the list's patterns say in which case
     ],
 )
-def test_a_crawler_has_the_name_of_the_list(
+def test_crawlers_are_named_as_in_the_list(
     user_agent: str, name: str | None, named: Callable[[str], str | None]
 ) -> None:
     assert named(user_agent) == name
 
 
 @pytest.mark.parametrize("agent", GAPS)
-def test_a_name_never_carries_what_a_client_wrote(
+def test_crawler_names_never_contain_text_from_the_client(
     agent: str, named: Callable[[str], str | None]
 ) -> None:
     found = {written: named(agent.format(written)) for written in WRITTEN}
@@ -158,8 +158,8 @@ def test_a_name_never_carries_what_a_client_wrote(
     assert name.isprintable()
 
 
-def test_every_pattern_with_a_gap_is_tried() -> None:
-    """A new pattern of the list that lets through what a client wrote wants a line in `GAPS`."""
+def test_every_pattern_with_a_wildcard_is_tested() -> None:
+    """A new pattern of the list that matches arbitrary text needs a line in `GAPS`."""
     patterns = [entry["pattern"] for entry in CRAWLER_USER_AGENTS_DATA]
     loose = {text for text in patterns if re.search(r"(?<!\\)[*+{.]|\[\^|\\[dwDWS]", text)}
     tried = [agent.format("7") for agent in GAPS]
@@ -175,13 +175,13 @@ def test_a_user_agent_is_looked_up_once(looked_up: list[str]) -> None:
     assert looked_up == agents
 
 
-def test_nobody_without_a_user_agent_is_looked_up(looked_up: list[str]) -> None:
+def test_a_request_without_a_user_agent_is_not_looked_up(looked_up: list[str]) -> None:
     crawlers = Crawlers(Time(step=1.0))
     assert crawlers(WsgiRequest({})) is crawlers(of("")) is None
     assert looked_up == []
 
 
-def test_so_many_new_ones_are_looked_up_a_second_and_known_ones_cost_nothing(
+def test_lookups_per_second_are_limited_and_cached_user_agents_are_free(
     looked_up: list[str],
 ) -> None:
     now = Time()
@@ -204,7 +204,7 @@ def test_so_many_new_ones_are_looked_up_a_second_and_known_ones_cost_nothing(
     assert len(looked_up) == 3 * LOOKUPS, "what was not used is not saved up"
 
 
-def test_a_flood_of_others_pushes_no_crawler_out_and_what_is_remembered_is_bounded(
+def test_a_flood_of_user_agents_evicts_no_crawler_and_the_caches_are_bounded(
     looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bots, "REMEMBERED", 100)
@@ -221,7 +221,7 @@ def test_a_flood_of_others_pushes_no_crawler_out_and_what_is_remembered_is_bound
     assert crawlers(of(GOOGLEBOT)) == "Googlebot"
 
 
-def test_what_is_remembered_is_no_user_agent() -> None:
+def test_the_caches_contain_no_user_agent() -> None:
     crawlers = Crawlers(Time(step=1.0))
     for agent in (f"{FIREFOX} written-by-a-client", f"{GOOGLEBOT} written-by-a-client"):
         crawlers(of(agent))
@@ -264,7 +264,9 @@ def test_a_user_agent_of_64_kb_costs_little(
     recorder_for(settings).close()
 
 
-def test_a_name_far_behind_is_not_looked_for(named: Callable[[str], str | None]) -> None:
+def test_a_crawler_name_far_into_the_user_agent_is_ignored(
+    named: Callable[[str], str | None],
+) -> None:
     assert named("a " * 5000 + "Googlebot/2.1") is None
 
 
@@ -365,7 +367,9 @@ def test_a_login_of_an_inner_layer_wins_too(mode: str, ask: Ask) -> None:
     ["cookie:sid", "cookie:sid:raw", "django-session", "user-agent", "ip", "ip:raw", "visitor"],
 )
 @pytest.mark.parametrize("chain_", ["guest={}", "user={}, guest=visitor", "user=auth, guest={}"])
-def test_a_crawler_wins_over_what_a_client_can_make_up(source: str, chain_: str, ask: Ask) -> None:
+def test_a_crawler_wins_over_ids_that_a_client_can_forge(
+    source: str, chain_: str, ask: Ask
+) -> None:
     cookies = ("Cookie", "sid=1; sessionid=2")
     identity = chain_.format(source)
     if identity == "user=visitor, guest=visitor":  # the second rule could never match
@@ -423,7 +427,7 @@ def test_a_chain(
 @EVERYWHERE
 @pytest.mark.parametrize("mode", ["count", "skip", "off"])
 @pytest.mark.parametrize("agent", [GOOGLEBOT, FIREFOX])
-def test_a_site_that_names_bots_itself_knows_them_in_any_mode(
+def test_bots_named_by_a_rule_of_the_site_are_found_in_any_mode(
     agent: str, mode: str, ask: Ask
 ) -> None:
     settings = chain("bot=header:X-Bot, user=auth, guest=visitor", mode)
@@ -468,7 +472,7 @@ def test_crawlers_are_counted_as_a_kind_of_their_own(visited: Callable[..., Sett
 
 
 @pytest.mark.parametrize("store", ["bot=sorted-set", "bot=minute-sets"])
-def test_a_store_that_keeps_names_lists_crawlers(
+def test_crawlers_can_be_listed_from_a_store_with_names(
     store: str, visited: Callable[..., Settings]
 ) -> None:
     presence = Presence(visited(store=store))
@@ -477,7 +481,9 @@ def test_a_store_that_keeps_names_lists_crawlers(
     assert presence.is_online("Googlebot", "bot")
 
 
-def test_a_store_for_all_is_none_for_crawlers(visited: Callable[..., Settings]) -> None:
+def test_a_store_for_all_kinds_does_not_change_the_store_of_crawlers(
+    visited: Callable[..., Settings],
+) -> None:
     settings = visited(store="minute-sets")
     assert [settings.store_of(kind) for kind in settings.kinds] == [
         *("minute-sets", "minute-sets", "hyperloglog")
@@ -485,7 +491,7 @@ def test_a_store_for_all_is_none_for_crawlers(visited: Callable[..., Settings]) 
     assert Presence(settings).counts() == {"user": 1, "guest": 1, "bot": 2}
 
 
-def test_skipped_crawlers_are_nobody(visited: Callable[..., Settings]) -> None:
+def test_skipped_crawlers_are_not_recorded(visited: Callable[..., Settings]) -> None:
     settings = visited(bots="skip")
     presence = Presence(settings)
     assert presence.counts() == {"user": 1, "guest": 1}
@@ -495,14 +501,14 @@ def test_skipped_crawlers_are_nobody(visited: Callable[..., Settings]) -> None:
     assert (stats.recorded, stats.dropped) == (4, {}), "three times Firefox, once Ann"
 
 
-def test_crawlers_that_are_let_be_are_guests(visited: Callable[..., Settings]) -> None:
+def test_crawlers_are_guests_when_detection_is_off(visited: Callable[..., Settings]) -> None:
     settings = visited(bots="off")
     assert settings.kinds == ("user", "guest")
     assert Presence(settings).counts() == {"user": 1, "guest": 4}
 
 
 @pytest.mark.parametrize("mode", ["skip", "off"])
-def test_nobody_can_be_identified_as_a_kind_that_is_not_counted(mode: str) -> None:
+def test_identify_refuses_a_kind_that_is_not_counted(mode: str) -> None:
     def identify(state: State) -> None:
         with pytest.raises(QueryError, match="unknown kind 'bot'"):
             state["presence_middleware.visit"].identify("pinger", kind="bot")
@@ -510,14 +516,14 @@ def test_nobody_can_be_identified_as_a_kind_that_is_not_counted(mode: str) -> No
     ask_wsgi(chain("user=auth, guest=visitor", mode), by(FIREFOX), identify)
 
 
-def test_a_layer_can_say_that_it_is_a_bot() -> None:
+def test_an_inner_layer_can_identify_a_bot() -> None:
     def identify(state: State) -> None:
         state["presence_middleware.visit"].identify("pinger", kind="bot")
 
     assert ask_wsgi(chain("user=auth"), by(FIREFOX), identify) == Identity("bot", "pinger")
 
 
-def test_a_mode_is_written_in_any_case_and_nothing_else_is_one() -> None:
+def test_bot_modes_are_case_insensitive_and_unknown_modes_are_refused() -> None:
     assert Settings.from_env({"PRESENCE_BOTS": " Skip "}).bots == "skip"
     assert Settings.from_env({}).bots == "count"
     with pytest.raises(ValueError, match="PRESENCE_BOTS='no': expected one of count, skip, off"):

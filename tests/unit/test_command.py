@@ -66,7 +66,7 @@ def test_an_id_cannot_command_the_terminal(site: dict[str, str]) -> None:
         (["count"], {"PRESENCE_REDIS_URL": "redis://localhost:1"}, 3, "Redis did not answer"),
     ],
 )
-def test_what_cannot_be_answered_is_said_with_a_status(
+def test_errors_are_reported_with_an_exit_status(
     site: dict[str, str], arguments: list[str], settings: dict[str, str], status: int, says: str
 ) -> None:
     ended = presence(*arguments, **{**site, **settings})
@@ -76,20 +76,20 @@ def test_what_cannot_be_answered_is_said_with_a_status(
     assert "Traceback" not in ended.stderr
 
 
-def test_what_is_in_another_process_is_not_counted_as_nobody() -> None:
+def test_counting_an_in_memory_site_from_outside_is_an_error_not_zero() -> None:
     ended = presence("count", PRESENCE_REDIS_URL="memory://")
     assert ended.returncode == 2
     assert "inside the process of the site" in ended.stderr
 
 
-def test_it_never_starts_a_server(tmp_path: Path) -> None:
+def test_commands_never_start_a_server(tmp_path: Path) -> None:
     ended = presence("count", PRESENCE_REDIS_URL=f"embedded://{tmp_path}/site")
     assert ended.returncode == 3
     assert "no embedded server is running" in ended.stderr
     assert not (tmp_path / "site").exists()
 
 
-def test_without_click_it_says_what_to_install() -> None:
+def test_without_click_the_command_names_the_package_to_install() -> None:
     program = (
         "import sys; sys.modules['click'] = None; from presence_middleware.cli import main; main()"
     )
@@ -149,7 +149,7 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in listed.splitlines() if str(folder) in line]
 
 
-def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
+def test_the_demo_shows_visitors_and_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
     assert "you are bot curl," in demo.get("curl/8")
     assert "1 guest online\n1 bot online" in demo.get("Lynx")
     workers = set()
@@ -185,14 +185,14 @@ def test_the_demo_shows_who_comes_by_and_leaves_nothing_behind(demo: Demo, tmp_p
     assert processes_of(tmp_path) == []
 
 
-def test_the_demo_says_when_its_port_is_taken(demo: Demo) -> None:
+def test_the_demo_reports_that_its_port_is_taken(demo: Demo) -> None:
     second = presence("demo", f"--port={demo.port}", XDG_STATE_HOME="/nowhere")
     assert second.returncode == 2
     assert "pass another --port" in second.stderr
 
 
-def test_the_demo_says_so_when_redis_cannot_answer(tmp_path: Path) -> None:
-    """A page of a site decides what to show; this one shows the reason."""
+def test_the_demo_shows_the_reason_when_redis_is_unavailable(tmp_path: Path) -> None:
+    """Other sites decide themselves what to show; the demo shows the reason."""
     from presence_middleware.demo.app import app as demo_app
     from presence_middleware.wsgi import PresenceMiddleware
 

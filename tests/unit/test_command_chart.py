@@ -1,4 +1,4 @@
-"""The chart of the `presence` command: a picture of any size that says what was."""
+"""The chart of the `presence` command: a picture of any size that shows the history."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ def bars(lines: list[str]) -> list[str]:
     return [line.partition("│")[2] for line in lines if "│" in line]
 
 
-def test_bars_are_as_high_as_the_counts_and_gaps_are_told() -> None:
+def test_bars_are_as_high_as_the_counts_and_gaps_are_marked() -> None:
     assert bars(chart(minutes(8, 4, 1, 0), span(4), 7, 5)) == ["█   ", "██▂ "]
     assert bars(chart(minutes(8, None, None, 2), span(4), 7, 4)) == ["█··▂"]
     assert bars(chart(minutes(10**6, 1), span(2), 11, 4)) == ["█▁"], "one is not nobody"
@@ -49,13 +49,13 @@ def local(moment: datetime) -> datetime:
     return moment.astimezone()
 
 
-def test_times_are_as_exact_as_the_span_makes_sense_of() -> None:
+def test_the_precision_of_times_depends_on_the_span() -> None:
     for long, form in ((5, "%H:%M:%S"), (60, "%H:%M"), (2880, "%m-%d %H:%M")):
         times = chart([], span(long), 60, 6)[-1]
         assert times.strip().startswith(f"{local(span(long).since):{form}} ")
 
 
-def test_it_fits_wherever_there_is_room() -> None:
+def test_the_chart_fits_any_size() -> None:
     samples = minutes(*range(120))
     for width in (1, 2, 5, 8, 30, 200):
         for height in (1, 4, 50):
@@ -71,7 +71,7 @@ def test_a_terminal_without_blocks_gets_letters() -> None:
     assert "#" in "".join(drawn)
 
 
-def test_what_is_watched_for_long_stays_small_and_keeps_its_peaks() -> None:
+def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:
     recent = Recent(hours=1)
     for second in range(3 * 3600):
         count = 99 if second == 10000 else 1
@@ -82,7 +82,7 @@ def test_what_is_watched_for_long_stays_small_and_keeps_its_peaks() -> None:
     assert samples[-1].at - samples[0].at > timedelta(minutes=59)
 
 
-def test_the_span_begins_with_what_there_is() -> None:
+def test_the_chart_begins_at_the_first_available_sample() -> None:
     recent = Recent(hours=1)
     assert recent.span(NOW) == span(1)
     recent.set_recorded(minutes(*range(20)))

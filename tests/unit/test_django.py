@@ -74,7 +74,7 @@ GUEST, USER = Identity("guest", "1.2.3.4"), Identity("user", "7")
     ],
     ids=["a user", "a lazy one", "and a session", "refused", "nobody", "deleted", "none", "empty"],
 )
-def test_the_user_of_a_copied_scope_is_the_sockets(
+def test_a_user_set_in_a_copied_scope_is_the_user_of_the_socket(
     added: Scope, identity: Identity, prefix: str
 ) -> None:
     assert identities(silent, added, kept(prefix)) == [identity, identity]
@@ -151,14 +151,14 @@ class User:
         raise AssertionError("called")
 
 
-def test_an_account_has_what_is_loaded_and_asks_no_database() -> None:
+def test_identifying_a_loaded_account_makes_no_database_query() -> None:
     account = Account(User())
     names = ("identity", "pk", "username", "shown", "email", "get_full_name", "nothing")
     found = [getattr(account, name) for name in names]
     assert found == ["7", 7, "ann", "ann!", None, None, None]
 
 
-def test_no_user_and_no_session_is_loaded(prefix: str) -> None:
+def test_identify_user_loads_neither_user_nor_session(prefix: str) -> None:
     def load() -> NoReturn:
         raise AssertionError("it was loaded")
 

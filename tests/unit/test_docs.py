@@ -180,7 +180,7 @@ def test_the_readme_has_two_screens() -> None:
 @pytest.mark.parametrize(
     "line", re.findall(r"^\| \w.*? \| (`.*PresenceMiddleware.*`)", TEXTS[README], re.M)
 )
-def test_each_line_that_wraps_is_at_work_in_an_example(line: str) -> None:
+def test_every_documented_way_to_wrap_an_app_is_used_in_an_example(line: str) -> None:
     examples = "\n".join(file.read_text() for file in (ROOT / "examples").glob("*.py"))
     calls = re.findall(r"(?:add_middleware|Middleware|PresenceMiddleware)\([^()]*", line)
     assert calls
@@ -225,7 +225,7 @@ def rows(page: str, form: str) -> list[Any]:
     return re.findall(form, TEXTS[DOCS / page], re.MULTILINE)
 
 
-def test_the_table_of_settings_is_the_one_in_the_code() -> None:
+def test_the_table_of_settings_matches_the_code() -> None:
     table = rows("settings.md", r"^\| `(PRESENCE_\w+)` \| (?:`(.*?)` )?\| (.*) \|$")
     assert table == [(variable(f.name), f.default, f.metadata["help"]) for f in fields(Settings)]
 
@@ -249,14 +249,14 @@ def test_the_table_of_stores_is_complete() -> None:
     assert set(rows("stores.md", r"^\| `([a-z-]+)` \|")) == set(STORES)
 
 
-def test_the_table_of_methods_is_that_of_the_readers() -> None:
+def test_the_table_of_methods_matches_the_readers() -> None:
     public = {name for name in vars(AsyncPresence) if not name.startswith("_")}
     # Built upon readers, or described beside the table.
     public -= {"from_env", "run", "aclose", "backend"}
     assert set(rows("asking.md", r"^\| `(\w+)\(")) == public
 
 
-def test_the_table_of_commands_is_that_of_the_program() -> None:
+def test_the_table_of_commands_matches_the_program() -> None:
     assert isinstance(main, click.Group)
     assert set(rows("command-line.md", r"^\| `presence (\w+)")) == set(main.commands)
 

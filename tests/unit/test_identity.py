@@ -1,4 +1,4 @@
-"""Who is asking: every source reads the same off a WSGI and an ASGI request."""
+"""Identity sources: each reads the same id from a WSGI and an ASGI request."""
 
 import inspect
 import re
@@ -169,7 +169,9 @@ DOTTED: list[tuple[str, Request, Any]] = [
         (f"{HERE}:number:hashed", Request(), HASHED),
     ],
 )
-def test_a_source(source: str, request_: Request, id: str | re.Pattern[str] | None) -> None:
+def test_each_source_finds_its_id(
+    source: str, request_: Request, id: str | re.Pattern[str] | None
+) -> None:
     found = ids(chain(f"user={source}"), request_)
     if isinstance(id, re.Pattern):
         assert found is not None
@@ -231,7 +233,7 @@ class HalfUser(BaseUser):
         (True, None),
     ],
 )
-def test_whom_a_framework_logged_in(user: object, id: str | None) -> None:
+def test_the_user_of_a_framework_is_identified(user: object, id: str | None) -> None:
     found = ask_asgi(chain("user=auth"), Request(user=user))
     assert found == (id and Identity("user", id))
 
@@ -264,13 +266,15 @@ def test_the_first_source_that_answers_wins(
         (f"{HERE}:state", "k", "ann"),
     ],
 )
-def test_what_an_inner_layer_fills_in_is_read_late(source: str, key: str, value: str) -> None:
+def test_values_set_by_an_inner_layer_are_read_after_it_ran(
+    source: str, key: str, value: str
+) -> None:
     settings = chain(f"user={source}, guest=ip:raw")
     assert ids(settings, Request(), lambda state: state.update({key: value})) == value
     assert ids(settings, Request()) == "192.0.2.7"
 
 
-def test_different_values_never_become_one_id() -> None:
+def test_different_values_never_share_an_id() -> None:
     raw, hashed = chain("user=header:X-User"), chain("user=header:X-User:hashed")
     values = [b"\xff\xfe", b"\xfe\xff", b"\xc3\xbf", b"\xff", b"a" * 257, b"a" * 258, b"A", b"a"]
     for settings in (raw, hashed):
@@ -303,7 +307,9 @@ def test_a_lazy_session_is_read_only_when_it_is_loaded(loaded: object, id: str |
     assert found == (id and Identity("user", id))
 
 
-def test_a_source_that_fails_is_nobody_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_that_raises_finds_no_id_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     settings = chain(f"user={HERE}:raising, guest=ip:raw")
     app = wsgi.PresenceMiddleware(lambda *_: [b""], settings=settings)
     for _ in range(3):
@@ -337,7 +343,7 @@ def test_a_function_that_returns_no_id_is_logged_once(
     )
 
 
-def test_a_function_that_returns_a_coroutine_is_logged_and_warns_of_nothing(
+def test_a_function_that_returns_a_coroutine_is_logged_without_a_runtime_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def awaited() -> str:
@@ -396,9 +402,7 @@ def test_a_function_reads_cookies(lines: tuple[str, ...], found: str) -> None:
         (f"{HERE}:SECRET", "cannot be called"),
     ],
 )
-def test_a_function_that_is_not_there_is_an_error_when_the_app_is_wrapped(
-    source: str, problem: str
-) -> None:
+def test_a_missing_function_is_an_error_when_the_app_is_wrapped(source: str, problem: str) -> None:
     settings = chain(f"user={source}")
     app: Any = print
     for middleware in (wsgi.PresenceMiddleware, asgi.PresenceMiddleware):
@@ -410,7 +414,7 @@ def test_a_function_that_is_not_there_is_an_error_when_the_app_is_wrapped(
 
 @pytest.mark.parametrize("user", ["j\xfcrgen".encode().decode("latin-1"), "j\u0171rgen"])
 def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text(user: str) -> None:
-    """The guise is PEP 3333's; a layer of the site's own may well put text proper there."""
+    """PEP 3333 decodes bytes as latin-1; a layer of the site may store real text."""
     view = WsgiRequest({"REMOTE_USER": user})
     assert view.user in {"j\xfcrgen", "j\u0171rgen"}
 
@@ -418,7 +422,7 @@ def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text(user: str) -> No
 @pytest.mark.parametrize(
     "source", ["header:Authorization", "environ:HTTP_COOKIE", "environ:HTTP_PROXY_AUTHORIZATION"]
 )
-def test_a_credential_is_refused_raw_by_whatever_name(source: str) -> None:
+def test_credentials_cannot_be_stored_raw_under_any_spelling_of_their_name(source: str) -> None:
     with pytest.raises(SettingsError, match="is a credential: it must be hashed"):
         chain(f"user={source}")
     assert chain(f"user={source}:hashed").identity[0].hashed
@@ -436,7 +440,7 @@ def test_parsed_values_are_checked_as_their_text_is() -> None:
 
 
 def test_a_key_with_many_dots_is_walked_in_bounded_time() -> None:
-    """Each division of the key is tried once: at most 128 of the eight parts."""
+    """Each way to split the key is tried once; eight parts allow 128 ways."""
     steps = 0
 
     class Deep(dict[str, object]):

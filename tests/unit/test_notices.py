@@ -1,4 +1,4 @@
-"""The mistakes of a site's first hour: each is said once and by name, and only when it is one."""
+"""Common set-up mistakes: each is reported once and by name, without false alarms."""
 
 import gc
 import logging
@@ -125,7 +125,7 @@ SESSIONS = [
 
 @BOTH
 @pytest.mark.parametrize(("cookie", "advice"), SESSIONS)
-def test_a_session_that_nothing_reads_is_said_once_with_what_reads_it(
+def test_an_unread_session_is_reported_once_with_the_source_that_reads_it(
     cookie: str, advice: str, view: Make, site: Open
 ) -> None:
     one = site()
@@ -142,7 +142,7 @@ def test_a_session_that_nothing_reads_is_said_once_with_what_reads_it(
     assert one.said == [notice]
 
 
-def test_each_session_is_said(site: Open) -> None:
+def test_each_unread_session_is_reported(site: Open) -> None:
     one = site()
     names = {name for name, _ in SESSIONS}
     one.ask(over_wsgi(cookie="; ".join(f"{name}={VALUE}" for name in names)), times=UNREAD_SESSIONS)
@@ -174,7 +174,7 @@ def test_each_session_is_said(site: Open) -> None:
         (DEFAULT, "Session"),
     ],
 )
-def test_a_session_that_is_read_or_of_another_is_not_said(
+def test_a_session_that_is_read_or_belongs_to_another_app_is_not_reported(
     identity: str, cookie: str, view: Make, site: Open
 ) -> None:
     one = site(identity)
@@ -183,7 +183,7 @@ def test_a_session_that_is_read_or_of_another_is_not_said(
 
 
 @BOTH
-def test_the_value_of_a_cookie_is_no_session(view: Make, site: Open) -> None:
+def test_a_cookie_value_that_looks_like_a_session_is_not_reported(view: Make, site: Open) -> None:
     one = site()
     one.ask(view(cookie="a=sessionid; b=session=1; auth_tkt; c"), times=USERLESS_SIGHTINGS - 1)
     assert one.said == []
@@ -209,7 +209,9 @@ def test_a_source_of_another_framework_does_not_read_it(
 
 @BOTH
 @pytest.mark.parametrize("identity", [DEFAULT, "user=header:X-User, user=auth, guest=visitor"])
-def test_a_session_is_not_said_where_users_are_found(identity: str, view: Make, site: Open) -> None:
+def test_an_unread_session_is_not_reported_when_users_are_found(
+    identity: str, view: Make, site: Open
+) -> None:
     one = site(identity)
     one.ask(view(cookie=f"session={VALUE}", user="ann"))
     assert one.said == []
@@ -220,7 +222,7 @@ def test_a_session_is_not_said_where_users_are_found(identity: str, view: Make, 
 # Users are named, and none is ever found.
 
 
-def test_no_user_among_many_visits_is_said_once(site: Open) -> None:
+def test_many_visits_without_a_user_are_reported_once(site: Open) -> None:
     one = site()
     one.ask(over_wsgi(), times=USERLESS_SIGHTINGS - 1)
     assert one.said == []
@@ -238,27 +240,27 @@ def test_the_kinds_of_logins_are_named_and_no_others(site: Open) -> None:
     assert notice.startswith("no member or staff among")
 
 
-def test_bots_alone_are_no_sign_that_nobody_can_log_in(site: Open) -> None:
+def test_visits_of_bots_do_not_cause_the_notice_about_missing_users(site: Open) -> None:
     one = site()
     one.ask(over_wsgi(user_agent="curl/8"), times=2 * USERLESS_SIGHTINGS)
     assert one.said == []
 
 
-def test_a_secret_that_verifies_nothing_is_asked_for(site: Open) -> None:
+def test_a_secret_that_verifies_nothing_is_reported(site: Open) -> None:
     one = site("user=flask-session:user, guest=visitor", session_secret=["another one"])
     one.ask(over_wsgi(cookie=f"session={VALUE}"), times=USERLESS_SIGHTINGS)
     (notice,) = one.said
     assert notice.endswith("check that PRESENCE_SESSION_SECRET is the secret of the framework")
 
 
-def test_a_proxy_that_is_not_among_the_named_is_said(site: Open) -> None:
+def test_a_proxy_missing_from_the_trusted_networks_is_reported(site: Open) -> None:
     one = site(trusted_proxies="192.168.0.0/16")
     one.ask(over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7"))
     (notice,) = one.said
     assert "a proxy that PRESENCE_TRUSTED_PROXIES does not name" in notice
 
 
-def test_where_django_tells_of_its_users_its_session_is_no_mistake(
+def test_a_django_session_is_not_reported_when_django_identifies_its_users(
     site: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "presence_middleware.django", sys)
@@ -267,7 +269,7 @@ def test_where_django_tells_of_its_users_its_session_is_no_mistake(
     assert one.said == []
 
 
-def test_a_token_that_nothing_reads_is_said(site: Open) -> None:
+def test_an_unread_token_is_reported(site: Open) -> None:
     one = site()
     one.ask(over_wsgi(authorization=f"Bearer {VALUE}"), times=UNREAD_SESSIONS)
     (notice,) = one.said
@@ -278,8 +280,8 @@ def test_a_token_that_nothing_reads_is_said(site: Open) -> None:
 @pytest.mark.parametrize(
     "cookie", ["a=1;" + " " * 8000 + "x", "a;" * 4000, "session" * 1000 + "=" * 90]
 )
-def test_no_cookie_takes_long_to_look_at(cookie: str, site: Open) -> None:
-    """That of blanks alone took minutes; far more than the half second that a test may wait."""
+def test_every_cookie_is_inspected_quickly(cookie: str, site: Open) -> None:
+    """A cookie of spaces once took minutes. The test allows half a second."""
     began = time.process_time()
     notices = SetupHints(site().recorder.settings)
     for _ in range(100):
@@ -288,7 +290,9 @@ def test_no_cookie_takes_long_to_look_at(cookie: str, site: Open) -> None:
 
 
 @pytest.mark.parametrize("identity", ["guest=visitor", "user=cookie:sid", "a=ip, b=user-agent"])
-def test_no_user_is_said_to_be_missing_where_none_can_log_in(identity: str, site: Open) -> None:
+def test_missing_users_are_not_reported_when_the_chain_has_no_login(
+    identity: str, site: Open
+) -> None:
     one = site(identity)
     one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=2 * USERLESS_SIGHTINGS)
     assert one.said == []
@@ -317,7 +321,9 @@ def by_a_handler(one: Site) -> None:
 
 @pytest.mark.parametrize("found", [by_server, by_header, by_a_layer, by_a_handler])
 @pytest.mark.parametrize("before", [0, USERLESS_SIGHTINGS // 2, USERLESS_SIGHTINGS - 1])
-def test_one_user_ever_is_enough(found: Callable[[Site], None], before: int, site: Open) -> None:
+def test_a_single_user_prevents_the_notice_about_missing_users(
+    found: Callable[[Site], None], before: int, site: Open
+) -> None:
     one = site("user=auth, user=header:X-User, guest=visitor")
     one.ask(over_wsgi(cookie=f"session={VALUE}"), times=before)
     found(one)
@@ -328,7 +334,7 @@ def test_one_user_ever_is_enough(found: Callable[[Site], None], before: int, sit
     assert one.said == []
 
 
-def test_whom_a_handler_identifies_is_a_user_of_a_chain_without_auth(site: Open) -> None:
+def test_a_user_identified_by_a_handler_counts_in_a_chain_without_auth(site: Open) -> None:
     one = site("member=session:user, guest=visitor")
     by_a_handler(one)
     one.ask(over_wsgi(), times=2 * USERLESS_SIGHTINGS)
@@ -354,7 +360,7 @@ PROXIES = [
     "header", [{"x_forwarded_for": "198.51.100.7"}, {"forwarded": "for=198.51.100.7"}]
 )
 @pytest.mark.parametrize("identity", [DEFAULT, "user=auth, guest=ip"])
-def test_a_proxy_that_nobody_names_is_said_once(
+def test_an_untrusted_proxy_is_reported_once(
     peer: str | None, header: dict[str, str], identity: str, view: Make, site: Open
 ) -> None:
     one = site(identity)
@@ -371,7 +377,9 @@ def test_a_proxy_that_nobody_names_is_said_once(
 @pytest.mark.parametrize(
     ("prefix_", "peer"), [("/24, /56", "10.0.0.1"), ("/32, /64", "fd00::1:2:3:4")]
 )
-def test_a_proxy_is_one_also_where_addresses_are_cut(prefix_: str, peer: str, site: Open) -> None:
+def test_an_untrusted_proxy_is_reported_also_when_addresses_are_cut(
+    prefix_: str, peer: str, site: Open
+) -> None:
     one = site(ip_prefix=prefix_)
     one.ask(over_wsgi(peer, x_forwarded_for="198.51.100.7"))
     assert len(one.said) == 1
@@ -396,7 +404,7 @@ def test_a_proxy_is_one_also_where_addresses_are_cut(prefix_: str, peer: str, si
         ("10.0.0.1", {"x_forwarded_for": "1.2.3.4"}, {"identity": "guest=user-agent"}),
     ],
 )
-def test_what_is_no_proxy_or_no_matter_is_not_said(
+def test_direct_clients_and_irrelevant_headers_are_not_reported_as_proxies(
     peer: str | None, header: dict[str, str], settings: dict[str, str], view: Make, site: Open
 ) -> None:
     others = dict(settings)
@@ -433,7 +441,7 @@ def evicting(one: Site) -> list[str]:
     return [notice for notice in one.said if EVICTS in notice]
 
 
-def test_a_server_that_may_evict_keys_is_said_once(small: Server, site: Open) -> None:
+def test_a_server_that_may_evict_keys_is_reported_once(small: Server, site: Open) -> None:
     one = site(redis_url=small.url)
     one.ask(over_wsgi())
     (notice,) = one.said
@@ -455,7 +463,7 @@ def test_every_policy_that_evicts_is_named(policy: str, small: Server, site: Ope
     [{"maxmemory-policy": "noeviction"}, {"maxmemory": "0"}],
     ids=["it refuses instead", "its memory has no limit"],
 )
-def test_a_server_that_evicts_nothing_is_not_said(
+def test_a_server_that_evicts_nothing_is_not_reported(
     options: dict[str, str], small: Server, site: Open
 ) -> None:
     with configured(small, **options):
@@ -464,7 +472,7 @@ def test_a_server_that_evicts_nothing_is_not_said(
         assert one.said == []
 
 
-def test_a_user_who_may_not_ask_the_server_records_all_the_same(
+def test_recording_works_when_the_redis_user_may_not_read_the_eviction_policy(
     small: Server, prefix: str, site: Open
 ) -> None:
     with redis.Redis.from_url(small.url) as admin:
@@ -488,7 +496,7 @@ def test_a_server_in_this_process_evicts_nothing(prefix: str, site: Open) -> Non
     assert one.recorder.stats().last_error is None
 
 
-def test_a_kind_that_has_all_its_members_is_said_once_each(site: Open) -> None:
+def test_each_kind_at_its_member_limit_is_reported_once(site: Open) -> None:
     one = site("user=auth, staff=header:X-Staff, guest=visitor", max_members=2)
     one.ask(over_wsgi(user="ann"), over_wsgi(user="bob"))
     assert one.said == []
@@ -506,7 +514,7 @@ def test_a_kind_that_has_all_its_members_is_said_once_each(site: Open) -> None:
     assert VALUE not in users + staff
 
 
-def test_an_address_with_too_many_guests_is_said_once(site: Open) -> None:
+def test_an_address_with_too_many_guests_is_reported_once(site: Open) -> None:
     one = site("user=header:X-User, guest=visitor")
     one.ask(over_wsgi(x_user="ann"))
     for number in range(100):
@@ -525,7 +533,7 @@ def test_an_address_with_too_many_guests_is_said_once(site: Open) -> None:
     assert PUBLIC not in notice
 
 
-def test_a_network_of_ipv6_with_too_many_guests_is_said_once(site: Open) -> None:
+def test_an_ipv6_network_with_too_many_guests_is_reported_once(site: Open) -> None:
     one = site("user=header:X-User, guest=visitor")
     one.ask(over_wsgi(x_user="ann"))
     for number in range(2001):
@@ -543,7 +551,7 @@ def test_a_network_of_ipv6_with_too_many_guests_is_said_once(site: Open) -> None
 @BOTH
 @pytest.mark.parametrize("peer", [*PROXIES, None])
 @pytest.mark.parametrize("settings", [{}, {"trusted_proxies": "10.0.0.0/8, ::1, unix"}])
-def test_a_proxy_that_sends_no_header_is_said_with_the_line_that_it_lacks(
+def test_a_proxy_that_sends_no_header_is_reported_with_the_missing_line(
     peer: str | None, settings: dict[str, str], view: Make, site: Open
 ) -> None:
     one = site("user=header:X-User, guest=visitor", **settings)
@@ -562,15 +570,15 @@ def test_a_proxy_that_sends_no_header_is_said_with_the_line_that_it_lacks(
     assert one.presence.counts()["guest"] == 150
 
 
-def test_one_browser_on_the_own_machine_is_no_proxy(site: Open) -> None:
-    """Who develops a site asks it all day."""
+def test_a_single_browser_on_localhost_is_not_reported_as_a_proxy(site: Open) -> None:
+    """A developer sends many requests from one machine."""
     one = site("user=header:X-User, guest=visitor")
     one.ask(over_wsgi("127.0.0.1", x_user="ann"))
     one.ask(over_wsgi("127.0.0.1"), over_wsgi("::1"), times=1000)
     assert one.said == []
 
 
-def test_a_proxy_that_sends_no_header_is_no_matter_where_cookies_tell_guests_apart(
+def test_a_proxy_without_header_is_not_reported_when_cookies_distinguish_guests(
     site: Open,
 ) -> None:
     one = site("user=header:X-User, guest=cookie:sid")
@@ -597,7 +605,7 @@ def visitors(view: Make, how_many: int, **given: Any) -> Iterator[WsgiRequest | 
 
 
 @BOTH
-def test_an_id_that_everybody_has_is_said_once(view: Make, site: Open) -> None:
+def test_an_id_shared_by_all_visitors_is_reported_once(view: Make, site: Open) -> None:
     one = site()
     one.ask(*visitors(view, SHARED_BY, user="user"))
     assert one.said == []
@@ -610,7 +618,7 @@ def test_an_id_that_everybody_has_is_said_once(view: Make, site: Open) -> None:
     assert one.said == [notice]
 
 
-def test_an_id_that_everybody_has_is_found_also_when_a_layer_logs_in_late(site: Open) -> None:
+def test_a_shared_id_is_reported_also_when_an_inner_layer_logs_in(site: Open) -> None:
     one = site()
     visits = [opened(one.recorder, request) for request in visitors(over_asgi, SHARED_BY + 1)]
     assert one.said == []
@@ -621,8 +629,8 @@ def test_an_id_that_everybody_has_is_found_also_when_a_layer_logs_in_late(site: 
     assert "have the same id of kind user" in notice
 
 
-def test_an_id_that_everybody_has_is_found_in_the_requests_of_later(site: Open) -> None:
-    """Past the first requests of a process, one a second is looked at."""
+def test_a_shared_id_is_reported_also_after_the_first_requests(site: Open) -> None:
+    """After the first requests of a process, a single request per second is inspected."""
     clock = Clock()
     one = site(clock=clock)
     one.ask(over_wsgi(user="user"), times=INSPECTED_REQUESTS)
@@ -633,7 +641,7 @@ def test_an_id_that_everybody_has_is_found_in_the_requests_of_later(site: Open) 
     assert len(one.said) == 1
 
 
-def test_many_users_of_many_addresses_are_as_it_should_be(site: Open) -> None:
+def test_many_users_from_many_addresses_are_not_reported(site: Open) -> None:
     one = site()
     for number, request in enumerate(visitors(over_wsgi, 300)):
         one.ask(over_wsgi(request.peer, user=f"user{number // 10}"), request)
@@ -643,14 +651,14 @@ def test_many_users_of_many_addresses_are_as_it_should_be(site: Open) -> None:
     assert one.said == [], "once told apart, users are not looked at again"
 
 
-def test_one_user_with_many_addresses_of_one_network_is_one(site: Open) -> None:
-    """A telephone changes its address of IPv6 as often as it likes."""
+def test_a_user_with_many_addresses_in_one_network_is_not_reported(site: Open) -> None:
+    """A telephone changes its IPv6 address often."""
     one = site()
     one.ask(*(over_wsgi(f"2001:4860:1:2::{n:x}", user="ann") for n in range(1, 300)))
     assert one.said == []
 
 
-def test_one_user_who_comes_from_somewhere_else_each_day_is_one(site: Open) -> None:
+def test_a_user_whose_address_changes_over_days_is_not_reported(site: Open) -> None:
     clock = Clock()
     one = site(clock=clock)
     for request in visitors(over_wsgi, 3 * SHARED_BY, user="ann"):
@@ -659,8 +667,8 @@ def test_one_user_who_comes_from_somewhere_else_each_day_is_one(site: Open) -> N
     assert one.said == []
 
 
-def test_guests_who_share_an_id_are_not_said(site: Open) -> None:
-    """Who reads the User-Agent alone means it so, and a client may send any cookie."""
+def test_guests_who_share_an_id_are_not_reported(site: Open) -> None:
+    """Sharing is intended with `user-agent`, and a client may send any cookie."""
     one = site("user=header:X-User, guest=user-agent, other=cookie:sid")
     one.ask(over_wsgi(x_user="ann"))
     one.ask(*visitors(over_wsgi, 3 * SHARED_BY))
@@ -668,7 +676,7 @@ def test_guests_who_share_an_id_are_not_said(site: Open) -> None:
     assert one.said == []
 
 
-def test_few_visits_are_remembered_to_look_for_an_id_that_everybody_has(site: Open) -> None:
+def test_the_search_for_a_shared_id_remembers_few_visits(site: Open) -> None:
     one = site()
     visits = []
     for request in visitors(over_wsgi, INSPECTED_REQUESTS, user="user"):
@@ -681,7 +689,7 @@ def test_few_visits_are_remembered_to_look_for_an_id_that_everybody_has(site: Op
     assert 0 < len(remembered) <= REMEMBERED_VISITS
 
 
-def test_a_request_that_cannot_be_read_is_said_once(site: Open) -> None:
+def test_an_unreadable_request_is_reported_once(site: Open) -> None:
     one = site()
     one.ask(WsgiRequest({"PATH_INFO": 5, "HTTP_COOKIE": VALUE}), times=3)
     (notice,) = one.said
@@ -693,7 +701,7 @@ def test_a_request_that_cannot_be_read_is_said_once(site: Open) -> None:
 # What all of them have in common.
 
 
-def test_all_that_is_wrong_at_once_names_no_client(
+def test_notices_never_contain_client_data(
     small: Server, site: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = site(redis_url=small.url, max_members=1)
@@ -713,7 +721,7 @@ def test_all_that_is_wrong_at_once_names_no_client(
     }
 
 
-def test_a_process_says_it_once_however_many_apps_are_wrapped(
+def test_each_notice_appears_once_per_process_with_several_wrapped_apps(
     valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.02s")
@@ -733,7 +741,7 @@ def test_a_process_says_it_once_however_many_apps_are_wrapped(
     assert len(caplog.records) == 1
 
 
-def test_a_site_in_order_hears_nothing(site: Open) -> None:
+def test_a_correctly_configured_site_gets_no_notices(site: Open) -> None:
     one = site(trusted_proxies="10.0.0.0/8", exclude="/healthz")
     for number in range(2 * USERLESS_SIGHTINGS):
         user = "ann" if number % 10 == 0 else None
@@ -743,7 +751,9 @@ def test_a_site_in_order_hears_nothing(site: Open) -> None:
     assert one.said == []
 
 
-def test_looking_costs_nothing_later(site: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspection_stops_after_the_first_requests(
+    site: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def look(request: Request, now: float) -> None:
         looks.append(now)
         really(request, now)
@@ -764,7 +774,7 @@ def test_looking_costs_nothing_later(site: Open, monkeypatch: pytest.MonkeyPatch
         assert len(looks) == 1, second
 
 
-def test_what_comes_later_is_still_found(site: Open) -> None:
+def test_later_mistakes_are_still_reported(site: Open) -> None:
     clock = Clock()
     one = site(clock=clock)
     one.ask(over_wsgi(), times=2 * INSPECTED_REQUESTS)
@@ -785,7 +795,7 @@ def test_requests_that_are_no_visit_are_not_looked_at(site: Open) -> None:
     assert one.said == []
 
 
-def test_a_child_goes_on_without_saying_it_again(site: Open) -> None:
+def test_a_forked_child_does_not_repeat_notices(site: Open) -> None:
     one = site()
     one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS)
     assert len(one.said) == 1

@@ -89,7 +89,7 @@ def test_a_filter_inherits_the_keys_of_another_section_or_file(write: Write) -> 
     assert find_filter(f"{ini}#part").settings == {"window": "1h"}
 
 
-def test_the_section_must_be_there_and_be_the_only_one(write: Write) -> None:
+def test_a_missing_or_ambiguous_section_is_refused(write: Write) -> None:
     none = write(SITE)
     remedy = "with use = egg:presence_middleware"
     assert problems_of(none) == (f"{none}: no filter section {remedy}",)
@@ -112,7 +112,7 @@ def test_the_section_must_be_there_and_be_the_only_one(write: Write) -> None:
         ("[filter:a]\nuse = b\n[filter:b]\nuse = a", " [filter:a]: use leads back to itself"),
     ],
 )
-def test_what_paste_cannot_read_is_reported_without_secrets(
+def test_an_unreadable_ini_file_is_reported_without_secrets(
     write: Write, text: str, problem: str
 ) -> None:
     ini = write(text)
@@ -161,7 +161,7 @@ def start(ini: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_all_problems_of_a_section_are_in_one_error_by_the_keys_of_the_file(write: Write) -> None:
+def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(write: Write) -> None:
     ini = write(APP, WRONG)
     where = f"{ini} [filter:presence]"
     unknown, window, secret = start(ini)
@@ -194,7 +194,7 @@ def test_contradictions_name_the_keys_of_the_file_or_the_variables(
     assert "a third of PRESENCE_WINDOW (0.333333s)" in start(ini)[0]
 
 
-def test_a_section_that_cannot_be_found_again_leaves_the_file(write: Write) -> None:
+def test_a_section_that_cannot_be_found_is_reported_by_its_file_name(write: Write) -> None:
     ini = write(SITE, OURS)
     for file in (ini, f"{ini}.missing"):
         with pytest.raises(SettingsError) as caught:

@@ -1,4 +1,4 @@
-"""What a request says, read by us and by the libraries that frameworks read it with; and ids."""
+"""Requests, read by this package and by the libraries of frameworks; and properties of ids."""
 
 import re
 import string
@@ -112,10 +112,10 @@ def said_of(name: str, text: str) -> list[str]:
 @example(b'sid="a\\"b"')
 @example(b"sid=\xff")
 @example(b"sid=a b")
-def test_of_any_other_cookies_we_disagree_in_known_ways_and_never_raise(header: bytes) -> None:
-    """With Starlette over a name that is there twice (the first is the most specific, RFC 6265 5.4,
-    and it takes the last), over quotes (ours end a value, it keeps single ones and undoes escapes),
-    and over what of Unicode is a blank. With WebOb only over headers that are not well formed.
+def test_other_cookies_differ_only_in_documented_ways_and_never_raise(header: bytes) -> None:
+    """Starlette differs in repeated names, quotes and Unicode spaces. It takes the last cookie of
+    a name, but the first is the most specific (RFC 6265 5.4). Our quotes end a value; Starlette
+    keeps single quotes and decodes escapes. WebOb differs only in headers that are not well formed.
     """
     mine = read("sid", header)
     text = header.decode("utf-8", "surrogateescape")
@@ -138,7 +138,7 @@ def test_of_any_other_cookies_we_disagree_in_known_ways_and_never_raise(header: 
 
 @FEW
 @given(wild, st.text(OCTETS, min_size=1, max_size=10))
-def test_a_cookie_of_ours_comes_through_whatever_else_is_sent(junk: bytes, value: str) -> None:
+def test_our_own_cookie_is_read_among_arbitrary_other_cookies(junk: bytes, value: str) -> None:
     header = b"".join((junk, b"; sid=", value.encode()))
     assume(not said_of("sid", junk.decode("utf-8", "surrogateescape")))
     assert read("sid", header) == value
@@ -154,7 +154,7 @@ field_values = st.binary(max_size=12).map(lambda value: re.sub(rb"[\r\n\0]", b""
 
 @FEW
 @given(st.lists(st.tuples(field_names, field_values), max_size=5), field_names, st.randoms())
-def test_headers_are_those_of_webob_and_of_starlette(
+def test_headers_are_read_as_webob_and_starlette_read_them(
     fields: list[tuple[str, bytes]], absent: str, random: Any
 ) -> None:
     headers = [(name.encode(), value) for name, value in fields]
@@ -180,8 +180,8 @@ def test_the_two_headers_that_wsgi_keeps_elsewhere_are_headers_as_well() -> None
 
 @FEW
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_headers_that_differ_are_never_read_as_one(one: bytes, other: bytes) -> None:
-    """Also bytes that are no text: two guests must not become one."""
+def test_different_header_values_stay_different(one: bytes, other: bytes) -> None:
+    """This includes bytes that are not text: two guests must not share an id."""
     assume(one != other)
     read_one, read_other = (views((b"x-id", value))[0].header("x-id") for value in (one, other))
     assert read_one != read_other
@@ -200,8 +200,8 @@ ids = st.one_of(
 @given(st.lists(ids, min_size=2, max_size=8, unique_by=str.strip))
 @example(["x" * 256, "x" * 257, "x" * 258])
 @example(["\udcc3\udca9", "é", "\udcc3", "\ud800", "\udc00", "\ud800\udc00"])
-def test_ids_are_short_are_text_and_stay_apart(said: list[str]) -> None:
-    """But for blanks around them."""
+def test_ids_are_short_text_and_distinct(said: list[str]) -> None:
+    """Spaces around an id are not significant."""
     kept = [normalize_id(id) for id in said]
     assert len(set(kept)) == len(said)
     assert max(len(id.encode()) for id in kept) <= 256
@@ -258,6 +258,6 @@ def links(draw: st.DrawFn) -> Rule:
 )
 @example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "hashed", False)))
 @example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "checked", False)))
-def test_a_chain_that_is_written_out_is_the_same_chain(chain: tuple[Rule, ...]) -> None:
+def test_a_formatted_chain_parses_to_the_same_chain(chain: tuple[Rule, ...]) -> None:
     assert parse_chain(", ".join(map(str, chain))) == chain
     assert parse_chain(chain) == chain

@@ -1,4 +1,4 @@
-"""What a site may use: names that are exported, documented, and the same with and without await."""
+"""The public API: exported, documented, and the same with and without await."""
 
 import importlib
 import inspect
@@ -30,7 +30,7 @@ def public(of: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(of).items() if not name.startswith("_")}
 
 
-def test_all_is_sorted_and_there() -> None:
+def test_every_name_in_all_is_sorted_and_exists() -> None:
     names = presence_middleware.__all__
     assert names == sorted(names)
     modules = {
@@ -39,7 +39,7 @@ def test_all_is_sorted_and_there() -> None:
     assert set(public(presence_middleware)) - modules == set(names) - {"__version__"}
 
 
-def test_presence_answers_what_the_design_says() -> None:
+def test_presence_has_the_methods_of_the_design() -> None:
     assert set(ASKED.split()) < set(public(Presence))
 
 
@@ -57,14 +57,14 @@ def test_presence_and_async_presence_are_twins() -> None:
     assert inspect.signature(Presence) == inspect.signature(AsyncPresence)
 
 
-def test_both_wrappers_are_made_alike() -> None:
+def test_both_wrappers_take_the_same_arguments() -> None:
     one, other = wsgi.PresenceMiddleware, asgi.PresenceMiddleware
     assert one.__name__ == other.__name__
     assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
 
 
 @pytest.mark.parametrize("path", MODULES)
-def test_every_module_and_its_public_classes_and_functions_say_what_they_are(
+def test_every_module_public_class_and_function_has_a_docstring(
     path: str,
 ) -> None:
     module = importlib.import_module(path)
@@ -78,13 +78,13 @@ def test_every_module_and_its_public_classes_and_functions_say_what_they_are(
 
 
 @pytest.mark.parametrize("handed_out", HANDED_OUT, ids=lambda it: f"{it.__module__}.{it.__name__}")
-def test_every_public_method_says_what_it_does(handed_out: type) -> None:
+def test_every_public_method_has_a_docstring(handed_out: type) -> None:
     for name, value in public(handed_out).items():
         if callable(value) or isinstance(value, (classmethod, staticmethod, property)):
             assert inspect.getdoc(value), name
 
 
 @pytest.mark.parametrize("entry", [paste.filter_factory, paste.filter_app_factory])
-def test_entry_points_take_what_paste_gives(entry: Any) -> None:
+def test_entry_points_accept_the_arguments_that_paste_passes(entry: Any) -> None:
     kinds = [parameter.kind for parameter in inspect.signature(entry).parameters.values()]
     assert kinds[-1] is inspect.Parameter.VAR_KEYWORD

@@ -1,4 +1,4 @@
-"""`presence replay` as somebody calls it: lines in a pipe, one JSON document, charts."""
+"""`presence replay` as a user runs it: lines in a pipe, a JSON document, charts."""
 
 import gzip
 import json
@@ -79,7 +79,7 @@ def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None
     assert ended.returncode == 0
 
 
-def test_json_has_the_minutes_the_peaks_and_what_did_not_count(log: Path) -> None:
+def test_json_contains_the_minutes_the_peaks_and_the_uncounted_lines(log: Path) -> None:
     late = line(2, "eve") + line(0, "eve")
     answer = json.loads(replay("--json", "--window", "1m", log, "-", given=late).stdout)
     assert answer == {
@@ -123,7 +123,7 @@ def test_an_empty_log_has_no_minutes() -> None:
     assert answer["peak"] == {"user": None, "guest": None, "bot": None}
 
 
-def test_the_settings_are_those_of_the_site(log: Path) -> None:
+def test_replay_uses_the_settings_of_the_site(log: Path) -> None:
     settings = {
         "PRESENCE_IDENTITY": "member=header:x-user, guest=ip:raw",
         **{"PRESENCE_BOTS": "off", "PRESENCE_ENABLED": "0", "PRESENCE_WINDOW": "1h"},
@@ -146,7 +146,9 @@ def test_the_settings_are_those_of_the_site(log: Path) -> None:
         (["-", "--chart", "/nowhere/chart.svg"], 1, "/nowhere/chart.svg"),
     ],
 )
-def test_what_is_wrong_is_said_with_a_status(arguments: list[str], status: int, says: str) -> None:
+def test_errors_are_reported_with_an_exit_status(
+    arguments: list[str], status: int, says: str
+) -> None:
     ended = replay(*arguments, given=LOG if "--chart" in arguments else b"garbage\n")
     assert ended.returncode == status
     assert says in ended.stderr
@@ -155,7 +157,9 @@ def test_what_is_wrong_is_said_with_a_status(arguments: list[str], status: int, 
 
 @pytest.mark.parametrize("reader", ["head -1", "true"])
 @pytest.mark.parametrize("option", ["", "--json"])
-def test_whoever_has_seen_enough_is_told_no_more(tmp_path: Path, reader: str, option: str) -> None:
+def test_output_stops_quietly_when_the_reader_closes_the_pipe(
+    tmp_path: Path, reader: str, option: str
+) -> None:
     days = range(1, 11 if reader == "head -1" else 2)  # more than a pipe holds, or a moment of it
     log = tmp_path / "access.log"
     log.write_bytes(b"".join(line(0).replace(b"05/", b"%02d/" % day) for day in days))
@@ -166,7 +170,7 @@ def test_whoever_has_seen_enough_is_told_no_more(tmp_path: Path, reader: str, op
     assert ended.stderr == ""
 
 
-def test_the_chart_is_an_svg_that_needs_nothing_else(log: Path, tmp_path: Path) -> None:
+def test_the_chart_is_a_self_contained_svg(log: Path, tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
     replay(log, "--chart", chart)
     text = chart.read_text()
@@ -201,7 +205,7 @@ def test_a_terminal_shows_a_bar_while_it_reads_then_charts(log: Path) -> None:
     assert sum("▼ 2 at 12:02" in row for row in shown) == 1
 
 
-def test_a_terminal_is_told_of_kinds_that_nobody_is_of(log: Path) -> None:
+def test_a_terminal_also_lists_kinds_without_members(log: Path) -> None:
     log.write_bytes(line(0))
     with Terminal(NOWHERE, "replay", str(log)) as terminal:
         assert terminal.end() == 0

@@ -1,4 +1,4 @@
-"""Lines of access logs: what is in them is read, nothing in them does harm."""
+"""Lines of access logs: all fields are read, and malformed lines do no harm."""
 
 import gzip
 import time
@@ -75,14 +75,14 @@ def test_both_formats_are_read() -> None:
         (b" 12 ", b" - ", "user_agent", "Firefox"),
     ],
 )
-def test_a_field_is_what_the_request_had(
+def test_fields_have_the_values_of_the_request(
     old: bytes, new: bytes, name: str, expected: object
 ) -> None:
     assert old in COMBINED
     assert getattr(read(COMBINED.replace(old, new)), name) == expected
 
 
-def test_who_was_refused_is_no_user() -> None:
+def test_the_user_of_a_401_response_is_ignored() -> None:
     for status, user in ((b"401", None), (b"200", "ann"), (b"304", "ann"), (b"503", "ann")):
         line = COMBINED.replace(b"- - [", b"- ann [").replace(b" 200 ", b" %s " % status)
         assert read(line).user == user
@@ -105,17 +105,17 @@ def test_who_was_refused_is_no_user() -> None:
         b"www.example.com:443 " + COMBINED.replace(b"- - [", b"- ann ["),
     ],
 )
-def test_anything_else_is_unreadable(line: bytes) -> None:
+def test_malformed_lines_are_unreadable(line: bytes) -> None:
     assert parse(line) is None
 
 
 @given(st.binary(max_size=400))
-def test_bytes_are_a_request_or_none(line: bytes) -> None:
+def test_any_bytes_parse_to_a_request_or_none(line: bytes) -> None:
     parse(line)
 
 
 @given(st.data())
-def test_a_damaged_line_is_a_request_or_none(data: Any) -> None:
+def test_a_damaged_line_parses_to_a_request_or_none(data: Any) -> None:
     place, end = (data.draw(st.integers(0, len(COMBINED))) for _ in range(2))
     parse(COMBINED[:place] + data.draw(st.binary(max_size=20)) + COMBINED[end:])
 
@@ -141,8 +141,8 @@ def test_a_request_is_the_same_as_on_the_site(agent: bytes, path: bytes, user: b
 @pytest.mark.parametrize(
     "part", [b'"', b"\\", b'\\"', b" ", b"a ", b' "', b"[", b" [", b"%", b'" "', b"- - [05/Jan"]
 )
-def test_no_line_takes_long(part: bytes) -> None:
-    """At most some times as long as one of the same length that is as it should be."""
+def test_every_line_is_parsed_quickly(part: bytes) -> None:
+    """It takes at most a few times as long as a valid line of the same length."""
     began = time.process_time()
     for before in (b"", b"a - ", COMMON[:-20], COMMON + b' "', COMBINED[:-1]):
         parse(before + part * (MAX_LINE // len(part)))
@@ -160,7 +160,7 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     assert (logs.lines, logs.unreadable) == (6, 2)
 
 
-def test_bytes_are_told_as_they_are_on_the_disk(tmp_path: Path) -> None:
+def test_progress_counts_bytes_on_disk(tmp_path: Path) -> None:
     log, told = tmp_path / "log", list[int]()
     log.write_bytes(gzip.compress(COMBINED + b"\n", 0) * (9 * BUFFER // len(COMBINED)))
     requests = iter(Logs([str(log)], told.append))
@@ -171,7 +171,7 @@ def test_bytes_are_told_as_they_are_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_logs_are_merged_by_time(tmp_path: Path) -> None:
-    """Rotated ones in any order, or those of several hosts."""
+    """The logs may be rotated, in any order, or come from several hosts."""
     for name, minutes in (("new", "579"), ("other", "246"), ("old", "13")):
         lines = (COMBINED.replace(b"12:00", b"12:0" + minute.encode()) for minute in minutes)
         (tmp_path / name).write_bytes(b"\n".join(lines))
@@ -199,7 +199,7 @@ def from_path(view: Any) -> str | None:
 
 
 @pytest.mark.parametrize("site", SITES, ids=str)
-def test_it_finds_whom_the_middleware_finds(site: dict[str, str]) -> None:
+def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]) -> None:
     settings = Settings.from_env(
         {}, redis_url="memory://replay", secret="a secret of a test", **site
     )
@@ -226,7 +226,7 @@ def test_it_finds_whom_the_middleware_finds(site: dict[str, str]) -> None:
     assert any(found)
 
 
-def test_a_visit_of_a_log_may_be_used_as_that_of_a_site() -> None:
+def test_visits_from_a_log_have_the_interface_of_live_visits() -> None:
     visit = LogVisit(LogRecorder(Settings.from_env({})), read(COMBINED))
     assert visit.header("user-agent") == "Firefox"
     assert visit.header("referer") == "http://from.example/"

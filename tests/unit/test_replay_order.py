@@ -42,7 +42,7 @@ def test_a_lone_line_far_ahead_is_set_aside(place: int, far: int) -> None:
     assert kept([*log[:place], far, *log[place:]]) == (log, 1)
 
 
-def test_a_last_line_is_believed_if_its_time_has_come() -> None:
+def test_a_last_line_far_ahead_is_accepted_unless_it_is_in_the_future() -> None:
     log = [*minutes(300), TODAY]
     assert kept(log) == (log, 0)
     assert kept(log, now=TODAY - 2 * DAY) == (log[:-1], 1)
@@ -50,12 +50,12 @@ def test_a_last_line_is_believed_if_its_time_has_come() -> None:
 
 
 @pytest.mark.parametrize("burst", [2, 10, FOLLOWING // 2 - 1])
-def test_so_are_several(burst: int) -> None:
+def test_a_burst_of_lines_far_ahead_is_set_aside(burst: int) -> None:
     log = minutes(300)
     assert kept([*log[:150], *minutes(burst, FAR), *log[150:]]) == (log, burst)
 
 
-def test_one_host_of_four_may_have_a_wrong_clock() -> None:
+def test_lines_of_a_host_with_a_wrong_clock_are_set_aside() -> None:
     rng = random.Random(4)
     wrong = [rng.random() < 0.25 for _ in range(5000)]
     log = minutes(5000)
@@ -66,13 +66,13 @@ def test_one_host_of_four_may_have_a_wrong_clock() -> None:
 
 @pytest.mark.parametrize("gap", [DAY + 60, 7 * DAY, 365 * DAY, 20 * 365 * DAY])
 @pytest.mark.parametrize("after", [1, 2, 300])
-def test_a_log_may_have_gaps(gap: int, after: int) -> None:
+def test_gaps_in_a_log_are_accepted(gap: int, after: int) -> None:
     log = [*minutes(300), *minutes(after, NOON + 300 * 60 + gap)]
     assert kept(log, now=max(log)) == (log, 0)
 
 
 def test_late_lines_after_a_gap_do_not_undo_it() -> None:
-    """Such as long downloads, which some servers log when they end."""
+    """Long downloads, for example, are logged by some servers when they end."""
     after = minutes(300, NOON + 30 * DAY)
     log = [*minutes(300), *after[:3], NOON, NOON + 60, *after[3:]]
     assert kept(log) == (log, 0)
@@ -94,7 +94,7 @@ def test_a_late_line_makes_no_other_line_doubtful() -> None:
         assert number < 200 or read == number
 
 
-def test_a_log_may_have_a_line_a_month() -> None:
+def test_a_log_with_a_line_a_month_is_accepted() -> None:
     log = [NOON + 30 * DAY * number for number in range(30)]
     assert kept(log) == (log, 0)
 
@@ -105,13 +105,13 @@ def test_a_line_ahead_of_a_log_with_a_line_a_month_is_set_aside() -> None:
         assert kept([*log[:place], FAR, *log[place:]]) == (log, 1)
 
 
-def test_a_log_may_begin_with_a_line_of_1970() -> None:
+def test_a_log_that_begins_with_a_line_of_1970_is_read() -> None:
     log = [60, *minutes(300)]
     assert kept(log) == (log, 0)
 
 
-def test_a_log_that_goes_on_in_the_future_is_believed() -> None:
-    """The clock of the machine that reads the log may be wrong."""
+def test_a_log_that_continues_in_the_future_is_accepted() -> None:
+    """The clock of the reading machine may be wrong."""
     log = [*minutes(300), *minutes(300, FAR)]
     assert kept(log) == (log, 0)
     assert kept(minutes(3, FAR)) == (minutes(3, FAR), 0)
@@ -159,8 +159,8 @@ def line(at: str, user: str) -> str:
     return f'192.0.2.7 - {user} [{at} +0000] "GET / HTTP/1.1" 200 1 "-" "Firefox"\n'
 
 
-def test_each_of_several_logs_is_judged_by_itself(tmp_path: Path) -> None:
-    """Merged by time, lines after one of the year 2125 would come after all other logs."""
+def test_each_log_is_checked_separately(tmp_path: Path) -> None:
+    """Otherwise a line of the year 2125 would move the rest of its log behind all others."""
     one = [line(f"05/Jan/2026:12:{minute:02}:00", "ann") for minute in range(0, 60, 2)]
     other = [line(f"05/Jan/2026:12:{minute:02}:00", "bob") for minute in range(1, 60, 2)]
     one.insert(10, line("05/Jan/2125:12:00:00", "eve"))

@@ -1,4 +1,4 @@
-"""Who is online at each minute of a log: what a brute-force count says, in memory that stays."""
+"""Online counts for each minute of a log: they match a brute-force count in bounded memory."""
 
 import itertools
 import tracemalloc
@@ -62,11 +62,11 @@ def logs(draw: st.DrawFn) -> tuple[list[Seen], float]:
 
 
 @given(logs())
-def test_every_minute_is_that_of_a_brute_force_count(log: tuple[list[Seen], float]) -> None:
+def test_every_minute_matches_a_brute_force_count(log: tuple[list[Seen], float]) -> None:
     assert told(*log) == counted(*log)
 
 
-def test_what_is_later_than_a_window_does_not_count() -> None:
+def test_lines_more_than_a_window_late_do_not_count() -> None:
     moments: list[Moment] = []
     timeline = Timeline(("user",), 600, moments.append)
     for at in (NOON + 3600, NOON + 3000, NOON + 2939):
@@ -78,7 +78,7 @@ def test_what_is_later_than_a_window_does_not_count() -> None:
 
 
 def test_a_day_without_anybody_is_a_gap() -> None:
-    """Else one line of a clock that is not set would make a minute of each since 1970."""
+    """Otherwise a line from an unset clock would create every minute since 1970."""
     moments = told([(60, "ann"), (NOON, "ann"), (NOON + 86400, "ann")], 600)
     assert len(moments) == (10 + MAX_QUIET) + (1440 + 1)
     assert [moment for moment in moments if any(moment.counts)][10] == Moment(NOON, (1,))
@@ -98,7 +98,7 @@ def log() -> list[bytes]:
 
 
 @pytest.mark.parametrize("window", ["10m", "61s", "3h"])
-def test_the_log_is_what_a_brute_force_count_of_it_is(
+def test_a_replayed_log_matches_a_brute_force_count(
     tmp_path: Path, log: list[bytes], window: str
 ) -> None:
     moments = replayed(tmp_path / "log", log, window)
@@ -167,7 +167,7 @@ def highest_memory(lines: int) -> int:
     return highest
 
 
-def test_memory_is_that_of_who_is_online_however_long_the_log(
+def test_memory_does_not_grow_with_the_length_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guests, "REMEMBERED", 500)  # of those before, so many; also on a site

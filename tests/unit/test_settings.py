@@ -1,4 +1,4 @@
-"""Settings: strict, everything that is wrong in one message, and never a secret in it."""
+"""Settings: strict, with all problems in a single message that contains no secret."""
 
 import logging
 import re
@@ -184,13 +184,13 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str, begins: 
         "user=session:a.b.c.d.e.f.g.h",
     ],
 )
-def test_a_chain_that_may_match_is_accepted(chain: str) -> None:
+def test_a_chain_whose_rules_can_all_match_is_accepted(chain: str) -> None:
     assert str(settings_of({"PRESENCE_IDENTITY": chain}, secret="x" * 16).identity[0]).startswith(
         "u"
     )
 
 
-def test_all_that_is_wrong_is_in_one_message() -> None:
+def test_all_problems_are_in_a_single_message() -> None:
     problems = problems_of({variable(name): wrong[0] for name, (wrong, _) in WRONG.items()})
     assert [problem.partition("=")[0] for problem in problems] == list(map(variable, WRONG))
 
@@ -274,7 +274,7 @@ def test_unknown_names_and_wrong_values_are_reported_together() -> None:
     )
 
 
-def test_a_contradiction_names_what_was_written() -> None:
+def test_a_contradiction_names_the_source_as_configured() -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({}, {"identity": "user=bearer:sub"}, "site.ini")
     assert caught.value.problems == (
@@ -312,19 +312,19 @@ def test_settings_can_be_copied_with_a_change() -> None:
         *((" 10 M ", 600), ("0.5s", 0.5), (45, 45), (0.5, 0.5), (timedelta(minutes=2), 120)),
     ],
 )
-def test_durations(value: object, seconds: float) -> None:
+def test_durations_are_parsed(value: object, seconds: float) -> None:
     assert parsers.duration(value) == seconds
     assert parsers.duration(parsers.format_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("value", ["", "0", 0, -1, True, None, "1y", "٣m x", timedelta(0), "1 2"])
-def test_what_is_no_duration(value: object) -> None:
+def test_malformed_durations_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="such as 90s, 10m, 24h or 30d"):
         parsers.duration(value)
 
 
 @pytest.mark.parametrize(("word", "on"), [("1", 1), ("True", 1), ("on", 1), ("0", 0), ("No", 0)])
-def test_switches(word: str, on: int) -> None:
+def test_switches_are_parsed(word: str, on: int) -> None:
     assert settings_of({"PRESENCE_ENABLED": word}).enabled is bool(on)
 
 
@@ -341,7 +341,9 @@ def test_a_flush_interval_over_a_third_of_the_window_is_refused(interval: str, w
 @pytest.mark.parametrize(
     "source", ["cookie:sid", "header:Authorization:hashed", "ip", "auth:hashed", "a.b:c:hashed"]
 )
-def test_what_is_hashed_without_a_secret_is_refused_with_a_secret_that_works(source: str) -> None:
+def test_hashing_without_a_secret_is_refused_with_a_generated_secret_that_works(
+    source: str,
+) -> None:
     chain = {"PRESENCE_IDENTITY": f"user={source}, guest=visitor"}
     (problem,) = problems_of(chain)
     line = re.search(r"PRESENCE_SECRET=(\S+)$", problem)
@@ -361,13 +363,13 @@ def test_a_store_for_a_kind_that_is_not_in_the_chain_is_refused() -> None:
     assert "user, guest" in problem
 
 
-def test_stores_by_kind() -> None:
+def test_stores_can_be_set_by_kind() -> None:
     settings = settings_of({"PRESENCE_STORE": "minute-sets, guest=hyperloglog"})
     assert [settings.store_of(kind) for kind in ("user", "guest")] == ["minute-sets", "hyperloglog"]
     assert settings_of({"PRESENCE_STORE": "guest=minute-sets"}).store_of("user") == "sorted-set"
 
 
-def test_equal_settings_share_one_recorder_and_unequal_do_not(prefix: str) -> None:
+def test_equal_settings_share_a_recorder_and_unequal_settings_do_not(prefix: str) -> None:
     environ = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "600s"}
     one, same = settings_of(environ), settings_of({**environ, "PRESENCE_WINDOW": "10m"})
     assert recorder_for(one) is recorder_for(same)
@@ -375,7 +377,7 @@ def test_equal_settings_share_one_recorder_and_unequal_do_not(prefix: str) -> No
     assert recorder_for(one) is not recorder_for(one, clock=lambda: 0.0)
 
 
-def test_a_server_or_library_that_is_missing_is_said_with_the_way_out(
+def test_a_missing_server_or_library_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(embedded, "find_server", lambda: None)
@@ -393,7 +395,7 @@ def test_a_server_or_library_that_is_missing_is_said_with_the_way_out(
         *("auth-tkt", "auth-tkt:ticket", "bearer:sub"),
     ],
 )
-def test_what_is_signed_needs_the_secret_of_the_framework(source: str) -> None:
+def test_signed_sources_require_the_secret_of_the_framework(source: str) -> None:
     chain = {"PRESENCE_IDENTITY": f"user={source}"}
     (problem,) = problems_of(chain)
     assert source in problem
@@ -450,7 +452,7 @@ def test_a_secret_that_is_long_enough_or_signs_no_tokens_is_accepted(
         ("-----BEGIN X-----\\nM\\n-----END X-----", ("-----BEGIN X-----\nM\n-----END X-----",)),
     ],
 )
-def test_session_secrets(text: str, secrets: tuple[str, ...]) -> None:
+def test_session_secrets_are_parsed(text: str, secrets: tuple[str, ...]) -> None:
     settings = settings_of({"PRESENCE_SESSION_SECRET": text})
     assert settings.session_secret == secrets
     assert replace(settings, window=60) == settings_of(
@@ -471,12 +473,12 @@ def test_bots_are_a_kind_where_they_are_counted(bots: str, kinds: tuple[str, ...
     ("store", "of_bots"),
     [("", "hyperloglog"), ("minute-sets", "hyperloglog"), ("bot=sorted-set", "sorted-set")],
 )
-def test_bots_are_kept_as_a_number_unless_a_site_says_otherwise(store: str, of_bots: str) -> None:
+def test_bots_are_only_counted_by_default(store: str, of_bots: str) -> None:
     assert settings_of({"PRESENCE_STORE": store}).store_of("bot") == of_bots
     assert settings_of({"PRESENCE_STORE": store, "PRESENCE_BOTS": "off"}).kinds == ("user", "guest")
 
 
-def test_proxies_and_paths_are_shown_as_a_site_writes_them() -> None:
+def test_proxies_and_paths_are_shown_in_the_form_of_the_settings() -> None:
     given = {"PRESENCE_TRUSTED_PROXIES": "10.0.0.1/8,unix", "PRESENCE_EXCLUDE": "none"}
     settings = settings_of(given)
     assert "10.0.0.0/8, unix" in repr(settings)

@@ -1,4 +1,4 @@
-"""A stopwatch counts waiting and work, and leaves out what the machine stalls."""
+"""A stopwatch counts waiting and work, and leaves out stalls of the machine."""
 
 import os
 import signal
@@ -11,13 +11,13 @@ import pytest
 from tests.support.stopwatch import Stopwatch
 
 
-def test_waiting_counts() -> None:
+def test_time_spent_waiting_is_counted() -> None:
     with Stopwatch() as watch:
         time.sleep(0.5)
     assert watch.seconds > 0.1  # all but the stalls of this machine meanwhile
 
 
-def test_work_of_this_process_counts() -> None:
+def test_cpu_time_of_this_process_is_counted() -> None:
     with Stopwatch() as watch:
         until = time.thread_time() + 0.3
         while time.thread_time() < until:
@@ -26,7 +26,7 @@ def test_work_of_this_process_counts() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
-def test_a_stall_of_the_whole_process_does_not_count() -> None:
+def test_a_stall_of_the_whole_process_is_not_counted() -> None:
     stopped_for_a_second = (
         "import os, signal, sys, time\n"
         "os.kill(int(sys.argv[1]), signal.SIGSTOP); time.sleep(1)\n"

@@ -68,7 +68,7 @@ def test_times_below_are_round_by_the_clock_of_the_reader(
 
 @pytest.mark.parametrize("width", [280, 400, 960, 1200])
 @pytest.mark.parametrize("minutes", [1, 59, 1440, 10080, 3660 * 1440])
-def test_nothing_is_drawn_outside(width: int, minutes: int) -> None:
+def test_nothing_is_drawn_outside_the_picture(width: int, minutes: int) -> None:
     chart = parsed(line(0, 10**6, 3), minutes=minutes, width=width, gap=10**9)
     _, _, right, bottom = map(int, (chart.get("viewBox") or "").split())
     assert (right, bottom >= 230) == (width, True)
@@ -91,7 +91,7 @@ def test_a_line_has_a_gap_where_samples_are_missing() -> None:
     assert paths(parsed(one, gap=60), "line")[0].endswith("h0"), "a single point is a dot"
 
 
-def test_several_lines_have_a_legend_and_a_single_one_its_peak() -> None:
+def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
     both = parsed(line(1, 7), line(5, kind="guest", colour=1), Line("bot", [], None))
     assert paths(both, "area") == texts(both, "label") == []
     assert len(paths(both, "key")) == 2
@@ -136,14 +136,14 @@ def test_without_points_there_is_an_empty_chart() -> None:
     assert texts(parsed(zero, zero), "axis")[:2] == ["0", "1"]
 
 
-def test_a_kind_is_text_whatever_it_holds() -> None:
+def test_odd_kinds_are_drawn_as_text() -> None:
     odd = '<b a="&amp;">'
     chart = parsed(line(1, kind=odd), line(2, kind=odd))
     assert odd in (chart.get("aria-label") or "")
     assert [each.tag for each in chart.iter() if each.tag.endswith("}b")] == []
 
 
-def test_times_and_counts_are_data_too() -> None:
+def test_the_chart_contains_times_and_counts_as_data() -> None:
     chart = parsed(line(1, 1234))
     data = [
         (each.get("data-at"), each.get("data-count"), each.text)

@@ -123,7 +123,7 @@ QUESTIONS = {
 @pytest.mark.parametrize("store", STORES)
 @given(data=st.data())
 @settings(deadline=None, max_examples=150)
-def test_no_argument_at_all_raises_anything_else(store: str, data: st.DataObject) -> None:
+def test_random_arguments_raise_no_other_error(store: str, data: st.DataObject) -> None:
     presence = Presence(settings_of("any", store=store))
     name = data.draw(st.sampled_from(sorted(QUESTIONS)))
     arguments = {}
@@ -134,7 +134,7 @@ def test_no_argument_at_all_raises_anything_else(store: str, data: st.DataObject
         getattr(presence, name)(**arguments)
 
 
-def test_an_id_may_be_whatever_has_a_text(prefix: str) -> None:
+def test_an_id_may_be_any_object_with_a_text(prefix: str) -> None:
     presence = Presence(settings_of(prefix))
     for id in (42, uuid.UUID(int=7), Decimal("1.5")):
         presence.touch(id)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def damaged(
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
-def test_what_others_wrote_raises_nothing_else(damaged: Site, damage: str) -> None:
+def test_foreign_data_in_redis_raises_only_documented_errors(damaged: Site, damage: str) -> None:
     damaged.saw("ann")
     DAMAGES[damage](damaged)
     for read in READS.values():
@@ -207,7 +207,7 @@ def test_what_others_wrote_raises_nothing_else(damaged: Site, damage: str) -> No
             read(damaged.presence)
 
 
-def test_what_others_wrote_is_named_as_such_and_is_no_outage(valkey: Server, prefix: str) -> None:
+def test_foreign_data_is_reported_as_such_and_not_as_an_outage(valkey: Server, prefix: str) -> None:
     presence = Presence(timed_site.settings(valkey.url, prefix))
     presence.touch("ann")
     with timed_site.opened(presence.backend.settings) as site:
@@ -220,14 +220,14 @@ def test_what_others_wrote_is_named_as_such_and_is_no_outage(valkey: Server, pre
 
 
 @WITH_IDS
-def test_a_friend_that_is_no_text_is_nobody(site: Site) -> None:
+def test_a_friend_id_that_is_not_utf8_is_ignored(site: Site) -> None:
     site.saw("ann")
     key = f"{site.settings.prefix}:friends"
     site.redis.sadd(key, "ann", GARBAGE, b"\xed\xb3\xbf")
     assert site.presence.online_friends(key) == ["ann"]
 
 
-def test_a_window_may_still_be_a_timedelta(prefix: str) -> None:
+def test_a_window_may_be_a_timedelta(prefix: str) -> None:
     assert Presence(settings_of(prefix)).count(window=timedelta(minutes=1)) == 0
 
 

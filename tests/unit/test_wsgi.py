@@ -232,7 +232,9 @@ def _named(value: Any) -> str:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=_named)
-def test_the_wrapper(check: Callable[[Wrap], None], settings: Settings) -> None:
+def test_an_app_behaves_the_same_inside_the_wrapper(
+    check: Callable[[Wrap], None], settings: Settings
+) -> None:
     check(lambda app: PresenceMiddleware(app, settings=settings))
 
 
@@ -260,15 +262,15 @@ def test_the_wrapper(check: Callable[[Wrap], None], settings: Settings) -> None:
     ],
     ids=_named,
 )
-def test_a_broken_wrapper_fails(
+def test_the_checks_detect_a_broken_wrapper(
     wrapper: type[PresenceMiddleware], check: Callable[[Wrap], None], settings: Settings
 ) -> None:
     with pytest.raises((AssertionError, AttributeError, TypeError, pytest.fail.Exception)):
         check(lambda app: wrapper(app, settings=settings))
 
 
-def test_a_validator_inside_objects_to_nothing(settings: Settings) -> None:
-    """PEP 3333 asks for a dot in the keys of extensions; others must be text."""
+def test_a_validator_inside_the_wrapper_reports_nothing(settings: Settings) -> None:
+    """PEP 3333 requires a dot in the keys of extensions; other values must be text."""
     result = Gateway().ask(PresenceMiddleware(validator(returning([b"a"])), settings=settings))
     assert list(result) == [b"a"]
     result.close()

@@ -1,4 +1,4 @@
-"""Small sites, each logging in as its framework does; of presence they know two pages' worth.
+"""Small sites, each logging in as its framework does. Only two pages use presence.
 
 All have the same pages, and say behind each answer which process gave it:
 
@@ -15,7 +15,7 @@ NOBODY = "nobody"
 
 
 def secret() -> str:
-    """With what the framework signs."""
+    """The secret with which the framework signs."""
     return os.environ["SITE_SECRET"]
 
 

@@ -1,4 +1,4 @@
-"""Django behind the routers of Channels, which pass copies of the scope on; with a WebSocket.
+"""Django with a WebSocket, behind the routers of Channels, which pass on copies of the scope.
 
 The socket answers each command: `me`, `login` and `logout` do what the pages of those names do.
 `presence_middleware.django.IdentifyWebSocketUser` is around it, unless SITE_BARE is set.
@@ -19,7 +19,7 @@ from . import django_site as site
 
 
 class Socket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """Somebody who stays."""
+    """A client with an open WebSocket."""
 
     async def receive(self, text_data: str) -> None:
         if text_data == "login":

@@ -55,7 +55,7 @@ queries: list[str] = []
 
 
 class CountQueries(MiddlewareMixin):  # type: ignore[misc]  # Django has no types
-    """Says in a header how many queries this process has made, whoever made them."""
+    """Sends the number of queries of this process, from all requests, in a header."""
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         response["X-Queries"] = str(len(queries))

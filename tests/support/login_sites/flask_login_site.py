@@ -7,7 +7,7 @@ from . import answer, names, secret
 
 
 class User(UserMixin):  # type: ignore[misc]  # Flask-Login has no types
-    """Somebody with an id."""
+    """A user with an id."""
 
     def __init__(self, id: str) -> None:
         self.id = id

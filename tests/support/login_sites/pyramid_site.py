@@ -16,7 +16,7 @@ View = Callable[[Any], Any]
 
 
 class Policy:
-    """What a site writes around one of Pyramid's helpers."""
+    """A security policy around a helper of Pyramid."""
 
     def __init__(self, helper: Any) -> None:
         self.remember, self.forget = helper.remember, helper.forget
@@ -79,7 +79,7 @@ def _site(helper: Any) -> WSGIApplication:
 
 
 def with_session() -> WSGIApplication:
-    """The id stands in the session, as `auth.userid` unless the site says otherwise."""
+    """Return an app that keeps the id in the session, under `auth.userid` by default."""
     return _site(SessionAuthenticationHelper(prefix=setting("PREFIX", "auth.")))
 
 

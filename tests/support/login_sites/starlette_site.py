@@ -18,7 +18,7 @@ from . import answer, names, secret, setting
 
 
 class SessionBackend(AuthenticationBackend):
-    """Logs in whom the session names, at every request."""
+    """Logs in the user of the session at every request."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         name = conn.session.get(key())
@@ -76,7 +76,7 @@ def _site(*middleware: Middleware) -> Starlette:
 
 
 def with_sessions() -> Starlette:
-    """Its pages read the session themselves, those that want to know."""
+    """The pages that need the session read it themselves."""
     return _site()
 
 
