@@ -16,6 +16,7 @@ from .record import (
     Stamped,
     Write,
     by_minute,
+    chunks,
     combine_replies,
     ids_alone,
     raise_if_full,

@@ -10,6 +10,7 @@ from .record import (
     RecordScript,
     Stamped,
     Write,
+    chunks,
     combine_replies,
     ids_with_times,
     raise_if_full,
