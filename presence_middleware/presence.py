@@ -100,6 +100,17 @@ class Presence:
         """
         return self.run(self.backend.queries.last_seen(id, kind))
 
+    def last_seen_among(
+        self, ids: Iterable[Id], kind: str | None = None
+    ) -> dict[str, datetime | None]:
+        """Return when each of `ids` was last seen, in their order, in one round trip.
+
+        The keys are the ids as text. The values are as for `last_seen`: in UTC, or None. `ids` are
+        several ids as for `is_online`, and `kind` and the errors are as for `count`. Raises
+        `UnsupportedQuery` if the store has no ids.
+        """
+        return self.run(self.backend.queries.last_seen_among(ids, kind))
+
     def online_among(
         self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
     ) -> list[str]:
@@ -256,6 +267,17 @@ class AsyncPresence:
         `is_online`, and `kind` and the errors are as for `count`.
         """
         return await self.run(self.backend.queries.last_seen(id, kind))
+
+    async def last_seen_among(
+        self, ids: Iterable[Id], kind: str | None = None
+    ) -> dict[str, datetime | None]:
+        """Return when each of `ids` was last seen, in their order, in one round trip.
+
+        The keys are the ids as text. The values are as for `last_seen`: in UTC, or None. `ids` are
+        several ids as for `is_online`, and `kind` and the errors are as for `count`. Raises
+        `UnsupportedQuery` if the store has no ids.
+        """
+        return await self.run(self.backend.queries.last_seen_among(ids, kind))
 
     async def online_among(
         self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None

@@ -80,8 +80,7 @@ class Queries:
     def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
         """Run `Presence.online_among` as a plan: same arguments, result and errors."""
         store, seconds = self._store_and_seconds(kind, window)
-        stored_ids = list(dict.fromkeys(map(_stored_id, _checked_ids(ids))))
-        if not stored_ids:
+        if not (stored_ids := _stored_ids(ids)):
             return []
         now = yield from self.now()
         online = yield from self._checked(store.online_among(stored_ids, now, seconds))
@@ -98,11 +97,19 @@ class Queries:
 
     def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
         """Run `Presence.last_seen` as a plan: same arguments, result and errors."""
-        store, stored_id = self._stores[self._checked_kind(kind)], _stored_id(id)
+        moments = yield from self.last_seen_among([id], kind)
+        return next(iter(moments.values()))
+
+    def last_seen_among(
+        self, ids: Iterable[Id], kind: str | None
+    ) -> Plan[dict[str, datetime | None]]:
+        """Run `Presence.last_seen_among` as a plan: same arguments, result and errors."""
+        store = self._stores[self._checked_kind(kind)]
+        if not (stored_ids := _stored_ids(ids)):
+            return {}
         now = yield from self.now()
-        shard = store.shard_for(stored_id)
-        stamp = yield from self._checked(shard.last_seen(stored_id, now))
-        return None if stamp is None else moment_of(stamp)
+        stamps = yield from self._checked(store.last_seen(stored_ids, now))
+        return {id: moment_of(stamps[id]) if id in stamps else None for id in stored_ids}
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         """Run `Presence.history` as a plan: same arguments, result and errors."""
@@ -225,6 +232,11 @@ def _stored_id(id: Id) -> str:
     if not stored:
         raise QueryError("an id is text that is not empty")
     return stored
+
+
+def _stored_ids(ids: Iterable[Id]) -> list[str]:
+    """Return ids as they are stored, each once."""
+    return list(dict.fromkeys(map(_stored_id, _checked_ids(ids))))
 
 
 def _checked_ids(ids: Iterable[Id]) -> Iterable[Id]:

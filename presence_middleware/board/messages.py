@@ -14,7 +14,7 @@ Headers = tuple[tuple[str, str], ...]
 
 # Parsing a longer query could hold an event loop for several milliseconds.
 MAX_QUERY = 8192  # characters
-MAX_PARAMETERS = 20
+MAX_PARAMETERS = 101  # 100 ids and a kind
 EVERYWHERE: Headers = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
@@ -37,6 +37,13 @@ class Request(NamedTuple):
     def parameter(self, name: str) -> str | None:
         """Return the first value of a query parameter; None if it is missing.
 
+        Raises the errors of `parameters`.
+        """
+        return next(iter(self.parameters(name)), None)
+
+    def parameters(self, name: str) -> list[str]:
+        """Return all values of a query parameter.
+
         Raises `QueryError` if the query is too long or has too many parameters.
         """
         if len(self.query) > MAX_QUERY:
@@ -51,7 +58,7 @@ class Request(NamedTuple):
             )
         except ValueError:
             raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
-        return values[name][0] if name in values else None
+        return values.get(name, [])
 
 
 class Response(NamedTuple):

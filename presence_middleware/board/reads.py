@@ -50,6 +50,12 @@ def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Dated]:
     return Dated(now, (is_online, last_seen))
 
 
+def last_seen_among(ask: Queries, kind: str, ids: tuple[str, ...]) -> Plan[Dated]:
+    """Return when each id was last seen."""
+    now = moment_of((yield from ask.now()))
+    return Dated(now, (yield from ask.last_seen_among(ids, kind)))
+
+
 def peak(ask: Queries, kind: str) -> Plan[Sample | None]:
     """Return the highest sample of a kind."""
     return ask.peak(kind)

@@ -141,15 +141,25 @@ class Board:
         return facts({"kind": kind, "online": online}, NEVER_STORED, iso(read.now))
 
     def _last_seen(self, request: Request) -> Answer:
-        kind, id = self._kind(request), normalize_id(request.parameter("id") or "")
-        if not id:
+        kind = self._kind(request)
+        ids = tuple(dict.fromkeys(filter(None, map(normalize_id, request.parameters("id")))))
+        if not ids:
             raise QueryError("the parameter id is missing, as in last-seen?id=42")
+        if len(ids) > 1:
+            return (yield from self._last_seen_among(kind, ids))
+        (id,) = ids
         has_times = self._settings.store_of(kind) == "sorted-set"
         slot = yield Read(reads.search, (kind, id, has_times))
         read: Dated = slot.result()
         is_online, last_seen = read.reply
         values = {"kind": kind, "id": id, "online": is_online, "last_seen": iso(last_seen)}
         return facts(values, NEVER_STORED, iso(read.now))
+
+    def _last_seen_among(self, kind: str, ids: tuple[str, ...]) -> Answer:
+        slot = yield Read(reads.last_seen_among, (kind, ids))
+        read: Dated = slot.result()
+        moments = {id: iso(moment) for id, moment in read.reply.items()}
+        return facts({"kind": kind, "last_seen": moments}, NEVER_STORED, iso(read.now))
 
     def _hours(self, request: Request) -> int:
         """Return how many hours a history covers, at most as many as are stored."""

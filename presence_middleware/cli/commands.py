@@ -85,28 +85,37 @@ def _row(sighting: Sighting) -> tuple[str, ...]:
 
 
 @presence.command()
-@context.id_argument
+@context.ids_argument
 @context.kind_option
 @context.window_option
 @context.json_option
-def seen(id: str, kind_given: str | None, window: str | None, as_json: bool) -> None:
-    """Print whether ID is online and when it was last seen.
+def seen(ids: tuple[str, ...], kind_given: str | None, window: str | None, as_json: bool) -> None:
+    """Print whether each ID is online and when it was last seen.
 
-    Exit with 1 if ID is not online.
+    Exit with 1 if an ID is not online.
     """
     with context.site_reader(kind_given) as (reader, kind):
-        is_online = reader.is_online(id, kind, window=window)
-        moment = reader.last_seen(id, kind)
+        online = set(reader.online_among(ids, kind, window=window))
+        moments = reader.last_seen_among(ids, kind)
+    people = [
+        {"id": id, "online": id in online, "last_seen": output.iso(moment)}
+        for id, moment in moments.items()
+    ]
     if as_json:
-        answer = {"online": is_online, "last_seen": output.iso(moment)}
-        output.document({"kind": kind, "id": id, **answer})
-    elif moment is None:
-        output.fields("online" if is_online else "never seen")
+        output.document({"kind": kind, **(people[0] if len(ids) == 1 else {"seen": people})})
+    elif len(ids) == 1:
+        output.fields(*_state(ids[0] in online, moments[ids[0]]))
     else:
-        state = "online" if is_online else "offline"
-        output.fields(state, output.ago(moment), str(output.iso(moment)))
-    if not is_online:
+        rows = ((id, *_state(id in online, moment)) for id, moment in moments.items())
+        output.table((kind, "", "last seen", ""), rows)
+    if len(online) < len(moments):
         context.exit_no()
+
+
+def _state(is_online: bool, moment: datetime | None) -> tuple[str, ...]:
+    if moment is None:
+        return ("online" if is_online else "never seen",)
+    return ("online" if is_online else "offline", output.ago(moment), str(output.iso(moment)))
 
 
 @presence.command()

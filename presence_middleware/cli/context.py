@@ -26,6 +26,7 @@ kind_option = click.option(
 )
 kind_argument = click.argument("kind_given", metavar="[KIND]", required=False)
 id_argument = click.argument("id")
+ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 window_option = click.option(
     "--window", metavar="DURATION", help="Such as 15m; by default PRESENCE_WINDOW."
 )

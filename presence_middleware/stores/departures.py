@@ -65,9 +65,9 @@ class Departures:
         arguments: tuple[Argument, ...] = (id, repr(moment), int(is_server_time), *self._limits)
         return ("EVAL", source, len(script_keys), *script_keys, *arguments, hash, *extra)
 
-    def last_seen(self, id: str) -> Command:
-        """Return the command that reads the last-seen time of an id that left."""
-        return ("ZSCORE", self.gone_key, id)
+    def last_seen(self, ids: Sequence[str]) -> Command:
+        """Return the command that reads the last-seen times of ids that left."""
+        return ("ZMSCORE", self.gone_key, *ids)
 
     def undo(self, id: str) -> Command:
         """Return the command that allows a departed id to be recorded again."""

@@ -61,7 +61,7 @@ class HyperLogLog:
     def online_friends(self, friends: str, now: float, window: float) -> NoReturn:
         self._refuse("look up which friends are online", "sorted-set and minute-sets can")
 
-    def last_seen(self, id: str, now: float) -> NoReturn:
+    def last_seen(self, ids: Sequence[str], now: float) -> NoReturn:
         self._refuse("look up when an id was seen", "sorted-set can, minute-sets to the minute")
 
     def depart(

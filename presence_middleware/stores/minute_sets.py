@@ -16,6 +16,7 @@ from .record import (
     Stamped,
     Write,
     by_minute,
+    chunks,
     combine_replies,
     ids_alone,
     raise_if_full,
@@ -110,19 +111,20 @@ class MinuteSets:
         online = {friend for reply in replies for friend in texts(reply)}
         return [Sighting(id, None) for id in sorted(online)]
 
-    def last_seen(self, id: str, now: float) -> Plan[float | None]:
+    def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
+        newest: dict[str, float] = {}
         minutes = keys.minutes_of(now, self.keep_seconds)
-        commands = tuple(("SISMEMBER", self._key(minute), id) for minute in minutes)
-        *replies, gone = yield Batch((*commands, self._departures.last_seen(id)), atomic=True)
-        moments = [
-            float(minute * keys.MINUTE)
-            for minute, is_member in zip(minutes, replies, strict=True)
-            if is_member
-        ]
-        moment = score(gone)
-        if moment is not None and keys.minute_of(moment) in minutes:
-            moments.append(moment)
-        return max(moments, default=None)
+        for part in chunks(ids):
+            commands = tuple(("SMISMEMBER", self._key(minute), *part) for minute in minutes)
+            *replies, gone = yield Batch((*commands, self._departures.last_seen(part)), atomic=True)
+            for minute, memberships in zip(minutes, replies, strict=True):
+                for id, is_member in zip(part, memberships, strict=True):
+                    if is_member:
+                        newest[id] = float(minute * keys.MINUTE)
+            for id, moment in zip(part, map(score, gone), strict=True):
+                if moment is not None and keys.minute_of(moment) in minutes:
+                    newest[id] = max(moment, newest.get(id, moment))
+        return newest
 
     def depart(
         self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False

@@ -7,12 +7,14 @@ no reloading, and a server compiles each script once.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import PresenceUnavailable
 from . import keys
 from .departures import digest, load_script
 from .plan import Batch, Command, Plan, score, texts
+
+T = TypeVar("T")
 
 # Members in one command: one to two milliseconds of server time in a set of a million.
 CHUNK = 250
@@ -157,10 +159,10 @@ def _write_arguments(write: Write | None) -> tuple[str, str]:
     return ("", "") if write is None else (write.process, as_seconds(write.moment))
 
 
-def chunks(sightings: Sequence[Stamped], size: int = CHUNK) -> Iterator[Sequence[Stamped]]:
-    """Yield the sightings of each command: at most `size`."""
-    for start in range(0, len(sightings), size):
-        yield sightings[start : start + size]
+def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """Yield the sightings or ids of each command: at most `size`."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def by_minute(sightings: Iterable[Stamped]) -> Iterator[tuple[int, list[Stamped]]]:

@@ -55,13 +55,23 @@ class Shards:
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
-        ids_of_shard: dict[Store, list[str]] = {}
-        for id in ids:
-            ids_of_shard.setdefault(self.shard_for(id), []).append(id)
-        plans = [shard.online_among(part, now, window) for shard, part in ids_of_shard.items()]
+        parts = self._by_shard(ids)
+        plans = [shard.online_among(part, now, window) for shard, part in parts.items()]
         results = yield from merge_plans(plans, atomic=self._on_one_server)
         online = {sighting.id: sighting for result in results for sighting in result}
         return [online[id] for id in ids if id in online]
+
+    def last_seen(self, ids: list[str], now: float) -> Plan[dict[str, float]]:
+        """Return the last-seen times of ids, without those older than the retention."""
+        plans = [shard.last_seen(part, now) for shard, part in self._by_shard(ids).items()]
+        results = yield from merge_plans(plans, atomic=self._on_one_server)
+        return {id: moment for result in results for id, moment in result.items()}
+
+    def _by_shard(self, ids: list[str]) -> dict[Store, list[str]]:
+        parts: dict[Store, list[str]] = {}
+        for id in ids:
+            parts.setdefault(self.shard_for(id), []).append(id)
+        return parts
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of `friends` that were seen in the window, newest first.

@@ -10,6 +10,7 @@ from .record import (
     RecordScript,
     Stamped,
     Write,
+    chunks,
     combine_replies,
     ids_with_times,
     raise_if_full,
@@ -144,11 +145,17 @@ class SortedSet:
         online = sorted(((time, id) for id, time in members if time > now - window), reverse=True)
         return [Sighting(id, moment_of(time)) for time, id in online]
 
-    def last_seen(self, id: str, now: float) -> Plan[float | None]:
-        replies = yield Batch((("ZSCORE", self._seen_key, id), self._departures.last_seen(id)))
-        moments = [moment for moment in map(score, replies) if moment is not None]
-        newest = max(moments, default=None)
-        return None if newest is None or newest <= now - self.keep_seconds else newest
+    def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
+        parts = list(chunks(ids))
+        seen = [("ZMSCORE", self._seen_key, *part) for part in parts]
+        replies = yield Batch((*seen, *map(self._departures.last_seen, parts)))
+        newest: dict[str, float] = {}
+        # An id that came back is in both sets for a moment: the newer time counts.
+        for part, scores in zip([*parts, *parts], replies, strict=True):
+            for id, moment in zip(part, map(score, scores), strict=True):
+                if moment is not None and moment > newest.get(id, now - self.keep_seconds):
+                    newest[id] = moment
+        return newest
 
     def depart(
         self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False

@@ -73,8 +73,8 @@ class Store(Protocol):
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
 
-    def last_seen(self, id: str, now: float) -> Plan[float | None]:
-        """Return the last-seen time of an id, or None if it is older than the retention."""
+    def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
+        """Return the last-seen times of ids, without those older than the retention."""
 
     def depart(
         self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False

@@ -156,6 +156,23 @@ def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
     assert site.presence.count() == 1
 
 
+@WITH_IDS
+def test_last_seen_among_returns_what_last_seen_returns_in_the_given_order(
+    site: Site, people: Presence
+) -> None:
+    site.saw("dan", ago=60)
+    people.leave("dan")
+    ids = ["bob", "nobody", "ann", "cid", "dan", *(f"stranger{number}" for number in range(600))]
+    found = people.last_seen_among([*ids, "bob"])
+    assert list(found) == ids
+    assert {id: moment for id, moment in found.items() if moment} == {
+        id: moment for id in ids[:5] if (moment := people.last_seen(id))
+    }
+    assert found["dan"] is not None
+    assert people.last_seen_among(iter(["g1"]), "guest") == {"g1": people.last_seen("g1", "guest")}
+    assert people.last_seen_among([]) == {}
+
+
 @pytest.mark.parametrize("store", ["sorted-set"])
 def test_last_seen_of_offline_ids_is_known_until_the_retention_ends(
     site: Site, people: Presence

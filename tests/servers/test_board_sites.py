@@ -125,6 +125,8 @@ def test_the_board_shows_the_online_users(site: Settings, send: Send) -> None:
     assert found["id"] == "<b>eve</b>"
     assert found["online"]
     assert found["last_seen"] == online[1]["last_seen"]
+    both = send(site, "/presence/last-seen?id=zoe&id=bob", headers=BEARER).json()["last_seen"]
+    assert both == {"zoe": None, "bob": online[0]["last_seen"]}
     unknown = send(site, "/presence/last-seen?id=zoe", headers=BEARER).json()
     assert (unknown["online"], unknown["last_seen"]) == (False, None)
 

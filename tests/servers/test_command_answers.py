@@ -97,6 +97,19 @@ def test_the_exit_status_reports_whether_a_user_is_online(
     assert script.json("seen", "bob")["last_seen"] is None
 
 
+def test_several_users_are_looked_up_at_once(script: Script, presence: Presence) -> None:
+    for name in ("ann", "bob"):
+        presence.touch(name)
+    presence.leave("bob")
+    assert script("seen", "ann", "ann").exit_code == 0
+    found = script("seen", "bob", "ann", "cid")
+    assert found.exit_code == 1
+    rows = [line.split("\t")[:2] for line in found.stdout.splitlines()]
+    assert rows == [["bob", "offline"], ["ann", "online"], ["cid", "never seen"]]
+    states = [(each["id"], each["online"]) for each in script.json("seen", "bob", "ann")["seen"]]
+    assert states == [("bob", False), ("ann", True)]
+
+
 def test_the_window_option_limits_the_answer(script: Script, presence: Presence) -> None:
     presence.touch("ann")
     time.sleep(0.02)

@@ -445,7 +445,7 @@ def test_a_query_is_short_and_has_few_parameters() -> None:
     assert b"longer than 8192 characters" in refused.body
     refused = ask("/history", "&".join(["hours=1"] * (MAX_PARAMETERS + 1)))
     assert refused.status == 400
-    assert b"more than 20 parameters" in refused.body
+    assert b"more than 101 parameters" in refused.body
 
 
 def test_long_ids_are_shortened_before_they_are_looked_up() -> None:
