@@ -84,7 +84,7 @@ class Backend:
         store = STORES[settings.store_of(kind)]
         is_cluster = settings.redis_url.is_cluster
         prefixes = shard_prefixes(settings.prefix, settings.shards, is_cluster=is_cluster)
-        keep_seconds = settings.keep(kind)
+        keep_seconds = settings.keep_seconds(kind)
         max_members = math.ceil(settings.max_members / settings.shards)
         return Shards(
             [

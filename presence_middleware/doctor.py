@@ -172,15 +172,15 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
     members = {key: int(size) for (key, _), size in zip(there, sizes, strict=True)}
     lasting = [key for (key, _), life in zip(there, lives, strict=True) if int(life) == -1]
-    found = (
+    summary = (
         f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys"
         f"{_balance(store, members)}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
         f"{parsers.format_duration(max(map(int, lives)))}"
     )
     if lasting:
-        return Finding(False, f"{found}; these keys never expire: {', '.join(lasting)}")
-    return Finding(True, found)
+        return Finding(False, f"{summary}; these keys never expire: {', '.join(lasting)}")
+    return Finding(True, summary)
 
 
 def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:

@@ -44,16 +44,16 @@ def _load(app: str) -> Any:
     if (here := str(Path.cwd())) not in sys.path:
         # Servers look for an app in the current directory, too.
         sys.path.insert(0, here)
-    found: Any = import_module(module)
+    target: Any = import_module(module)
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             where = getattr(import_module(module), "__file__", "built in")
             raise SettingsError(f"PRESENCE_APP={app}: {module} ({where}) has no {name}")
-        found = getattr(found, part)
+        target = getattr(target, part)
     if not is_call:
-        return found
+        return target
     try:
-        inspect.signature(found, follow_wrapped=False).bind(*arguments, **options)
+        inspect.signature(target, follow_wrapped=False).bind(*arguments, **options)
     except TypeError as error:
         raise SettingsError(
             f"PRESENCE_APP={app}: {name} cannot be called with these arguments: {error}"
@@ -61,7 +61,7 @@ def _load(app: str) -> Any:
     except ValueError:
         # A builtin may have no signature.
         pass
-    return found(*arguments, **options)
+    return target(*arguments, **options)
 
 
 def check_app(app: object, protocol: Protocol) -> None:

@@ -104,8 +104,8 @@ def _filters(file: str, variables: Mapping[str, str]) -> Iterator[Filter]:
         if kind in {"filter", "filter-app"}:
             settings = _read(file, section, variables)
             if _is_ours(settings):
-                kept = {key: value for key, value in settings.items() if key not in _PASTE_KEYS}
-                yield Filter(name.strip(), f"{file} [{section}]", kept)
+                given = {key: value for key, value in settings.items() if key not in _PASTE_KEYS}
+                yield Filter(name.strip(), f"{file} [{section}]", given)
 
 
 def _read(

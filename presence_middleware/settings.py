@@ -198,7 +198,7 @@ class Settings:
         stores = dict(self.store)
         return stores.get(kind, stores["*"])
 
-    def keep(self, kind: str) -> float:
+    def keep_seconds(self, kind: str) -> float:
         """Return for how many seconds after its last sighting an id of `kind` is stored.
 
         Crawlers, and kinds with ids that clients choose, are stored for the window alone: their

@@ -254,9 +254,9 @@ def _effective_settings() -> list[EffectiveSetting]:
 
 
 def _as_document(effective: Iterable[EffectiveSetting], findings: Iterable[Finding]) -> bool:
-    found = [finding._asdict() for finding in findings]
-    is_right = all(finding["is_right"] for finding in found)
-    output.document({"is_right": is_right, "settings": _by_name(effective), "findings": found})
+    reports = [finding._asdict() for finding in findings]
+    is_right = all(finding["is_right"] for finding in reports)
+    output.document({"is_right": is_right, "settings": _by_name(effective), "findings": reports})
     return is_right
 
 

@@ -12,7 +12,7 @@ from .. import logs
 from ..errors import ConnectionsBusy
 from ..parsers import format_duration
 
-LONGEST_PAUSE = 5.0  # seconds between two attempts
+MAX_PAUSE_SECONDS = 5.0  # seconds between two attempts
 # How long a write may take before a warning. The timeouts of the built-in clients are shorter.
 STUCK_SECONDS = 30.0
 
@@ -76,7 +76,7 @@ class RedisHealth:
 
         Pauses grow with the failures. They are random, so processes do not try in step.
         """
-        growing = min(self._first_pause * 2.0 ** min(failures, 16), LONGEST_PAUSE)
+        growing = min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
         return max(self._first_pause, growing) * _jitter.uniform(0.8, 1.0)
 
     def succeeded(self, target: str) -> None:

@@ -22,7 +22,7 @@ Bits = tuple[int, int]
 """The number of bits of an IPv4 and of an IPv6 address that are used."""
 
 WHOLE: Bits = (32, 128)
-LONGEST_ADDRESS = 64  # characters, with brackets, interface and port
+MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
 MOST_PLACES = 10_000  # addresses that need not be parsed again
 _places: dict[int, slice] = {}
 """The position of the address in a text, by the hash of the text. No address is stored."""
@@ -37,7 +37,7 @@ _INTERNAL = tuple(
 )
 _HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
-LONGEST = 4096  # characters of a header that are read
+MAX_HEADER_LENGTH = 4096  # characters of a header that are read
 _PROXIES = "the number of proxies in front, such as 1, or networks: 10.0.0.0/8, fd00::/8, unix"
 _PREFIX = "the bits of IPv4 and IPv6 addresses that are used, such as /24, /56"
 _BITS = re.compile(r"/?(\d{1,2})\s*,\s*/?(\d{1,3})")
@@ -148,7 +148,7 @@ def _forwarded(request: Request) -> list[Address | None]:
     The header is read from the right. So a quotation mark of the client cannot hide the addresses
     that proxies appended, and a comma that a proxy quoted (`host="…"`) does not end its element.
     """
-    header = (request.header("forwarded") or "")[-LONGEST:]
+    header = (request.header("forwarded") or "")[-MAX_HEADER_LENGTH:]
     if "for=" not in header.lower():  # it contains the protocol or the host alone
         return []
     rest: str | None = header
@@ -177,7 +177,7 @@ def _for(element: str) -> Address | None:
 
 
 def _x_forwarded_for(request: Request) -> list[Address | None]:
-    addresses = items((request.header("x-forwarded-for") or "")[-LONGEST:])
+    addresses = items((request.header("x-forwarded-for") or "")[-MAX_HEADER_LENGTH:])
     return [parse_address(text) for text in addresses[-MOST_HOPS:]]
 
 
@@ -229,7 +229,7 @@ def normalize_address(text: str) -> str:
     place = _places.get(hash(text))
     if place is not None:
         return text[place]
-    address = parse_address(text) if len(text) <= LONGEST_ADDRESS else None
+    address = parse_address(text) if len(text) <= MAX_ADDRESS_LENGTH else None
     normal = text if address is None else str(address)
     start = text.find(normal)
     if start >= 0:

@@ -17,8 +17,8 @@ COUNT, SKIP, OFF = MODES = ("count", "skip", "off")
 LOOKUPS = 50  # a second: about half a per cent of a processor
 REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
 USUAL = 256  # characters; a longer User-Agent counts as several look-ups
-LONGEST = 1024  # characters of a User-Agent that are searched
-LONGEST_NAME = 64
+MAX_USER_AGENT_LENGTH = 1024  # characters of a User-Agent that are searched
+MAX_NAME_LENGTH = 64
 # Where a pattern of the list matches any text. The text of the client there is no part of a name.
 _GAP = re.compile(r"(?<!\\)[*+.{]|\[\^|\\d")
 
@@ -47,7 +47,7 @@ class Crawlers:
 
     def __call__(self, request: Request) -> str | None:
         """Return the name of a crawler, such as `Googlebot`; None for all other clients."""
-        user_agent = (request.user_agent or "")[:LONGEST]
+        user_agent = (request.user_agent or "")[:MAX_USER_AGENT_LENGTH]
         if not user_agent:
             return None
         known = hash(user_agent)
@@ -73,7 +73,7 @@ class Crawlers:
         match = self._search(user_agent)
         text = match[0] if match else ""
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
-        return text.strip(" /;()+-:,")[:LONGEST_NAME] or KIND
+        return text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or KIND
 
     def _may_look(self, user_agent: str) -> bool:
         now = self._monotonic()

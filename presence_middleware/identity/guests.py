@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from ..request import Request
 from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, networks
-from .hashing import LONGEST, Id
+from .hashing import MAX_VALUE_LENGTH, Id
 
 # New guests of a host in a window. A host is an IPv4 address or, because a host may use any number
 # of IPv6 addresses, a /64.
@@ -139,7 +139,7 @@ class Guests:
 
     def id(self, address: str | None, value: str, to_id: ToId) -> Id:
         """Return the id for `value` from `address`, and remember it by a hash of both."""
-        value = value[:LONGEST]
+        value = value[:MAX_VALUE_LENGTH]
         known = hash((address, value, to_id))
         return self._ids.get(known) or self._make_id(known, value, to_id)
 

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 SIZE = 16
-LONGEST = 4096  # characters of a value that are hashed, which bounds the time
+MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
 
 
 PendingId = bytes
@@ -33,7 +33,7 @@ class SecretHasher:
 
     def __call__(self, value: str) -> str:
         state = self._state.copy()
-        state.update(value[:LONGEST].encode("utf-8", "surrogatepass"))
+        state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
         return state.hexdigest()
 
 
@@ -60,7 +60,7 @@ class SharedHasher:
 
     def __call__(self, value: str) -> Id:
         state = self._plain.copy()
-        state.update(value[:LONGEST].encode("utf-8", "surrogatepass"))
+        state.update(value[:MAX_VALUE_LENGTH].encode("utf-8", "surrogatepass"))
         digest = state.digest()
         return digest if self.key is None else self.finish(digest)
 

@@ -14,11 +14,11 @@ from ..request import Request
 from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
 from .guests import Guests
-from .hashing import LONGEST, Hasher, Id, SecretHasher, SharedHasher, plain_hash
+from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, plain_hash
 from .reading import Read, SourceOptions
 from .sources import FUNCTION, function
 
-LONGEST_ID = 256  # bytes
+MAX_ID_BYTES = 256  # bytes
 
 Who = tuple[str, Id]
 """A kind and an id."""
@@ -229,11 +229,11 @@ def normalize_id(value: str) -> str:
     A longer value is cut to 4,096 characters and hashed. A value that is not valid Unicode is
     hashed as well.
     """
-    value = value[:LONGEST].strip()
-    if len(value) <= LONGEST_ID and value.isascii():
+    value = value[:MAX_VALUE_LENGTH].strip()
+    if len(value) <= MAX_ID_BYTES and value.isascii():
         return value
     try:
-        if len(value.encode()) <= LONGEST_ID:
+        if len(value.encode()) <= MAX_ID_BYTES:
             return value
     except UnicodeEncodeError:
         pass  # surrogates: undecodable bytes of a header, or half a character of some JSON

@@ -16,7 +16,7 @@ from .reading import MOST_PARTS
 from .sessions import signed_parts
 from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
 
-FORM = (
+CHAIN_FORM = (
     "A chain is kind=source[:argument][:raw|:hashed][:checked], separated by commas, such as "
     "user=auth, guest=visitor"
 )
@@ -64,7 +64,7 @@ def parse_chain(value: object) -> Chain:
             problems.append(str(error))
     problems += _unreachable(chain)
     if problems or not chain:
-        raise InvalidValue(f"{'; '.join(problems) or 'it is empty'}. {FORM}")
+        raise InvalidValue(f"{'; '.join(problems) or 'it is empty'}. {CHAIN_FORM}")
     return tuple(chain)
 
 

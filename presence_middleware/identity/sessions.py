@@ -26,7 +26,7 @@ FLASK_SECONDS = 31 * DAY
 STARLETTE_SECONDS = 14 * DAY
 SIGNED_SECONDS = 31 * DAY  # of a cookie with a timestamp: as long as a session of Flask
 PYRAMID_SECONDS = 1200
-LONGEST = 8192  # characters of a cookie or token; browsers send half of it
+MAX_TOKEN_LENGTH = 8192  # characters of a cookie or token; browsers send half of it
 _NEVER = float("inf")
 TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
 REMEMBERED = 4096  # cookies and tokens
@@ -326,7 +326,7 @@ def _verified(
 
     def verified(request: Request) -> str | None:
         value = read(request)
-        if not value or len(value) > LONGEST or not value.isascii():
+        if not value or len(value) > MAX_TOKEN_LENGTH or not value.isascii():
             return None
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
         id, until = known.get(digest, (None, 0.0))

@@ -25,7 +25,7 @@ from .reading import Read, SourceOptions, as_id, item, member, nested, user_id, 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 )
-LONGEST_BASIC = 8192  # characters of the credentials of HTTP Basic; servers take about as many
+MAX_BASIC_LENGTH = 8192  # characters of the credentials of HTTP Basic; servers take about as many
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 # The session keys under which Flask-Login, Django, Pyramid and many sites store the user.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
@@ -102,7 +102,7 @@ def basic(_: str, __: SourceOptions) -> Read:
 
 def _basic_user(request: Request) -> str | None:
     scheme, _, credentials = (request.header("authorization") or "").partition(" ")
-    if scheme.lower() != "basic" or len(credentials) > LONGEST_BASIC:
+    if scheme.lower() != "basic" or len(credentials) > MAX_BASIC_LENGTH:
         return None
     try:
         user, colon, _ = base64.b64decode(credentials.strip(), validate=True).partition(b":")

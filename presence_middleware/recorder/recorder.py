@@ -107,7 +107,7 @@ class Recorder:
         self._filter = RequestFilter(settings, self.hints)
         self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
         self.resolver = resolver_for(settings, self.hints.warn_of_crowd)
-        self._keep_seconds = {kind: settings.keep(kind) for kind in settings.kinds}
+        self._keep_seconds = {kind: settings.keep_seconds(kind) for kind in settings.kinds}
         self._refresh_every = min(REFRESH_EVERY, settings.window / 3)
         self._warned_of_threads = False
         self.reset()

@@ -235,7 +235,7 @@ class SharedIds:
 
     def find(self) -> list[str]:
         """Return the kinds of which many addresses have the same id, each kind only once."""
-        found = []
+        shared_kinds = []
         for _ in range(len(self._visits)):
             arrived, host, visit = self._visits.popleft()
             if not visit.is_over:
@@ -247,8 +247,8 @@ class SharedIds:
             if arrived >= self._period_began + self._window:
                 self._period_began, self._addresses = arrived, {}
             if self._is_shared(*who, host):
-                found.append(who.kind)
-        return found
+                shared_kinds.append(who.kind)
+        return shared_kinds
 
     def _is_shared(self, kind: str, id: str, host: int) -> bool:
         """Add the address of an id. Return whether too many addresses have that id."""

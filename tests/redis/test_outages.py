@@ -16,7 +16,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections.health import LONGEST_PAUSE, RedisHealth
+from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
 from presence_middleware.recorder import Recorder
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
@@ -304,7 +304,7 @@ def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
     assert health.is_due("node")
     pauses = [health.pause(failures) for failures in range(1, 31)]
     assert pauses[2] < 0.5
-    assert 0.8 * LONGEST_PAUSE <= min(pauses[10:]) < max(pauses[10:]) <= LONGEST_PAUSE
+    assert 0.8 * MAX_PAUSE_SECONDS <= min(pauses[10:]) < max(pauses[10:]) <= MAX_PAUSE_SECONDS
     assert len(set(pauses[10:])) == 20
     health.failed("node")
     assert not health.is_due("node")

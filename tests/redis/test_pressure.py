@@ -117,7 +117,7 @@ def test_kinds_with_ids_made_up_by_clients_are_stored_for_the_window(
 ) -> None:
     given = Settings.from_env({}, identity=identity, secret="a secret of this test")
     for kind, kept in is_kept.items():
-        assert (given.keep(kind) > given.window) is kept
+        assert (given.keep_seconds(kind) > given.window) is kept
 
 
 def test_a_logging_filter_that_raises_fails_no_request_and_no_outage_stays(

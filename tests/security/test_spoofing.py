@@ -794,7 +794,7 @@ def test_a_value_that_is_too_long_is_rejected(scheme: Scheme) -> None:
         ]
     else:
         values = [scheme.make(KEY, {"who": "ann", "noise": data}) for data in ("", noise)]
-    assert len(values[0]) < sessions.LONGEST < len(values[1])
+    assert len(values[0]) < sessions.MAX_TOKEN_LENGTH < len(values[1])
     assert list(map(scheme.asked, values)) == ["ann", None]
 
 
