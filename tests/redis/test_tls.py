@@ -32,7 +32,7 @@ RIGHTS = {
     "everything": "eval time expire exists zscore set get multi exec ping client|setname zadd zrem "
     "zremrangebyscore zrange",
     "sorted-set": "zcard zcount zmscore zinter",
-    "minute-sets": "sadd scard sismember smismember srem sunion zcard zcount zmscore zinter",
+    "minute-sets": "sadd scard smismember srem sunion zcard zcount zmscore zinter",
     "hyperloglog": "pfadd pfcount",
 }
 SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +time +client|setname"
