@@ -13,7 +13,7 @@ import pytest
 from presence_middleware import Presence, Settings
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import PresenceMiddleware
-from tests.support.backends import Server
+from tests.support.backends import Server, matrix
 from tests.support.reference import Reference
 from tests.support.timed_site import Clock, get, opened, settings
 
@@ -119,7 +119,7 @@ def _until(this: Line, newest: float, following: Line) -> Iterator[float]:
     yield edge + 600
 
 
-@EVERY_STORE
+@pytest.mark.parametrize("store", ["sorted-set", "hyperloglog", *matrix("minute-sets")])
 @pytest.mark.parametrize(
     ("identity", "kind"), [(IP, "user"), pytest.param(DEFAULT, "guest", marks=pytest.mark.matrix)]
 )

@@ -80,7 +80,9 @@ def go_on(node: Node) -> None:
     os.kill(node.process.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("away", "back"), [(Node.stop, Node.start), (stop, go_on)])
+@pytest.mark.parametrize(
+    ("away", "back"), [(stop, go_on), pytest.param(Node.stop, Node.start, marks=pytest.mark.matrix)]
+)
 def test_without_one_primary_the_others_still_work_and_nobody_is_missing_afterwards(
     own: Site, away: Callable[[Node], None], back: Callable[[Node], None]
 ) -> None:

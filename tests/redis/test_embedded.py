@@ -713,6 +713,7 @@ def test_a_snapshot_is_taken_over_by_the_append_only_file(
     assert not (directory / supervisor.SNAPSHOT).exists()
 
 
+@pytest.mark.matrix
 def test_a_snapshot_that_is_newer_than_the_append_only_file_is_loaded(directory: Path) -> None:
     """A server that could no longer write its append-only file leaves both."""
     with connect(directory) as client:
@@ -725,6 +726,7 @@ def test_a_snapshot_that_is_newer_than_the_append_only_file_is_loaded(directory:
         assert client.get("a") == "kept"
 
 
+@pytest.mark.matrix
 def test_a_manual_snapshot_that_is_older_is_not_loaded(directory: Path) -> None:
     with connect(directory) as client:
         wait_for(lambda: keeps_a_journal(client), "the append-only file")
@@ -739,6 +741,7 @@ def test_a_manual_snapshot_that_is_older_is_not_loaded(directory: Path) -> None:
         assert client.get("a") == "kept"
 
 
+@pytest.mark.matrix
 def test_a_full_disk_does_not_stop_writes_to_memory(directory: Path) -> None:
     """`/dev/full` refuses every write, as a full disk does."""
     with connect(directory) as client:
@@ -765,6 +768,7 @@ def test_a_full_disk_does_not_stop_writes_to_memory(directory: Path) -> None:
         assert (client.get("a"), client.get("b")) == ("kept", "x")
 
 
+@pytest.mark.matrix
 def test_a_server_that_ends_while_it_writes_its_first_journal_keeps_its_data(
     directory: Path,
 ) -> None:

@@ -21,7 +21,7 @@ from presence_middleware.connections import limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
 from tests.redis.test_sentinel import Sentinels, sentinels  # noqa: F401 - a fixture
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, at_a_place, hung
 from tests.support.servers import environment
@@ -59,7 +59,7 @@ async def ask_in_tasks(presence: AsyncPresence, readers: int = READERS) -> list[
     return [answer if isinstance(answer, int) else str(answer) for answer in answers]
 
 
-@pytest.fixture(params=["valkey", "cluster", "sentinels"])
+@pytest.fixture(params=["valkey", "cluster", *matrix("sentinels")])
 def url(request: pytest.FixtureRequest) -> str:
     server: Server | Cluster | Sentinels = request.getfixturevalue(request.param)
     return server.url

@@ -101,6 +101,7 @@ def answers(presence: Presence) -> bool:
     return False
 
 
+@pytest.mark.matrix
 def test_nobody_is_missing_after_a_failover(sentinels: Sentinels, prefix: str) -> None:
     settings = Settings.from_env(
         {},

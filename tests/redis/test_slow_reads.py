@@ -144,6 +144,7 @@ def url_of(place: Place) -> str:
     return f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
 
 
+@pytest.mark.matrix
 def test_a_name_service_that_is_slow_holds_no_reader(
     place: Place, prefix: str, name_service: NameService
 ) -> None:

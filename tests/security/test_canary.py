@@ -42,7 +42,7 @@ from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi
-from tests.support.backends import Server
+from tests.support.backends import Server, matrix
 from tests.support.leftovers import drop_leftovers
 from tests.support.servers import WebServer, gunicorn
 from tests.support.statuses import Ask as AskForStatus
@@ -299,7 +299,7 @@ def with_guests(rule: str) -> str:
     return rule if "=visitor" in rule else f"{rule}, guest=visitor"
 
 
-both_wrappers = pytest.mark.parametrize("ask", [ask_wsgi, ask_asgi])
+both_wrappers = pytest.mark.parametrize("ask", [ask_wsgi, *matrix(ask_asgi)])
 
 
 @pytest.fixture

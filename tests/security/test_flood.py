@@ -21,7 +21,7 @@ from presence_middleware.recorder import Stats
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.timed_site import WINDOW, Clock
 
 FEW = 15_000
@@ -58,7 +58,7 @@ def addresses(n: int) -> Request:
     return {"REMOTE_ADDR": address(n), "HTTP_USER_AGENT": "Forged/1.0"}
 
 
-FLOODS = pytest.mark.parametrize("forge", [cookies, user_agents, addresses])
+FLOODS = pytest.mark.parametrize("forge", [cookies, *matrix(user_agents, addresses)])
 USERS = [{"REMOTE_ADDR": f"9.9.9.{n}", "REMOTE_USER": f"user{n}"} for n in range(10)]
 GUESTS = [
     {"REMOTE_ADDR": f"8.8.8.{n}", "HTTP_USER_AGENT": f"Real/{n}", "HTTP_COOKIE": f"sid=real{n}"}

@@ -168,6 +168,7 @@ def lacking(presence: Presence, expected: dict[str, Asked]) -> set[str]:
     }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("stopped", "broken"),
     [(4, 0.7), pytest.param(30, 5, marks=[pytest.mark.soak, pytest.mark.timeout(200)])],

@@ -158,6 +158,7 @@ def test_a_host_whose_clock_jumps_keeps_recording(
         wait_until(lambda: not host.online("1s") | other.online("1s"))  # nobody stays
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("is_quick")
 def test_active_users_are_soon_online_again_after_the_server_clock_jumps_forward(
     server: JumpingServer, jumping_site: Site
@@ -177,6 +178,7 @@ def test_active_users_are_online_again_within_a_window_after_the_server_clock_is
     wait_until(lambda: jumping_site.has_back("ann"), WINDOW + 3)
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("is_quick")
 def test_a_user_who_left_can_return_after_the_server_clock_is_set_back(
     server: JumpingServer, jumping_site: Site

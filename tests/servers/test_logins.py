@@ -29,7 +29,7 @@ from werkzeug.test import Client
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.identity import SecretHasher
 from tests.support.asking import Request, ids
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
@@ -206,6 +206,14 @@ SITES: dict[str, Site] = {
         ASGI, own=EVERY_USER, at_once=True, views="/async/", asking="/async/"
     ),
 }
+USUAL = {
+    *("flask-login", "flask", "starlette auth", "starlette-session", "starlette, session"),
+    *("fastapi, HS256", "pyramid", "auth-tkt", "beaker", "django", "django, ASGI"),
+    *("django, Channels", "django, every username"),
+}
+EACH_SITE = pytest.mark.parametrize(
+    "name", [*sorted(USUAL), *matrix(*(name for name in SITES if name not in USUAL))]
+)
 DJANGO = [name for name in SITES if name.startswith("django")]
 LOCAL = [name for name, site in SITES.items() if name not in DJANGO and not site.wraps_itself]
 """Those that can run in this process, where Django has one site a process."""
@@ -313,7 +321,7 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, s
     return serving
 
 
-@pytest.mark.parametrize("name", SITES)
+@EACH_SITE
 def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
     name: str, serve: Serve, presence: Presence
 ) -> None:
@@ -357,7 +365,7 @@ NOT_BY_PATH = ("beaker", "beaker, user_id", "beaker, wrapped within")
 """Their session is loaded when the handler looks at it, and deleted by then."""
 
 
-@pytest.mark.parametrize("name", SITES)
+@EACH_SITE
 def test_a_logout_at_a_path_that_is_named_takes_the_user_offline(
     name: str, serve: Serve, presence: Presence
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_scrape_during_an_outage_reports_it(
     assert found["presence_flush_duration_seconds_count", ""] > failed
 
 
+@pytest.mark.matrix
 def test_a_scrape_does_not_wait_for_another_scrape(recorder: Recorder, place: Place) -> None:
     collector = PresenceCollector(recorder)
     scraped(collector)

@@ -138,6 +138,7 @@ def test_websockets_and_streams_keep_users_online_on_uvicorn(site: Site) -> None
     wait_until(lambda: site.presence.count() == 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("site", [gthread("tests.support.open_site:wsgi_wrapped")], indirect=True)
 def test_streams_keep_users_online_on_gunicorn(site: Site) -> None:
     names = ["closes", "resets", "fail", "return", "leaves", "stays"]

@@ -79,6 +79,7 @@ def test_two_servers_and_another_program_report_the_same_count(tmp_path: Path) -
         wait_until(lambda: not any(is_alive(directory, lock) for lock in LOCKS))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("command", "workers"),
     [(gunicorn(WSGI, 4), 4), (uvicorn(ASGI, 2), 2)],
