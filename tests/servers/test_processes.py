@@ -140,6 +140,20 @@ def online(presence: Presence) -> set[str]:
     return {seen.id for seen in presence.online(limit=None)}
 
 
+def ask_last(server: WebServer, presence: Presence, asked: set[str]) -> str:
+    """Ask in the name of a user whose sighting waits for the next flush; return the name.
+
+    A worker may still be about to write its first sightings, and takes another with them.
+    """
+    for number in range(20):
+        name = f"last{number}"
+        ask(server, name)
+        asked.add(name)
+        if not presence.is_online(name):
+            return name
+    raise AssertionError("every sighting was written at once")
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -154,17 +168,16 @@ def test_all_workers_count_and_the_last_sighting_is_stored_as_the_readme_promise
     with WebServer(case.command, ROOT, tmp_path / "log", **variables) as server:
         asked = crowd(server, case.workers)
         wait_until(lambda: presence.count() >= case.workers)  # each one's first, at once
-        ask(server, "last")
-        assert not presence.is_online("last")
+        last = ask_last(server, presence, asked)
         assert server.stop() in ENDED
         said = "background threads are disabled" in server.output
     assert said == (case.variables == WITHOUT_THREADS)
     if case.row == HYPERCORN_WORKERS:
         assert README[case.row] == "may be lost"  # which worker wins the race, nobody knows
         return
-    assert presence.is_online("last") == (README[case.row] == "stored")
+    assert presence.is_online(last) == (README[case.row] == "stored")
     if README[case.row] == "stored":
-        assert online(presence) == asked | {"last"}
+        assert online(presence) == asked
 
 
 def test_the_readme_lists_the_tested_servers() -> None:
