@@ -103,11 +103,13 @@ def seen(ids: tuple[str, ...], kind_given: str | None, window: str | None, as_js
     ]
     if as_json:
         output.document({"kind": kind, **(people[0] if len(ids) == 1 else {"seen": people})})
-    elif len(ids) == 1:
-        output.fields(*_state(ids[0] in online, moments[ids[0]]))
     else:
-        rows = ((id, *_state(id in online, moment)) for id, moment in moments.items())
-        output.table((kind, "", "last seen", ""), rows)
+        # By the id as it is stored, which may differ from the argument by blanks.
+        rows = [(id, *_state(id in online, moment)) for id, moment in moments.items()]
+        if len(ids) == 1:
+            output.fields(*rows[0][1:])
+        else:
+            output.table((kind, "", "last seen", ""), rows)
     if len(online) < len(moments):
         context.exit_no()
 

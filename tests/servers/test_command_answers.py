@@ -102,6 +102,7 @@ def test_several_users_are_looked_up_at_once(script: Script, presence: Presence)
         presence.touch(name)
     presence.leave("bob")
     assert script("seen", "ann", "ann").exit_code == 0
+    assert script("seen", " ann").stdout.startswith("online\t")
     found = script("seen", "bob", "ann", "cid")
     assert found.exit_code == 1
     rows = [line.split("\t")[:2] for line in found.stdout.splitlines()]
