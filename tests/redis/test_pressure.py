@@ -296,14 +296,19 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
     recorder.close()
 
 
+def visit_after_a_read(recorder: Recorder) -> WsgiVisit:
+    """Return the visit of bob, after ann has asked: all that a first read needs is settled."""
+    comes = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
+    assert comes.run(comes.backend.queries.count(None, None)) == 1
+    return WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+
+
 def test_a_server_that_refuses_a_whole_round_trip_raises_presence_unavailable(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a node of a Cluster that is down."""
     recorder = Recorder(settings(valkey.url, prefix), background=False)
-    comes = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
-    assert comes.run(comes.backend.queries.count(None, None)) == 1
-    again = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    again = visit_after_a_read(recorder)
 
     def refuse(pipeline: redis.client.Pipeline, raise_on_error: bool = True) -> list[object]:
         raise redis.exceptions.ClusterDownError("The cluster is down")
@@ -322,9 +327,7 @@ def test_an_invalid_reply_raises_presence_unavailable(
 ) -> None:
     """As from a proxy in front of Redis that mixes up its clients."""
     recorder = Recorder(settings(valkey.url, prefix), background=False)
-    comes = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
-    assert comes.run(comes.backend.queries.count(None, None)) == 1
-    again = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
+    again = visit_after_a_read(recorder)
     execute = redis.client.Pipeline.execute
 
     def mixed_up(pipeline: redis.client.Pipeline, raise_on_error: bool = True) -> list[object]:
