@@ -152,7 +152,7 @@ def prefix(value: object) -> str:
 
 def paths(value: object) -> tuple[str, ...]:
     """Return paths, in which `*` matches anything; the word `none` is no path at all."""
-    given = items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
+    given = _path_items(value)
     if given == ["none"]:
         return ()
     if not all(path.startswith(("/", "*")) for path in given):
@@ -162,13 +162,17 @@ def paths(value: object) -> tuple[str, ...]:
 
 def exclude(value: object) -> tuple[str, ...]:
     """Return paths as `paths` does. Those that begin with `+` are added to `DEFAULT_EXCLUDE`."""
-    given = items(str(value)) if isinstance(value, str) else []
+    given = _path_items(value)
     if not any(path.startswith("+") for path in given):
         return paths(value)
     added = [path[1:].lstrip() for path in given if path.startswith("+")]
     if len(added) < len(given) or not all(path.startswith(("/", "*")) for path in added):
         raise ValueError("paths such as /healthz, /static/*, with + before all of them or none")
     return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *added)))
+
+
+def _path_items(value: object) -> list[str]:
+    return items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
 
 
 def board_path(value: object) -> str:

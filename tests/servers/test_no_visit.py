@@ -574,3 +574,4 @@ def test_an_invalid_path_is_reported_at_start_up() -> None:
 def test_paths_with_a_plus_are_added_to_the_default_paths() -> None:
     added = Settings.from_env({}, exclude="+/poll, + /live/*, +/ping").exclude
     assert added == (*Settings.from_env({}).exclude, "/poll", "/live/*")
+    assert Settings.from_env({}, exclude=["+/poll", "+/live/*"]).exclude == added
