@@ -5,7 +5,7 @@ it.
 """
 
 import math
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from .connections import (
@@ -20,7 +20,7 @@ from .connections import (
 from .departed import Departed
 from .queries import Queries
 from .settings import Settings
-from .stores import STORES, History, Layout, Shards, SharedSettings
+from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
 from .stores.keys import shard_prefixes
 
 
@@ -81,11 +81,13 @@ class Backend:
 
     def _shards(self, kind: str) -> Shards:
         settings = self.settings
-        store = STORES[settings.store_of(kind)]
         is_cluster = settings.redis_url.is_cluster
         prefixes = shard_prefixes(settings.prefix, settings.shards, is_cluster=is_cluster)
         keep_seconds = settings.keep_seconds(kind)
         max_members = math.ceil(settings.max_members / settings.shards)
+        store = STORES[settings.store_of(kind)]
+        if settings.is_swept(kind):
+            store = partial(SweptSet, grace=settings.grace_seconds)
         return Shards(
             [
                 store(prefix, kind, settings.window, keep_seconds, max_members)

@@ -1,4 +1,4 @@
-"""The logouts and erasures that this process performed lately.
+"""The logouts, erasures and goodbyes that this process performed lately.
 
 A process can compare its own stamps exactly, but it can only estimate the clock of the server. So a
 user who comes back right after leaving counts as online. If a server lost its data, the departures
@@ -6,19 +6,31 @@ of the last window are repeated.
 """
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 from .identity import Who
 
 
+class Manner(IntEnum):
+    """How a user departs. Of two manners at once, the greater counts."""
+
+    GOODBYE = 0
+    """A page was closed: the user is offline soon, unless another page or device is in use."""
+    LEAVE = 1
+    """The user logged out: offline at once."""
+    FORGET = 2
+    """The user is erased."""
+
+
 class Departure(NamedTuple):
-    """A logout or an erasure."""
+    """A goodbye, a logout or an erasure."""
 
     stamp: float
     """The moment by the monotonic clock of this process, in seconds."""
     moment: float
     """The same moment by the server's clock, in seconds since the epoch."""
-    erase: bool
+    manner: Manner
 
 
 class Departed:
@@ -36,8 +48,14 @@ class Departed:
         return bool(self._departures)
 
     def note(self, who: Who, departure: Departure) -> None:
-        """Remember the departure of a kind and id. It replaces an earlier departure."""
+        """Remember the departure of a kind and id. It replaces an earlier departure.
+
+        A goodbye replaces no logout, which may have to be repeated.
+        """
         departures = self._departures
+        earlier = departures.get(who)
+        if earlier is not None and departure.manner == Manner.GOODBYE < earlier.manner:
+            return
         departures.pop(who, None)
         departures[who] = departure
         for oldest in list(departures)[: max(0, len(departures) - self._max_departures)]:

@@ -28,6 +28,7 @@ _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
+_ROOM = re.compile(r"(?:/(?:[^/{}*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?")
 _TOKEN = re.compile(f"[!-~]{{{MIN_SECRET_LENGTH},}}")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _APPLICATION = (
@@ -175,11 +176,19 @@ def _path_items(value: object) -> list[str]:
     return items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
 
 
-def board_path(value: object) -> str:
-    """Return the path of the board below where the app is mounted, or `""` for no board."""
+def rooms(value: object) -> tuple[str, ...]:
+    """Return the rules of rooms, such as `/t/{topic}/*`."""
+    given = _path_items(value)
+    if not all(_ROOM.fullmatch(rule) for rule in given):
+        raise ValueError("paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end")
+    return tuple(given)
+
+
+def path(value: object) -> str:
+    """Return a path below where the app is mounted, or `""` for none."""
     text = str(value).strip().rstrip("/")
     if not _PATH.fullmatch(text) or (str(value).strip() and not text):
-        raise ValueError("a path such as /presence")
+        raise ValueError("a path such as /pulse, /presence")
     return text
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from .connections import ServerClock
-from .departed import Departed, Departure
+from .departed import Departed, Departure, Manner
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
 from .parsers import duration, format_duration
@@ -169,7 +169,7 @@ class Queries:
             .shard_for(id)
             .depart(id, latest, is_server_time=self._clock.is_server_time, erase=erase)
         )
-        self._departed.note(who, Departure(stamp, moment, erase))
+        self._departed.note(who, Departure(stamp, moment, Manner.FORGET if erase else Manner.LEAVE))
 
     def _checked(self, plan: Plan[T]) -> Plan[T]:
         """Run a read. Every few seconds, check `PRESENCE_SHARDS` in the same round trip."""

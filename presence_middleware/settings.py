@@ -29,6 +29,7 @@ from .stores import STORES
 log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
+REFRESH_SECONDS = 60.0
 
 Parse = Callable[[object], Any]
 
@@ -113,8 +114,20 @@ class Settings:
     history: float = _setting(
         "7d", parsers.duration, "how long the number online in each minute is kept"
     )
+    rooms: tuple[str, ...] = _setting(
+        "",
+        parsers.rooms,
+        "paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of "
+        "the room's name, `*` at the end is anything below; empty for no rooms",
+    )
+    pulse_path: str = _setting(
+        "",
+        parsers.path,
+        "path of the pulse, such as `/pulse`: pages with the script `/pulse.js` keep their reader "
+        "online; empty for no pulse",
+    )
     board_path: str = _setting(
-        "", parsers.board_path, "path of the board, such as `/presence`; empty for no board"
+        "", parsers.path, "path of the board, such as `/presence`; empty for no board"
     )
     board_token: str = _setting(
         "",
@@ -210,15 +223,31 @@ class Settings:
             return self.window
         return self.window + self.retention
 
+    @property
+    def refresh_seconds(self) -> float:
+        """How often an open connection or page says that its user is still there."""
+        return min(REFRESH_SECONDS, self.window / 3)
+
+    @property
+    def grace_seconds(self) -> float:
+        """For how long a user stays online after a goodbye: until another page has said so."""
+        return 1.25 * self.refresh_seconds
+
+    def is_swept(self, kind: str) -> bool:
+        """Return whether the ids of `kind` may be in rooms and may say goodbye."""
+        return bool(self.rooms or self.pulse_path) and self.store_of(kind) == "sorted-set"
+
     def shared(self) -> dict[str, str]:
         """Return the settings that must be equal in all processes of a site, without secrets."""
         stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
         fingerprint = blake2b(self.secret.encode(), digest_size=4).hexdigest()
+        optional = {"PRESENCE_ROOMS": ", ".join(self.rooms), "PRESENCE_PULSE_PATH": self.pulse_path}
         return {
             "PRESENCE_WINDOW": parsers.format_duration(self.window),
             "PRESENCE_RETENTION": parsers.format_duration(self.retention),
             "PRESENCE_SECRET": f"#{fingerprint}" if self.secret else "",
             **stores,
+            **{name: value for name, value in optional.items() if value},
         }
 
     def _contradictions(self, called: Mapping[str, str]) -> Iterator[str]:

@@ -9,11 +9,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from ..departed import Manner
 from ..identity import Who
 from ..stores import Store
 
 Sightings = list[tuple[Who, float, float]]
 """Identities with their last-seen and arrival times, by the recorder's clock."""
+
+Entrance = tuple[int, float]
+"""The number of a room, or `NOWHERE`, and the time of entering it, by the recorder's clock."""
 
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
 
@@ -29,7 +33,16 @@ had brought too many guests.
 class Entry:
     """An identity that this process saw: idle, waiting to be written, or being written."""
 
-    __slots__ = ("arrival", "id", "is_in_flight", "is_waiting", "last_seen", "shard", "who")
+    __slots__ = (
+        "arrival",
+        "entrance",
+        "id",
+        "is_in_flight",
+        "is_waiting",
+        "last_seen",
+        "shard",
+        "who",
+    )
 
     def __init__(self, who: Who, last_seen: float, arrival: float) -> None:
         self.who = who
@@ -41,15 +54,21 @@ class Entry:
         """The id as it is stored. None until the writer has resolved it."""
         self.shard: Store | None = None
         """The shard that holds the id. None until the writer has resolved it."""
+        self.entrance: Entrance | None = None
+        """The room that the identity last entered or left. None if it entered none."""
+
+    def move(self, entrance: Entrance) -> None:
+        """Note that the identity entered a room, unless it has moved again since."""
+        if self.entrance is None or entrance[1] >= self.entrance[1]:
+            self.entrance = entrance
 
 
 class PendingDeparture(NamedTuple):
-    """A logout or an erasure that waits to be written."""
+    """A goodbye, a logout or an erasure that waits to be written."""
 
     stamp: float
     """The time of the call, by the recorder's clock."""
-    erase: bool
-    """True to erase the id, False to take it offline only."""
+    manner: Manner
 
 
 class Buffer:
@@ -111,10 +130,11 @@ class Buffer:
         """
         return [(entry.who, entry.last_seen, entry.arrival) for entry in list(self._waiting)]
 
-    def put(self, who: Who, stamp: float, arrival: float) -> None:
+    def put(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None = None) -> None:
         """Add a sighting of `who`, seen at `stamp` by a visit that arrived at `arrival`.
 
-        Both times are by the recorder's clock. At the limit, only identities that wait already
+        `entrance` is the room that the visit entered, or None. All times are by the recorder's
+        clock. At the limit, only identities that wait already
         are refreshed; other sightings are dropped and counted.
         """
         self.lock.acquire()  # each request comes here, and `with` takes twice as long
@@ -122,16 +142,18 @@ class Buffer:
             self.recorded += 1
             entry = self._recent.get(who)
             if entry is None or not entry.is_waiting:
-                self._put_idle(who, stamp, arrival)
+                self._put_idle(who, stamp, arrival, entrance)
                 return
             self.coalesced += 1
             # Each maximum counts: a departure between two arrivals refuses only the older visit.
             entry.last_seen = max(entry.last_seen, stamp)
             entry.arrival = max(entry.arrival, arrival)
+            if entrance is not None:
+                entry.move(entrance)
         finally:
             self.lock.release()
 
-    def _put_idle(self, who: Who, stamp: float, arrival: float) -> None:
+    def _put_idle(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None) -> None:
         """Add a sighting of an identity that does not wait. The caller holds the lock."""
         entry = self._recent.get(who)
         if entry is None and (entry := self._earlier.pop(who, None)) is not None:
@@ -145,6 +167,8 @@ class Buffer:
         else:
             entry.last_seen = max(stamp, entry.last_seen)
             entry.arrival = max(arrival, entry.arrival) if is_in_flight else arrival
+        if entrance is not None:
+            entry.move(entrance)
         entry.is_waiting = True
         self._waiting.append(entry)
 
@@ -154,19 +178,21 @@ class Buffer:
             self.recorded += 1
             self.dropped[reason] += 1
 
-    def add_departure(self, who: Who, stamp: float, *, erase: bool) -> None:
+    def add_departure(self, who: Who, stamp: float, manner: Manner) -> None:
         """Add a departure that was asked for at `stamp`, by the recorder's clock.
 
-        A later departure of the same identity replaces the earlier, but never cancels an erasure.
-        At the limit, departures of other identities are ignored.
+        A later departure of the same identity replaces the earlier, but never cancels an erasure,
+        and a goodbye cancels no logout. At the limit, departures of other identities are ignored.
         """
         with self.lock:
             waiting = self._departures.get(who)
-            if waiting is not None:
-                erase = erase or waiting.erase
-            elif len(self._departures) >= self._limit:
+            if waiting is None and len(self._departures) >= self._limit:
                 return
-            self._departures[who] = PendingDeparture(stamp, erase)
+            if waiting is not None:
+                if manner == Manner.GOODBYE < waiting.manner:
+                    return
+                manner = max(manner, waiting.manner)
+            self._departures[who] = PendingDeparture(stamp, manner)
 
     def departure_of(self, who: Who) -> PendingDeparture | None:
         """Return the departure of an identity while it waits."""

@@ -20,12 +20,14 @@ from weakref import WeakSet
 from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
+from ..departed import Manner
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
 from ..request import Request
+from ..rooms import Rooms
 from ..settings import Settings
 from ..stores import Plan
-from .buffer import Buffer, Reason, Sightings
+from .buffer import Buffer, Entrance, Reason, Sightings
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .thread import FlushThread, is_uwsgi
@@ -33,7 +35,6 @@ from .upkeep import Cleaner, Sampler
 from .visit import Visit
 from .writer import Attempt, MayTry, Writer
 
-REFRESH_EVERY = 60.0  # seconds at most, a third of the window if that is less
 REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
@@ -106,9 +107,10 @@ class Recorder:
         """The warnings that this process logs about its setup."""
         self._filter = RequestFilter(settings, self.hints)
         self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
+        self._rooms = Rooms(settings.rooms) if settings.rooms else None
         self.resolver = resolver_for(settings, self.hints.warn_of_crowd)
         self._keep_seconds = {kind: settings.keep_seconds(kind) for kind in settings.kinds}
-        self._refresh_every = min(REFRESH_EVERY, settings.window / 3)
+        self._refresh_every = settings.refresh_seconds
         self._warned_of_threads = False
         self.reset()
         live_recorders.add(self)
@@ -157,6 +159,10 @@ class Recorder:
         if not self._is_started:
             self._start()
         self.open_visits[visit] = None
+        if self._rooms is not None:
+            number = self._rooms.number_for(visit)
+            if number is not None:
+                visit.entrance = number, visit.arrival
         return True
 
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
@@ -169,13 +175,19 @@ class Recorder:
         self.buffer.refuse("quota")
         return False
 
-    def record(self, who: Who, stamp: float, arrival: float | None = None) -> None:
+    def record(
+        self,
+        who: Who,
+        stamp: float,
+        arrival: float | None = None,
+        entrance: Entrance | None = None,
+    ) -> None:
         """Add a sighting of `who`, a kind and an id. Does no I/O.
 
         `stamp` is the time by the recorder's clock. `arrival` is when the request or connection
-        arrived, by default `stamp`.
+        arrived, by default `stamp`. `entrance` is the room that it entered, or None.
         """
-        self.buffer.put(who, stamp, stamp if arrival is None else arrival)
+        self.buffer.put(who, stamp, stamp if arrival is None else arrival, entrance)
         if stamp > self._wake_after:
             self._wake()
 
@@ -191,13 +203,26 @@ class Recorder:
         if self.settings.store_of(who[0]) == "hyperloglog":
             return
         self._check_process()
-        self.buffer.add_departure(who, stamp, erase=False)
+        self.buffer.add_departure(who, stamp, Manner.LEAVE)
+        self._wake()
+
+    def say_goodbye(self, who: Who, stamp: float) -> None:
+        """Have the thread end the window of an identity soon, which closed its page at `stamp`.
+
+        Waits for no I/O. Does nothing where the store of the kind cannot.
+        """
+        if not self.settings.is_swept(who[0]):
+            return
+        self._check_process()
+        self.buffer.add_departure(who, stamp, Manner.GOODBYE)
         self._wake()
 
     def is_leaving(self, who: Who, arrival: float) -> bool:
-        """Return whether a departure waits of an identity that arrived before it."""
+        """Return whether a logout waits of an identity that arrived before it."""
         departure = self.buffer.departure_of(who)
-        return departure is not None and arrival <= departure.stamp
+        if departure is None or departure.manner == Manner.GOODBYE:
+            return False
+        return arrival <= departure.stamp
 
     # The thread, or a request in its place.
 
@@ -383,7 +408,7 @@ class Recorder:
         With `erase`, also delete its last-seen time. Never raises.
         """
         stamp = self.stamp()
-        self.buffer.add_departure(who, stamp, erase=erase)
+        self.buffer.add_departure(who, stamp, Manner.FORGET if erase else Manner.LEAVE)
         for visit in list(self.open_visits):
             visit.dismiss({who: stamp})
         self.write_for_reader()

@@ -15,6 +15,8 @@ from ..identity import (
     normalize_id,
 )
 from ..request import OVER, Request
+from ..stores import NOWHERE, room_number
+from .buffer import Entrance
 
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 REFUSED = frozenset({401, 403})
@@ -38,7 +40,8 @@ class Sink(Protocol):
     @property
     def stamp(self) -> Callable[[], float]: ...
     def admit(self, visit: "Visit") -> bool: ...
-    def record(self, who: Who, stamp: float, arrival: float) -> None: ...
+    def record(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None) -> None: ...
+    def say_goodbye(self, who: Who, stamp: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
     def log_out(self, who: Who, stamp: float) -> None: ...
@@ -57,6 +60,12 @@ class Visit(Request):
 
     is_logout = False
     """True if its path is in `PRESENCE_LOGOUT`: it logs its user out unless it fails."""
+
+    is_goodbye = False
+    """True if the page of its user was closed: it ends the user's window soon."""
+
+    entrance: Entrance | None = None
+    """The room that it entered or left; None if its user stays where they were."""
 
     status: int | None = None
     """The status of the response if the visit depends on it; None before the response begins."""
@@ -126,6 +135,17 @@ class Visit(Request):
         """True if the visit has ended."""
         return self.state is OVER
 
+    def enter(self, room: str) -> None:
+        """Enter a room, with any name such as `chat:7`, or leave the room with an empty name.
+
+        For rooms that the path does not show. It replaces the room of `PRESENCE_ROOMS`.
+        """
+        stamp = self.recorder.stamp()
+        self.entrance = room_number(room) if room else NOWHERE, stamp
+        if self._recorded is not None and self.state is not OVER:
+            self.stamp = stamp
+            self._put(self._recorded, None)
+
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.
 
@@ -166,7 +186,7 @@ class Visit(Request):
         This does nothing after the end of the visit, and nothing on a request that may log its user
         out: whether that is recorded depends on the response.
         """
-        if self.state is not OVER and not self.is_logout:
+        if self.state is not OVER and not (self.is_logout or self.is_goodbye):
             self._record(*self._resolve())
 
     def refresh(self, now: float, interval: float) -> None:
@@ -174,7 +194,9 @@ class Visit(Request):
 
         `now` is the time by the recorder's clock, in seconds.
         """
-        if self.state is OVER or self.is_logout:  # another thread may have ended it meanwhile
+        if (
+            self.state is OVER or self.is_logout or self.is_goodbye
+        ):  # another thread may have ended it meanwhile
             return
         who, matcher = self._resolve()
         is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)
@@ -206,7 +228,9 @@ class Visit(Request):
         recorder.open_visits.pop(self, None)
         if self.status is None:
             self._is_refused = True
-        if self.is_logout and self._log_out():
+        if self.is_goodbye:
+            self._say_goodbye()
+        elif self.is_logout and self._log_out():
             pass
         elif self._is_long:
             self.refresh(recorder.stamp(), 0)
@@ -233,6 +257,13 @@ class Visit(Request):
         if matcher is None or not matcher.has_quota or self._is_within_quota(who):
             self.recorder.log_out(who, self._answered_at)
         return True
+
+    def _say_goodbye(self) -> None:
+        who, matcher = self._resolve()
+        if who is None or not self.is_counted:
+            return
+        if matcher is None or not matcher.has_quota or self._is_within_quota(who):
+            self.recorder.say_goodbye(who, self.arrival)
 
     def _is_within_quota(self, who: Who) -> bool:
         return self.recorder.admit_guest(self, who[1], self.stamp)
@@ -271,7 +302,7 @@ class Visit(Request):
             return
         if matcher is not None and matcher.has_quota and not self._is_within_quota(who):
             return
-        self.recorder.record(who, self.stamp, self.arrival)
+        self.recorder.record(who, self.stamp, self.arrival, self.entrance)
 
 
 def _place(matcher: Matcher | None) -> int:

@@ -1,6 +1,5 @@
 """Writes the sightings and departures of the buffer to Redis."""
 
-import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +8,10 @@ from typing import Any
 
 from ..backend import Backend
 from ..connections import TRUSTED, Driver
-from ..departed import Departure
+from ..departed import Departure, Manner
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import IdentityResolver, Who
-from ..stores import Plan, Recorded, Stamped, Store, agree, keys, run_all
+from ..stores import Move, Plan, Recorded, Stamped, Store, agree, keys, run_all
 from ..stores.record import CHUNK, to_microseconds
 from .buffer import Buffer, Entry, PendingDeparture
 from .rewrite_log import RewriteLog
@@ -189,7 +188,8 @@ class Writer:
         write = self._rewrites.new_write(self._clock.microseconds(stamp))
         tried = [shard for shard in shards if attempt.may_try(shard.name)]
         plans: list[Plan[Any]] = [
-            shard.record(self.stamped(buffer, shards[shard]), write) for shard in tried
+            shard.record(self.stamped(buffer, shards[shard]), write, self._moves(shards[shard]))
+            for shard in tried
         ]
         if query is not None:
             plans.append(query)
@@ -227,6 +227,15 @@ class Writer:
                 stamped[number] = self._after_departure(entry, departures, stamped[number])
         return stamped
 
+    def _moves(self, taken: Sequence[Entry]) -> dict[str, Move]:
+        """Return the room that each entry entered last, and when by the server's clock, by id."""
+        to_microseconds = self._clock.microseconds
+        return {
+            entry.id or "": (entry.entrance[0], to_microseconds(entry.entrance[1]))
+            for entry in taken
+            if entry.entrance is not None
+        }
+
     def _after_departure(
         self, entry: Entry, departures: Mapping[Who, PendingDeparture], stamped: Stamped
     ) -> Stamped:
@@ -235,17 +244,13 @@ class Writer:
         This process's clock is exact. By the server's clock, a user who comes back at once may
         seem to have arrived before the departure.
         """
-        written = self._departed.get(entry.who)
-        floor = -math.inf
-        if written is not None and written.stamp < entry.arrival:
-            floor = written.moment
-        if _came_back(entry, departures):
-            floor = max(floor, self._clock.latest_moment(departures[entry.who].stamp))
-        if floor == -math.inf:
-            return stamped
-        least = to_microseconds(floor) + 1
-        id, moment, arrival = stamped
-        return id, max(moment, least), max(arrival, least)
+        written, waiting = self._departed.get(entry.who), departures.get(entry.who)
+        if written is not None and _followed(entry, written):
+            stamped = _later(stamped, written.moment, written.manner)
+        if waiting is not None and _followed(entry, waiting):
+            moment = self._clock.latest_moment(waiting.stamp)
+            stamped = _later(stamped, moment, waiting.manner)
+        return stamped
 
     def _note_recorded(
         self, buffer: Buffer, attempt: Attempt, taken: list[Entry], recorded: Recorded
@@ -276,16 +281,21 @@ class Writer:
                 if isinstance(moment, Exception):
                     self._note_failure(attempt, node, moment)
                 else:
-                    stamp, erase = departures[who]
+                    stamp, manner = departures[who]
                     buffer.departure_written(who, departures[who])
-                    self._departed.note(who, Departure(stamp, moment, erase))
+                    self._departed.note(who, Departure(stamp, moment, manner))
 
     def _departure(self, who: Who, departure: PendingDeparture) -> Plan[float]:
         id = self._resolver.resolve_id(who[1]) or ""
-        moment = self._clock.latest_moment(departure.stamp)
-        return self._shard_of(who).depart(
-            id, moment, is_server_time=self._clock.is_server_time, erase=departure.erase
+        moment, is_server_time = (
+            self._clock.latest_moment(departure.stamp),
+            self._clock.is_server_time,
         )
+        shard = self._shard_of(who)
+        if departure.manner == Manner.GOODBYE:
+            return shard.say_goodbye(id, moment, is_server_time=is_server_time)
+        erase = departure.manner == Manner.FORGET
+        return shard.depart(id, moment, is_server_time=is_server_time, erase=erase)
 
     def _shard_of(self, who: Who) -> Store:
         return self._stores[who[0]].shard_for(self._resolver.resolve_id(who[1]) or "")
@@ -320,10 +330,25 @@ class Writer:
         self._departed.forget_before(now)
         for who, departure in self._departed:
             if self._shard_of(who) is shard:
-                buffer.add_departure(who, departure.stamp, erase=departure.erase)
+                buffer.add_departure(who, departure.stamp, departure.manner)
 
 
 def _came_back(entry: Entry, departures: Mapping[Who, PendingDeparture]) -> bool:
-    """Return whether a user arrived after a departure of theirs that waits."""
+    """Return whether a user came back after a departure of theirs that waits."""
     departure = departures.get(entry.who)
-    return departure is not None and departure.stamp < entry.arrival
+    return departure is not None and _followed(entry, departure)
+
+
+def _followed(entry: Entry, departure: Departure | PendingDeparture) -> bool:
+    """Return whether a user was seen after a goodbye, or arrived after another departure."""
+    since = entry.last_seen if departure.manner == Manner.GOODBYE else entry.arrival
+    return departure.stamp < since
+
+
+def _later(stamped: Stamped, floor: float, manner: Manner) -> Stamped:
+    """Return a sighting with times after `floor`, the moment of a departure that it followed."""
+    least = to_microseconds(floor) + 1
+    id, moment, arrival = stamped
+    if manner == Manner.GOODBYE:
+        return id, max(moment, least), arrival
+    return id, max(moment, least), max(arrival, least)

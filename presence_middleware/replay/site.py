@@ -8,6 +8,7 @@ from typing import Any
 from ..backend import Backend
 from ..identity import Id, Who
 from ..recorder import Visit
+from ..recorder.buffer import Entrance
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import RequestFilter
 from ..recorder.setup_hints import SetupHints
@@ -93,7 +94,7 @@ class LogRecorder:
         self.refused += not is_admitted
         return is_admitted
 
-    def record(self, who: Who, stamp: float, arrival: float) -> None:
+    def record(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None) -> None:
         """Note the kind and id of the current visit."""
         self._who = who
 
@@ -103,6 +104,9 @@ class LogRecorder:
 
     def log_out(self, who: Who, stamp: float) -> None:
         """Do nothing: the visit of a line has no status, so it logs no user out."""
+
+    def say_goodbye(self, who: Who, stamp: float) -> None:
+        """Do nothing: a log does not show when a page was closed."""
 
     def is_leaving(self, who: Who, arrival: float) -> bool:
         """Return False, because no user leaves."""

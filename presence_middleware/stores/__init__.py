@@ -7,10 +7,11 @@ from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
-from .record import Recorded, Stamped, Write
+from .record import Move, Recorded, Stamped, Write
 from .shards import Shards
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
+from .swept_set import NOWHERE, SweptSet, room_number
 
 STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
     "sorted-set": SortedSet,
@@ -20,11 +21,13 @@ STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
 """The stores by their names in `PRESENCE_STORE`. `Store` describes the arguments of each."""
 
 __all__ = [
+    "NOWHERE",
     "STORES",
     "Batch",
     "Command",
     "History",
     "Layout",
+    "Move",
     "Plan",
     "Recorded",
     "Sample",
@@ -33,9 +36,11 @@ __all__ = [
     "Sighting",
     "Stamped",
     "Store",
+    "SweptSet",
     "Write",
     "agree",
     "merge_plans",
     "moment_of",
+    "room_number",
     "run_all",
 ]

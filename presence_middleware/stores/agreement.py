@@ -145,6 +145,6 @@ class SharedSettings:
             if kind != name:
                 if kind in keep_seconds and moment > now - self.EXPIRY_SECONDS:
                     keep_seconds[kind] = max(keep_seconds[kind], float(value))
-            elif moment > now - self.FRESH_SECONDS and self._settings.get(name, value) != value:
+            elif moment > now - self.FRESH_SECONDS and self._settings.get(name, "") != value:
                 differing[name] = value
         return OtherSettings(differing, keep_seconds)

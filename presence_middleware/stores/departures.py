@@ -10,14 +10,16 @@ from .plan import Argument, Command
 
 
 @cache
-def load_script(name: str) -> str:
-    """Return the code of the Lua script `name`, a file beside this module.
+def load_script(*names: str) -> str:
+    """Return the code of a Lua script: the files `names` beside this module, one after the other.
 
     Comments are left out, because a script is sent to the server each time.
     """
-    source = files(__package__).joinpath(f"{name}.lua").read_text("utf-8")
-    lines = [line for line in source.splitlines() if not line.lstrip().startswith("--")]
-    return "\n".join(lines).strip() + "\n"
+    folder = files(__package__)
+    sources = [folder.joinpath(f"{name}.lua").read_text("utf-8") for name in names]
+    lines = [line for source in sources for line in source.splitlines()]
+    code = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
+    return "\n".join(code) + "\n"
 
 
 class Departures:
@@ -44,7 +46,7 @@ class Departures:
 
     def depart(
         self,
-        script: str,
+        scripts: Sequence[str],
         script_keys: Sequence[str],
         id: str,
         moment: float,
@@ -55,19 +57,15 @@ class Departures:
     ) -> Command:
         """Return the command that takes `id` offline, or erases it.
 
-        `script` is the name of a Lua script, `script_keys` its keys and `extra` its additional
-        arguments. `moment` is the departure in seconds since the epoch. With `is_server_time`,
-        the script lowers it to the server's clock. Of an erased id only a hash stays, until no
-        buffer can hold a sighting of it.
+        `scripts` are the files of the Lua script after departing.lua, `script_keys` its keys and
+        `extra` its additional arguments. `moment` is the departure in seconds since the epoch.
+        With `is_server_time`, the script lowers it to the server's clock. Of an erased id only a
+        hash stays, until no buffer can hold a sighting of it.
         """
-        source = load_script("departing") + load_script(script)
+        source = load_script("departing", *scripts)
         hash = digest(id) if erase else ""
         arguments: tuple[Argument, ...] = (id, repr(moment), int(is_server_time), *self._limits)
         return ("EVAL", source, len(script_keys), *script_keys, *arguments, hash, *extra)
-
-    def last_seen(self, ids: Sequence[str]) -> Command:
-        """Return the command that reads the last-seen times of ids that left."""
-        return ("ZMSCORE", self.gone_key, *ids)
 
     def undo(self, id: str) -> Command:
         """Return the command that allows a departed id to be recorded again."""

@@ -1,16 +1,26 @@
 """A HyperLogLog for each minute: it counts any number of ids in 12 kB a minute. No I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ..errors import UnsupportedQuery
 from . import keys
 from .plan import Batch, Command, Plan, score
-from .record import Recorded, Stamped, Write, as_seconds, by_minute, chunks, send_in_trips
-from .store import Sighting, last_write
+from .record import (
+    NO_MOVES,
+    Move,
+    Recorded,
+    Stamped,
+    Write,
+    as_seconds,
+    by_minute,
+    chunks,
+    send_in_trips,
+)
+from .store import Sighting, WithoutRooms, last_write
 
 
-class HyperLogLog:
+class HyperLogLog(WithoutRooms):
     """The store `hyperloglog`: it counts within about one per cent and stores no ids.
 
     It is meant for guests and bots. The minutes are the same as those of `MinuteSets`.
@@ -25,7 +35,12 @@ class HyperLogLog:
         self._prefix, self._kind = prefix, kind
         self._writers_key = keys.writers(prefix, kind)
 
-    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
+    def record(
+        self,
+        sightings: Sequence[Stamped],
+        write: Write | None = None,
+        moves: Mapping[str, Move] = NO_MOVES,
+    ) -> Plan[Recorded]:
         commands: list[Command] = []
         if write:
             commands += (

@@ -108,6 +108,26 @@ def forgotten(prefix: str, kind: str) -> str:
     return f"{prefix}:{kind}:forgotten"
 
 
+def goodbyes(prefix: str, kind: str) -> str:
+    """Sorted set: id by the moment of its goodbye, until its window would have ended."""
+    return f"{prefix}:{kind}:bye"
+
+
+def rooms(prefix: str, kind: str) -> str:
+    """Sorted set: id by the number of the room it was last in, while it is online."""
+    return f"{prefix}:{kind}:at"
+
+
+def moves(prefix: str, kind: str) -> str:
+    """Sorted set: id by the moment it entered or left a room. Only the moves of some minutes."""
+    return f"{prefix}:{kind}:moved"
+
+
+def edge(prefix: str, kind: str) -> str:
+    """Hash: up to which moments rooms have been swept, and moves trimmed."""
+    return f"{prefix}:{kind}:edge"
+
+
 def minute_set(prefix: str, kind: str, minute: int) -> str:
     """Set: the ids seen in that minute since the epoch."""
     return f"{prefix}:{kind}:m:{minute}"

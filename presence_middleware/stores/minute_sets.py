@@ -5,12 +5,14 @@ that are at most a minute too old. Minutes are numbered since the epoch, so key 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from . import keys
 from .departures import Departures
 from .plan import Batch, Command, Plan, score, texts
 from .record import (
+    NO_MOVES,
+    Move,
     Recorded,
     RecordScript,
     Stamped,
@@ -24,13 +26,13 @@ from .record import (
     to_microseconds,
     with_hashes,
 )
-from .store import Sighting, clamp_future_scores, last_write
+from .store import Sighting, WithoutRooms, clamp_future_scores, last_write
 
 # The sets of at most so many minutes are searched for known ids when there is little room.
 MAX_SEARCHED_MINUTES = 30
 
 
-class MinuteSets:
+class MinuteSets(WithoutRooms):
     """The store `minute-sets`: cheap to write, and times are known to the minute only.
 
     A read unites all sets of the window, so it takes longer the more ids there are: 700 ms for a
@@ -52,7 +54,7 @@ class MinuteSets:
         share = max(1, max_members * (self._searched_before + 1) // minutes)
         self._writers_key = keys.writers(prefix, kind)
         self._script = RecordScript(
-            "minute_sets",
+            ("minute_sets",),
             prefix,
             kind,
             window=window,
@@ -61,7 +63,12 @@ class MinuteSets:
         )
         self._departures = Departures(prefix, kind, window, keep_seconds, max_members)
 
-    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
+    def record(
+        self,
+        sightings: Sequence[Stamped],
+        write: Write | None = None,
+        moves: Mapping[str, Move] = NO_MOVES,
+    ) -> Plan[Recorded]:
         commands = [
             command
             for minute, seen in by_minute(sightings)
@@ -116,7 +123,9 @@ class MinuteSets:
         minutes = keys.minutes_of(now, self.keep_seconds)
         for part in chunks(ids):
             commands = tuple(("SMISMEMBER", self._key(minute), *part) for minute in minutes)
-            *replies, gone = yield Batch((*commands, self._departures.last_seen(part)), atomic=True)
+            *replies, gone = yield Batch(
+                (*commands, ("ZMSCORE", self._departures.gone_key, *part)), atomic=True
+            )
             for minute, memberships in zip(minutes, replies, strict=True):
                 for id, is_member in zip(part, memberships, strict=True):
                     if is_member:
@@ -135,7 +144,7 @@ class MinuteSets:
         minutes = keys.minutes_of(moment, reach)
         departures = self._departures
         command = departures.depart(
-            "depart_minute_sets",
+            ("depart_minute_sets",),
             (
                 departures.left_key,
                 departures.forgotten_key,

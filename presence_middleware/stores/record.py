@@ -5,14 +5,15 @@ writes. The whole script is sent each time (EVAL). A server that restarted or fa
 no reloading, and a server compiles each script once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import PresenceUnavailable
 from . import keys
 from .departures import digest, load_script
-from .plan import Batch, Command, Plan, score, texts
+from .plan import Argument, Batch, Command, Plan, score, texts
 
 T = TypeVar("T")
 
@@ -31,6 +32,14 @@ Stamped = tuple[str, int, int]
 
 The times differ for a connection that stays open: it is seen repeatedly but arrived once.
 """
+
+Move = tuple[int, int]
+"""The number of the room that an id entered (0: it left its room), and the moment of that.
+
+The moment is in microseconds since the epoch.
+"""
+NO_MOVES: Mapping[str, Move] = MappingProxyType({})
+NO_MOVE = ("", "")
 
 
 class Write(NamedTuple):
@@ -57,7 +66,7 @@ class RecordScript:
 
     def __init__(
         self,
-        name: str,
+        names: Sequence[str],
         prefix: str,
         kind: str,
         *,
@@ -65,13 +74,13 @@ class RecordScript:
         keep_seconds: float,
         max_members: int,
     ) -> None:
-        """Load the script `name`.
+        """Load the Lua files `names`, which come after recording.lua.
 
         `window` and `keep_seconds` are in seconds. A kind with `max_members` accepts no new ids;
         the ids it has are still refreshed.
         """
         self._window = to_microseconds(window)
-        self._source = load_script("recording") + load_script(name)
+        self._source = load_script("recording", *names)
         self._keys = (
             keys.left(prefix, kind),
             keys.forgotten(prefix, kind),
@@ -88,26 +97,56 @@ class RecordScript:
 
         They contain no hashes; `send_record_commands` adds hashes if the server asks for them.
         """
-        head: Command = ("EVAL", self._source, 4, key, *self._keys, self.lifetime)
-        write_arguments = _write_arguments(write)
         commands: list[Command] = []
         for chunk in chunks(sightings):
             members = [word for id, moment, _ in chunk for word in (f"{moment}e-6", id)]
-            arrivals = [arrival for _, _, arrival in chunk]
-            moments = [moment for _, moment, _ in chunk]
-            commands.append(
-                (
-                    *head,
-                    self._max_members,
-                    as_seconds(min(arrivals)),
-                    "" if arrivals == moments else _join_moments(arrivals),
-                    *write_arguments,
-                    "",
-                    as_seconds(max(moments) - self._window),
-                    *members,
-                )
-            )
+            commands.append((*self._head((key, *self._keys), chunk, write), *members))
         return commands
+
+    def commands_with_moves(
+        self,
+        key: str,
+        other_keys: Sequence[str],
+        sightings: Sequence[Stamped],
+        write: Write | None,
+        moves: Mapping[str, Move],
+    ) -> list[Command]:
+        """Return the commands that record ids, their times and the rooms that they entered.
+
+        `other_keys` are the further keys of the script. There are no hashes, as in
+        `commands_with_times`.
+        """
+        commands: list[Command] = []
+        for chunk in chunks(sightings):
+            head = self._head((key, *self._keys, *other_keys), chunk, write)
+            fields: list[Argument] = []
+            for id, moment, _ in chunk:
+                fields += as_seconds(moment), id
+                if id in moves:
+                    number, moved_at = moves[id]
+                    fields += number, as_seconds(moved_at)
+                else:
+                    fields += NO_MOVE
+            commands.append((*head, *fields))
+        return commands
+
+    def _head(self, keys: Sequence[str], chunk: Sequence[Stamped], write: Write | None) -> Command:
+        """Return the beginning of a command for ids with times, up to the sightings."""
+        arrivals = [arrival for _, _, arrival in chunk]
+        moments = [moment for _, moment, _ in chunk]
+        return (
+            "EVAL",
+            self._source,
+            len(keys),
+            *keys,
+            self.lifetime,
+            self._max_members,
+            as_seconds(min(arrivals)),
+            "" if arrivals == moments else _join_moments(arrivals),
+            *_write_arguments(write),
+            "",
+            as_seconds(max(moments) - self._window),
+        )
 
     def commands_with_ids(
         self,
@@ -209,6 +248,11 @@ def with_hashes(command: Command, ids: Iterable[str]) -> Command:
 def ids_with_times(command: Command) -> Iterable[str]:
     """Return the ids in a command of `RecordScript.commands_with_times`."""
     return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 3 :: 2])
+
+
+def ids_with_moves(command: Command) -> Iterable[str]:
+    """Return the ids in a command of `RecordScript.commands_with_moves`."""
+    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 3 :: 4])
 
 
 def ids_alone(command: Command) -> Iterable[str]:

@@ -48,10 +48,36 @@ class Shards:
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Sighting]]:
-        """Return the ids of all shards seen in the window, newest first."""
+        """Return the ids of all shards seen in the window, newest first.
+
+        An id that said goodbye is sorted as if it had been seen earlier.
+        """
+        if before is not None:
+            before = yield from self.shard_for(before.id).as_sorted(before)
         plans = [shard.online(now, window, limit, before) for shard in self.all]
         pages = yield from merge_plans(plans, atomic=self._on_one_server)
-        return list(islice(_in_order(pages), limit))
+        return (yield from self._as_seen(list(islice(_in_order(pages), limit))))
+
+    def _as_seen(self, sightings: list[Sighting]) -> Plan[list[Sighting]]:
+        parts: dict[Store, list[Sighting]] = {}
+        for sighting in sightings:
+            parts.setdefault(self.shard_for(sighting.id), []).append(sighting)
+        plans = [shard.as_seen(part) for shard, part in parts.items()]
+        seen = {
+            sighting.id: sighting for part in (yield from merge_plans(plans)) for sighting in part
+        }
+        return [seen[sighting.id] for sighting in sightings]
+
+    def count_in_room(self, room: int, now: float) -> Plan[int]:
+        """Return how many ids that are online were last seen in a room, by its number."""
+        plans = [shard.count_in_room(room, now) for shard in self.all]
+        return sum((yield from merge_plans(plans, atomic=self._on_one_server)))
+
+    def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
+        """Return the ids that are online and were last seen in a room, sorted by id."""
+        plans = [shard.online_in_room(room, now, limit) for shard in self.all]
+        lists = yield from merge_plans(plans, atomic=self._on_one_server)
+        return list(islice(merge(*lists, key=lambda sighting: sighting.id.encode()), limit))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""

@@ -1,11 +1,13 @@
 """The default store: a sorted set of ids by last-seen time. Plans only, no I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from . import keys
 from .departures import Departures
 from .plan import Batch, Command, Plan, members_with_scores, score
 from .record import (
+    NO_MOVES,
+    Move,
     Recorded,
     RecordScript,
     Stamped,
@@ -18,14 +20,17 @@ from .record import (
     to_microseconds,
     with_hashes,
 )
-from .store import Sighting, clamp_future_scores, moment_of
+from .store import Sighting, WithoutRooms, clamp_future_scores, moment_of
 
 # Members in one reply, or removed by one command: about 1 ms of server time.
 PAGE = 1000
 
 
-class SortedSet:
+class SortedSet(WithoutRooms):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
+
+    RECORD_SCRIPT = ("scored", "sorted_set")
+    DEPART_SCRIPT = ("depart_scored", "depart_sorted_set")
 
     def __init__(
         self, prefix: str, kind: str, window: float, keep_seconds: float, max_members: int
@@ -37,7 +42,7 @@ class SortedSet:
         self._seen_key = keys.seen(prefix, kind)
         self._writers_key = keys.writers(prefix, kind)
         self._script = RecordScript(
-            "sorted_set",
+            self.RECORD_SCRIPT,
             prefix,
             kind,
             window=window,
@@ -45,10 +50,33 @@ class SortedSet:
             max_members=max_members,
         )
         self._departures = Departures(prefix, kind, window, keep_seconds, max_members)
+        self._sets_of_times = [self._seen_key, self._departures.gone_key]
+        """The sorted sets with last-seen times."""
+        self._further_departure_keys: tuple[str, ...] = ()
+        self._sets_of_moments = [
+            self._seen_key,
+            self._departures.left_key,
+            self._departures.forgotten_key,
+        ]
+        """The sorted sets whose moments must not be in the future."""
 
-    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
-        commands = self._script.commands_with_times(self._seen_key, sightings, write)
-        return combine_replies((yield from send_record_commands(commands, ids_with_times)))
+    def record(
+        self,
+        sightings: Sequence[Stamped],
+        write: Write | None = None,
+        moves: Mapping[str, Move] = NO_MOVES,
+    ) -> Plan[Recorded]:
+        commands = self._record_commands(sightings, write, moves)
+        return combine_replies((yield from send_record_commands(commands, self._ids_in)))
+
+    def _record_commands(
+        self, sightings: Sequence[Stamped], write: Write | None, moves: Mapping[str, Move]
+    ) -> list[Command]:
+        return self._script.commands_with_times(self._seen_key, sightings, write)
+
+    def _ids_in(self, command: Command) -> Iterable[str]:
+        """Return the ids in a record command."""
+        return ids_with_times(command)
 
     def last_write(self, process: str) -> Plan[float | None]:
         exists, members_marker, moment = yield Batch(
@@ -63,7 +91,7 @@ class SortedSet:
 
     def touch(self, id: str, now: float) -> Plan[None]:
         moment = to_microseconds(now)
-        (record,) = self._script.commands_with_times(self._seen_key, [(id, moment, moment)], None)
+        (record,) = self._record_commands([(id, moment, moment)], None, NO_MOVES)
         undo = self._departures.undo(id)
         _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
         raise_if_full(self.name, full)
@@ -147,11 +175,11 @@ class SortedSet:
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         parts = list(chunks(ids))
-        seen = [("ZMSCORE", self._seen_key, *part) for part in parts]
-        replies = yield Batch((*seen, *map(self._departures.last_seen, parts)))
+        sets = self._sets_of_times
+        replies = yield Batch(tuple(("ZMSCORE", key, *part) for key in sets for part in parts))
         newest: dict[str, float] = {}
-        # An id that came back is in both sets for a moment: the newer time counts.
-        for part, scores in zip([*parts, *parts], replies, strict=True):
+        # An id that came back is in several sets for a moment: the newest time counts.
+        for part, scores in zip(parts * len(sets), replies, strict=True):
             for id, moment in zip(part, map(score, scores), strict=True):
                 if moment is not None and moment > newest.get(id, now - self.keep_seconds):
                     newest[id] = moment
@@ -162,13 +190,14 @@ class SortedSet:
     ) -> Plan[float]:
         departures = self._departures
         command = departures.depart(
-            "depart_sorted_set",
+            self.DEPART_SCRIPT,
             (
                 self._seen_key,
                 departures.left_key,
                 departures.forgotten_key,
                 departures.gone_key,
                 self._writers_key,
+                *self._further_departure_keys,
             ),
             id,
             moment,
@@ -189,8 +218,7 @@ class SortedSet:
         departures = self._departures
         may_have_future = False
         if is_server_time:
-            names = (self._seen_key, departures.left_key, departures.forgotten_key)
-            may_have_future = yield from clamp_future_scores(names, now)
+            may_have_future = yield from clamp_future_scores(self._sets_of_moments, now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
         cut = now - self._site_keep_seconds

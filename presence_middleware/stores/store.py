@@ -3,14 +3,15 @@
 All times are seconds since the epoch, by the server's clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+from ..errors import UnsupportedQuery
 from . import keys
 from .plan import Batch, Plan, score
-from .record import Recorded, Stamped, Write
+from .record import NO_MOVES, Move, Recorded, Stamped, Write
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
 
@@ -43,8 +44,16 @@ class Store(Protocol):
     keep_seconds: float
     """The retention: an id can be queried for this long after its last sighting."""
 
-    def record(self, sightings: Sequence[Stamped], write: Write | None = None) -> Plan[Recorded]:
-        """Record sightings. With `write`, also note it, which later shows whether data was lost."""
+    def record(
+        self,
+        sightings: Sequence[Stamped],
+        write: Write | None = None,
+        moves: Mapping[str, Move] = NO_MOVES,
+    ) -> Plan[Recorded]:
+        """Record sightings. With `write`, also note it, which later shows whether data was lost.
+
+        `moves` are the rooms that some of the ids entered. A store without rooms ignores them.
+        """
 
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
@@ -86,6 +95,27 @@ class Store(Protocol):
         clock.
         """
 
+    def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
+        """Let the window of an id end soon, unless it is seen again; return when that counts.
+
+        `is_server_time` is as for `depart`.
+        """
+
+    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
+        """Return a sighting of `as_seen` with the time by which `online` sorts it."""
+
+    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
+        """Return sightings of `online` with the last-seen times that goodbyes have lowered."""
+
+    def count_in_room(self, room: int, now: float) -> Plan[int]:
+        """Return how many ids that are online were last seen in a room, by its number."""
+
+    def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
+        """Return the ids that are online and were last seen in a room, sorted by id.
+
+        `limit` is the most to return, None for all.
+        """
+
     def keys(self, now: float) -> list[str]:
         """Return the keys that contain the current data of the kind."""
 
@@ -99,6 +129,30 @@ class Store(Protocol):
         set back, and are moved to `now`. A clock that was passed as an argument may jump, so
         without `is_server_time` such members stay.
         """
+
+
+class WithoutRooms:
+    """The answers of a store that knows neither rooms nor goodbyes."""
+
+    def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
+        raise UnsupportedQuery("a goodbye needs a kind with the store sorted-set")
+
+    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
+        yield from ()
+        return sighting
+
+    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
+        yield from ()
+        return list(sightings)
+
+    def count_in_room(self, room: int, now: float) -> Plan[int]:
+        raise UnsupportedQuery(_NO_ROOMS)
+
+    def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
+        raise UnsupportedQuery(_NO_ROOMS)
+
+
+_NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
 
 
 def last_write(writers: str, process: str) -> Plan[float | None]:
@@ -116,8 +170,14 @@ def clamp_future_scores(names: Sequence[str], now: float) -> Plan[bool]:
     """
     ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
     pages = yield Batch(tuple(("ZRANGE", name, "+inf", *ahead) for name in names))
+    # Not all at the same moment: a sweep takes all members of a moment together.
     moves = tuple(
-        ("ZADD", name, "XX", *chain.from_iterable((now, member) for member in page))
+        (
+            "ZADD",
+            name,
+            "XX",
+            *chain.from_iterable((now - i * 1e-6, member) for i, member in enumerate(page)),
+        )
         for name, page in zip(names, pages, strict=True)
         if page
     )

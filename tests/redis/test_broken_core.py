@@ -49,11 +49,12 @@ def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
         load_script = departures.load_script
-        sources = [load_script(name) for name in ("recording", "sorted_set", "minute_sets")]
+        names = ("recording", "scored", "sorted_set", "minute_sets")
+        sources = [load_script(name) for name in names]
         assert all(any(line in source for source in sources) for line in lines)
 
-        def broken(name: str) -> str:
-            source = load_script(name)
+        def broken(*names: str) -> str:
+            source = load_script(*names)
             for line in lines:
                 source = source.replace(line, "false")
             return source

@@ -73,9 +73,14 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "max_members": (["0", "-5", "1.5", "many"], "a whole number of at least 1"),
     "shards": (["0", "-5", "1.5", "many", "1025"], "a whole number "),
     "history": (["0", "soon"], "90s, 10m, 24h or 30d"),
+    "rooms": (
+        ["docs", "/t/{topic", "/t/{a}{b}", "/a*", "/*/a", "/a/*/b", "/a b", "//", "/t/{}"],
+        "paths such as /t/{topic}/*, /docs/*",
+    ),
+    "pulse_path": (["pulse", "/", "/a b", "/a//b", "/../a"], "a path such as /pulse, /presence"),
     "board_path": (
         ["presence", "/", "/a b", "/a//b", "/../a", "/a/..", '/"x', "/ä", "http://h/p"],
-        "a path such as /presence",
+        "a path such as /pulse, /presence",
     ),
     "board_token": (
         ["short", "fifteen-letters", "sixteen with blanks", "sechzehn-Zeichen-ä"],

@@ -1,0 +1,50 @@
+"""The rooms of a site: which part of it a request is about. No I/O.
+
+A room has the name of its path, such as `/t/42`, or any name that a handler gives it.
+"""
+
+import re
+
+from .request import Request
+from .stores import NOWHERE, room_number
+
+MAX_NAME = 200  # characters
+
+
+class Rooms:
+    """The rules of `PRESENCE_ROOMS`."""
+
+    def __init__(self, rules: tuple[str, ...]) -> None:
+        """Create the rules. `{name}` in a rule matches one segment, `*` at its end anything."""
+        self._match = re.compile("|".join(map(_pattern, rules)), re.DOTALL).fullmatch
+
+    def name_of(self, path: str) -> str | None:
+        """Return the name of the room that a path is in, or None. The first rule that fits wins."""
+        match = self._match(path)
+        if match is None or len(name := match[match.lastindex or 0] or "/") > MAX_NAME:
+            return None
+        return name
+
+    def named(self, name_or_path: str) -> str:
+        """Return the name of a room, given its name or a path in it."""
+        return self.name_of(name_or_path) or name_or_path
+
+    def number_for(self, request: Request) -> int | None:
+        """Return the number of the room that a request enters; None if it stays where it was.
+
+        A navigation to a page in no room leaves the room: the number is `NOWHERE`. Other requests,
+        such as those that the page in the room sends, change nothing. Never raises.
+        """
+        name = self.name_of(request.path)
+        if name is not None:
+            return room_number(name)
+        return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+
+
+def _pattern(rule: str) -> str:
+    """Return a pattern whose only group is the name of the room. It cannot backtrack."""
+    name, below = (rule[:-2], True) if rule.endswith("/*") else (rule.rstrip("/"), False)
+    segments = [
+        "[^/]+" if segment.startswith("{") else re.escape(segment) for segment in name.split("/")
+    ]
+    return f"({'/'.join(segments)}){'(?:/.*)?' if below else '/?'}"

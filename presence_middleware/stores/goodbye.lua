@@ -1,0 +1,34 @@
+-- Let the window of an id end soon, because it closed its page.
+--
+-- The same id may have other pages open, also on other devices. So its last-seen time is only
+-- lowered, and its next sighting raises it again.
+--
+-- KEYS[1]  sorted set: id by last-seen time
+-- KEYS[2]  sorted set: id by the moment of its goodbye
+-- ARGV[1]  the id
+-- ARGV[2]  moment of the goodbye, in seconds since the epoch
+-- ARGV[3]  1 to lower the moment to this server's clock; else 0
+-- ARGV[4]  by how many seconds before the moment the last-seen time is lowered
+-- ARGV[5]  lifetime of KEYS[2], in seconds
+--
+-- Reply: the moment at which the goodbye counts.
+
+local seen, goodbyes = KEYS[1], KEYS[2]
+local id, moment = ARGV[1], ARGV[2]
+
+if ARGV[3] == '1' then
+  local time = redis.call('TIME')
+  local now = time[1] .. '.' .. string.format('%06d', time[2])
+  if tonumber(moment) > tonumber(now) then
+    moment = now
+  end
+end
+local lowered = string.format('%.6f', tonumber(moment) - tonumber(ARGV[4]))
+local last_seen = redis.call('ZSCORE', seen, id)
+if last_seen and tonumber(last_seen) <= tonumber(moment)
+  and tonumber(last_seen) > tonumber(lowered) then
+  redis.call('ZADD', seen, lowered, id)
+  redis.call('ZADD', goodbyes, 'GT', moment, id)
+  redis.call('EXPIRE', goodbyes, ARGV[5])
+end
+return moment

@@ -1,0 +1,55 @@
+-- The common middle of sorted_set.lua and swept_set.lua, after recording.lua.
+--
+-- KEYS[1]   sorted set: id by last-seen time
+-- KEYS[2…4] as in recording.lua; in KEYS[4], the empty process name exists while the sorted set has
+--           members
+-- ARGV[1…7] as in recording.lua
+-- ARGV[8]   ids last seen up to this moment are no longer online
+-- ARGV[9…]  the sightings, in turn
+
+local seen, offline_before = KEYS[1], ARGV[8]
+local FIRST = 9
+
+local wrote_before = false
+if process ~= '' then
+  if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
+    -- The server evicted the sorted set alone. Without this key, every process writes again.
+    redis.call('DEL', writers)
+  end
+  wrote_before = redis.call('ZSCORE', writers, process)
+end
+local function note_write(has_members)
+  if process ~= '' then
+    redis.call('ZADD', writers, now, process, now, has_members and '' or process)
+    redis.call('EXPIRE', writers, lifetime)
+  end
+end
+
+local room = max_members - redis.call('ZCARD', seen)
+
+-- Remove ids that are offline to make room for new ids, but only as many as are needed: a command
+-- must stay short. Raise `room` by their number. Return which of `ids` are members, and the
+-- removed ids.
+local function make_room(ids)
+  local known = redis.call('ZMSCORE', seen, unpack(ids))
+  local is_recorded, new, removed = {}, 0, {}
+  for n, id in ipairs(ids) do
+    is_recorded[id] = true
+    if not known[n] then
+      new = new + 1
+    end
+  end
+  if new > room then
+    local most = new - room + #ids
+    local offline =
+      redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
+    for _, id in ipairs(offline) do
+      if new > room and not is_recorded[id] then
+        redis.call('ZREM', seen, id)
+        room = room + 1
+        removed[#removed + 1] = id
+      end
+    end
+  end
+  return known, removed
+end

@@ -1,0 +1,82 @@
+-- Take the ids out of their rooms that are no longer online, and give the ids that said goodbye a
+-- window ago their true last-seen time. A bounded number of each: a command must stay short.
+--
+-- KEYS[1]  sorted set: id by last-seen time
+-- KEYS[2]  sorted set: id by the moment of its goodbye
+-- KEYS[3]  sorted set: id by the number of its room
+-- KEYS[4]  sorted set: id by the moment of its last move
+-- KEYS[5]  hash: as KEYS[8] in swept_set.lua
+-- ARGV[1]  ids last seen up to this moment are no longer online
+-- ARGV[2]  the most ids of each sort
+-- ARGV[3]  moves up to this moment are no longer compared with late writes
+-- ARGV[4]  how far the clock may go back, in seconds
+-- ARGV[5]  lifetime of the keys, in seconds
+--
+-- All moments are seconds since the epoch.
+--
+-- Reply: 1 if there may be more, else 0.
+
+local seen, goodbyes, rooms, moves, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local offline_before, most, late_before = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local may_go_back, lifetime = tonumber(ARGV[4]), ARGV[5]
+
+local has_more = false
+
+-- Return up to `most` members with a score above `low` and up to `high`, and the score up to which
+-- these are all.
+local function page(key, low, high)
+  local found = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  if #found < 2 * most then
+    return found, high
+  end
+  has_more = true
+  local last = found[#found]
+  -- Members of equal scores are taken together, because the next page begins after that score.
+  local equal = redis.call('ZRANGE', key, last, last, 'BYSCORE', 'WITHSCORES')
+  local is_taken = {}
+  for i = 1, #found, 2 do
+    is_taken[found[i]] = true
+  end
+  for i = 1, #equal, 2 do
+    if not is_taken[equal[i]] then
+      found[#found + 1] = equal[i]
+      found[#found + 1] = equal[i + 1]
+    end
+  end
+  return found, last
+end
+
+local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
+if swept and tonumber(swept) - may_go_back > tonumber(offline_before) then
+  -- The clock was set back. Nobody knows who of these is gone.
+  redis.call('UNLINK', rooms, moves, edge)
+elseif swept and tonumber(swept) < tonumber(offline_before) then
+  local is_asleep = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0
+  if is_asleep then
+    redis.call('UNLINK', rooms)
+    swept = offline_before
+  else
+    local gone
+    gone, swept = page(seen, '(' .. swept, offline_before)
+    for i = 1, #gone, 2 do
+      redis.call('ZREM', rooms, gone[i])
+    end
+  end
+  redis.call('HSET', edge, 'swept', swept)
+  if trimmed == '-inf' or tonumber(trimmed) < tonumber(late_before) then
+    local _
+    _, trimmed = page(moves, '-inf', late_before)
+    redis.call('ZREMRANGEBYSCORE', moves, '-inf', trimmed)
+    redis.call('HSET', edge, 'trimmed', trimmed)
+  end
+  for _, key in ipairs({rooms, moves, edge}) do
+    redis.call('EXPIRE', key, lifetime)
+  end
+end
+
+local past = page(goodbyes, '-inf', offline_before)
+for i = 1, #past, 2 do
+  redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i])
+  redis.call('ZREM', goodbyes, past[i])
+end
+return has_more and 1 or 0

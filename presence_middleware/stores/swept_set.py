@@ -1,0 +1,164 @@
+"""A sorted set that is swept: its ids may be in rooms, and may say goodbye. Plans only, no I/O.
+
+An id is in one room at most: where it was last seen. Its room is its score in a sorted set, so
+there is no key for each room, and there are never more rooms than ids. Whoever reads a room first
+takes those out of their rooms who are no longer online.
+
+A goodbye does not take an id offline, because it may have another page open. It lowers the score of
+the id in the sorted set of last-seen times, so that its window ends soon. The true last-seen time
+is in a sorted set beside it until the window would have ended without the goodbye.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from . import keys
+from .departures import load_script
+from .plan import Batch, Command, Plan, score, texts
+from .record import (
+    Move,
+    Stamped,
+    Write,
+    chunks,
+    ids_with_moves,
+)
+from .sorted_set import SortedSet
+from .store import Sighting, moment_of
+
+NOWHERE = 0
+"""The number for ids that are in no room."""
+ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
+# Ids that a script takes out of their rooms: about 1 ms of server time.
+SWEPT = 250
+# Writes may be as late as this, in seconds, and still be compared with later moves.
+LATE = keys.SLACK
+
+
+def room_number(name: str) -> int:
+    """Return the number by which a room is stored. No two names are likely to share it."""
+    digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
+    return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
+
+
+class SweptSet(SortedSet):
+    """The store `sorted-set` of a kind with rooms or goodbyes."""
+
+    RECORD_SCRIPT = ("scored", "swept_set")
+    DEPART_SCRIPT = ("depart_scored", "depart_swept_set")
+
+    def __init__(
+        self,
+        prefix: str,
+        kind: str,
+        window: float,
+        keep_seconds: float,
+        max_members: int,
+        *,
+        grace: float,
+    ) -> None:
+        """Create a store as `Store` describes.
+
+        An id stays online for `grace` seconds after its goodbye.
+        """
+        super().__init__(prefix, kind, window, keep_seconds, max_members)
+        self._lowered_by = window - grace
+        self._goodbyes_key = keys.goodbyes(prefix, kind)
+        self._rooms_key = keys.rooms(prefix, kind)
+        self._moves_key = keys.moves(prefix, kind)
+        self._edge_key = keys.edge(prefix, kind)
+        self._own_keys = (self._goodbyes_key, self._rooms_key, self._moves_key, self._edge_key)
+        self._sets_of_times.append(self._goodbyes_key)
+        self._sets_of_moments += self._goodbyes_key, self._moves_key
+        self._further_departure_keys = self._own_keys[:3]
+        self._sweep_source, self._goodbye_source = load_script("sweep"), load_script("goodbye")
+
+    def _record_commands(
+        self, sightings: Sequence[Stamped], write: Write | None, moves: Mapping[str, Move]
+    ) -> list[Command]:
+        return self._script.commands_with_moves(
+            self._seen_key, self._own_keys, sightings, write, moves
+        )
+
+    def _ids_in(self, command: Command) -> Iterable[str]:
+        return ids_with_moves(command)
+
+    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
+        (goodbye,) = yield from self._goodbyes([sighting.id])
+        if goodbye is None or moment_of(goodbye) != sighting.last_seen:
+            return sighting
+        return Sighting(sighting.id, moment_of(goodbye - self._lowered_by))
+
+    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
+        goodbyes = yield from self._goodbyes([sighting.id for sighting in sightings])
+        return [_later(*each) for each in zip(sightings, goodbyes, strict=True)]
+
+    def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
+        """Return the moment of the goodbye of each id that said one."""
+        if not ids:
+            return []
+        parts = chunks(ids)
+        replies = yield Batch(tuple(("ZMSCORE", self._goodbyes_key, *part) for part in parts))
+        return [score(moment) for moments in replies for moment in moments]
+
+    def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
+        command: Command = (
+            "EVAL",
+            self._goodbye_source,
+            2,
+            self._seen_key,
+            self._goodbyes_key,
+            id,
+            repr(moment),
+            int(is_server_time),
+            repr(self._lowered_by),
+            self._script.lifetime,
+        )
+        (said_at,) = yield Batch((command,))
+        return float(said_at)
+
+    def count_in_room(self, room: int, now: float) -> Plan[int]:
+        return int((yield from self._read_swept(("ZCOUNT", self._rooms_key, room, room), now)))
+
+    def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
+        most = -1 if limit is None else limit
+        listing: Command = ("ZRANGE", self._rooms_key, room, room, "BYSCORE", "LIMIT", 0, most)
+        ids = texts((yield from self._read_swept(listing, now)))
+        sightings: list[Sighting] = []
+        for part in chunks(ids):
+            sightings += yield from self.online_among(list(part), now, self._window)
+        return (yield from self.as_seen(sightings))
+
+    def _read_swept(self, read: Command, now: float) -> Plan[Any]:
+        """Return the reply to a read of rooms in which nobody is who is no longer online."""
+        while True:
+            has_more, reply = yield Batch((self._sweep_command(now), read), atomic=True)
+            if not has_more:
+                return reply
+
+    def _sweep_command(self, now: float) -> Command:
+        return (
+            "EVAL",
+            self._sweep_source,
+            5,
+            self._seen_key,
+            *self._own_keys,
+            repr(now - self._window),
+            SWEPT,
+            repr(now - LATE),
+            keys.SLACK,
+            self._script.lifetime,
+        )
+
+    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+        # Those who are gone leave their rooms before their last-seen times are removed.
+        (has_more,) = yield Batch((self._sweep_command(now),))
+        if has_more:
+            return True
+        return (yield from super().clean_up(now, is_server_time=is_server_time))
+
+
+def _later(sighting: Sighting, goodbye: float | None) -> Sighting:
+    if goodbye is None or sighting.last_seen is None:
+        return sighting
+    return Sighting(sighting.id, max(sighting.last_seen, moment_of(goodbye)))
