@@ -1,6 +1,7 @@
 """WSGI and ASGI middleware that records who is online in Redis or Valkey."""
 
 from .errors import (
+    EventsLost,
     PresenceError,
     PresenceUnavailable,
     QueryError,
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncPresence",
+    "EventsLost",
     "Identity",
     "Presence",
     "PresenceError",

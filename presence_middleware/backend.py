@@ -87,7 +87,7 @@ class Backend:
         max_members = math.ceil(settings.max_members / settings.shards)
         store = STORES[settings.store_of(kind)]
         if settings.is_swept(kind):
-            store = partial(SweptSet, grace=settings.grace_seconds)
+            store = partial(SweptSet, grace=settings.grace_seconds, lag=settings.lag_seconds(kind))
         return Shards(
             [
                 store(prefix, kind, settings.window, keep_seconds, max_members)

@@ -27,6 +27,13 @@ class UnsupportedQuery(QueryError):
     """The store of the kind does not contain the data for this query."""
 
 
+class EventsLost(PresenceError):
+    """Some events were missed: the reader was too slow, or the server lost its data.
+
+    Ask `online` again who is online, and go on reading.
+    """
+
+
 class PresenceUnavailable(PresenceError):
     """Redis did not answer or refused: it is down, silent, out of memory, or still loading."""
 

@@ -184,6 +184,14 @@ def rooms(value: object) -> tuple[str, ...]:
     return tuple(given)
 
 
+def names(value: object) -> tuple[str, ...]:
+    """Return the names of kinds, each once."""
+    given = _path_items(value)
+    if not all(re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII) for name in given):
+        raise ValueError("kinds such as user, or user, guest")
+    return tuple(dict.fromkeys(given))
+
+
 def path(value: object) -> str:
     """Return a path below where the app is mounted, or `""` for none."""
     text = str(value).strip().rstrip("/")

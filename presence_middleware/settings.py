@@ -30,6 +30,7 @@ log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
+LAG_SECONDS = 3.0
 
 Parse = Callable[[object], Any]
 
@@ -125,6 +126,12 @@ class Settings:
         parsers.path,
         "path of the pulse, such as `/pulse`: pages with the script `/pulse.js` keep their reader "
         "online; empty for no pulse",
+    )
+    events: tuple[str, ...] = _setting(
+        "",
+        parsers.names,
+        "kinds that announce who comes online and who goes offline, such as `user`, for "
+        "`presence.events()`; empty for none",
     )
     board_path: str = _setting(
         "", parsers.path, "path of the board, such as `/presence`; empty for no board"
@@ -234,14 +241,26 @@ class Settings:
         return 1.25 * self.refresh_seconds
 
     def is_swept(self, kind: str) -> bool:
-        """Return whether the ids of `kind` may be in rooms and may say goodbye."""
-        return bool(self.rooms or self.pulse_path) and self.store_of(kind) == "sorted-set"
+        """Return whether the ids of `kind` may be in rooms, say goodbye, or are announced."""
+        is_on = bool(self.rooms or self.pulse_path) or kind in self.events
+        return is_on and self.store_of(kind) == "sorted-set"
+
+    def lag_seconds(self, kind: str) -> float | None:
+        """Return how long after its window an id of `kind` is announced to have gone.
+
+        Until then, a late write may show that it is still there. None if it is not announced.
+        """
+        return 2 * self.flush_interval + LAG_SECONDS if kind in self.events else None
 
     def shared(self) -> dict[str, str]:
         """Return the settings that must be equal in all processes of a site, without secrets."""
         stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
         fingerprint = blake2b(self.secret.encode(), digest_size=4).hexdigest()
-        optional = {"PRESENCE_ROOMS": ", ".join(self.rooms), "PRESENCE_PULSE_PATH": self.pulse_path}
+        optional = {
+            "PRESENCE_ROOMS": ", ".join(self.rooms),
+            "PRESENCE_PULSE_PATH": self.pulse_path,
+            "PRESENCE_EVENTS": ", ".join(sorted(self.events)),
+        }
         return {
             "PRESENCE_WINDOW": parsers.format_duration(self.window),
             "PRESENCE_RETENTION": parsers.format_duration(self.retention),
@@ -263,6 +282,17 @@ class Settings:
                 yield (
                     f"{called['store']}: unknown kind {kind!r}; the kinds of "
                     f"{called['identity']} are {', '.join(self.kinds)}"
+                )
+        for kind in self.events:
+            if kind not in self.kinds:
+                yield (
+                    f"{called['events']}: unknown kind {kind!r}; the kinds of "
+                    f"{called['identity']} are {', '.join(self.kinds)}"
+                )
+            elif self.store_of(kind) != "sorted-set":
+                yield (
+                    f"{called['events']}: kind {kind!r} has the store {self.store_of(kind)}, but "
+                    f"only sorted-set knows who comes and goes: see {called['store']}"
                 )
         for rule in self.identity:
             for problem in self._unmet_needs(rule, called):

@@ -1,11 +1,13 @@
 -- Take an id offline, or erase it, that may be in a room and may have said goodbye. Comes after
--- depart_scored.lua.
+-- depart_scored.lua, and events.lua or no_events.lua.
 --
--- KEYS[6…8]  as KEYS[5…7] in swept_set.lua
+-- KEYS[6…10]  as KEYS[5…9] in swept_set.lua
 
 local goodbyes, rooms, moves = KEYS[6], KEYS[7], KEYS[8]
 
 if last_seen then
+  note_gone(goodbyes, {id, last_seen})
+  announce(last_seen_seconds)
   local goodbye = redis.call('ZSCORE', goodbyes, id)
   if goodbye and tonumber(goodbye) > tonumber(last_seen) then
     last_seen = goodbye -- the goodbye has lowered the last-seen time

@@ -124,8 +124,18 @@ def moves(prefix: str, kind: str) -> str:
 
 
 def edge(prefix: str, kind: str) -> str:
-    """Hash: up to which moments rooms have been swept, and moves trimmed."""
+    """Hash: up to which moments rooms have been swept, moves trimmed, and people announced."""
     return f"{prefix}:{kind}:edge"
+
+
+def events(prefix: str, kind: str) -> str:
+    """Stream: who came online and who went offline, of the last five minutes."""
+    return f"{prefix}:{kind}:events"
+
+
+def swept(prefix: str) -> str:
+    """String: exists while a process sweeps for this second."""
+    return f"{prefix}:swept"
 
 
 def minute_set(prefix: str, kind: str, minute: int) -> str:

@@ -59,6 +59,10 @@ class Recorded(NamedTuple):
     """The number of new ids refused because the kind has its maximum number of members."""
     wrote_before: float | None = None
     """The previous write of this process in Redis, in seconds since the epoch, or None."""
+    came: int = 0
+    """The number of ids that came online, where this is announced."""
+    went: int = 0
+    """The number of ids that went offline, where this is announced."""
 
 
 class RecordScript:
@@ -127,7 +131,7 @@ class RecordScript:
                     fields += number, as_seconds(moved_at)
                 else:
                     fields += NO_MOVE
-            commands.append((*head, *fields))
+            commands.append((*head, as_seconds(self._window), *fields))
         return commands
 
     def _head(self, keys: Sequence[str], chunk: Sequence[Stamped], write: Write | None) -> Command:
@@ -252,7 +256,7 @@ def ids_with_times(command: Command) -> Iterable[str]:
 
 def ids_with_moves(command: Command) -> Iterable[str]:
     """Return the ids in a command of `RecordScript.commands_with_moves`."""
-    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 3 :: 4])
+    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 4 :: 4])
 
 
 def ids_alone(command: Command) -> Iterable[str]:
@@ -269,7 +273,12 @@ def combine_replies(replies: Sequence[Any]) -> Recorded:
     """Return the outcome of several commands of a `RecordScript`."""
     left = frozenset(chain.from_iterable(texts(ids) for ids, *_ in replies))
     wrote_before = score(replies[0][2]) if replies else None
-    return Recorded(left, sum(int(full) for _, full, _ in replies), wrote_before)
+    full, came, went = (_total(replies, position) for position in (1, 3, 4))
+    return Recorded(left, full, wrote_before, came, went)
+
+
+def _total(replies: Sequence[Any], position: int) -> int:
+    return sum(int(reply[position]) for reply in replies if len(reply) > position)
 
 
 def raise_if_full(name: str, full: int) -> None:

@@ -10,11 +10,12 @@
 local seen, offline_before = KEYS[1], ARGV[8]
 local FIRST = 9
 
-local wrote_before = false
+local wrote_before, is_evicted = false, false
 if process ~= '' then
   if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
     -- The server evicted the sorted set alone. Without this key, every process writes again.
     redis.call('DEL', writers)
+    is_evicted = true
   end
   wrote_before = redis.call('ZSCORE', writers, process)
 end
@@ -28,8 +29,8 @@ end
 local room = max_members - redis.call('ZCARD', seen)
 
 -- Remove ids that are offline to make room for new ids, but only as many as are needed: a command
--- must stay short. Raise `room` by their number. Return which of `ids` are members, and the
--- removed ids.
+-- must stay short. Raise `room` by their number. Return the last-seen times of `ids`, and the
+-- removed ids and theirs in turn.
 local function make_room(ids)
   local known = redis.call('ZMSCORE', seen, unpack(ids))
   local is_recorded, new, removed = {}, 0, {}
@@ -41,13 +42,15 @@ local function make_room(ids)
   end
   if new > room then
     local most = new - room + #ids
-    local offline =
-      redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
-    for _, id in ipairs(offline) do
-      if new > room and not is_recorded[id] then
-        redis.call('ZREM', seen, id)
+    local offline = redis.call(
+      'ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES'
+    )
+    for i = 1, #offline, 2 do
+      if new > room and not is_recorded[offline[i]] then
+        redis.call('ZREM', seen, offline[i])
         room = room + 1
-        removed[#removed + 1] = id
+        removed[#removed + 1] = offline[i]
+        removed[#removed + 1] = offline[i + 1]
       end
     end
   end

@@ -29,8 +29,8 @@ PAGE = 1000
 class SortedSet(WithoutRooms):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
 
-    RECORD_SCRIPT = ("scored", "sorted_set")
-    DEPART_SCRIPT = ("depart_scored", "depart_sorted_set")
+    RECORD_SCRIPT: tuple[str, ...] = ("scored", "sorted_set")
+    DEPART_SCRIPT: tuple[str, ...] = ("depart_scored", "depart_sorted_set")
 
     def __init__(
         self, prefix: str, kind: str, window: float, keep_seconds: float, max_members: int
@@ -221,7 +221,7 @@ class SortedSet(WithoutRooms):
             may_have_future = yield from clamp_future_scores(self._sets_of_moments, now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
-        cut = now - self._site_keep_seconds
+        cut = self._clean_before(now)
         stale = ("ZRANGE", self._seen_key, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
@@ -234,6 +234,10 @@ class SortedSet(WithoutRooms):
             )
         )
         return bool(last) or may_have_future
+
+    def _clean_before(self, now: float) -> float:
+        """Return the moment up to which last-seen times are removed."""
+        return now - self._site_keep_seconds
 
 
 def _after(moment: float) -> str:

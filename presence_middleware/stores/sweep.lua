@@ -1,24 +1,27 @@
--- Take the ids out of their rooms that are no longer online, and give the ids that said goodbye a
--- window ago their true last-seen time. A bounded number of each: a command must stay short.
+-- Announce who has gone offline, take the ids out of their rooms that are no longer online, and give
+-- the ids that said goodbye a window ago their true last-seen time. A bounded number of each: a
+-- command must stay short. Comes after events.lua or no_events.lua.
 --
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
 -- KEYS[3]  sorted set: id by the number of its room
 -- KEYS[4]  sorted set: id by the moment of its last move
 -- KEYS[5]  hash: as KEYS[8] in swept_set.lua
+-- KEYS[6]  stream: as KEYS[#KEYS] in events.lua
 -- ARGV[1]  ids last seen up to this moment are no longer online
 -- ARGV[2]  the most ids of each sort
 -- ARGV[3]  moves up to this moment are no longer compared with late writes
 -- ARGV[4]  how far the clock may go back, in seconds
 -- ARGV[5]  lifetime of the keys, in seconds
+-- ARGV[6]  ids last seen up to this moment have gone: a late write cannot change that any more
 --
 -- All moments are seconds since the epoch.
 --
--- Reply: 1 if there may be more, else 0.
+-- Reply: 1 if there may be more, else 0; and how many ids went offline.
 
 local seen, goodbyes, rooms, moves, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local offline_before, most, late_before = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local may_go_back, lifetime = tonumber(ARGV[4]), ARGV[5]
+local may_go_back, lifetime, gone_before = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 local has_more = false
 
@@ -74,9 +77,19 @@ elseif swept and tonumber(swept) < tonumber(offline_before) then
   end
 end
 
-local past = page(goodbyes, '-inf', offline_before)
+if not cut or tonumber(cut) - may_go_back > tonumber(gone_before) then
+  reset(gone_before) -- the first sweep, or the clock was set back
+elseif tonumber(cut) < tonumber(gone_before) then
+  local gone, new_cut = page(seen, '(' .. cut, gone_before)
+  note_gone(goodbyes, gone)
+  move_cut(new_cut)
+end
+announce(lifetime)
+
+-- A goodbye that is written back must not raise a last-seen time above the cut.
+local past = page(goodbyes, '-inf', cut or offline_before)
 for i = 1, #past, 2 do
   redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i])
   redis.call('ZREM', goodbyes, past[i])
 end
-return has_more and 1 or 0
+return {has_more and 1 or 0, announced.went}

@@ -1,5 +1,5 @@
 -- Record sightings in a sorted set of ids by last-seen time, whose ids may be in rooms and may have
--- said goodbye. Comes after scored.lua.
+-- said goodbye. Comes after scored.lua, and events.lua or no_events.lua.
 --
 -- KEYS[1…4] and ARGV[1…8] as in scored.lua
 -- KEYS[5]   sorted set: id by the moment of its goodbye
@@ -7,15 +7,26 @@
 -- KEYS[7]   sorted set: id by the moment it entered its room, or left it; only the latest moves
 -- KEYS[8]   hash: `swept`, up to which last-seen time ids have been taken out of their rooms; and
 --           `trimmed`, up to which moment KEYS[7] has been trimmed
--- ARGV[9…]  time and id of each sighting, the number of the room (0: in no room; empty: unchanged),
+-- KEYS[9]   stream: as KEYS[#KEYS] in events.lua
+-- ARGV[9]   seconds for which an id is online after it was seen
+-- ARGV[10…] time and id of each sighting, the number of the room (0: in no room; empty: unchanged),
 --           and the moment of that move, in turn
 --
--- Reply: as in recording.lua.
+-- Reply: as in recording.lua, then how many ids came online, and how many went offline.
 
 local goodbyes, rooms, moves, edge = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local window = tonumber(ARGV[9])
+if is_evicted then
+  -- Nobody knows who of these is gone.
+  redis.call('UNLINK', rooms, moves)
+  redis.call('HDEL', edge, 'swept', 'trimmed')
+end
+if is_evicted or not cut then
+  reset(offline_before)
+end
 
 local times, ids, numbers, moments = {}, {}, {}, {}
-for i = FIRST, #ARGV, 4 do
+for i = FIRST + 1, #ARGV, 4 do
   local n = #ids + 1
   times[n], ids[n], numbers[n], moments[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
 end
@@ -25,9 +36,10 @@ local known = {}
 if is_tight then
   local removed
   known, removed = make_room(ids)
-  for _, id in ipairs(removed) do
-    redis.call('ZREM', rooms, id)
-    redis.call('ZREM', goodbyes, id)
+  note_gone(goodbyes, removed)
+  for i = 1, #removed, 2 do
+    redis.call('ZREM', rooms, removed[i])
+    redis.call('ZREM', goodbyes, removed[i])
   end
 end
 local arrived = arrivals == '' and times or split(arrivals)
@@ -49,10 +61,12 @@ for _, n in ipairs(accepted) do
   end
 end
 if #members > 0 then
+  note_arrivals(seen, goodbyes, window, members)
   redis.call('ZADD', seen, 'GT', unpack(members))
   redis.call('EXPIRE', seen, lifetime)
 end
 note_write(#accepted > 0)
+announce(lifetime)
 
 if #moved > 0 then
   local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
@@ -96,4 +110,4 @@ if #moved > 0 then
     redis.call('EXPIRE', key, lifetime)
   end
 end
-return {departed, full, wrote_before}
+return {departed, full, wrote_before, announced.came, announced.went}

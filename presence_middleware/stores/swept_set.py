@@ -11,7 +11,7 @@ is in a sorted set beside it until the window would have ended without the goodb
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import keys
 from .departures import load_script
@@ -35,6 +35,15 @@ SWEPT = 250
 LATE = keys.SLACK
 
 
+class Swept(NamedTuple):
+    """The outcome of a sweep."""
+
+    has_more: bool
+    """True if there may be more ids that have gone."""
+    went: int
+    """The number of ids that were announced."""
+
+
 def room_number(name: str) -> int:
     """Return the number by which a room is stored. No two names are likely to share it."""
     digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
@@ -43,9 +52,6 @@ def room_number(name: str) -> int:
 
 class SweptSet(SortedSet):
     """The store `sorted-set` of a kind with rooms or goodbyes."""
-
-    RECORD_SCRIPT = ("scored", "swept_set")
-    DEPART_SCRIPT = ("depart_scored", "depart_swept_set")
 
     def __init__(
         self,
@@ -56,22 +62,37 @@ class SweptSet(SortedSet):
         max_members: int,
         *,
         grace: float,
+        lag: float | None = None,
     ) -> None:
         """Create a store as `Store` describes.
 
-        An id stays online for `grace` seconds after its goodbye.
+        An id stays online for `grace` seconds after its goodbye. With `lag`, the store announces
+        who comes and goes: an id has gone after its window and so many seconds more, in which late
+        writes may still arrive.
         """
+        prelude = "no_events" if lag is None else "events"
+        self.RECORD_SCRIPT = ("scored", prelude, "swept_set")
+        self.DEPART_SCRIPT = ("depart_scored", prelude, "depart_swept_set")
         super().__init__(prefix, kind, window, keep_seconds, max_members)
         self._lowered_by = window - grace
-        self._goodbyes_key = keys.goodbyes(prefix, kind)
-        self._rooms_key = keys.rooms(prefix, kind)
-        self._moves_key = keys.moves(prefix, kind)
-        self._edge_key = keys.edge(prefix, kind)
-        self._own_keys = (self._goodbyes_key, self._rooms_key, self._moves_key, self._edge_key)
+        self._own_keys = (
+            keys.goodbyes(prefix, kind),
+            keys.rooms(prefix, kind),
+            keys.moves(prefix, kind),
+            keys.edge(prefix, kind),
+            keys.events(prefix, kind),
+        )
+        self._goodbyes_key, self._rooms_key, self._moves_key, *_ = self._own_keys
+        self._lag = lag or 0.0
+        self.has_events = lag is not None
+        """True if this store announces who comes and goes."""
         self._sets_of_times.append(self._goodbyes_key)
         self._sets_of_moments += self._goodbyes_key, self._moves_key
-        self._further_departure_keys = self._own_keys[:3]
-        self._sweep_source, self._goodbye_source = load_script("sweep"), load_script("goodbye")
+        self._further_departure_keys = self._own_keys
+        self._sweep_source, self._goodbye_source = (
+            load_script(prelude, "sweep"),
+            load_script("goodbye"),
+        )
 
     def _record_commands(
         self, sightings: Sequence[Stamped], write: Write | None, moves: Mapping[str, Move]
@@ -132,15 +153,20 @@ class SweptSet(SortedSet):
     def _read_swept(self, read: Command, now: float) -> Plan[Any]:
         """Return the reply to a read of rooms in which nobody is who is no longer online."""
         while True:
-            has_more, reply = yield Batch((self._sweep_command(now), read), atomic=True)
+            (has_more, *_), reply = yield Batch((self._sweep_command(now), read), atomic=True)
             if not has_more:
                 return reply
+
+    def sweep(self, now: float) -> Plan[Swept]:
+        """Announce a bounded number of ids that have gone, and take them out of their rooms."""
+        (reply,) = yield Batch((self._sweep_command(now),))
+        return Swept(bool(reply[0]), int(reply[1]))
 
     def _sweep_command(self, now: float) -> Command:
         return (
             "EVAL",
             self._sweep_source,
-            5,
+            1 + len(self._own_keys),
             self._seen_key,
             *self._own_keys,
             repr(now - self._window),
@@ -148,14 +174,19 @@ class SweptSet(SortedSet):
             repr(now - LATE),
             keys.SLACK,
             self._script.lifetime,
+            repr(now - self._window - self._lag),
         )
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
-        # Those who are gone leave their rooms before their last-seen times are removed.
-        (has_more,) = yield Batch((self._sweep_command(now),))
-        if has_more:
+        # Those who are gone are announced, and leave their rooms, before their times are removed.
+        swept = yield from self.sweep(now)
+        if swept.has_more:
             return True
         return (yield from super().clean_up(now, is_server_time=is_server_time))
+
+    def _clean_before(self, now: float) -> float:
+        # The sweep has just ended at this moment, or later.
+        return min(super()._clean_before(now), now - self._window - self._lag)
 
 
 def _later(sighting: Sighting, goodbye: float | None) -> Sighting:

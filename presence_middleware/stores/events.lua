@@ -1,0 +1,84 @@
+-- Announce who came online and who went offline. Comes before swept_set.lua, sweep.lua and
+-- depart_swept_set.lua.
+--
+-- An id has been announced online exactly if its last-seen time is later than the `cut`. So whoever
+-- moves a last-seen time or the cut announces it in the same script, and an id cannot come or go
+-- twice.
+--
+-- KEYS[#KEYS - 1]  hash: `cut`, in seconds since the epoch; `n`, the number of the last entry
+-- KEYS[#KEYS]      stream: entries with their number `n`, then `+id` or `-id` and the moment since
+--                  which the id is online, or at which it was last seen; or with `reset`, after
+--                  which nothing that was announced before counts
+
+local stream = KEYS[#KEYS]
+local MAX_ENTRIES, STREAM_SECONDS = 4000, 300
+local cut = redis.call('HGET', KEYS[#KEYS - 1], 'cut')
+local changes = {}
+local announced = {came = 0, went = 0}
+
+local function add_entry(...)
+  local n = redis.call('HINCRBY', KEYS[#KEYS - 1], 'n', 1)
+  redis.call('XADD', stream, 'MAXLEN', '~', MAX_ENTRIES, '*', 'n', n, ...)
+  redis.call('EXPIRE', stream, STREAM_SECONDS)
+end
+
+local function move_cut(moment)
+  cut = moment
+  redis.call('HSET', KEYS[#KEYS - 1], 'cut', moment)
+end
+
+-- Begin anew, because nobody knows any more who has been announced.
+local function reset(moment)
+  move_cut(moment)
+  add_entry('reset', moment)
+end
+
+local function is_announced(last_seen)
+  return last_seen and cut and tonumber(last_seen) > tonumber(cut)
+end
+
+-- Note that ids have gone: id and last-seen time in turn.
+local function note_gone(goodbyes, gone)
+  for i = 1, #gone, 2 do
+    if is_announced(gone[i + 1]) then
+      local goodbye = redis.call('ZSCORE', goodbyes, gone[i])
+      local is_later = goodbye and tonumber(goodbye) > tonumber(gone[i + 1])
+      changes[#changes + 1] = '-' .. gone[i]
+      changes[#changes + 1] = is_later and goodbye or gone[i + 1]
+      announced.went = announced.went + 1
+    end
+  end
+end
+
+-- Note which ids come online with their sightings: time and id in turn, not written yet.
+local function note_arrivals(seen, goodbyes, window, sightings)
+  local ids = {}
+  for i = 2, #sightings, 2 do
+    ids[#ids + 1] = sightings[i]
+  end
+  local before = redis.call('ZMSCORE', seen, unpack(ids))
+  for n, id in ipairs(ids) do
+    local time = tonumber(sightings[2 * n - 1])
+    if time > tonumber(cut) then
+      local is_online = is_announced(before[n])
+      if is_online and tonumber(before[n]) <= time - window then
+        -- The window ended, and the sweep has not announced it yet.
+        note_gone(goodbyes, {id, before[n]})
+        is_online = false
+      end
+      if not is_online then
+        changes[#changes + 1] = '+' .. id
+        changes[#changes + 1] = sightings[2 * n - 1]
+        announced.came = announced.came + 1
+      end
+    end
+  end
+end
+
+-- Write what was noted, in an entry of its own.
+local function announce(lifetime)
+  if #changes > 0 then
+    add_entry(unpack(changes))
+  end
+  redis.call('EXPIRE', KEYS[#KEYS - 1], lifetime)
+end
