@@ -254,6 +254,11 @@ def async_sockets_to(port: int) -> int:
     return count
 
 
+def patient_url(server: TlsServer) -> str:
+    """Return a URL with time for a handshake on a slow machine."""
+    return f"{server.tls_url()}&socket_connect_timeout=2"
+
+
 async def until_no_socket(port: int) -> None:
     """Wait until asyncio has no socket to this port; it would wait 30 seconds for a goodbye."""
     async with asyncio.timeout(10):
@@ -267,11 +272,11 @@ def test_a_read_over_tls_that_fails_leaves_no_socket_open(
 ) -> None:
     async def read() -> None:
         if failure == "password":
-            url = server.tls_url().replace(PASSWORD, PASSWORD[:-1])
+            url = patient_url(server).replace(PASSWORD, PASSWORD[:-1])
             with pytest.raises(PresenceUnavailable, match="invalid username-password pair"):
                 await AsyncPresence(settings(url, prefix)).count()
             return
-        presence = AsyncPresence(settings(server.tls_url(), prefix))
+        presence = AsyncPresence(settings(patient_url(server), prefix))
         assert await presence.count() == 0
         assert async_sockets_to(server.port) == 1
         with hung(server):
@@ -289,7 +294,7 @@ def test_a_read_over_tls_that_fails_leaves_no_socket_open(
 
 def test_aclose_does_not_wait_for_a_tls_server_that_hangs(server: TlsServer, prefix: str) -> None:
     async def read() -> None:
-        presence = AsyncPresence(settings(server.tls_url(), prefix))
+        presence = AsyncPresence(settings(patient_url(server), prefix))
         assert await presence.count() == 0
         with hung(server):
             await presence.aclose()
