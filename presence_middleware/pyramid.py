@@ -1,7 +1,8 @@
 """Pyramid: `config.include("presence_middleware.pyramid")`.
 
 It adds `request.presence`, the reader of the request, and gives templates a `TemplatePresence` as
-`presence`. It does not wrap the app: see `filter-with` in a Paste ini file, or `PresenceMiddleware`.
+`presence`. It does not wrap the app: that is done by `filter-with` in an ini file, or by
+`PresenceMiddleware`.
 """
 
 from typing import Any

@@ -40,19 +40,19 @@ def presence_context(request: Request) -> dict[str, TemplatePresence]:
 if TYPE_CHECKING:
     Here = Annotated[AsyncPresence, Depends(get_presence)]
     """The annotation of a parameter of FastAPI: `async def home(presence: Here)`."""
+else:
 
-
-def __getattr__(name: str) -> Any:
-    # FastAPI is imported only for sites that use `Here`: a site of Starlette may not have it.
-    if name != "Here":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from fastapi import Depends
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "presence_middleware.starlette.Here needs "
-            "pip install 'presence_middleware[fastapi]'; without FastAPI, use presence_of(request)",
-            name=error.name,
-        ) from error
-    here = globals()["Here"] = Annotated[AsyncPresence, Depends(get_presence)]
-    return here
+    def __getattr__(name: str) -> Any:
+        # FastAPI is imported only for sites that use `Here`: a site of Starlette may not have it.
+        if name != "Here":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from fastapi import Depends
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "presence_middleware.starlette.Here needs pip install "
+                "'presence_middleware[fastapi]'; without FastAPI, use presence_of(request)",
+                name=error.name,
+            ) from error
+        here = globals()["Here"] = Annotated[AsyncPresence, Depends(get_presence)]
+        return here

@@ -18,17 +18,17 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-if TYPE_CHECKING:
-    from .identify import Account, IdentifyWebSocketUser, identify_every_user, identify_user
-
 __all__ = ["Account", "IdentifyWebSocketUser", "identify_every_user", "identify_user"]
 
+if TYPE_CHECKING:
+    from .identify import Account, IdentifyWebSocketUser, identify_every_user, identify_user
+else:
 
-def __getattr__(name: str) -> Any:
-    # Django imports this package with INSTALLED_APPS. The layers are imported only for a site that
-    # has one in its MIDDLEWARE.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import identify
+    def __getattr__(name: str) -> Any:
+        # Django imports this package with INSTALLED_APPS. The layers are imported only for a site
+        # that has one in its MIDDLEWARE.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import identify
 
-    return getattr(identify, name)
+        return getattr(identify, name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from django.template import Library, Node, TemplateSyntaxError
 from django.template.base import FilterExpression, Parser, Token, token_kwargs
@@ -12,6 +13,9 @@ from ...identity import normalize_id
 from ...template import TemplatePresence, template_presence
 
 register = Library()
+
+IDS = (str, int, UUID)
+"""The types that are ids themselves. Other objects have their id as an attribute."""
 
 COUNT_USAGE = "{% online_count [KIND] [window=WINDOW] [as NAME] %}"
 
@@ -66,9 +70,11 @@ def online_among(
 
     `users` are objects of the site, ids, or both; None stands for no users. The id of an object is
     its attribute `field`: write `field="username"` if `PRESENCE_IDENTITY` has `auth:username`. An
-    object without an id is left out. `kind` and `window` are as for `Presence.count`. The list has
-    the objects that were given, in their order, so that `{% if user in here %}` works. It is None
-    in an outage. Raises `QueryError` for a single text.
+    object whose id is None is left out. `kind` and `window` are as for `Presence.count`.
+
+    The list has the objects that were given, in their order, so that `{% if user in here %}` works.
+    It is None in an outage. Raises `QueryError` for a single text, and `AttributeError` for an
+    object without the attribute.
     """
     if isinstance(users, str) and users:
         raise QueryError(f"online_among needs a list of users or ids, not the text {users!r}")
@@ -90,5 +96,5 @@ def _reader(context: Any) -> TemplatePresence:
 
 def _id_of(user: Any, field: str) -> str:
     """Return the id of a user, as it is stored; "" if there is none."""
-    id = getattr(user, field) if hasattr(user, field) else user
+    id = user if user is None or isinstance(user, IDS) else getattr(user, field)
     return "" if id is None else normalize_id(str(id))
