@@ -87,6 +87,13 @@ def test_a_list_of_users_is_a_single_read(
     assert reads[0].split()[0] == "ZMSCORE"
 
 
+def test_a_list_of_no_users_sends_not_one_command(settings: Settings, commands: Commands) -> None:
+    get = SITES["django"](settings)
+    texts: list[str] = []
+    assert commands(lambda: texts.append(get("/nobody").text)) == []
+    assert texts == ["[]"]
+
+
 class Outage:
     """A port that accepts connections, closes them, and counts them."""
 

@@ -46,6 +46,7 @@ DJANGO = {
     "many": "{% load presence %}"
     + "{% online_count %}{{ presence.counts }}{% online_among users as here %}" * 7,
     "among": "{% load presence %}{% online_among users as here %}{{ here }}",
+    "nobody": "{% load presence %}{% online_among nobody as here %}{{ here }}",
 }
 
 

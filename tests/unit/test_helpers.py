@@ -59,6 +59,7 @@ def environ(memory: Settings) -> WSGIEnvironment:
     environ = plain_environ()
     environ["REMOTE_USER"] = "ann"
     app = wsgi.PresenceMiddleware(lambda *_: iter(()), settings=memory)
+    app.recorder.background = False  # no thread samples the history
     environ["test.body"] = app(environ, lambda *_: list[bytes]().append)
     return environ
 
@@ -333,8 +334,10 @@ def test_pyramid_has_the_reader_in_its_request_and_in_templates(memory: Settings
     assert get("/").text == "1 1"
 
 
-def test_a_page_that_pyramid_renders_outside_of_a_request_has_no_numbers() -> None:
-    event: dict[str, Any] = {"request": None}
+@pytest.mark.parametrize("event", [{"request": None}, {}])
+def test_a_page_that_pyramid_renders_outside_of_a_request_has_no_numbers(
+    event: dict[str, Any],
+) -> None:
     importlib.import_module("presence_middleware.pyramid")._add_presence(event)
     assert event["presence"].count() is None
 
