@@ -1,13 +1,16 @@
 """WSGI and ASGI middleware that records who is online in Redis or Valkey."""
 
 from .errors import (
+    NotWrapped,
     PresenceError,
     PresenceUnavailable,
     QueryError,
     SettingsError,
     UnsupportedQuery,
+    WouldBlock,
 )
 from .identity import Identity
+from .lookup import presence_of, visit_of
 from .presence import AsyncPresence, Presence
 from .recorder import Recorder, Stats, Visit, recorder_for
 from .request import Request
@@ -19,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncPresence",
     "Identity",
+    "NotWrapped",
     "Presence",
     "PresenceError",
     "PresenceUnavailable",
@@ -32,6 +36,9 @@ __all__ = [
     "Stats",
     "UnsupportedQuery",
     "Visit",
+    "WouldBlock",
     "__version__",
+    "presence_of",
     "recorder_for",
+    "visit_of",
 ]
