@@ -105,9 +105,10 @@ class SweptSet(SortedSet):
         command: Command = (
             "EVAL",
             self._goodbye_source,
-            2,
+            3,
             self._seen_key,
             self._goodbyes_key,
+            self._edge_key,
             id,
             repr(moment),
             int(is_server_time),
