@@ -1,13 +1,26 @@
 """FastAPI: uvicorn fastapi_site:app"""
 
-from typing import Annotated
-
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, WebSocket
 from fastapi.responses import RedirectResponse
+from fastapi.templating import Jinja2Templates
+from jinja2 import DictLoader, Environment
 from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import HTTPConnection
 
-from presence_middleware import AsyncPresence, PresenceUnavailable
+from presence_middleware import PresenceUnavailable, visit_of
 from presence_middleware.asgi import PresenceMiddleware
+from presence_middleware.starlette import Here, presence_context
+
+PAGE = """<title>FastAPI</title>
+{% set n = presence.count() %}
+{% if n is not none %}<p>{{ n }} online</p>{% endif %}
+{% for seen in presence.online(limit=50) or [] %}<li>{{ seen.id }}</li>{% endfor %}
+"""
+
+templates = Jinja2Templates(
+    env=Environment(loader=DictLoader({"page.html": PAGE}), autoescape=True),
+    context_processors=[presence_context],
+)
 
 
 async def ask(reading):
@@ -18,15 +31,9 @@ async def ask(reading):
         return None
 
 
-async def identify(request: Request) -> None:
-    request.scope["presence_middleware.visit"].identify(request.session.get("user"))
+async def identify(connection: HTTPConnection) -> None:
+    visit_of(connection).identify(connection.session.get("user"))
 
-
-async def presence_of(request: Request) -> AsyncPresence:
-    return request.scope["presence_middleware.presence"]
-
-
-Presence = Annotated[AsyncPresence, Depends(presence_of)]
 
 app = FastAPI(dependencies=[Depends(identify)])
 app.add_middleware(SessionMiddleware, secret_key="change me")
@@ -34,9 +41,23 @@ app.add_middleware(PresenceMiddleware)
 
 
 @app.get("/")
-async def home(presence: Presence):
+async def home(presence: Here):
     who = [seen.id for seen in await ask(presence.online(limit=50)) or []]
     return {"online": await ask(presence.counts()), "who": who}
+
+
+@app.get("/page")
+def page(request: Request):
+    """Render in a thread, where a template can wait for Redis. An outage is None in templates."""
+    return templates.TemplateResponse(request, "page.html")
+
+
+@app.websocket("/live")
+async def live(websocket: WebSocket, presence: Here):
+    """Keep the user of an open socket online, and answer each message with who is online."""
+    await websocket.accept()
+    async for _ in websocket.iter_text():
+        await websocket.send_json([seen.id for seen in await ask(presence.online()) or []])
 
 
 @app.get("/login/{name}")
@@ -47,6 +68,6 @@ async def login(name: str, request: Request):
 
 
 @app.get("/logout")
-async def logout(request: Request, presence: Presence):
+async def logout(request: Request, presence: Here):
     await presence.leave(request.session.pop("user", None))
     return "bye"

@@ -1,13 +1,19 @@
 """Flask: gunicorn --workers 2 flask_site:app"""
 
-from flask import Flask, redirect, request, session
+from flask import Flask, redirect, render_template_string, request, session
 
-from presence_middleware import PresenceUnavailable
-from presence_middleware.wsgi import PresenceMiddleware
+from presence_middleware import PresenceUnavailable, presence_of, visit_of
+from presence_middleware.flask import init_app
+
+PAGE = """<title>Flask</title>
+{% set n = presence.count() %}
+{% if n is not none %}<p>{{ n }} online</p>{% endif %}
+{% for seen in presence.online(limit=50) or [] %}<li>{{ seen.id }}</li>{% endfor %}
+"""
 
 app = Flask(__name__)
 app.secret_key = "change me"
-app.wsgi_app = PresenceMiddleware(app.wsgi_app)
+init_app(app)
 
 
 def ask(read, *args, **kwargs):
@@ -20,26 +26,31 @@ def ask(read, *args, **kwargs):
 
 @app.before_request
 def identify():
-    request.environ["presence_middleware.visit"].identify(session.get("user"))
+    visit_of(request).identify(session.get("user"))
 
 
 @app.get("/")
 def home():
-    presence = request.environ["presence_middleware.presence"]
+    presence = presence_of(request)
     who = [seen.id for seen in ask(presence.online, limit=50) or []]
     return {"online": ask(presence.counts), "who": who}
 
 
+@app.get("/page")
+def page():
+    return render_template_string(PAGE)  # an outage is None in templates
+
+
 @app.get("/users/<name>")
 def profile(name):
-    presence = request.environ["presence_middleware.presence"]
+    presence = presence_of(request)
     seen = ask(presence.last_seen, name)
     return {"online": ask(presence.is_online, name), "last_seen": seen and seen.isoformat()}
 
 
 @app.get("/friends")
 def friends():
-    presence = request.environ["presence_middleware.presence"]
+    presence = presence_of(request)
     return {"online": ask(presence.online_friends, f"user:{session.get('user')}:friends")}
 
 
@@ -52,5 +63,5 @@ def login(name):
 
 @app.get("/logout")
 def logout():
-    request.environ["presence_middleware.presence"].leave(session.pop("user", None))
+    presence_of(request).leave(session.pop("user", None))
     return "bye"

@@ -4,7 +4,7 @@ from pyramid.config import Configurator
 from pyramid.httpexceptions import HTTPFound
 from pyramid.session import SignedCookieSessionFactory
 
-from presence_middleware import PresenceUnavailable
+from presence_middleware import PresenceUnavailable, visit_of
 
 
 def ask(read, *args, **kwargs):
@@ -17,28 +17,28 @@ def ask(read, *args, **kwargs):
 
 def identify(event):
     request = event.request
-    request.environ["presence_middleware.visit"].identify(request.session.get("user"))
+    visit_of(request).identify(request.session.get("user"))
 
 
 def home(request):
-    presence = request.environ["presence_middleware.presence"]
-    who = [seen.id for seen in ask(presence.online, limit=50) or []]
-    return {"online": ask(presence.counts), "who": who}
+    who = [seen.id for seen in ask(request.presence.online, limit=50) or []]
+    return {"online": ask(request.presence.counts), "who": who}
 
 
 def login(request):
     request.session["user"] = request.matchdict["name"]
-    request.environ["presence_middleware.visit"].identify(request.session["user"])
+    visit_of(request).identify(request.session["user"])
     return HTTPFound("/")
 
 
 def logout(request):
-    request.environ["presence_middleware.presence"].leave(request.session.pop("user", None))
+    request.presence.leave(request.session.pop("user", None))
     return "bye"
 
 
 def main(global_config, **settings):
     with Configurator(settings=settings) as config:
+        config.include("presence_middleware.pyramid")
         config.set_session_factory(SignedCookieSessionFactory("change me"))
         config.add_subscriber(identify, "pyramid.events.NewRequest")
         for path, view in {"/": home, "/login/{name}": login, "/logout": logout}.items():

@@ -1,5 +1,6 @@
 """Starlette: uvicorn starlette_site:app"""
 
+from jinja2 import DictLoader, Environment
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.middleware import Middleware
@@ -7,9 +8,22 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.templating import Jinja2Templates
 
-from presence_middleware import PresenceUnavailable
+from presence_middleware import PresenceUnavailable, presence_of, visit_of
 from presence_middleware.asgi import PresenceMiddleware
+from presence_middleware.starlette import presence_context
+
+PAGE = """<title>Starlette</title>
+{% set n = presence.count() %}
+{% if n is not none %}<p>{{ n }} online</p>{% endif %}
+{% for seen in presence.online(limit=50) or [] %}<li>{{ seen.id }}</li>{% endfor %}
+"""
+
+templates = Jinja2Templates(
+    env=Environment(loader=DictLoader({"page.html": PAGE}), autoescape=True),
+    context_processors=[presence_context],
+)
 
 
 async def ask(reading):
@@ -27,25 +41,30 @@ class SessionBackend(AuthenticationBackend):
 
 
 async def home(request):
-    presence = request.scope["presence_middleware.presence"]
+    presence = presence_of(request)
     who = [seen.id for seen in await ask(presence.online(limit=50)) or []]
     return JSONResponse({"online": await ask(presence.counts()), "who": who})
 
 
+def page(request):
+    """Render in a thread, where a template can wait for Redis. An outage is None in templates."""
+    return templates.TemplateResponse(request, "page.html")
+
+
 async def login(request):
     request.session["user"] = request.path_params["name"]
-    request.scope["presence_middleware.visit"].identify(request.session["user"])
+    visit_of(request).identify(request.session["user"])
     return RedirectResponse("/")
 
 
 async def logout(request):
-    await request.scope["presence_middleware.presence"].leave(request.session.pop("user", None))
+    await presence_of(request).leave(request.session.pop("user", None))
     return PlainTextResponse("bye")
 
 
 async def live(websocket):
     """Whoever has this socket open is online, however long; asked anything, it says who is."""
-    presence = websocket.scope["presence_middleware.presence"]
+    presence = presence_of(websocket)
     await websocket.accept()
     async for _ in websocket.iter_text():
         await websocket.send_json([seen.id for seen in await ask(presence.online()) or []])
@@ -54,6 +73,7 @@ async def live(websocket):
 app = Starlette(
     routes=[
         Route("/", home),
+        Route("/page", page),
         Route("/login/{name}", login),
         Route("/logout", logout),
         WebSocketRoute("/live", live),

@@ -6,7 +6,7 @@ PRESENCE_IDENTITY=user=user-agent:raw PRESENCE_STORE=minute-sets PRESENCE_BOTS=o
 
 import web
 
-from presence_middleware import PresenceUnavailable
+from presence_middleware import PresenceUnavailable, presence_of
 from presence_middleware.wsgi import PresenceMiddleware
 
 urls = ("/", "Visitor", "/online", "Online")
@@ -21,7 +21,7 @@ class Visitor:
 class Online:
     def GET(self):  # noqa: N802
         try:
-            online = web.ctx.env["presence_middleware.presence"].online(limit=None)
+            online = presence_of(web.ctx.env).online(limit=None)
         except PresenceUnavailable:
             online = []
         return "".join(f"User agent: {sighting.id}\n" for sighting in online)

@@ -2,13 +2,17 @@
 
 from .errors import (
     EventsLost,
+    NotWrapped,
     PresenceError,
     PresenceUnavailable,
     QueryError,
     SettingsError,
     UnsupportedQuery,
+    WouldBlock,
 )
+from .events import Event
 from .identity import Identity
+from .lookup import presence_of, visit_of
 from .presence import AsyncPresence, Presence
 from .recorder import Recorder, Stats, Visit, recorder_for
 from .request import Request
@@ -19,8 +23,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncPresence",
+    "Event",
     "EventsLost",
     "Identity",
+    "NotWrapped",
     "Presence",
     "PresenceError",
     "PresenceUnavailable",
@@ -34,6 +40,9 @@ __all__ = [
     "Stats",
     "UnsupportedQuery",
     "Visit",
+    "WouldBlock",
     "__version__",
+    "presence_of",
     "recorder_for",
+    "visit_of",
 ]

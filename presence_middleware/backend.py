@@ -18,6 +18,7 @@ from .connections import (
     driver,
 )
 from .departed import Departed
+from .events import Hub
 from .queries import Queries
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
@@ -46,6 +47,7 @@ class Backend:
         self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
         self.departed = Departed(settings.window, settings.max_pending)
+        self._hubs: dict[str, Hub] = {}
         self.queries = Queries(
             settings,
             clock=self.clock,
@@ -78,6 +80,13 @@ class Backend:
         Raises `SettingsError` if the client does not fit the settings.
         """
         return async_driver(self.settings.redis_url, self.health, self._client)
+
+    def hub(self, kind: str) -> Hub:
+        """Return the hub of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
+        hub = self._hubs.get(kind)
+        if hub is None:
+            hub = self._hubs.setdefault(kind, Hub(kind, self.stores[kind], lambda: self.driver))
+        return hub
 
     def _shards(self, kind: str) -> Shards:
         settings = self.settings

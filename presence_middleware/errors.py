@@ -34,6 +34,14 @@ class EventsLost(PresenceError):
     """
 
 
+class NotWrapped(PresenceError, LookupError):
+    """A request has no visit, because it has not passed the middleware."""
+
+
+class WouldBlock(PresenceError, RuntimeError):
+    """A template asked in an event loop, which would stop for all requests until Redis answers."""
+
+
 class PresenceUnavailable(PresenceError):
     """Redis did not answer or refused: it is down, silent, out of memory, or still loading."""
 

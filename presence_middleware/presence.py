@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from .backend import Backend, backend_for
 from .connections import close_async_clients
+from .events import AsyncEvents, Events, Hub, Subscription
 from .queries import Id, Window
 from .settings import Settings
 from .stores import Plan, Sample, Sighting
@@ -131,6 +132,26 @@ class Presence:
         `QueryError` if the key has another type.
         """
         return self.run(self.backend.queries.online_friends(key, kind, window))
+
+    def events(
+        self,
+        kind: str | None = None,
+        *,
+        among: Iterable[Id] | None = None,
+        after: str | None = None,
+    ) -> Events:
+        """Return an endless iterator over who comes online and who goes offline, from now on.
+
+        `kind` is by default the first of `PRESENCE_IDENTITY`; it must be in `PRESENCE_EVENTS`.
+        With `among`, only events of these ids, at most 1000. `after` is the cursor of an event: go
+        on after it, if that was in the last five minutes. Each user comes and goes once, over all
+        tabs, devices and processes.
+
+        The iterator raises `EventsLost` where events were missed; then ask `online` again and go
+        on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
+        does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
+        """
+        return Events(*_subscription(self.backend, kind, among, after))
 
     def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
         """Return how many ids were online in each sampled minute, oldest first.
@@ -300,6 +321,16 @@ class AsyncPresence:
         """
         return await self.run(self.backend.queries.online_friends(key, kind, window))
 
+    def events(
+        self,
+        kind: str | None = None,
+        *,
+        among: Iterable[Id] | None = None,
+        after: str | None = None,
+    ) -> AsyncEvents:
+        """Return an endless asynchronous iterator, as `Presence.events` does: `async for`."""
+        return AsyncEvents(*_subscription(self.backend, kind, among, after))
+
     async def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
         """Return how many ids were online in each sampled minute, oldest first.
 
@@ -360,3 +391,12 @@ class AsyncPresence:
         Raises `PresenceUnavailable`, and the errors of the plan.
         """
         return await self.backend.async_driver.run(plan)
+
+
+def _subscription(
+    backend: Backend, kind: str | None, among: Iterable[Id] | None, after: str | None
+) -> tuple[Hub, Subscription]:
+    """Return the hub of a kind, and a subscription to it. Raises the errors of `events`."""
+    kind, ids = backend.queries.watched(kind, among)
+    hub = backend.hub(kind)
+    return hub, Subscription(ids, None if after is None else hub.parse_cursor(after))

@@ -20,6 +20,7 @@ from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
 
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
+MAX_AMONG = 1000  # ids of an iterator over events
 MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
 _NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
@@ -110,6 +111,18 @@ class Queries:
         now = yield from self.now()
         stamps = yield from self._checked(store.last_seen(stored_ids, now))
         return {id: moment_of(stamps[id]) if id in stamps else None for id in stored_ids}
+
+    def watched(
+        self, kind: str | None, among: Iterable[Id] | None
+    ) -> tuple[str, frozenset[str] | None]:
+        """Check the arguments of `events`; return the kind, and the ids to hear of."""
+        kind = self._checked_kind(kind)
+        if among is None:
+            return kind, None
+        ids = _stored_ids(among)
+        if len(ids) > MAX_AMONG:
+            raise QueryError(f"among has {len(ids)} ids: at most {MAX_AMONG} are possible")
+        return kind, frozenset(ids)
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         """Run `Presence.history` as a plan: same arguments, result and errors."""

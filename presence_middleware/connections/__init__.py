@@ -11,7 +11,7 @@ from .cluster import ClusterDriver
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
 from .health import RedisHealth
 from .limits import CONNECTIONS
-from .loops import in_thread, is_in_loop
+from .loops import Waiter, in_thread, is_in_loop
 from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
 
@@ -24,6 +24,7 @@ __all__ = [
     "RedisHealth",
     "RedisURL",
     "ServerClock",
+    "Waiter",
     "async_driver",
     "close_async_clients",
     "driver",

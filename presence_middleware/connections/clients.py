@@ -137,13 +137,22 @@ def _open_async(url: RedisURL, address: str) -> Any:
     from redis.asyncio.sentinel import Sentinel
     from redis.backoff import NoBackoff
 
+    from .prompt_close import prompt_close
+
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     if url.scheme == "redis+sentinel":
         service = parse_sentinel(address)
-        primary = _sentinels(Sentinel, service, options).master_for(service.name)
-        return _with_pool_size(primary, url)
-    return _with_pool_size(Redis.from_url(address, **options), url)
+        manager = _sentinels(Sentinel, service, options)
+        client = manager.master_for(service.name)
+        clients = [client, *manager.sentinels]
+    else:
+        client = Redis.from_url(address, **options)
+        clients = [client]
+    for each in clients:
+        pool = each.connection_pool
+        pool.connection_class = prompt_close(pool.connection_class)
+    return _with_pool_size(client, url)
 
 
 def _without_notifications() -> dict[str, Any]:

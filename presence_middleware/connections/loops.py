@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,3 +38,30 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     import trio
 
     return await trio.to_thread.run_sync(function, *arguments)
+
+
+class Waiter:
+    """Lets a coroutine wait until a thread wakes it. Of asyncio or trio, and used once."""
+
+    def __init__(self) -> None:
+        """Create a waiter in the running event loop."""
+        self._wait: Callable[[], Awaitable[object]]
+        self._wake: Callable[[], object]
+        if is_trio():
+            import trio
+
+            awaited = trio.Event()
+            token = trio.lowlevel.current_trio_token()
+            self._wait, self._wake = awaited.wait, partial(token.run_sync_soon, awaited.set)
+        else:
+            event, loop = asyncio.Event(), asyncio.get_running_loop()
+            self._wait, self._wake = event.wait, partial(loop.call_soon_threadsafe, event.set)
+
+    async def wait(self) -> None:
+        """Wait until `wake` is called."""
+        await self._wait()
+
+    def wake(self) -> None:
+        """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""
+        with suppress(RuntimeError):
+            self._wake()

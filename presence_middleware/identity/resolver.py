@@ -37,7 +37,7 @@ class Matcher(Protocol):
     kind: str | None
     """The kind of the ids that it finds; None if requests that it matches are not counted."""
     awaits_login: bool
-    """True if a rule before it may still match after an inner layer logs a user in."""
+    """True if an inner layer may still give the request another identity."""
     is_checked: bool
     """True if its ids count only where the response accepts the login."""
     place: int
@@ -176,8 +176,14 @@ class IdentityResolver:
         self.needs_account = any(rule.source == "auth" and rule.argument for rule in chain)
         """True if a rule reads an attribute of the user, for which an id is not enough."""
         set_by_app = [rule.type.set_by_app for rule in chain]
+        # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
+        # request must not be recorded under a kind from which the layer hides them.
+        awaits_identify = any(rule.type.reads_nothing for rule in chain)
         matchers = [
-            RuleMatcher(rule, hasher, guests, session_secrets, awaits_login=any(set_by_app[:place]))
+            RuleMatcher(
+                *(rule, hasher, guests, session_secrets),
+                awaits_login=awaits_identify or any(set_by_app[:place]),
+            )
             for place, rule in enumerate(chain)
         ]
         self._matchers: list[Matcher] = list(matchers)

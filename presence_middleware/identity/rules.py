@@ -122,6 +122,11 @@ def _known(kind: str, name: str, argument: str, form: str, *, is_checked: bool) 
     if not argument and source.example:
         what = "a name" if source.argument == "NAME" else source.argument
         raise ValueError(f"{name} needs {what}, such as {name}:{source.example}")
+    if source.reads_nothing and (form == "hashed" or is_checked):
+        raise ValueError(
+            f"{name} takes neither :hashed nor :checked, because Visit.identify stores the id as "
+            "it is given, whatever the response"
+        )
     hashed = form == "hashed" or (source.hashed and form != "raw")
     is_credential = name == "django-session" or _header_name(name, argument) in CREDENTIAL_HEADERS
     if is_credential and not hashed:
@@ -160,8 +165,13 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
 
 
 def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
-    """Yield a problem for each rule that can never match, with the rule that matches before it."""
+    """Yield a problem for each rule that can never match, with the rule that matches before it.
+
+    A rule that reads nothing is none: `Visit.identify` needs no match.
+    """
     for place, rule in enumerate(chain):
+        if rule.type.reads_nothing:
+            continue
         for before in chain[:place]:
             if before.source == ALWAYS:
                 yield f"{rule} never matches, because {before} matches every request before it"

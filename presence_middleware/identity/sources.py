@@ -55,6 +55,8 @@ class SourceType:
     """True if its ids count only where the response accepts the login."""
     signed: bool = False
     """True if its values are verified with `PRESENCE_SESSION_SECRET`."""
+    reads_nothing: bool = False
+    """True if it finds no id in a request: only `Visit.identify` gives ids of its kind."""
     module: str = ""
     """The name of a module that it imports, or an empty text."""
     extra: str = ""
@@ -88,6 +90,11 @@ def auth(attribute: str, _: SourceOptions) -> Read:
 
 def _session_user(session: Mapping[str, Any]) -> str | None:
     return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
+
+
+def identify(_: str, __: SourceOptions) -> Read:
+    """Return a reader that finds no id. The rule only adds a kind for `Visit.identify`."""
+    return lambda request: None
 
 
 def basic(_: str, __: SourceOptions) -> Read:
@@ -244,6 +251,7 @@ class SiteFunction:
 
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
+    "identify": SourceType(identify, set_by_app=True, reads_nothing=True),
     "header": SourceType(header, "NAME", "X-User"),
     "basic": SourceType(basic, checked=True),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),

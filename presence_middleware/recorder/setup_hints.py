@@ -279,4 +279,4 @@ def _cookie_of(rule: Rule) -> str:
 
 def _has_django_middleware(name: str) -> bool:
     """Return whether our Django middleware reads this session: pages may load users lazily."""
-    return name == "the cookie sessionid" and "presence_middleware.django" in sys.modules
+    return name == "the cookie sessionid" and "presence_middleware.django.identify" in sys.modules

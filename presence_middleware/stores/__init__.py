@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .agreement import Layout, SharedSettings, agree
+from .events import EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .minute_sets import MinuteSets
@@ -25,10 +26,13 @@ __all__ = [
     "STORES",
     "Batch",
     "Command",
+    "EventStream",
     "History",
     "Layout",
     "Move",
     "Plan",
+    "Position",
+    "Reading",
     "Recorded",
     "Sample",
     "Shards",

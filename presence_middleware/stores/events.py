@@ -4,7 +4,7 @@ Each shard has a stream of its own. Its entries are numbered, so that a reader n
 missed: entries that were trimmed, or that a server lost.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import EventsLost
@@ -12,6 +12,7 @@ from . import keys
 from .plan import Batch, Command, Plan, text
 
 ENTRIES_A_READ = 1000
+MISSING = "events are missing: the reader was away for too long, or the server lost them"
 
 
 class Position(NamedTuple):
@@ -32,10 +33,17 @@ class Change(NamedTuple):
     """Since when it is online, or when it was last seen, in seconds since the epoch."""
 
 
+class Announcement(NamedTuple):
+    """An entry of a stream: the changes that a script made at once."""
+
+    position: Position
+    changes: list[Change]
+
+
 class Reading(NamedTuple):
     """The outcome of reading a stream."""
 
-    changes: list[Change]
+    announcements: list[Announcement]
     position: Position
     has_more: bool
 
@@ -47,42 +55,52 @@ class EventStream:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
         self._stream_key, self._edge_key = keys.events(prefix, kind), keys.edge(prefix, kind)
 
-    def position(self) -> Plan[Position]:
-        """Return the position after everything that was announced so far."""
-        last, number = yield Batch(
-            (("XREVRANGE", self._stream_key, "+", "-", "COUNT", 1), self._number_command),
-            atomic=True,
-        )
-        return Position(text(last[0][0]) if last else "0", int(number or 0))
-
-    def read(self, after: Position) -> Plan[Reading]:
-        """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
-
-        Raises `EventsLost` if entries are missing, or if the server began anew.
-        """
-        entries, number = yield Batch(
+    def position(self, age: float) -> Plan[Position]:
+        """Return the position after everything that was announced until `age` seconds ago."""
+        (seconds, microseconds), *_ = yield Batch((("TIME",),))
+        since = int((int(seconds) + int(microseconds) / 1e6 - age) * 1000)
+        last, following, number = yield Batch(
             (
-                ("XRANGE", self._stream_key, f"({after.entry}", "+", "COUNT", ENTRIES_A_READ),
+                ("XREVRANGE", self._stream_key, f"({since}", "-", "COUNT", 1),
+                ("XRANGE", self._stream_key, since, "+", "COUNT", 1),
                 self._number_command,
             ),
             atomic=True,
         )
-        changes: list[Change] = []
-        expected = after.number
-        for entry, reply in entries:
-            (_, entry_number), *fields = _pairs(reply)
-            expected += 1
-            if int(entry_number) != expected:
-                raise EventsLost("events are missing: they were trimmed, or the server lost them")
-            after = Position(text(entry), expected)
+        if last:
+            return Position(text(last[0][0]), _number(last[0]))
+        return Position("0", _number(following[0]) - 1 if following else int(number or 0))
+
+    def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
+        """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
+
+        With `until`, return nothing that was announced after that position. Raises `EventsLost` if
+        entries are missing, or if the server began anew.
+        """
+        end = "+" if until is None else until.entry
+        entries, number = yield Batch(
+            (
+                ("XRANGE", self._stream_key, f"({after.entry}", end, "COUNT", ENTRIES_A_READ),
+                self._number_command,
+            ),
+            atomic=True,
+        )
+        announcements: list[Announcement] = []
+        for entry in entries:
+            expected = after.number + 1
+            if _number(entry) != expected:
+                raise EventsLost(MISSING)
+            after = Position(text(entry[0]), expected)
+            _, *fields = _pairs(entry[1])
             if text(fields[0][0]) != "reset":
-                changes += map(_change, fields)
+                announcements.append(Announcement(after, [_change(*field) for field in fields]))
             elif expected > 1:
                 raise EventsLost("the server lost who is online, or its clock was set back")
         has_more = len(entries) == ENTRIES_A_READ
-        if not has_more and int(number or 0) != expected:
-            raise EventsLost("events are missing: they were trimmed, or the server lost them")
-        return Reading(changes, after, has_more)
+        last = int(number or 0) if until is None else until.number
+        if not has_more and after.number != last:
+            raise EventsLost(MISSING)
+        return Reading(announcements, after, has_more)
 
     @property
     def _number_command(self) -> Command:
@@ -96,7 +114,11 @@ def _pairs(reply: Any) -> Sequence[tuple[Any, Any]]:
     return list(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _change(field: Iterable[Any]) -> Change:
-    name, moment = field
+def _number(entry: Any) -> int:
+    """Return the number of an entry: the value of its first field."""
+    return int(_pairs(entry[1])[0][1])
+
+
+def _change(name: Any, moment: Any) -> Change:
     name = text(name)
     return Change(name[1:], name[0] == "+", float(moment))

@@ -5,6 +5,7 @@
 --
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
+-- KEYS[3]  hash: as KEYS[8] in swept_set.lua
 -- ARGV[1]  the id
 -- ARGV[2]  moment of the goodbye, in seconds since the epoch
 -- ARGV[3]  1 to lower the moment to this server's clock; else 0
@@ -13,7 +14,7 @@
 --
 -- Reply: the moment at which the goodbye counts.
 
-local seen, goodbyes = KEYS[1], KEYS[2]
+local seen, goodbyes, edge = KEYS[1], KEYS[2], KEYS[3]
 local id, moment = ARGV[1], ARGV[2]
 
 if ARGV[3] == '1' then
@@ -23,10 +24,20 @@ if ARGV[3] == '1' then
     moment = now
   end
 end
-local lowered = string.format('%.6f', tonumber(moment) - tonumber(ARGV[4]))
+local lowered = tonumber(moment) - tonumber(ARGV[4])
+-- A sweep looks at last-seen times after the last one: below that, nobody would notice the goodbye.
+for _, done in ipairs({'swept', 'cut'}) do
+  local moment_done = redis.call('HGET', edge, done)
+  if moment_done then
+    lowered = math.max(lowered, tonumber(moment_done) + 0.000001)
+  end
+end
+lowered = string.format('%.6f', lowered)
 local last_seen = redis.call('ZSCORE', seen, id)
+local earlier = redis.call('ZSCORE', goodbyes, id)
 if last_seen and tonumber(last_seen) <= tonumber(moment)
-  and tonumber(last_seen) > tonumber(lowered) then
+  and tonumber(last_seen) > tonumber(lowered)
+  and not (earlier and tonumber(earlier) >= tonumber(moment)) then
   redis.call('ZADD', seen, lowered, id)
   redis.call('ZADD', goodbyes, 'GT', moment, id)
   redis.call('EXPIRE', goodbyes, ARGV[5])

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from ..errors import UnsupportedQuery
 from . import keys
+from .events import EventStream
 from .plan import Batch, Plan, score
 from .record import NO_MOVES, Move, Recorded, Stamped, Write
 
@@ -27,6 +28,15 @@ class Sighting(NamedTuple):
 def moment_of(stamp: float) -> datetime:
     """Return seconds since the epoch as a datetime in UTC."""
     return datetime.fromtimestamp(stamp, UTC)
+
+
+class Swept(NamedTuple):
+    """The outcome of a sweep."""
+
+    has_more: bool
+    """True if there may be more ids that have gone."""
+    went: int
+    """The number of ids that were announced."""
 
 
 class Store(Protocol):
@@ -116,6 +126,15 @@ class Store(Protocol):
         `limit` is the most to return, None for all.
         """
 
+    def sweep(self, now: float) -> Plan[Swept]:
+        """Announce a bounded number of ids that have gone, and take them out of their rooms."""
+
+    def event_stream(self) -> EventStream:
+        """Return the stream of who comes and goes.
+
+        Raises `UnsupportedQuery` if this is not announced.
+        """
+
     def keys(self, now: float) -> list[str]:
         """Return the keys that contain the current data of the kind."""
 
@@ -145,6 +164,12 @@ class WithoutRooms:
         yield from ()
         return list(sightings)
 
+    def sweep(self, now: float) -> Plan[Swept]:
+        raise UnsupportedQuery(NO_EVENTS)
+
+    def event_stream(self) -> EventStream:
+        raise UnsupportedQuery(NO_EVENTS)
+
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         raise UnsupportedQuery(_NO_ROOMS)
 
@@ -152,6 +177,7 @@ class WithoutRooms:
         raise UnsupportedQuery(_NO_ROOMS)
 
 
+NO_EVENTS = "events need PRESENCE_EVENTS with the kind, such as PRESENCE_EVENTS=user"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
 
 

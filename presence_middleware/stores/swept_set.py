@@ -11,10 +11,12 @@ is in a sorted set beside it until the window would have ended without the goodb
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..errors import UnsupportedQuery
 from . import keys
 from .departures import load_script
+from .events import EventStream
 from .plan import Batch, Command, Plan, score, texts
 from .record import (
     Move,
@@ -24,7 +26,7 @@ from .record import (
     ids_with_moves,
 )
 from .sorted_set import SortedSet
-from .store import Sighting, moment_of
+from .store import NO_EVENTS, Sighting, Swept, moment_of
 
 NOWHERE = 0
 """The number for ids that are in no room."""
@@ -33,15 +35,6 @@ ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 SWEPT = 250
 # Writes may be as late as this, in seconds, and still be compared with later moves.
 LATE = keys.SLACK
-
-
-class Swept(NamedTuple):
-    """The outcome of a sweep."""
-
-    has_more: bool
-    """True if there may be more ids that have gone."""
-    went: int
-    """The number of ids that were announced."""
 
 
 def room_number(name: str) -> int:
@@ -82,10 +75,9 @@ class SweptSet(SortedSet):
             keys.edge(prefix, kind),
             keys.events(prefix, kind),
         )
-        self._goodbyes_key, self._rooms_key, self._moves_key, *_ = self._own_keys
+        self._goodbyes_key, self._rooms_key, self._moves_key, self._edge_key, _ = self._own_keys
         self._lag = lag or 0.0
-        self.has_events = lag is not None
-        """True if this store announces who comes and goes."""
+        self._events = None if lag is None else EventStream(prefix, kind)
         self._sets_of_times.append(self._goodbyes_key)
         self._sets_of_moments += self._goodbyes_key, self._moves_key
         self._further_departure_keys = self._own_keys
@@ -126,9 +118,10 @@ class SweptSet(SortedSet):
         command: Command = (
             "EVAL",
             self._goodbye_source,
-            2,
+            3,
             self._seen_key,
             self._goodbyes_key,
+            self._edge_key,
             id,
             repr(moment),
             int(is_server_time),
@@ -157,8 +150,12 @@ class SweptSet(SortedSet):
             if not has_more:
                 return reply
 
+    def event_stream(self) -> EventStream:
+        if self._events is None:
+            raise UnsupportedQuery(NO_EVENTS)
+        return self._events
+
     def sweep(self, now: float) -> Plan[Swept]:
-        """Announce a bounded number of ids that have gone, and take them out of their rooms."""
         (reply,) = yield Batch((self._sweep_command(now),))
         return Swept(bool(reply[0]), int(reply[1]))
 

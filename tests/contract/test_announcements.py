@@ -53,13 +53,14 @@ class Announcing(RuleBasedStateMachine):
             EventStream(shard.name.removesuffix(":user"), "user") for shard in self.store.all
         ]
         self.run = self.backend.driver.run
-        self.positions = [self.run(stream.position()) for stream in self.streams]
+        self.positions = [self.run(stream.position(0.0)) for stream in self.streams]
         self.online: set[str] = set()
 
     def record(self, id: str, moment: float) -> None:
         stamp = to_microseconds(moment)
         write = Write("process", to_microseconds(self.now))
-        self.run(self.store.shard_for(id).record([(id, stamp, stamp)], write))
+        moves = {id: (1 + stamp % 3, stamp)} if stamp % 2 else {}
+        self.run(self.store.shard_for(id).record([(id, stamp, stamp)], write, moves))
 
     @rule(id=IDS, late=st.one_of(st.just(0.0), st.floats(0, 2 * WINDOW)))
     def is_seen(self, id: str, late: float) -> None:
@@ -114,12 +115,13 @@ class Announcing(RuleBasedStateMachine):
             try:
                 reading = self.run(stream.read(self.positions[number]))
             except EventsLost:
-                self.positions[number] = self.run(stream.position())
+                self.positions[number] = self.run(stream.position(0.0))
                 self.online -= {id for id in self.online if self.store.shard_for(id) is shard}
                 self.online |= self._announced(shard)
                 continue
             self.positions[number] = reading.position
-            for change in reading.changes:
+            changes = [change for each in reading.announcements for change in each.changes]
+            for change in changes:
                 assert change.is_online == (change.id not in self.online), change
                 (self.online.add if change.is_online else self.online.remove)(change.id)
             told = {id for id in self.online if self.store.shard_for(id) is shard}
@@ -156,7 +158,7 @@ def test_announcements(valkey: Server, shards: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=300,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

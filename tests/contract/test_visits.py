@@ -79,6 +79,7 @@ def test_an_identified_kind_must_be_configured(settings: Settings) -> None:
         ("a=user-agent, b=auth, c=visitor", "b"),
         ("a=user-agent, b=visitor", "a"),
         ("guest=ip:raw, user=session:id", "guest"),
+        ("user=identify, invisible=identify, guest=ip:raw", "user"),
     ],
 )
 def test_the_default_kind_is_that_of_auth_or_else_the_first(

@@ -1,12 +1,17 @@
 """TLS and ACL users: the URL configures everything, and a user needs few rights."""
 
 import asyncio
+import gc
 import ipaddress
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -225,6 +230,77 @@ def test_errors_contain_no_credentials(
     assert not records(site)
     assert said in caplog.text
     assert PASSWORD[:-1] not in caplog.text
+
+
+@contextmanager
+def hung(server: Server) -> Iterator[None]:
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+
+
+def async_sockets_to(port: int) -> int:
+    """Return how many sockets asyncio has open to this port."""
+    count = 0
+    for each in gc.get_objects():
+        # The sockets of sync clients are of a subclass.
+        if type(each) is socket.socket and each.fileno() != -1:
+            try:
+                count += each.getpeername()[1:2] == (port,)
+            except OSError:
+                continue  # It is not connected.
+    return count
+
+
+def patient_url(server: TlsServer) -> str:
+    """Return a URL with time for a handshake on a slow machine."""
+    return f"{server.tls_url()}&socket_connect_timeout=2"
+
+
+async def until_no_socket(port: int) -> None:
+    """Wait until asyncio has no socket to this port; it would wait 30 seconds for a goodbye."""
+    async with asyncio.timeout(10):
+        while async_sockets_to(port):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("failure", ["no answer", "cancelled", "password"])
+def test_a_read_over_tls_that_fails_leaves_no_socket_open(
+    server: TlsServer, prefix: str, failure: str
+) -> None:
+    async def read() -> None:
+        if failure == "password":
+            url = patient_url(server).replace(PASSWORD, PASSWORD[:-1])
+            with pytest.raises(PresenceUnavailable, match="invalid username-password pair"):
+                await AsyncPresence(settings(url, prefix)).count()
+            return
+        presence = AsyncPresence(settings(patient_url(server), prefix))
+        assert await presence.count() == 0
+        assert async_sockets_to(server.port) == 1
+        with hung(server):
+            if failure == "cancelled":
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(presence.count(), 0.05)
+            else:
+                with pytest.raises(PresenceUnavailable, match="Timeout reading"):
+                    await presence.count()
+            await until_no_socket(server.port)
+
+    asyncio.run(read())
+    assert async_sockets_to(server.port) == 0
+
+
+def test_aclose_does_not_wait_for_a_tls_server_that_hangs(server: TlsServer, prefix: str) -> None:
+    async def read() -> None:
+        presence = AsyncPresence(settings(patient_url(server), prefix))
+        assert await presence.count() == 0
+        with hung(server):
+            await presence.aclose()
+            await until_no_socket(server.port)
+
+    asyncio.run(read())
 
 
 @pytest.fixture(params=["valkey", "redis_server", "redis62"])

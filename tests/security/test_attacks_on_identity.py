@@ -72,7 +72,7 @@ def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str
     ],
 )
 def test_a_django_user_is_identified_by_the_primary_key_only(user: object, id: str | None) -> None:
-    from presence_middleware.django import _user
+    from presence_middleware.django.identify import _user
 
     request: Any = SimpleNamespace(user=user)
     assert user_id(_user(request)) == id

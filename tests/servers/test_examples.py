@@ -19,16 +19,17 @@ from tests.support.servers import ENDED, ROOT, Command, WebServer, environment, 
 
 EXAMPLES = ROOT / "examples"
 FLASK = gunicorn("flask_site:app", workers=2)
-STARLETTE = uvicorn("starlette_site:app")
 SITES: dict[str, Command] = {
     "flask": FLASK,
     "pyramid": lambda port: [*("pyramid.scripts.pserve", "pyramid_site.ini", f"http_port={port}")],
     "paste": lambda port: ["pyramid.scripts.pserve", "paste_site.ini", f"http_port={port}"],
-    "starlette": STARLETTE,
+    "starlette": uvicorn("starlette_site:app"),
     "fastapi": uvicorn("fastapi_site:app"),
     "django": gunicorn("django_site:wsgi_application"),
     "django-async": uvicorn("django_site:asgi_application"),
 }
+TEMPLATES = [name for name in SITES if name not in ("pyramid", "paste")]
+"""The examples with a page that is a template."""
 
 Run = Callable[..., WebServer]
 
@@ -88,6 +89,32 @@ def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, na
             assert read(bob, home)["who"] == ["bob"]
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_of_an_example_shows_who_is_online(
+    run: Run, presence: Presence, name: str
+) -> None:
+    site = run(SITES[name])
+    with site.client("A") as ann, site.client("B") as bob, site.client("C") as guest:
+        assert "<p>0 online</p>" in read_text(guest, "/page")
+        for who, browser in (("ann", ann), ("bob", bob)):
+            assert browser.get(f"/login/{who}").is_success
+        wait_until(lambda: presence.count() == 2)
+        page = read_text(guest, "/page")
+        assert "<p>2 online</p>" in page
+        assert "<li>bob</li><li>ann</li>" in page
+        if name.startswith("django"):
+            assert "<p>ann is here</p>" in page
+            assert "<p>eve</p>" in page
+
+
+def test_a_plain_view_of_django_can_ask_under_asgi(run: Run, presence: Presence) -> None:
+    site = run(SITES["django-async"])
+    with site.client("A") as ann:
+        ann.get("/login/ann")
+        assert read(ann, "/") == read(ann, "/async")
+        assert read(ann, "/")["who"] == ["ann"]
+
+
 def test_an_ini_file_has_the_settings_of_the_site_and_of_the_shell(
     run: Run, variables: dict[str, str]
 ) -> None:
@@ -121,8 +148,9 @@ def test_an_ini_file_has_the_settings_of_the_site_and_of_the_shell(
 PAGES = {
     "flask": ["/", "/friends", "/users/ann"],
     "django": ["/"],
-    "django-async": ["/async"],
+    "django-async": ["/", "/async"],
 }
+SOCKETS = ["starlette", "fastapi"]
 AWAY = {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"}  # a port that no test is given
 CLASSIC = {"PRESENCE_IDENTITY": "user=user-agent:raw", "PRESENCE_STORE": "minute-sets"}
 
@@ -143,9 +171,13 @@ def test_an_example_shows_its_pages_without_numbers_while_redis_is_away(
     with site.client("A") as ann:
         for page in pages:
             assert not any(read(ann, page).values())
+        if name in TEMPLATES:
+            assert "online" not in read_text(ann, "/page")
         log_in(ann)
         for page in pages:
             assert not any(read(ann, page).values())
+        if name in TEMPLATES:
+            assert "ann</li>" not in read_text(ann, "/page")
 
 
 @pytest.mark.parametrize("name", [name for name in SITES if not name.startswith("django")])
@@ -161,8 +193,9 @@ def test_an_example_ends_its_sessions_while_redis_is_away(run: Run, name: str) -
             assert read(ann, "/")["who"] == who
 
 
-def test_an_open_websocket_keeps_working_while_redis_is_away(run: Run) -> None:
-    site = run(STARLETTE, **AWAY)
+@pytest.mark.parametrize("name", SOCKETS)
+def test_an_open_websocket_keeps_working_while_redis_is_away(run: Run, name: str) -> None:
+    site = run(SITES[name], **AWAY)
     with connect(f"ws://{site.address}/live", proxy=None) as socket:
         for _ in range(2):
             socket.send("who?")
@@ -213,10 +246,11 @@ def test_flask_shows_friends_online_and_last_seen_times(
     keys.delete(f"user:{ann}:friends")
 
 
+@pytest.mark.parametrize("name", SOCKETS)
 def test_an_open_websocket_keeps_its_user_online(
-    run: Run, presence: Presence, prefix: str, keys: Redis
+    run: Run, presence: Presence, prefix: str, keys: Redis, name: str
 ) -> None:
-    site = run(STARLETTE)
+    site = run(SITES[name])
     with site.client("A") as ann:
         ann.get("/login/ann")  # ends at a page that writes all that is known so far
         keys.delete(f"{prefix}:user:seen")

@@ -92,7 +92,7 @@ Open = Callable[..., Site]
 @pytest.fixture(autouse=True)
 def no_django(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has imported Django's layer, as another test may have."""
-    monkeypatch.delitem(sys.modules, "presence_middleware.django", raising=False)
+    monkeypatch.delitem(sys.modules, "presence_middleware.django.identify", raising=False)
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_a_proxy_missing_from_the_trusted_networks_is_reported(site: Open) -> No
 def test_a_django_session_is_not_reported_when_django_identifies_its_users(
     site: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "presence_middleware.django", sys)
+    monkeypatch.setitem(sys.modules, "presence_middleware.django.identify", sys)
     one = site()
     one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS)
     assert one.said == []

@@ -239,6 +239,8 @@ def links(draw: st.DrawFn) -> Rule:
     if draw(st.integers(0, 9)) == 0:
         return Rule(kind, draw(functions), "", hashed, checked)
     source = draw(st.sampled_from(list(SOURCES)))
+    if SOURCES[source].reads_nothing:
+        return Rule(kind, source, "", False)
     argument = draw(arguments[SOURCES[source].argument])
     if source in {"environ", "scope"}:  # some of their keys are refused
         argument = f"a{argument}"

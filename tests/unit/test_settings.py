@@ -78,6 +78,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         "paths such as /t/{topic}/*, /docs/*",
     ),
     "pulse_path": (["pulse", "/", "/a b", "/a//b", "/../a"], "a path such as /pulse, /presence"),
+    "events": (["everybody", "user=on", "us er", "1"], "PRESENCE_EVENTS"),
     "board_path": (
         ["presence", "/", "/a b", "/a//b", "/../a", "/a/..", '/"x', "/ä", "http://h/p"],
         "a path such as /pulse, /presence",
@@ -168,6 +169,9 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
             "user=auth, member=auth",
             "member=auth:raw never matches, because user=auth:raw reads the same before it. ",
         ),
+        ("user=auth, invisible=identify:hashed", "identify takes neither :hashed nor :checked, "),
+        ("user=auth, invisible=identify:checked", "identify takes neither :hashed nor :checked, "),
+        ("invisible=identify:x, user=auth", "identify takes no argument, not 'x'. "),
         (",", "it is empty. "),
     ],
 )
@@ -187,6 +191,10 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str, begins: 
         "user=auth, user=auth:username, guest=ip, guest=visitor",
         "user=cookie:a:raw, user=cookie:b:raw, guest=visitor",
         "user=session:a.b.c.d.e.f.g.h",
+        "user=identify",
+        "user=auth, invisible=identify, guest=visitor",
+        "user=auth, guest=visitor, invisible=identify, hidden=identify:raw",
+        "user=identify, invisible=json:loads, user=auth, guest=visitor",
     ],
 )
 def test_a_chain_whose_rules_can_all_match_is_accepted(chain: str) -> None:

@@ -25,7 +25,7 @@ from django.http import HttpRequest
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import LazyObject, empty
 
-from .request import USER, VISIT
+from ..request import USER, VISIT
 
 GetResponse = Callable[[HttpRequest], Any]
 

@@ -1,0 +1,1 @@
+"""The template tags, in the package that Django looks for."""

@@ -1,0 +1,100 @@
+"""The template tags of `{% load presence %}`. They need no context processor."""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.template import Library, Node, TemplateSyntaxError
+from django.template.base import FilterExpression, Parser, Token, token_kwargs
+from django.template.base import render_value_in_context as shown
+
+from ...errors import QueryError
+from ...identity import normalize_id
+from ...template import TemplatePresence, template_presence
+
+register = Library()
+
+IDS = (str, int, UUID)
+"""The types that are ids themselves. Other objects have their id as an attribute."""
+
+COUNT_USAGE = "{% online_count [KIND] [window=WINDOW] [as NAME] %}"
+
+
+class CountNode(Node):  # type: ignore[misc]  # Django has no types
+    """The tag `online_count`."""
+
+    def __init__(self, options: dict[str, FilterExpression], target: str | None) -> None:
+        """Create a tag with `options`, to be put into the variable `target`, or shown."""
+        self.options, self.target = options, target
+
+    def render(self, context: Any) -> str:
+        """Return the number as text, or put it into the context and return no text."""
+        options = {name: value.resolve(context) for name, value in self.options.items()}
+        number = _reader(context).count(**options)
+        if self.target is not None:
+            context[self.target] = number
+            return ""
+        return "" if number is None else str(shown(number, context))
+
+
+@register.tag  # type: ignore[untyped-decorator]
+def online_count(parser: Parser, token: Token) -> CountNode:
+    """Show the number online: `{% online_count %}`, `{% online_count "guest" window="15m" as n %}`.
+
+    The arguments are as for `Presence.count`. In an outage it shows nothing, and the variable after
+    `as` is None. Not a `simple_tag`, because that shows None as a word.
+    """
+    _, *bits = token.split_contents()
+    target = None
+    if len(bits) > 1 and bits[-2] == "as":
+        *bits, _, target = bits
+    options = {}
+    if bits and "=" not in bits[0]:
+        options["kind"] = parser.compile_filter(bits.pop(0))
+    options |= token_kwargs(bits, parser)
+    if bits or not options.keys() <= {"kind", "window"}:
+        raise TemplateSyntaxError(f"{{% {token.contents} %}}: write {COUNT_USAGE}")
+    return CountNode(options, target)
+
+
+@register.simple_tag(takes_context=True)  # type: ignore[untyped-decorator]
+def online_among(
+    context: Any,
+    users: Iterable[Any] | None,
+    kind: str | None = None,
+    *,
+    window: Any = None,
+    field: str = "pk",
+) -> list[Any] | None:
+    """Return those of `users` who are online, in a single read: `{% online_among users as here %}`.
+
+    `users` are objects of the site, ids, or both; None stands for no users. The id of an object is
+    its attribute `field`: write `field="username"` if `PRESENCE_IDENTITY` has `auth:username`. An
+    object whose id is None is left out. `kind` and `window` are as for `Presence.count`.
+
+    The list has the objects that were given, in their order, so that `{% if user in here %}` works.
+    It is None in an outage. Raises `QueryError` for a single text, and `AttributeError` for an
+    object without the attribute.
+    """
+    if isinstance(users, str) and users:
+        raise QueryError(f"online_among needs a list of users or ids, not the text {users!r}")
+    ids = [(user, _id_of(user, field)) for user in users or ()]
+    asked = [id for _, id in ids if id]
+    if not asked:
+        return []
+    online = _reader(context).online_among(asked, kind, window=window)
+    if online is None:
+        return None
+    here = set(online)
+    return [user for user, id in ids if id in here]
+
+
+def _reader(context: Any) -> TemplatePresence:
+    """Return the reader of the request that a template is rendered for."""
+    return template_presence(getattr(context, "request", None) or context.get("request"))
+
+
+def _id_of(user: Any, field: str) -> str:
+    """Return the id of a user, as it is stored; "" if there is none."""
+    id = user if user is None or isinstance(user, IDS) else getattr(user, field)
+    return "" if id is None else normalize_id(str(id))

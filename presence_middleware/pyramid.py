@@ -1,0 +1,34 @@
+"""Pyramid: `config.include("presence_middleware.pyramid")`.
+
+It adds `request.presence`, the reader of the request, and gives templates a `TemplatePresence` as
+`presence`. It does not wrap the app: that is done by `filter-with` in an ini file, or by
+`PresenceMiddleware`.
+"""
+
+from typing import Any
+
+from .lookup import presence_of
+from .template import template_presence
+
+try:
+    from pyramid.events import BeforeRender
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "presence_middleware.pyramid needs pip install 'presence_middleware[pyramid]'",
+        name=error.name,
+    ) from error
+
+
+def includeme(config: Any) -> None:
+    """Add `request.presence` and the template variable `presence` to a site.
+
+    `config` is its `pyramid.config.Configurator`. `request.presence` raises `NotWrapped` if the
+    request has not passed the middleware, and `PresenceUnavailable` in an outage.
+    """
+    config.add_request_method(presence_of, "presence", reify=True)
+    config.add_subscriber(_add_presence, BeforeRender)
+
+
+def _add_presence(event: Any) -> None:
+    """Add `presence` to the values of a renderer. Values of the view with this name remain."""
+    event["presence"] = template_presence(event.get("request"))

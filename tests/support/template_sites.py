@@ -1,0 +1,219 @@
+"""A site in each framework whose pages are templates with `presence`.
+
+Each site has the pages `/nothing`, which does not use it, `/count`, `/many`, which asks often,
+and `/among`, which shows who of `USERS` is online.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flask
+import httpx
+from django.conf import settings as django_settings
+from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.template.response import TemplateResponse
+from django.urls import path
+from fastapi import FastAPI
+from jinja2 import DictLoader, Environment
+from pyramid.config import Configurator
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.templating import Jinja2Templates
+
+from presence_middleware import Settings, WouldBlock, asgi, wsgi
+from presence_middleware.flask import init_app
+from presence_middleware.starlette import presence_context
+
+USERS = ["7", "8", "9"]
+LINE = "{{ presence.count() }} {{ presence.counts() }} {{ presence.is_online('7') }}"
+JINJA = {
+    "nothing": "nothing",
+    "count": "{{ presence.count() }}",
+    "many": f"{{% for n in range(7) %}}{LINE} {{% endfor %}}",
+    "among": "{{ presence.online_among(['7', '8', '9']) }}",
+}
+DJANGO = {
+    "nothing": "{% load presence %}nothing",
+    "count": "{% load presence %}{% online_count as n %}{{ n }}",
+    "shown": "{% load presence %}({% online_count %})",
+    "variable": "{{ presence.count }}",
+    "many": "{% load presence %}"
+    + "{% online_count %}{{ presence.counts }}{% online_among users as here %}" * 7,
+    "among": "{% load presence %}{% online_among users as here %}{{ here }}",
+    "nobody": "{% load presence %}{% online_among nobody as here %}{{ here }}",
+}
+
+
+class Account(NamedTuple):
+    """A user as a model of the site has it."""
+
+    pk: int | None
+    username: str = ""
+
+
+ACCOUNTS = [Account(int(id)) for id in USERS]
+
+Get = Callable[[str], httpx.Response]
+
+
+def over_wsgi(app: Any) -> Get:
+    """Return a function that requests a page from a WSGI app."""
+
+    def get(page: str) -> httpx.Response:
+        with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test") as client:
+            return client.get(page)
+
+    return get
+
+
+def over_asgi(app: Any) -> Get:
+    """Return a function that requests a page from an ASGI app."""
+
+    async def ask(page: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get(page)
+
+    return lambda page: asyncio.run(ask(page))
+
+
+def flask_site(settings: Settings) -> Get:
+    """Flask with `init_app`."""
+    app = flask.Flask(__name__)
+    app.testing = True
+    init_app(app, settings=settings)
+
+    @app.get("/<name>")
+    def page(name: str) -> str:
+        return flask.render_template_string(JINJA[name])
+
+    return over_wsgi(app)
+
+
+def _templates() -> Jinja2Templates:
+    environment = Environment(loader=DictLoader(JINJA), autoescape=True)
+    return Jinja2Templates(env=environment, context_processors=[presence_context])
+
+
+def starlette_site(settings: Settings) -> Get:
+    """Starlette with the context processor; handlers without `async`, and one with."""
+    templates = _templates()
+
+    def page(request: Request) -> Response:
+        return templates.TemplateResponse(request, request.path_params["name"])
+
+    async def in_loop(request: Request) -> Response:
+        try:
+            return page(request)
+        except WouldBlock as error:
+            return Response(str(error))
+
+    app = Starlette(routes=[Route("/{name}", page), Route("/in-loop/{name}", in_loop)])
+    return over_asgi(asgi.PresenceMiddleware(app, settings=settings))
+
+
+def fastapi_site(settings: Settings) -> Get:
+    """FastAPI with the context processor."""
+    templates = _templates()
+    app = FastAPI()
+
+    @app.get("/{name}")
+    def page(name: str, request: Request) -> Response:
+        return templates.TemplateResponse(request, name)
+
+    return over_asgi(asgi.PresenceMiddleware(app, settings=settings))
+
+
+def pyramid_site(settings: Settings) -> Get:
+    """Pyramid with `config.include`, and Jinja2 as a renderer."""
+    environment = Environment(loader=DictLoader(JINJA))
+
+    def factory(_: object) -> Callable[[Any, Any], str]:
+        return lambda value, system: environment.get_template(value).render(**system)
+
+    with Configurator() as config:
+        config.include("presence_middleware.pyramid")
+        config.add_renderer("jinja", factory)
+        config.add_route("page", "/{name}")
+        config.add_view(
+            lambda request: request.matchdict["name"], route_name="page", renderer="jinja"
+        )
+        app = config.make_wsgi_app()
+    return over_wsgi(wsgi.PresenceMiddleware(app, settings=settings))
+
+
+def page(request: HttpRequest, name: str) -> HttpResponse:
+    """Render in the view: in a thread under ASGI."""
+    return render(request, name, {"users": ACCOUNTS})
+
+
+async def later(request: HttpRequest, name: str) -> HttpResponse:
+    """Let Django render after the view, which is in a thread under ASGI."""
+    return TemplateResponse(request, name, {"users": ACCOUNTS})
+
+
+async def in_loop(request: HttpRequest, name: str) -> HttpResponse:
+    """Render in the event loop."""
+    try:
+        return page(request, name)
+    except WouldBlock as error:
+        return HttpResponse(str(error))
+
+
+urlpatterns = [
+    path("<name>", page),
+    path("later/<name>", later),
+    path("in-loop/<name>", in_loop),
+]
+
+
+def configure_django() -> None:
+    """Configure Django for this process, once."""
+    if django_settings.configured:
+        return
+    django_settings.configure(
+        SECRET_KEY="only in this test",
+        ALLOWED_HOSTS=["*"],
+        ROOT_URLCONF=__name__,
+        DEBUG_PROPAGATE_EXCEPTIONS=True,
+        INSTALLED_APPS=["presence_middleware.django"],
+        TEMPLATES=[
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "OPTIONS": {
+                    "context_processors": [
+                        "presence_middleware.django.context_processors.presence"
+                    ],
+                    "loaders": [("django.template.loaders.locmem.Loader", DJANGO)],
+                },
+            }
+        ],
+    )
+
+
+def django_site(settings: Settings) -> Get:
+    """Django under WSGI."""
+    configure_django()
+    return over_wsgi(wsgi.PresenceMiddleware(get_wsgi_application(), settings=settings))
+
+
+def django_async_site(settings: Settings) -> Get:
+    """Django under ASGI."""
+    configure_django()
+    return over_asgi(asgi.PresenceMiddleware(get_asgi_application(), settings=settings))
+
+
+SITES: dict[str, Callable[[Settings], Get]] = {
+    "flask": flask_site,
+    "starlette": starlette_site,
+    "fastapi": fastapi_site,
+    "pyramid": pyramid_site,
+    "django": django_site,
+    "django-async": django_async_site,
+}
