@@ -23,6 +23,7 @@ from .queries import Queries
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
 from .stores.keys import shard_prefixes
+from .sweeper import Sweeper
 
 
 class Backend:
@@ -47,6 +48,8 @@ class Backend:
         self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
         self.departed = Departed(settings.window, settings.max_pending)
+        announced = [shard for kind in settings.events for shard in self.stores[kind].all]
+        self.sweeper = Sweeper(settings.prefix, announced, self.clock, self.health)
         self._hubs: dict[str, Hub] = {}
         self.queries = Queries(
             settings,
@@ -85,7 +88,8 @@ class Backend:
         """Return the hub of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
         hub = self._hubs.get(kind)
         if hub is None:
-            hub = self._hubs.setdefault(kind, Hub(kind, self.stores[kind], lambda: self.driver))
+            hub = Hub(kind, self.stores[kind], lambda: self.driver, self.sweeper.sweep)
+            hub = self._hubs.setdefault(kind, hub)
         return hub
 
     def _shards(self, kind: str) -> Shards:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from os import getpid
 from typing import Any, NamedTuple, Protocol, Self
@@ -96,12 +97,20 @@ class Subscription:
 class Hub:
     """Reads the streams of a kind once a second, and gives the events to all subscriptions."""
 
-    def __init__(self, kind: str, shards: Shards, get_driver: Callable[[], Driver]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        shards: Shards,
+        get_driver: Callable[[], Driver],
+        sweep: Callable[[Driver], None],
+    ) -> None:
         """Create the hub of `kind`. `get_driver` returns the driver of readers.
 
-        Raises `UnsupportedQuery` if the kind announces nobody.
+        `sweep` announces who has gone, unless another process does: of a site that is asleep, this
+        process may be the only one that runs. Raises `UnsupportedQuery` if the kind announces
+        nobody.
         """
-        self._kind, self._get_driver = kind, get_driver
+        self._kind, self._get_driver, self._sweep = kind, get_driver, sweep
         self._names = [shard.name for shard in shards.all]
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
         self._reset()
@@ -143,6 +152,9 @@ class Hub:
                     return
             began = time.monotonic()
             try:
+                if self._away_since is None:
+                    with suppress(PresenceError):  # a user that may only read, for example
+                        self._sweep(self._get_driver())
                 has_more = self._deliver(subscriptions)
             except Exception as error:
                 has_more = False
@@ -171,22 +183,26 @@ class Hub:
         if not self._positions:
             age = max(time.monotonic() - subscription.began for subscription in subscriptions)
             positions = self._read([stream.position(age) for stream in self._streams])
-            self._positions = [_or_raise(position) for position in positions]
-        for subscription in subscriptions:
-            if subscription.after is not None:
-                self._catch_up(subscription, subscription.after)
-                subscription.after = None
+            failure = next((each for each in positions if isinstance(each, Exception)), None)
+            if failure is not None:
+                raise failure
+            self._positions = positions
         plans = [
             stream.read(after) for stream, after in zip(self._streams, self._positions, strict=True)
         ]
-        events, has_more = self._events_of(self._read(plans), self._positions)
-        if events:
-            for subscription in subscriptions:
+        events, has_more = self._events_of(self._read(plans), self._positions, self._last_position)
+        for subscription in subscriptions:
+            if subscription.after is None:
                 subscription.put(events)
+            elif not has_more:
+                self._catch_up(subscription, subscription.after)
         return has_more
 
     def _catch_up(self, subscription: Subscription, positions: list[Position]) -> None:
-        """Give a subscription what was announced after `positions`, which lie in the past."""
+        """Give a subscription what was announced between its `positions` and those of this hub.
+
+        If a shard is away, the rest is given another time.
+        """
         has_more = True
         while has_more:
             plans = [
@@ -195,30 +211,46 @@ class Hub:
                     self._streams, positions, self._positions, strict=True
                 )
             ]
-            events, has_more = self._events_of(self._read(plans), positions)
+            events, has_more = self._events_of(
+                self._read(plans), positions, self._positions.__getitem__
+            )
             subscription.put(events)
+        if all(a.number == b.number for a, b in zip(positions, self._positions, strict=True)):
+            subscription.after = None
+
+    def _last_position(self, number: int) -> Position | None:
+        """Return the position after everything in a shard, or None if it cannot be read now."""
+        (position,) = self._read([self._streams[number].last_position()], only=number)
+        return position if isinstance(position, Position) else None
 
     def _events_of(
-        self, readings: Sequence[Reading | Exception], positions: list[Position]
+        self,
+        readings: Sequence[Reading | Exception],
+        positions: list[Position],
+        next_position: Callable[[int], Position | None],
     ) -> tuple[list[Event | PresenceError], bool]:
         """Return the events in the readings of all shards, and whether there may be more.
 
-        Moves `positions` on. A shard that is away for now has no events; if all are, raises
-        `PresenceUnavailable`. Where events were lost, reading goes on with what comes next.
+        Moves `positions` on. A shard that is away for now has no events; if all are, raises the
+        error of one. Where the events of a shard were lost, reading goes on at its
+        `next_position`.
         """
         events: list[Event | PresenceError] = []
         has_more = False
-        failures: list[PresenceUnavailable] = []
+        failures: list[Exception] = []
         for number, reading in enumerate(readings):
-            if isinstance(reading, PresenceUnavailable):
+            if isinstance(reading, EventsLost):
+                position = next_position(number)
+                if position is None:
+                    failures.append(reading)  # reported as soon as the shard can be read
+                else:
+                    positions[number] = position
+                    events.append(reading)
+            elif isinstance(reading, Exception):
                 failures.append(reading)
-            elif isinstance(reading, EventsLost):
-                events.append(reading)
-                (position,) = self._read([self._streams[number].position(0.0)], only=number)
-                positions[number] = _or_raise(position)
             else:
-                events += self._events_in(_or_raise(reading), number, positions)
-                has_more = has_more or _or_raise(reading).has_more
+                events += self._events_in(reading, number, positions)
+                has_more = has_more or reading.has_more
         if len(failures) == len(readings):
             raise failures[0]
         self._away_since = None
@@ -263,12 +295,6 @@ class Hub:
             raise QueryError("after is not the cursor of an event of this kind")
         pairs = [part.rpartition(".")[::2] for part in parts]
         return [Position(entry, int(number)) for entry, number in pairs]
-
-
-def _or_raise(outcome: Any) -> Any:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
 
 
 def _event(kind: str, change: Any, cursor: str) -> Event:

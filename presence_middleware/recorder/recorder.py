@@ -31,7 +31,7 @@ from .buffer import Buffer, Entrance, Reason, Sightings
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .thread import FlushThread, is_uwsgi
-from .upkeep import Cleaner, Sampler, Sweeper
+from .upkeep import Cleaner, Sampler
 from .visit import Visit
 from .writer import Attempt, MayTry, Writer
 
@@ -137,7 +137,6 @@ class Recorder:
         self.health.begin()
         self._writer = Writer(self.backend, self._driver, self.resolver, self.hints)
         self._cleaner = Cleaner(self.backend, self._writer, self.hints)
-        self._sweeper = Sweeper(self.backend, self._writer)
         self._sampler = Sampler(self.backend, self._driver)
         self._last_flush: datetime | None = None
 
@@ -292,7 +291,7 @@ class Recorder:
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
                 self._writer.rewrite_lost(self.buffer)
-            self._sweeper.sweep()
+            self.backend.sweeper.sweep(self._writer.driver)
             self._cleaner.clean_up()
             self.buffer.forget_idle(self.stamp(), self.settings.window)
             if is_written:

@@ -3,14 +3,12 @@
 from ..backend import Backend
 from ..connections import Driver
 from ..errors import PresenceError, PresenceUnavailable
-from ..stores import Batch, Plan, Store, keys, merge_plans
+from ..stores import Store, merge_plans
 from ..stores.keys import minute_of
 from .setup_hints import SetupHints
 from .writer import Writer
 
 CLEAN_EVERY = 30.0  # seconds
-SWEEP_MILLISECONDS = 900
-SWEEP_ROUNDS = 20  # of some hundreds of users each, at a time
 CLEAN_ROUNDS = 20  # of a thousand members each, at a time
 
 
@@ -58,46 +56,6 @@ class Cleaner:
             self._hints.cleaning_ended(error)  # a missing permission is no outage
             return
         self._next_clean = now  # there is more: go on in the next round
-
-
-class Sweeper:
-    """Announces who has gone, once a second, in whichever process of the site comes first."""
-
-    def __init__(self, backend: Backend, writer: Writer) -> None:
-        self._clock, self._health, self._writer = backend.clock, backend.health, writer
-        self._claim_key = keys.swept(backend.settings.prefix)
-        self._shards = [
-            shard for kind in backend.settings.events for shard in backend.stores[kind].all
-        ]
-        self.went = 0
-        """The number of users whom this process announced to have gone."""
-
-    def sweep(self) -> None:
-        """Announce a bounded number of users who have gone, unless another process does.
-
-        Raises `PresenceUnavailable` if Redis does not answer.
-        """
-        if not self._shards or not self._health.is_well(""):
-            return
-        driver = self._writer.driver
-        if not driver.run(self._claim()):
-            return
-        now = driver.run(self._clock.now())
-        shards = [each for each in self._shards if self._health.is_well(driver.node_of(each.name))]
-        for _ in range(SWEEP_ROUNDS):
-            outcomes = driver.run(merge_plans([shard.sweep(now) for shard in shards]))
-            self.went += sum(outcome.went for outcome in outcomes)
-            shards = [
-                shard for shard, outcome in zip(shards, outcomes, strict=True) if outcome.has_more
-            ]
-            if not shards:
-                return
-
-    def _claim(self) -> Plan[bool]:
-        """Return whether this process sweeps in this second."""
-        claim = ("SET", self._claim_key, 1, "NX", "PX", SWEEP_MILLISECONDS)
-        (is_claimed,) = yield Batch((claim,))
-        return bool(is_claimed)
 
 
 class Sampler:

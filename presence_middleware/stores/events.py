@@ -12,6 +12,7 @@ from . import keys
 from .plan import Batch, Command, Plan, text
 
 ENTRIES_A_READ = 1000
+TIME = "return redis.call('TIME')"
 MISSING = "events are missing: the reader was away for too long, or the server lost them"
 
 
@@ -57,7 +58,8 @@ class EventStream:
 
     def position(self, age: float) -> Plan[Position]:
         """Return the position after everything that was announced until `age` seconds ago."""
-        (seconds, microseconds), *_ = yield Batch((("TIME",),))
+        # The clock of the node that wrote the entries: those of a Cluster may differ.
+        ((seconds, microseconds),) = yield Batch((("EVAL", TIME, 1, self._stream_key),))
         since = int((int(seconds) + int(microseconds) / 1e6 - age) * 1000)
         last, following, number = yield Batch(
             (
@@ -70,6 +72,14 @@ class EventStream:
         if last:
             return Position(text(last[0][0]), _number(last[0]))
         return Position("0", _number(following[0]) - 1 if following else int(number or 0))
+
+    def last_position(self) -> Plan[Position]:
+        """Return the position after everything that was announced."""
+        last, number = yield Batch(
+            (("XREVRANGE", self._stream_key, "+", "-", "COUNT", 1), self._number_command),
+            atomic=True,
+        )
+        return Position(text(last[0][0]) if last else "0", int(number or 0))
 
     def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.

@@ -65,7 +65,7 @@ if #members > 0 then
   redis.call('ZADD', seen, 'GT', unpack(members))
   redis.call('EXPIRE', seen, lifetime)
 end
-note_write(#accepted > 0)
+note_write(#members > 0 or redis.call('EXISTS', seen) == 1)
 announce(lifetime)
 
 if #moved > 0 then

@@ -169,7 +169,8 @@ class SweptSet(SortedSet):
             repr(now - self._window),
             SWEPT,
             repr(now - LATE),
-            keys.SLACK,
+            # Whoever is seen after the clock was set back must not seem to be gone already.
+            repr(min(float(keys.SLACK), self._window / 2)),
             self._script.lifetime,
             repr(now - self._window - self._lag),
         )
@@ -179,7 +180,12 @@ class SweptSet(SortedSet):
         swept = yield from self.sweep(now)
         if swept.has_more:
             return True
-        return (yield from super().clean_up(now, is_server_time=is_server_time))
+        has_more = yield from super().clean_up(now, is_server_time=is_server_time)
+        (exists,) = yield Batch((("EXISTS", self._seen_key),))
+        if not exists:
+            # The sorted set is empty, so a missing key is no sign of lost data.
+            yield Batch((("ZREM", self._writers_key, ""),))
+        return has_more
 
     def _clean_before(self, now: float) -> float:
         # The sweep has just ended at this moment, or later.

@@ -20,13 +20,14 @@ from hypothesis.stateful import (
 
 from presence_middleware import EventsLost, Settings
 from presence_middleware.backend import Backend
-from presence_middleware.stores.events import EventStream
+from presence_middleware.stores import Batch, Plan, Store
+from presence_middleware.stores.plan import members_with_scores, score
 from presence_middleware.stores.record import Write, to_microseconds
-from tests.support.backends import Server
 
-WINDOW, LAG = 600, 5.0
 NOON = 1_767_614_400.0
-IDS = st.sampled_from([f"id{n}" for n in range(8)])
+PEOPLE = [f"id{n}" for n in range(8)]
+IDS = st.sampled_from(PEOPLE)
+KEYS = ["seen", "edge", "events", "bye", "left", "writers", "at", "moved"]
 
 
 class Announcing(RuleBasedStateMachine):
@@ -35,41 +36,48 @@ class Announcing(RuleBasedStateMachine):
     url = ""
     shards = 1
 
-    @initialize()
-    def begin(self) -> None:
-        self.now = NOON
-        self.site = Settings.from_env(
+    @initialize(
+        window=st.sampled_from([600, 60]),
+        max_members=st.sampled_from([64, 3]),
+        keeps=st.booleans(),
+    )
+    def begin(self, window: int, max_members: int, keeps: bool) -> None:
+        self.now, self.window = NOON, window
+        site = Settings.from_env(
             {},
-            redis_url=self.url.format(unique=uuid.uuid4().hex),
+            redis_url=self.url,
             prefix=f"t{uuid.uuid4().hex[:12]}",
-            identity="user=header:x-user",
+            identity="user=header:x-user" if keeps else "user=cookie:name",
+            secret="s" * 32,
+            window=window,
+            flush_interval=1,
             events="user",
             shards=self.shards,
-            max_members=64,
+            max_members=max_members,
         )
-        self.backend = Backend(self.site, clock=lambda: self.now)
-        self.store = self.backend.stores["user"]
-        self.streams = [
-            EventStream(shard.name.removesuffix(":user"), "user") for shard in self.store.all
-        ]
-        self.run = self.backend.driver.run
-        self.positions = [self.run(stream.position(0.0)) for stream in self.streams]
+        backend = Backend(site, clock=lambda: self.now)
+        self.run = backend.driver.run
+        self.store = backend.stores["user"]
+        self.streams = [shard.event_stream() for shard in self.store.all]
+        self.positions = [self.run(stream.last_position()) for stream in self.streams]
         self.online: set[str] = set()
+        self.may_lose = False
 
-    def record(self, id: str, moment: float) -> None:
-        stamp = to_microseconds(moment)
+    @rule(id=IDS, late=st.one_of(st.just(0.0), st.floats(0, 2)), room=st.integers(-1, 3))
+    def is_seen(self, id: str, late: float, room: int) -> None:
+        """One is seen, perhaps some windows ago; enters a room, leaves it (0), or neither (-1)."""
+        moment = to_microseconds(self.now - late * self.window)
         write = Write("process", to_microseconds(self.now))
-        moves = {id: (1 + stamp % 3, stamp)} if stamp % 2 else {}
-        self.run(self.store.shard_for(id).record([(id, stamp, stamp)], write, moves))
+        moves = {} if room < 0 else {id: (room, moment)}
+        self.run(self.store.shard_for(id).record([(id, moment, moment)], write, moves))
 
-    @rule(id=IDS, late=st.one_of(st.just(0.0), st.floats(0, 2 * WINDOW)))
-    def is_seen(self, id: str, late: float) -> None:
-        self.record(id, self.now - late)
-
-    @rule(ids=st.lists(IDS, min_size=2, unique=True))
+    @rule(ids=st.lists(IDS, min_size=1, unique=True))
     def are_seen(self, ids: list[str]) -> None:
-        for id in ids:
-            self.record(id, self.now)
+        moment = to_microseconds(self.now)
+        for shard in self.store.all:
+            here = [(id, moment, moment) for id in ids if self.store.shard_for(id) is shard]
+            if here:
+                self.run(shard.record(here, Write("other", moment)))
 
     @rule(id=IDS, late=st.sampled_from([0.0, 3.0, 100.0]), erase=st.booleans())
     def leaves(self, id: str, late: float, erase: bool) -> None:
@@ -80,13 +88,14 @@ class Announcing(RuleBasedStateMachine):
     def says_goodbye(self, id: str, late: float) -> None:
         self.run(self.store.shard_for(id).say_goodbye(id, self.now - late, is_server_time=False))
 
-    @rule(seconds=st.one_of(st.floats(0, 20), st.floats(0, 2 * WINDOW)))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+    @rule(windows=st.one_of(st.floats(0, 0.05), st.floats(0, 2)))
+    def time_passes(self, windows: float) -> None:
+        self.now += windows * self.window
 
     @rule(seconds=st.floats(0, 1000))
     def the_clock_is_set_back(self, seconds: float) -> None:
         self.now -= seconds
+        self.may_lose = True
 
     @rule()
     def anyone_sweeps(self) -> None:
@@ -100,67 +109,95 @@ class Announcing(RuleBasedStateMachine):
             while self.run(shard.clean_up(self.now, is_server_time=is_server_time)):
                 pass
 
-    @rule(key=st.sampled_from(["seen", "edge", "events", "bye", "all"]))
+    @rule(key=st.sampled_from([*KEYS, "all"]))
     def data_is_lost(self, key: str) -> None:
-        names = ["seen", "edge", "events", "bye", "left", "writers"] if key == "all" else [key]
+        names = KEYS if key == "all" else [key]
         for shard in self.store.all:
             self.run(_delete([f"{shard.name}:{name}" for name in names]))
-        for n in range(8):  # a loss is noticed with the next write to the shard
-            self.record(f"id{n}", self.now)
+        self.may_lose = True
+        self.are_seen(PEOPLE)  # a loss is noticed with the next write to the shard
 
     @invariant()
     def what_was_announced_is_true(self) -> None:
         for number, stream in enumerate(self.streams):
             shard = self.store.all[number]
+            announced = self.run(_announced(shard))
             try:
                 reading = self.run(stream.read(self.positions[number]))
             except EventsLost:
-                self.positions[number] = self.run(stream.position(0.0))
+                assert self.may_lose
+                self.positions[number] = self.run(stream.last_position())
                 self.online -= {id for id in self.online if self.store.shard_for(id) is shard}
-                self.online |= self._announced(shard)
+                self.online |= announced
                 continue
             self.positions[number] = reading.position
-            changes = [change for each in reading.announcements for change in each.changes]
-            for change in changes:
+            for change in [change for each in reading.announcements for change in each.changes]:
                 assert change.is_online == (change.id not in self.online), change
                 (self.online.add if change.is_online else self.online.remove)(change.id)
-            told = {id for id in self.online if self.store.shard_for(id) is shard}
-            assert told == self._announced(shard)
+            assert {id for id in self.online if self.store.shard_for(id) is shard} == announced
 
-    def _announced(self, shard: Any) -> set[str]:
-        cut, members = self.run(_read(shard.name))
-        if cut is None:
-            return set()
-        return {
-            id.decode() if isinstance(id, bytes) else id for id, at in members if at > float(cut)
-        }
+    @invariant()
+    def whoever_is_in_a_room_was_seen_since_the_last_sweep(self) -> None:
+        for shard in self.store.all:
+            swept, in_rooms, seen = self.run(_rooms(shard))
+            if swept is not None:
+                assert all(seen.get(id, 0.0) > swept for id in in_rooms), (swept, in_rooms, seen)
 
 
-def _delete(names: list[str]) -> Any:
-    from presence_middleware.stores import Batch
-
+def _delete(names: list[str]) -> Plan[None]:
     yield Batch(tuple(("DEL", name) for name in names))
 
 
-def _read(name: str) -> Any:
-    from presence_middleware.stores import Batch
-    from presence_middleware.stores.plan import members_with_scores
-
-    cut, members = yield Batch(
-        (("HGET", f"{name}:edge", "cut"), ("ZRANGE", f"{name}:seen", 0, -1, "WITHSCORES"))
+def _announced(shard: Store) -> Plan[set[str]]:
+    """Return the ids whose last-seen time is later than the cut."""
+    cut, seen = yield Batch(
+        (("HGET", f"{shard.name}:edge", "cut"), ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"))
     )
-    return cut, members_with_scores(members)
+    if cut is None:
+        return set()
+    return {id for id, at in members_with_scores(seen) if at > float(cut)}
 
 
-@pytest.mark.parametrize("shards", [1, 16])
-def test_announcements(valkey: Server, shards: int) -> None:
-    machine = type("Machine", (Announcing,), {"url": valkey.url, "shards": shards})
+def _rooms(shard: Store) -> Plan[tuple[float | None, list[str], dict[str, float]]]:
+    """Return up to where rooms were swept, the ids in rooms, and the last-seen times."""
+    swept, rooms, seen = yield Batch(
+        (
+            ("HGET", f"{shard.name}:edge", "swept"),
+            ("ZRANGE", f"{shard.name}:at", 0, -1, "WITHSCORES"),
+            ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
+        )
+    )
+    in_rooms = [id for id, _ in members_with_scores(rooms)]
+    return score(swept), in_rooms, dict(members_with_scores(seen))
+
+
+def check(url: str, shards: int, examples: int) -> None:
+    """Run the machine; print the steps of the shortest history that fails."""
+    machine = type("Machine", (Announcing,), {"url": url, "shards": shards})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=300,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.parametrize("shards", [1, 16])
+@pytest.mark.parametrize(("server", "examples"), [("valkey", 30), ("memory", 4)])
+def test_announcements_are_true_after_any_history(
+    request: pytest.FixtureRequest, server: str, examples: int, shards: int, prefix: str
+) -> None:
+    url = f"memory://{prefix}" if server == "memory" else request.getfixturevalue(server).url
+    check(url, shards, examples)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("shards", [1, 16])
+def test_announcements_are_true_after_many_histories(
+    request: pytest.FixtureRequest, shards: int
+) -> None:
+    check(request.getfixturevalue("valkey").url, shards, 300)
