@@ -151,7 +151,10 @@ def _delete(names: list[str]) -> Plan[None]:
 def _announced(shard: Store) -> Plan[set[str]]:
     """Return the ids whose last-seen time is later than the cut."""
     cut, seen = yield Batch(
-        (("HGET", f"{shard.name}:edge", "cut"), ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"))
+        (
+            ("HGET", f"{shard.name}:edge", "cut"),
+            ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
+        )
     )
     if cut is None:
         return set()

@@ -1,0 +1,326 @@
+"""Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
+from presence_middleware.stores import moment_of
+from tests.support.followed_site import LAG, FollowedSite
+from tests.support.timed_site import NOON, WINDOW, settings
+
+GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
+ALL = ["seen", "edge", "events", "bye", "left", "gone", "forgotten", "writers", "at", "moved"]
+Open = Callable[..., FollowedSite]
+
+
+@pytest.fixture(params=["valkey/1", "valkey/16", "memory/1", "memory/16"])
+def opened(request: pytest.FixtureRequest, prefix: str) -> Iterator[Open]:
+    server, _, shards = request.param.partition("/")
+    memory = f"memory://{prefix}"
+    url = memory if server == "memory" else request.getfixturevalue(server).url
+    sites: list[FollowedSite] = []
+
+    def open_site(**given: Any) -> FollowedSite:
+        sites.append(FollowedSite(url, prefix, **{"shards": int(shards), **given}))
+        return sites[-1]
+
+    yield open_site
+    for site in sites:
+        site.close()
+
+
+@pytest.fixture
+def site(opened: Open) -> FollowedSite:
+    return opened()
+
+
+def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
+    """Return what is told after some seconds and a sweep."""
+    site.clock.now += seconds
+    site.sweep()
+    return site.told()
+
+
+def test_a_user_comes_once_and_goes_once(site: FollowedSite) -> None:
+    for _ in range(3):
+        site.saw("ann")
+        site.clock.now += 60
+    assert site.told() == [("+ann", 0)]
+    assert after(site, WINDOW - 60 + LAG - 1) == [], "a late write may still arrive"
+    assert after(site, 2) == [("-ann", 120)]
+    assert after(site, 2) == after(site, 1000) == []
+    site.saw("ann")
+    assert site.told() == [("+ann", round(site.clock.now - NOON, 3))]
+
+
+def test_two_sweeps_at_once_announce_nobody_twice(site: FollowedSite) -> None:
+    site.saw("ann", "bob")
+    site.told()
+    site.clock.now += GONE
+    for shard in site.store.all:
+        plans = [shard.sweep(site.clock.now) for _ in range(2)]
+        for plan in plans:
+            site.run(plan)
+    assert sorted(site.told()) == [("-ann", 0), ("-bob", 0)]
+
+
+def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) -> None:
+    opened(events=()).saw("ann", "gone", ago=10)
+    site = opened()
+    site.sweep()
+    site.saw("ann", "bob")
+    assert site.told() == [("+bob", 0)]
+    assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
+
+
+def test_after_lost_data_a_reader_is_told_so_and_everybody_comes_again(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.told()
+    site.delete(*ALL)
+    with pytest.raises(EventsLost):
+        site.told()
+    site.skip()
+    site.sweep()
+    site.saw("ann")
+    assert site.told() == [("+ann", 0)]
+    assert after(site, GONE) == [("-ann", 0)]
+
+
+@pytest.mark.parametrize("name", ["edge", "seen"])
+def test_a_key_that_was_evicted_alone_is_noticed(site: FollowedSite, name: str) -> None:
+    site.saw("ann")
+    site.told()
+    site.delete(name)
+    site.saw("ann")
+    with pytest.raises(EventsLost):
+        site.told()
+    site.skip()
+    assert after(site, GONE) == [("-ann", 0)]
+
+
+def test_a_clock_set_back_by_much_begins_anew(site: FollowedSite) -> None:
+    site.sweep()
+    site.saw("ann")
+    site.told()
+    site.clock.now -= 2 * WINDOW
+    site.sweep()
+    with pytest.raises(EventsLost):
+        site.told()
+    site.skip()
+    site.saw("bob")
+    assert site.told() == [("+bob", -2 * WINDOW)]
+
+
+def test_a_clock_set_back_by_a_little_changes_nothing(site: FollowedSite) -> None:
+    site.sweep()
+    site.saw("ann")
+    site.clock.now -= 100
+    site.sweep()
+    site.saw("bob")
+    assert sorted(site.told()) == [("+ann", 0), ("+bob", -100)]
+
+
+def test_people_come_and_go_after_a_clock_is_set_back_by_more_than_a_short_window(
+    opened: Open,
+) -> None:
+    site = opened(window=30)
+    site.sweep()
+    site.saw("ann")
+    site.told()
+    site.clock.now -= 100
+    site.sweep()
+    with pytest.raises(EventsLost):
+        site.told()
+    site.skip()
+    site.saw("bob")
+    assert site.told() == [("+bob", -100)]
+
+
+def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
+    site = opened(kind="guest")  # kept no longer than the window
+    site.saw("cy")
+    site.told()
+    site.clock.now += WINDOW + LAG - 1
+    site.clean_up()
+    assert site.told() == []
+    site.clock.now += 2
+    site.clean_up()
+    assert site.told() == [("-cy", 0)]
+    assert site.keys_with("cy") == {"events"}
+    site.saw("dee")
+    assert site.told() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
+
+
+def test_a_sighting_of_long_ago_is_no_join(site: FollowedSite) -> None:
+    site.sweep()
+    site.saw("ann", ago=GONE)
+    assert site.told() == []
+    site.saw("ann")
+    assert site.told() == [("+ann", 0)]
+    site.saw("ann", ago=30)
+    assert after(site, GONE) == [("-ann", 0)], "nor does it lower anything"
+
+
+def test_after_an_outage_longer_than_the_window_all_leave_and_come_again(
+    site: FollowedSite,
+) -> None:
+    crowd = [f"user{number}" for number in range(600)]
+    for number, id in enumerate(crowd):
+        site.recorder.record(("user", id), site.clock.now + number / 100, site.clock.now)
+    assert site.recorder.flush()
+    site.told()
+    site.clock.now += 3 * WINDOW
+    assert site.sweep() >= 3, "a page at a time"
+    gone = site.told()
+    assert sorted(gone) == sorted(
+        (f"-{id}", round(number / 100, 3)) for number, id in enumerate(crowd)
+    ), "with the moments at which they were seen"
+    site.saw(*crowd)
+    assert {name for name, _ in site.told()} == {f"+{id}" for id in crowd}
+
+
+def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
+    crowd = [f"user{number}" for number in range(300)]
+    site.saw(*crowd)
+    site.told()
+    assert {name for name, _ in after(site, GONE)} == {f"-{id}" for id in crowd}
+
+
+def test_on_a_site_that_slept_whoever_comes_back_first_leaves(site: FollowedSite) -> None:
+    site.saw("ann", "bob")
+    site.told()
+    site.clock.now += 10 * WINDOW
+    site.saw("ann")
+    assert site.told() == [("-ann", 0), ("+ann", 10 * WINDOW)]
+    assert after(site, 1) == [("-bob", 0)]
+
+
+def test_whoever_finds_no_room_is_not_announced(opened: Open) -> None:
+    site = opened(max_members=2, shards=1)
+    site.saw("ann", "bob")
+    site.told()
+    site.saw("cy", "ann")
+    assert site.told() == []
+    site.clock.now += WINDOW + 1
+    site.saw("cy")
+    told = site.told()
+    assert told[1] == ("+cy", WINDOW + 1)
+    assert told[0] in (("-ann", 0), ("-bob", 0)), "removed before a sweep announced it"
+    assert len(after(site, LAG)) == 1
+
+
+@pytest.mark.parametrize("erase", [False, True])
+def test_a_sighting_from_before_a_departure_is_no_join(site: FollowedSite, erase: bool) -> None:
+    site.saw("ann")
+    site.clock.now += 10
+    depart = site.presence.forget if erase else site.presence.leave
+    depart("ann")
+    assert site.told() == [("+ann", 0), ("-ann", 0)]
+    site.saw("ann", ago=5)
+    assert site.told() == []
+    assert site.recorder.stats().dropped == {"left": 1}
+    site.clock.now += 1
+    site.saw("ann")
+    assert site.told() == [("+ann", 11)]
+    depart("ann")
+    depart("ann")
+    assert site.told() == [("-ann", 11)], "once"
+
+
+def test_a_kind_that_is_not_named_announces_nobody(opened: Open) -> None:
+    site = opened(identity="user=header:x-user, app=header:x-app")
+    site.recorder.record(("app", "42"), site.clock.now)
+    site.saw("42")
+    assert site.told() == [("+42", 0)]
+    with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS"):
+        site.presence.events("app")
+
+
+def test_one_person_of_two_kinds_is_two(opened: Open) -> None:
+    identity, events = "user=header:x-user, app=header:x-app", "user, app"
+    users = opened(identity=identity, events=events)
+    apps = opened(identity=identity, events=events, kind="app")
+    users.saw("42")
+    apps.saw("42")
+    assert users.told() == apps.told() == [("+42", 0)]
+    apps.presence.leave("42", "app")
+    assert users.told() == []
+    assert apps.told() == [("-42", 0)]
+
+
+def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.say_goodbye("ann")
+    assert site.keys_with("ann") == {"seen", "events", "bye"}
+    site.presence.forget("ann")
+    assert site.keys_with("ann") == {"events"}
+    assert 0 < site.lifetime("ann", "events") <= 300
+
+
+def test_a_goodbye_is_told_once_with_its_moment(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.clock.now += 10
+    site.say_goodbye("ann")
+    grace = site.settings.grace_seconds
+    assert site.told() == [("+ann", 0)]
+    assert after(site, grace + LAG - 1) == []
+    assert after(site, 2) == [("-ann", 10)]
+    assert after(site, WINDOW) == after(site, WINDOW) == []
+    assert site.presence.last_seen("ann") == moment_of(NOON + 10)
+
+
+def test_a_goodbye_of_a_page_is_not_told_if_another_page_is_open(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.say_goodbye("ann")
+    site.saw("ann", ago=3)
+    site.clock.now += 31
+    site.saw("ann")
+    assert site.told() == [("+ann", 0)]
+    assert after(site, site.settings.grace_seconds + LAG) == []
+    assert after(site, WINDOW) == [("-ann", 31)]
+
+
+def test_whoever_comes_back_late_after_a_goodbye_leaves_first(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.clock.now += 10
+    site.say_goodbye("ann")
+    site.told()
+    site.clock.now += site.settings.grace_seconds + 1
+    site.saw("ann")
+    assert site.told() == [
+        ("-ann", 10),
+        ("+ann", 11 + site.settings.grace_seconds),
+    ]
+
+
+def test_a_write_that_is_repeated_announces_nobody_twice(site: FollowedSite) -> None:
+    moment = int(site.clock.now * 1e6)
+    for _ in range(3):  # the replies were lost
+        site.run(site.store.shard_for("ann").record([("ann", moment, moment)]))
+    assert site.told() == [("+ann", 0)]
+    site.clock.now += GONE
+    site.sweep()
+    site.run(site.store.shard_for("ann").record([("ann", moment, moment)]))
+    assert site.told() == [("-ann", 0)]
+
+
+def test_touch_is_told(site: FollowedSite) -> None:
+    site.presence.touch("ann")
+    assert site.told() == [("+ann", 0)]
+    site.presence.leave("ann")
+    site.presence.touch("ann")
+    assert [name for name, _ in site.told()] == ["-ann", "+ann"]
+
+
+@pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
+def test_only_the_store_that_knows_who_comes_and_goes_has_events(store: str) -> None:
+    with pytest.raises(SettingsError, match=f"kind 'user' has the store {store}.*sorted-set"):
+        settings("redis://h", "p", events="user", store=store)
+
+
+def test_without_events_there_is_nothing_to_follow(prefix: str) -> None:
+    site = settings(f"memory://{prefix}", prefix)
+    with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS=user"):
+        Presence(site).events()

@@ -1,0 +1,103 @@
+"""A site whose users are announced, in a test: a clock that the test moves, and what was told."""
+
+from typing import Any
+
+from presence_middleware import Presence
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import Batch, Plan
+from tests.support.timed_site import NOON, Clock, settings
+
+LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
+
+
+class FollowedSite:
+    """A process that records when the test says so, and a reader of the streams."""
+
+    def __init__(self, url: str, prefix: str, *, kind: str = "user", **given: Any) -> None:
+        self.clock, self.kind = Clock(), kind
+        self.settings = settings(
+            url, prefix, **{"flush_interval": 1, "events": kind, "secret": "s" * 32, **given}
+        )
+        self.recorder = Recorder(self.settings, clock=self.clock, background=False)
+        self.presence = Presence(self.settings, clock=self.clock)
+        self.run = self.presence.backend.driver.run
+        self.store = self.presence.backend.stores[kind]
+        is_announced = kind in self.settings.events
+        self.streams = [shard.event_stream() for shard in self.store.all if is_announced]
+        self.skip()
+
+    def saw(self, *ids: str, ago: float = 0.0, arrived: float | None = None) -> None:
+        """Ids were seen `ago` seconds before now, and had arrived `arrived` seconds before now."""
+        arrival = self.clock.now - (ago if arrived is None else arrived)
+        for id in ids:
+            self.recorder.record((self.kind, id), self.clock.now - ago, arrival)
+        assert self.recorder.flush(), self.recorder.stats()
+
+    def sweep(self) -> int:
+        """Announce everybody who has gone; return how many scripts that took."""
+        sweeps = 0
+        for shard in self.store.all:
+            has_more = True
+            while has_more:
+                has_more = self.run(shard.sweep(self.clock.now)).has_more
+                sweeps += 1
+        return sweeps
+
+    def clean_up(self) -> None:
+        for shard in self.store.all:
+            while self.run(shard.clean_up(self.clock.now, is_server_time=False)):
+                pass
+
+    def say_goodbye(self, id: str, ago: float = 0.0) -> None:
+        shard, moment = self.store.shard_for(id), self.clock.now - ago
+        self.run(shard.say_goodbye(id, moment, is_server_time=False))
+
+    def skip(self) -> None:
+        """Read on after everything that was announced."""
+        self.positions = [self.run(stream.last_position()) for stream in self.streams]
+
+    def told(self) -> list[tuple[str, float]]:
+        """Return what was announced since the last call: `+id` or `-id`, and seconds after noon.
+
+        Raises `EventsLost`.
+        """
+        changes = []
+        for number, stream in enumerate(self.streams):
+            reading = self.run(stream.read(self.positions[number]))
+            self.positions[number] = reading.position
+            changes += [change for each in reading.announcements for change in each.changes]
+        return [
+            ("+-"[not change.is_online] + change.id, round(change.moment - NOON, 3))
+            for change in changes
+        ]
+
+    def keys_with(self, text: str) -> set[str]:
+        """Return the last part of the names of the keys of the site that contain a text."""
+        found = set()
+        for key in self.run(_one(("KEYS", f"{self.settings.prefix}:*"))):
+            name = key.decode()
+            try:
+                value = self.run(_one(("ZRANGE", name, 0, -1)))
+            except Exception:
+                value = self.run(_one(("XRANGE", name, "-", "+"))) if "events" in name else []
+            if text in repr(value):
+                found.add(name.rpartition(":")[2])
+        return found
+
+    def delete(self, *names: str) -> None:
+        """Lose keys of every shard."""
+        for shard in self.store.all:
+            for name in names:
+                self.run(_one(("DEL", f"{shard.name}:{name}")))
+
+    def lifetime(self, id: str, name: str) -> int:
+        """Return the remaining seconds of a key in the shard of an id."""
+        return int(self.run(_one(("TTL", f"{self.store.shard_for(id).name}:{name}"))))
+
+    def close(self) -> None:
+        self.recorder.close()
+
+
+def _one(command: tuple[str | int, ...]) -> Plan[Any]:
+    (reply,) = yield Batch((command,))
+    return reply
