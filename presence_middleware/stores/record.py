@@ -39,7 +39,6 @@ Move = tuple[int, int]
 The moment is in microseconds since the epoch.
 """
 NO_MOVES: Mapping[str, Move] = MappingProxyType({})
-NO_MOVE = ("", "")
 
 
 class Write(NamedTuple):
@@ -123,15 +122,14 @@ class RecordScript:
         commands: list[Command] = []
         for chunk in chunks(sightings):
             head = self._head((key, *self._keys, *other_keys), chunk, write)
-            fields: list[Argument] = []
-            for id, moment, _ in chunk:
-                fields += as_seconds(moment), id
+            members: list[Argument] = []
+            moved: list[str] = []
+            for place, (id, moment, _) in enumerate(chunk, 1):
+                members += as_seconds(moment), id
                 if id in moves:
                     number, moved_at = moves[id]
-                    fields += number, as_seconds(moved_at)
-                else:
-                    fields += NO_MOVE
-            commands.append((*head, as_seconds(self._window), *fields))
+                    moved += str(place), str(number), as_seconds(moved_at)
+            commands.append((*head, as_seconds(self._window), " ".join(moved), *members))
         return commands
 
     def _head(self, keys: Sequence[str], chunk: Sequence[Stamped], write: Write | None) -> Command:
@@ -256,7 +254,7 @@ def ids_with_times(command: Command) -> Iterable[str]:
 
 def ids_with_moves(command: Command) -> Iterable[str]:
     """Return the ids in a command of `RecordScript.commands_with_moves`."""
-    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 4 :: 4])
+    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 5 :: 2])
 
 
 def ids_alone(command: Command) -> Iterable[str]:

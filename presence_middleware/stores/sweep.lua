@@ -52,8 +52,10 @@ end
 local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
 if not swept or tonumber(swept) - may_go_back > tonumber(offline_before) then
   -- The edge was lost, or the clock was set back. Nobody knows who of these is gone.
-  redis.call('UNLINK', rooms, moves)
-  redis.call('HDEL', edge, 'swept', 'trimmed')
+  if swept or redis.call('EXISTS', rooms, moves) > 0 then
+    redis.call('UNLINK', rooms, moves)
+    redis.call('HDEL', edge, 'swept', 'trimmed')
+  end
 elseif tonumber(swept) < tonumber(offline_before) then
   local is_asleep = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0
   if is_asleep then

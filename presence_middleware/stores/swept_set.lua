@@ -9,8 +9,9 @@
 --           `trimmed`, up to which moment KEYS[7] has been trimmed
 -- KEYS[9]   stream: as KEYS[#KEYS] in events.lua
 -- ARGV[9]   seconds for which an id is online after it was seen
--- ARGV[10…] time and id of each sighting, the number of the room (0: in no room; empty: unchanged),
---           and the moment of that move, in turn
+-- ARGV[10]  the moves: place of the id among the sightings, number of the room (0: in no room) and
+--           moment of the move, in turn, separated by spaces
+-- ARGV[11…] time and id of each sighting, in turn
 --
 -- Reply: as in recording.lua, then how many ids came online, and how many went offline.
 
@@ -25,49 +26,71 @@ if is_evicted or not cut then
   reset(offline_before)
 end
 
-local times, ids, numbers, moments = {}, {}, {}, {}
-for i = FIRST + 1, #ARGV, 4 do
-  local n = #ids + 1
-  times[n], ids[n], numbers[n], moments[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+local first_sighting = FIRST + 2
+local ids, count = {}, 0
+for i = first_sighting + 1, #ARGV, 2 do
+  count = count + 1
+  ids[count] = ARGV[i]
 end
 
-local is_tight = #ids > room
-local known = {}
-if is_tight then
-  local removed
-  known, removed = make_room(ids)
-  note_gone(goodbyes, removed)
-  for i = 1, #removed, 2 do
-    redis.call('ZREM', rooms, removed[i])
-    redis.call('ZREM', goodbyes, removed[i])
+local is_tight = count > room
+local departed, full = {}, 0
+local is_refused = {}
+local has_goodbyes = redis.call('EXISTS', goodbyes) == 1
+if not (may_have_left or may_be_forgotten or is_tight or has_goodbyes) then
+  note_arrivals(seen, goodbyes, window, offline_before, ids, ARGV, first_sighting)
+  redis.call('ZADD', seen, 'GT', unpack(ARGV, first_sighting))
+  redis.call('EXPIRE', seen, lifetime)
+  note_write(true)
+else
+  local times = {}
+  for n = 1, count do
+    times[n] = ARGV[first_sighting + 2 * n - 2]
   end
-end
-local arrived = arrivals == '' and times or split(arrivals)
-local accepted, departed, full = accept(ids, arrived, known, room, is_tight)
-
--- A sighting from before the goodbye of its id must not undo the goodbye.
-local goodbye_at = {}
-if redis.call('EXISTS', goodbyes) == 1 then
-  goodbye_at = redis.call('ZMSCORE', goodbyes, unpack(ids))
-end
-local members, moved = {}, {}
-for _, n in ipairs(accepted) do
-  if not goodbye_at[n] or tonumber(times[n]) > tonumber(goodbye_at[n]) then
-    members[#members + 1] = times[n]
-    members[#members + 1] = ids[n]
-    if numbers[n] ~= '' then
-      moved[#moved + 1] = n
+  local known = {}
+  if is_tight then
+    local removed
+    known, removed = make_room(ids)
+    note_gone(goodbyes, removed)
+    for i = 1, #removed, 2 do
+      redis.call('ZREM', rooms, removed[i])
+      redis.call('ZREM', goodbyes, removed[i])
     end
   end
+  local arrived, accepted = arrivals == '' and times or split(arrivals), nil
+  accepted, departed, full = accept(ids, arrived, known, room, is_tight)
+  for n = 1, count do
+    is_refused[n] = true
+  end
+  -- A sighting from before the goodbye of its id must not undo the goodbye.
+  local goodbye_at = has_goodbyes and redis.call('ZMSCORE', goodbyes, unpack(ids)) or {}
+  local members, member_ids = {}, {}
+  for _, n in ipairs(accepted) do
+    if not goodbye_at[n] or tonumber(times[n]) > tonumber(goodbye_at[n]) then
+      is_refused[n] = false
+      members[#members + 1] = times[n]
+      members[#members + 1] = ids[n]
+      member_ids[#member_ids + 1] = ids[n]
+    end
+  end
+  if #members > 0 then
+    note_arrivals(seen, goodbyes, window, offline_before, member_ids, members, 1)
+    redis.call('ZADD', seen, 'GT', unpack(members))
+    redis.call('EXPIRE', seen, lifetime)
+  end
+  note_write(#members > 0 or redis.call('EXISTS', seen) == 1)
 end
-if #members > 0 then
-  note_arrivals(seen, goodbyes, window, members)
-  redis.call('ZADD', seen, 'GT', unpack(members))
-  redis.call('EXPIRE', seen, lifetime)
-end
-note_write(#members > 0 or redis.call('EXISTS', seen) == 1)
 announce(lifetime)
 
+local moves_of = split(ARGV[FIRST + 1])
+local moved, numbers, moments = {}, {}, {}
+for i = 1, #moves_of, 3 do
+  local n = tonumber(moves_of[i])
+  if not is_refused[n] then
+    moved[#moved + 1] = n
+    numbers[n], moments[n] = moves_of[i + 1], moves_of[i + 2]
+  end
+end
 if #moved > 0 then
   local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
   if not swept then
@@ -86,7 +109,7 @@ if #moved > 0 then
   for m, n in ipairs(moved) do
     -- Processes write in any order. The latest move of an id decides where it is.
     local before = moved_at[m] and tonumber(moved_at[m]) or trimmed
-    if tonumber(moments[n]) > before and tonumber(times[n]) > swept then
+    if tonumber(moments[n]) > before and tonumber(ARGV[first_sighting + 2 * n - 2]) > swept then
       latest[#latest + 1] = moments[n]
       latest[#latest + 1] = ids[n]
       if numbers[n] == '0' then

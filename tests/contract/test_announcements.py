@@ -5,7 +5,6 @@ online exactly if its last-seen time is later than the cut of its shard.
 """
 
 import uuid
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings

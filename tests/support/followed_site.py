@@ -14,7 +14,7 @@ class FollowedSite:
     """A process that records when the test says so, and a reader of the streams."""
 
     def __init__(self, url: str, prefix: str, *, kind: str = "user", **given: Any) -> None:
-        self.clock, self.kind = Clock(), kind
+        self.clock, self.kind, self.url = Clock(), kind, url
         self.settings = settings(
             url, prefix, **{"flush_interval": 1, "events": kind, "secret": "s" * 32, **given}
         )

@@ -1,0 +1,513 @@
+"""`events()`: what an iterator is told, what it misses, and what it costs."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+from presence_middleware import (
+    AsyncPresence,
+    Event,
+    EventsLost,
+    Presence,
+    PresenceUnavailable,
+    QueryError,
+)
+from presence_middleware import events as module
+from presence_middleware.connections.embedded import find_server
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import keys, moment_of
+from tests.support.backends import Server, wait_until
+from tests.support.clusters import Cluster, Node
+from tests.support.followed_site import LAG, FollowedSite
+from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import NOON, WINDOW, settings
+
+TICK = 0.05  # seconds between two reads, instead of one second
+Open = Callable[..., FollowedSite]
+
+
+@pytest.fixture(autouse=True)
+def hubs_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READ_EVERY", TICK)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Server]:
+    """A server that the test may stop."""
+    server = Server(str(find_server()), tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=[1, 16])
+def shards(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def site(own: Server, prefix: str, shards: int) -> Iterator[FollowedSite]:
+    site = FollowedSite(own.url, prefix, shards=shards)
+    yield site
+    site.close()
+
+
+class Follower:
+    """A thread that keeps a list of who is online, as the README shows."""
+
+    def __init__(self, presence: Presence, **given: Any) -> None:
+        self.events = presence.events(**given)
+        self.online: set[str] = set()
+        self.told: list[Event] = []
+        self.lost = 0
+        self._presence = presence
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        self._look()
+        while True:
+            try:
+                for event in self.events:
+                    self.told.append(event)
+                    (self.online.add if event.online else self.online.discard)(event.id)
+                return  # noqa: TRY300
+            except EventsLost:
+                self.lost += 1
+                self._look()
+            except PresenceUnavailable:
+                pass
+
+    def _look(self) -> None:
+        while True:
+            try:
+                self.online = {who.id for who in self._presence.online(limit=None)}
+                return  # noqa: TRY300
+            except PresenceUnavailable:
+                if self.events._is_closed:
+                    return
+
+    def names(self) -> list[str]:
+        return ["-+"[event.online] + event.id for event in self.told]
+
+    def close(self) -> None:
+        self.events.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def followers() -> Iterator[Callable[..., Follower]]:
+    """Starts followers, which end with the test."""
+    with ExitStack() as stack:
+
+        def follow(presence: Presence, **given: Any) -> Follower:
+            follower = Follower(presence, **given)
+            stack.callback(follower.close)
+            wait_until(lambda: presence.backend.hub("user")._positions)
+            return follower
+
+        yield follow
+
+
+def test_a_thread_is_told_who_comes_and_goes(
+    site: FollowedSite, followers: Callable[..., Follower]
+) -> None:
+    follower = followers(site.presence)
+    site.saw("ann")
+    wait_until(lambda: follower.names() == ["+ann"])
+    site.clock.now += WINDOW + LAG + 1
+    wait_until(lambda: follower.names() == ["+ann", "-ann"])  # this process sweeps
+    came, went = follower.told
+    assert (came.kind, came.id, came.online, came.at) == ("user", "ann", True, moment_of(NOON))
+    assert (went.online, went.at) == (False, moment_of(NOON))
+    assert follower.lost == 0
+
+
+def test_a_leave_is_told_within_a_tick(
+    own: Server, prefix: str, followers: Callable[..., Follower]
+) -> None:
+    site = FollowedSite(own.url, prefix, flush_interval="3m")
+    follower = followers(site.presence)
+    site.saw("ann")
+    wait_until(lambda: follower.online == {"ann"})
+    with Stopwatch() as watch:
+        site.presence.leave("ann")
+        wait_until(lambda: follower.online == set())
+    assert watch.seconds < TICK + 0.2
+    site.close()
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_coroutines_are_told_who_comes_and_goes(site: FollowedSite, library: str) -> None:
+    async def follow() -> list[str]:
+        told = []
+        presence = AsyncPresence(site.settings, clock=site.clock)
+        async with presence.events(among=["ann", "bob"]) as events:
+            site.saw("ann", "cy")
+            async for event in events:
+                told.append(("-+"[event.online]) + event.id)
+                if event.online:
+                    site.presence.leave(event.id)
+                else:
+                    break
+        assert [event async for event in events] == []
+        await presence.aclose()
+        return told
+
+    told = asyncio.run(follow()) if library == "asyncio" else trio.run(follow)
+    assert told == ["+ann", "-ann"]
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite, library: str) -> None:
+    presence = AsyncPresence(site.settings, clock=site.clock)
+
+    async def wait() -> None:
+        async with presence.events() as events:
+            await anext(events)
+
+    async def with_asyncio() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait(), 0.2)
+
+    async def with_trio() -> None:
+        with trio.move_on_after(0.2) as scope:
+            await wait()
+        assert scope.cancelled_caught
+
+    if library == "asyncio":
+        asyncio.run(with_asyncio())
+    else:
+        trio.run(with_trio)
+    hub = presence.backend.hub("user")
+    wait_until(lambda: hub._thread is None)
+
+
+def test_among_filters_and_errors_pass(site: FollowedSite) -> None:
+    with site.presence.events(among=["ann", 7]) as events:
+        site.saw("bob", "ann", "7")
+        assert {next(events).id, next(events).id} == {"ann", "7"}
+        site.delete("edge", "events", "seen")
+        site.sweep()
+        with pytest.raises(EventsLost):
+            next(events)
+    assert list(events) == []
+
+
+@pytest.mark.parametrize("after", ["", "x", "1-0", "1-0.1.2", "1-0.1,", "-1-0.1", "1-0.1 ", 7])
+def test_anything_but_a_cursor_is_refused(site: FollowedSite, after: Any) -> None:
+    with pytest.raises(QueryError, match="cursor"):
+        site.presence.events(after=after)
+
+
+def test_too_many_ids_are_refused(site: FollowedSite) -> None:
+    with pytest.raises(QueryError, match="1000"):
+        site.presence.events(among=map(str, range(1001)))
+
+
+def test_after_a_cursor_nothing_is_missing_and_nothing_is_told_again(site: FollowedSite) -> None:
+    ids = [f"user{number}" for number in range(30)]
+    told: list[str] = []
+    with site.presence.events() as first:
+        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        site.saw(ids[0])
+        event = next(first)
+        for step in range(1, 30, 4):  # the hub goes on between two iterators
+            for id in ids[step : step + 4]:
+                site.saw(id)
+            told.append(event.id)
+            with site.presence.events(after=event.cursor) as events:
+                for _ in range(2):
+                    event = next(events)
+                    told.append(event.id)
+            told.pop()
+        with site.presence.events(after=event.cursor) as events:
+            told += [event.id] + [next(events).id for _ in range(30 - len(told) - 1)]
+    assert sorted(told) == sorted(ids)
+
+
+def test_whoever_resumes_within_an_entry_gets_all_of_it_again(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    with site.presence.events() as events:
+        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        moment = int(NOON * 1e6)
+        site.run(site.store.all[0].record([(id, moment, moment) for id in ("ann", "bob")]))
+        cursors = [next(events).cursor for _ in range(2)]
+        with site.presence.events(after=cursors[0]) as again:
+            assert [next(again).id for _ in range(2)] == ["ann", "bob"]
+        site.saw("cy")
+        with site.presence.events(after=cursors[1]) as again:
+            assert next(again).id == "cy"
+    site.close()
+
+
+def test_a_cursor_of_what_was_trimmed_is_lost(site: FollowedSite) -> None:
+    with site.presence.events() as events:
+        site.saw("ann")
+        cursor = next(events).cursor
+        site.saw("bob")
+        next(events)
+    shard = site.store.shard_for("bob").name
+    with redis.Redis.from_url(site.url) as client:
+        client.xtrim(f"{shard}:events", maxlen=0, approximate=False)
+    with site.presence.events(after=cursor) as events:
+        with pytest.raises(EventsLost):
+            next(events)
+        site.saw("cy")
+        assert next(events).id == "cy"
+
+
+def test_a_hole_in_the_stream_is_lost(
+    own: Server, prefix: str, followers: Callable[..., Follower]
+) -> None:
+    site = FollowedSite(own.url, prefix)
+    follower = followers(site.presence)
+    site.saw("ann")
+    wait_until(lambda: follower.online == {"ann"})
+    with redis.Redis.from_url(own.url) as client, client.pipeline() as pipeline:
+        client.hincrby(f"{prefix}:user:edge", "n", 1)  # as after an entry that nobody has
+    site.saw("bob")
+    wait_until(lambda: follower.lost)
+    site.saw("cy")
+    wait_until(lambda: follower.online == {"ann", "bob", "cy"})
+    assert pipeline is not None
+    site.close()
+
+
+def test_lost_data_is_reported_and_a_follower_ends_right(
+    site: FollowedSite, own: Server, followers: Callable[..., Follower]
+) -> None:
+    follower = followers(site.presence)
+    site.saw(*"abcdef")
+    wait_until(lambda: follower.online == set("abcdef"))
+    with redis.Redis.from_url(own.url) as client:
+        client.flushall()
+    wait_until(lambda: follower.lost and follower.online == set())
+    site.clock.now += 11
+    site.recorder.run_once()  # notices that its sightings are lost
+    assert site.recorder.flush()
+    wait_until(lambda: follower.online == set("abcdef"))
+
+
+def test_a_server_that_went_back_in_time_is_noticed(
+    own: Server, prefix: str, followers: Callable[..., Follower]
+) -> None:
+    site = FollowedSite(own.url, prefix)
+    follower = followers(site.presence)
+    site.saw("ann")
+    wait_until(lambda: follower.online == {"ann"})
+    with redis.Redis.from_url(own.url) as client:
+        names = client.keys(f"{prefix}:*")
+        older = {name: client.dump(name) for name in names}
+        site.clock.now += 1
+        site.saw("bob")
+        wait_until(lambda: follower.online == {"ann", "bob"})
+        with client.pipeline() as pipeline:  # as after a failover to a replica that lagged
+            for name, value in older.items():
+                pipeline.restore(name, 600_000, value, replace=True)
+            pipeline.execute()
+    wait_until(lambda: follower.lost and follower.online == {"ann"})
+    site.recorder.backend.health.lost_connection()
+    for _ in range(2):  # notices that its sightings are lost, and writes them again
+        site.recorder.run_once()
+    wait_until(lambda: follower.online == {"ann", "bob"})
+    site.close()
+
+
+def test_a_reader_that_is_too_slow_is_told_so(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_QUEUED", 10)
+    with site.presence.events() as slow, site.presence.events() as fast:
+        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        for number in range(30):
+            site.saw(f"user{number}")
+            assert next(fast).id == f"user{number}"
+        with pytest.raises(EventsLost, match="slow"):
+            list(slow)
+
+
+def test_an_outage_is_reported_and_nothing_is_missing_after_it(
+    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.2)
+    site = FollowedSite(own.url, prefix)
+    with site.presence.events() as events:
+        site.saw("ann")
+        assert next(events).id == "ann"
+        own.stop()
+        with pytest.raises(PresenceUnavailable, match="no events can be read"):
+            next(events)
+        own.start()
+        wait_until(lambda: _is_lost(events))  # it restarted empty
+    site.close()
+
+
+def test_a_thousand_iterators_read_each_stream_once_a_second(
+    own: Server, prefix: str, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_EVERY", 1.0)
+    site = FollowedSite(own.url, prefix, shards=shards)
+    with redis.Redis.from_url(own.url) as client, ExitStack() as stack:
+        every = [stack.enter_context(site.presence.events()) for _ in range(1000)]
+        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        client.config_resetstat()
+        with Stopwatch() as watch:
+            site.saw("ann")
+            assert {next(events).id for events in every} == {"ann"}
+            wait_until(lambda: watch.seconds > 3.2)
+            reads = client.info("commandstats")["cmdstat_xrange"]["calls"]
+        assert 0 < reads <= shards * (watch.seconds + 1)
+    site.close()
+
+
+def test_a_hub_reads_only_while_somebody_follows(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    hub = site.presence.backend.hub("user")
+    events = site.presence.events()
+    thread = hub._thread
+    assert thread is not None
+    del events  # nobody refers to it any more
+    thread.join(10)
+    assert hub._thread is None
+    with site.presence.events() as events:
+        site.saw("ann")
+        assert next(events).id == "ann"
+    site.close()
+
+
+def commands_of(own: Server, prefix: str, **given: Any) -> list[str]:
+    """Return every command that a process sends for users that come, stay, leave and are asked."""
+    site = FollowedSite(own.url, prefix, kind="user", **{"events": (), **given})
+    sent: list[str] = []
+    with redis.Redis.from_url(own.url) as marking, redis.Redis.from_url(own.url) as watching:
+        marking.ping()
+        with watching.monitor() as monitor:
+            for _ in range(3):
+                site.saw("ann", "bob")
+                site.recorder.run_once()
+                site.presence.leave("ann")
+                site.presence.touch("bob")
+                site.presence.count()
+                site.presence.online()
+                site.clock.now += 31
+            marking.echo("end")
+            while (command := monitor.next_command())["command"] != "ECHO end":
+                if command["client_type"] != "lua":
+                    sent.append(command["command"])
+        marking.flushall()
+    site.close()
+    process = site.recorder._writer._rewrites._process
+    return [each.replace(process, "PROCESS") for each in sent if prefix in each]
+
+
+def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_them(
+    own: Server, prefix: str
+) -> None:
+    off = commands_of(own, prefix)
+    assert off == commands_of(own, prefix, events=())
+    text = "\n".join(off)
+    for word in (":edge", ":events", ":swept", "XADD", ":bye", "PRESENCE_EVENTS"):
+        assert word not in text, word
+    names = Counter(command.split()[0] for command in off)
+    assert set(names) <= {
+        "EVAL",
+        "ZADD",
+        "EXPIRE",
+        "ZRANGE",
+        "SET",
+        "GET",
+        "ZCOUNT",
+        "ZREM",
+        "ZREMRANGEBYSCORE",
+        "HSET",
+        "HMGET",
+        "HGET",
+        "ZSCORE",
+        "EXISTS",
+    }, names
+
+
+def test_events_of_another_kind_change_no_command_for_this_one(own: Server, prefix: str) -> None:
+    def of_users(commands: list[str]) -> list[str]:
+        return [each for each in commands if ":user:" in each and "PRESENCE" not in each]
+
+    off = of_users(commands_of(own, prefix))
+    on = of_users(commands_of(own, prefix, events="guest"))
+    assert [each for each in on if ":guest:" not in each] == [
+        each for each in off if ":guest:" not in each
+    ]
+
+
+def test_a_process_with_other_events_is_warned_of(
+    own: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = FollowedSite(own.url, prefix)
+    other = Recorder(settings(own.url, prefix, flush_interval=1), clock=one.clock, background=False)
+    one.saw("ann")
+    other.record(("user", "bob"), one.clock.now)
+    assert other.flush()
+    assert "PRESENCE_EVENTS" in caplog.text
+    one.close()
+    other.close()
+
+
+def test_a_node_that_is_away_stops_only_its_own_events(
+    tmp_path: Path, prefix: str, followers: Callable[..., Follower]
+) -> None:
+    cluster = Cluster(tmp_path)
+    site = FollowedSite(cluster.url, prefix, shards=6)
+    ids = [f"user{number}" for number in range(30)]
+
+    def node_of(id: str) -> Node:
+        return cluster.owner_of(site.store.shard_for(id).name)
+
+    try:
+        follower = followers(site.presence)
+        site.saw(*ids)
+        wait_until(lambda: follower.online == set(ids))
+        lost = cluster.owner_of(keys.swept(prefix))  # also the node of the claim
+        there = [id for id in ids if node_of(id) is not lost]
+        away = [id for id in ids if node_of(id) is lost]
+        lost.process.send_signal(19)
+        for id in there:
+            site.presence.leave(id)
+        wait_until(lambda: not follower.online & set(there))
+        for id in there:
+            wait_until(partial(_touches, site.presence, id))
+        wait_until(lambda: follower.online == set(ids))
+        site.clock.now += WINDOW + LAG + 1
+        wait_until(lambda: follower.online == set(away))  # the others are swept
+        lost.process.send_signal(18)
+        wait_until(lambda: follower.online == set())
+        assert follower.lost == 0
+    finally:
+        site.close()
+        cluster.close()
+
+
+def _is_lost(events: Iterator[Event]) -> bool:
+    try:
+        next(events)
+    except PresenceUnavailable:
+        return False
+    except EventsLost:
+        return True
+    raise AssertionError("an event of an empty server")
+
+
+def _touches(presence: Presence, id: str) -> bool:
+    try:
+        presence.touch(id)
+    except PresenceUnavailable:
+        return False
+    return True
