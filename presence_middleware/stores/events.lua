@@ -58,13 +58,14 @@ local function note_arrivals(seen, goodbyes, window, offline_before, ids, sighti
   -- converts the text faster than tonumber.
   local online_since = math.max(cut + 0, offline_before + 0)
   for n = 1, #ids do
-    if not before[n] or before[n] + 0 <= online_since then
+    local last_seen = before[n]
+    if not last_seen or last_seen + 0 <= online_since then
       local time = sightings[first + 2 * n - 2]
       if time + 0 > cut + 0 then
-        local is_online = is_announced(before[n])
-        if is_online and before[n] + 0 <= time - window then
+        local is_online = is_announced(last_seen)
+        if is_online and last_seen + 0 <= time - window then
           -- The window ended, and the sweep has not announced it yet.
-          note_gone(goodbyes, {ids[n], before[n]})
+          note_gone(goodbyes, {ids[n], last_seen})
           is_online = false
         end
         if not is_online then

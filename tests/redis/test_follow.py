@@ -1,7 +1,6 @@
 """`events()`: what an iterator is told, what it misses, and what it costs."""
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from presence_middleware.stores import keys, moment_of
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.followed_site import LAG, FollowedSite
+from tests.support.follower import Follower
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, settings
 
@@ -58,50 +58,6 @@ def site(own: Server, prefix: str, shards: int) -> Iterator[FollowedSite]:
     site = FollowedSite(own.url, prefix, shards=shards)
     yield site
     site.close()
-
-
-class Follower:
-    """A thread that keeps a list of who is online, as the README shows."""
-
-    def __init__(self, presence: Presence, **given: Any) -> None:
-        self.events = presence.events(**given)
-        self.online: set[str] = set()
-        self.told: list[Event] = []
-        self.lost = 0
-        self._presence = presence
-        self._thread = threading.Thread(target=self._follow)
-        self._thread.start()
-
-    def _follow(self) -> None:
-        self._look()
-        while True:
-            try:
-                for event in self.events:
-                    self.told.append(event)
-                    (self.online.add if event.online else self.online.discard)(event.id)
-                return  # noqa: TRY300
-            except EventsLost:
-                self.lost += 1
-                self._look()
-            except PresenceUnavailable:
-                pass
-
-    def _look(self) -> None:
-        while True:
-            try:
-                self.online = {who.id for who in self._presence.online(limit=None)}
-                return  # noqa: TRY300
-            except PresenceUnavailable:
-                if self.events._is_closed:
-                    return
-
-    def names(self) -> list[str]:
-        return ["-+"[event.online] + event.id for event in self.told]
-
-    def close(self) -> None:
-        self.events.close()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
 
 
 @pytest.fixture

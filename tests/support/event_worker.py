@@ -1,0 +1,62 @@
+"""A worker of test_events_chaos.py: visits, goodbyes and logouts at random, until it is ended.
+
+It writes what it did to a file, and loses some of the replies of the server.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.recorder import recorder_for
+from presence_middleware.wsgi import WsgiVisit
+
+GROUPS, GROUP_SECONDS, GROUP_SIZE = 5, 3.0, 20
+"""People come in turns: a group for some seconds, then the next."""
+LOST_REPLIES = 0.03
+
+
+def lose_replies(stopping: threading.Event) -> None:
+    """Let some pipelines fail whose commands the server has executed."""
+    execute = redis.client.Pipeline.execute
+
+    def lossy(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
+        replies = execute(pipeline, *args, **kwargs)
+        if random.random() < LOST_REPLIES and not stopping.is_set():
+            raise redis.ConnectionError("the reply was lost")
+        return replies
+
+    redis.client.Pipeline.execute = lossy  # type: ignore[method-assign, assignment]
+
+
+def main() -> None:
+    settings = Settings.from_env()
+    recorder, presence = recorder_for(settings), Presence(settings)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    lose_replies(stopping)
+    with Path(os.environ["WORKER_LOG"]).open("a", buffering=1) as log:
+        while not stopping.wait(0.02):
+            now = time.monotonic()  # the same in all processes of a machine
+            id = f"user{int(now / GROUP_SECONDS) % GROUPS}-{random.randrange(GROUP_SIZE)}"
+            dice = random.random()
+            if dice < 0.02:
+                with suppress(PresenceUnavailable):
+                    presence.leave(id)
+            elif dice < 0.05:
+                recorder.say_goodbye(("user", id), recorder.stamp())
+            else:
+                WsgiVisit(recorder, {"HTTP_X_USER": id}).end()
+            log.write(f"{'left' if dice < 0.05 else 'came'} {id} {now}\n")
+    recorder.close()
+
+
+if __name__ == "__main__":
+    main()
