@@ -20,10 +20,11 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.connections import limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
+from tests.redis.test_sentinel import sentinels  # noqa: F401 - a fixture
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, at_a_place, hung
-from tests.support.sentinels import Sentinels, sentinels  # noqa: F401 - a fixture
+from tests.support.sentinels import Sentinels
 from tests.support.servers import environment
 from tests.support.stopwatch import Stopwatch
 
