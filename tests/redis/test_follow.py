@@ -446,6 +446,8 @@ def test_a_node_that_is_away_stops_only_its_own_events(
         lost.process.send_signal(18)
         wait_until(lambda: follower.online == set())
         assert follower.lost == 0
+        follower.close()
+        wait_until(lambda: site.presence.backend.hub("user")._thread is None)
     finally:
         site.close()
         cluster.close()
