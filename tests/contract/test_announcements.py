@@ -83,9 +83,10 @@ class Announcing(RuleBasedStateMachine):
         shard = self.store.shard_for(id)
         self.run(shard.depart(id, self.now - late, is_server_time=False, erase=erase))
 
-    @rule(id=IDS, late=st.sampled_from([0.0, 3.0, 100.0]))
+    @rule(id=IDS, late=st.sampled_from([0.0, 0.1, 0.2, 0.3]))
     def says_goodbye(self, id: str, late: float) -> None:
-        self.run(self.store.shard_for(id).say_goodbye(id, self.now - late, is_server_time=False))
+        moment = self.now - late * self.window
+        self.run(self.store.shard_for(id).say_goodbye(id, moment, is_server_time=False))
 
     @rule(windows=st.one_of(st.floats(0, 0.05), st.floats(0, 2)))
     def time_passes(self, windows: float) -> None:

@@ -295,6 +295,38 @@ def test_whoever_comes_back_late_after_a_goodbye_leaves_first(site: FollowedSite
     ]
 
 
+def test_a_goodbye_that_arrives_late_is_told_all_the_same(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.clock.now += WINDOW
+    site.sweep()
+    site.say_goodbye("ann", ago=95)  # its window would have ended before the last sweep
+    assert site.told() == [("+ann", 0)]
+    assert after(site, 1) == [("-ann", WINDOW - 95)]
+
+
+def test_a_goodbye_that_arrives_late_takes_the_id_out_of_its_room(opened: Open) -> None:
+    site = opened(rooms=["/t/*"], events=())
+    moment = int(site.clock.now * 1e6)
+    shard = site.store.shard_for("ann")
+    site.run(shard.record([("ann", moment, moment)], moves={"ann": (7, moment)}))
+    site.clock.now += WINDOW - 1
+    assert site.run(site.store.count_in_room(7, site.clock.now)) == 1
+    site.say_goodbye("ann", ago=95)
+    site.clock.now += 1
+    assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
+    assert "at" not in site.keys_with("ann")
+
+
+def test_a_room_whose_edge_was_lost_is_empty_rather_than_wrong(opened: Open) -> None:
+    site = opened(rooms=["/t/*"], events=())
+    moment = int(site.clock.now * 1e6)
+    shard = site.store.shard_for("ann")
+    site.run(shard.record([("ann", moment, moment)], moves={"ann": (7, moment)}))
+    site.delete("edge")
+    site.clock.now += 2 * WINDOW
+    assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
+
+
 def test_a_write_that_is_repeated_announces_nobody_twice(site: FollowedSite) -> None:
     moment = int(site.clock.now * 1e6)
     for _ in range(3):  # the replies were lost

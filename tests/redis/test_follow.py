@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -305,6 +305,56 @@ def test_an_outage_is_reported_and_nothing_is_missing_after_it(
             next(events)
         own.start()
         wait_until(lambda: _is_lost(events))  # it restarted empty
+    site.close()
+
+
+def test_a_follower_that_starts_in_an_outage_is_told_and_goes_on(
+    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.2)
+    site = FollowedSite(own.url, prefix)
+    own.stop()
+    with site.presence.events() as events:
+        with pytest.raises(PresenceUnavailable):
+            next(events)
+        own.start()
+        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        site.saw("ann")
+        event = None
+        while event is None:
+            with suppress(PresenceUnavailable):
+                event = next(events)
+        assert event.id == "ann"
+    site.close()
+
+
+def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
+    own: Server, prefix: str, followers: Callable[..., Follower]
+) -> None:
+    site = FollowedSite(own.url, prefix, shards=4)
+    follower = followers(site.presence)
+    ids = [f"user{number}" for number in range(20)]
+    wrong = site.store.shard_for(ids[0])
+    with redis.Redis.from_url(own.url) as client:
+        client.set(f"{wrong.name}:edge", "text")
+    there = [id for id in ids if site.store.shard_for(id) is not wrong]
+    site.saw(*there)
+    wait_until(lambda: follower.online == set(there))
+    site.clock.now += WINDOW + LAG + 1
+    wait_until(lambda: not follower.online)
+    site.close()
+
+
+def test_a_forked_child_has_a_hub_of_its_own(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    hub = site.presence.backend.hub("user")
+    with site.presence.events():
+        thread = hub._thread
+        hub._pid = -1  # as after a fork, in which the thread does not exist
+        with site.presence.events() as events:
+            assert hub._thread is not thread
+            site.saw("ann")
+            assert next(events).id == "ann"
     site.close()
 
 
