@@ -200,6 +200,11 @@ def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
     assert ["PRESENCE_WINDOW", "1m 30s", "environment"] in lines
     assert ["PRESENCE_SECRET", "***", "environment"] in lines
     assert ["PRESENCE_STORE", "*=sorted-set, bot=hyperloglog", "default"] in lines
+    assert ["PRESENCE_IP_PREFIX", "/32, /128", "default"] in lines
+    # What it prints is what the variables accept.
+    printed = {name: value for name, value, _ in lines if "***" not in value}
+    effective = Settings.from_env({**script.variables, "PRESENCE_WINDOW": "90"}, redis_url=url)
+    assert Settings.from_env(printed, redis_url=url) == effective
     found = json.loads(script("config", "--json", **given).stdout)
     assert [[name, each["value"], each["from"]] for name, each in found.items()] == lines
     assert script("config", PRESENCE_WINDOW="soon").exit_code == 2
