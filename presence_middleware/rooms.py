@@ -4,19 +4,29 @@ A room has the name of its path, such as `/t/42`, or any name that a handler giv
 """
 
 import re
+from functools import lru_cache
 
+from .parsers import NAMED_ROOMS
 from .request import Request
 from .stores import NOWHERE, room_number
 
 MAX_NAME = 200  # characters
+# Hashing a name takes longer than finding its number here. At most 2 MB.
+MAX_NUMBERS = 4096
+
+_number_of = lru_cache(MAX_NUMBERS)(room_number)
 
 
 class Rooms:
     """The rules of `PRESENCE_ROOMS`."""
 
     def __init__(self, rules: tuple[str, ...]) -> None:
-        """Create the rules. `{name}` in a rule matches one segment, `*` at its end anything."""
-        self._match = re.compile("|".join(map(_pattern, rules)), re.DOTALL).fullmatch
+        """Create the rules. `{name}` in a rule matches one segment, `*` at its end anything.
+
+        The word `named` instead of rules puts no path in a room.
+        """
+        patterns = [_pattern(rule) for rule in rules if rule != NAMED_ROOMS]
+        self._match = re.compile("|".join(patterns) or _NEVER, re.DOTALL).fullmatch
 
     def name_of(self, path: str) -> str | None:
         """Return the name of the room that a path is in, or None. The first rule that fits wins."""
@@ -29,6 +39,10 @@ class Rooms:
         """Return the name of a room, given its name or a path in it."""
         return self.name_of(name_or_path) or name_or_path
 
+    def number_of(self, name_or_path: str) -> int:
+        """Return the number of a room, given its name or a path in it."""
+        return room_number(self.named(name_or_path))
+
     def number_for(self, request: Request) -> int | None:
         """Return the number of the room that a request enters; None if it stays where it was.
 
@@ -37,8 +51,11 @@ class Rooms:
         """
         name = self.name_of(request.path)
         if name is not None:
-            return room_number(name)
+            return _number_of(name)
         return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+
+
+_NEVER = "(?!)"
 
 
 def _pattern(rule: str) -> str:
