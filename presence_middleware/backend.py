@@ -91,7 +91,9 @@ class Backend:
         max_members = math.ceil(settings.max_members / settings.shards)
         store = STORES[settings.store_of(kind)]
         if settings.is_swept(kind):
-            store = partial(SweptSet, grace=settings.grace_seconds)
+            store = partial(
+                SweptSet, grace=settings.grace_seconds, flush_interval=settings.flush_interval
+            )
         return Shards(
             [
                 store(prefix, kind, settings.window, keep_seconds, max_members)

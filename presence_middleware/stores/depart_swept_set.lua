@@ -10,8 +10,11 @@ if last_seen then
   if goodbye and tonumber(goodbye) > tonumber(last_seen) then
     last_seen = goodbye -- the goodbye has lowered the last-seen time
   end
-  redis.call('ZREM', rooms, id)
   redis.call('ZREM', goodbyes, id)
+end
+local moved_at = redis.call('ZSCORE', moves, id)
+if not moved_at or tonumber(moved_at) <= tonumber(moment) then
+  redis.call('ZREM', rooms, id)
 end
 if hash ~= '' then
   redis.call('ZREM', goodbyes, id)

@@ -26,6 +26,7 @@ COMMANDS_PER_TRIP = 16
 # The position of the hashes in ARGV of both record scripts, counted from 0.
 HASHES_ARGUMENT = 6
 MINUTE = keys.MINUTE * 1_000_000  # microseconds
+MAX_MOMENT = 1 << 62  # microseconds
 
 Stamped = tuple[str, int, int]
 """An id, the time it was seen, and the time it arrived, in microseconds since the epoch.
@@ -118,7 +119,8 @@ class RecordScript:
         """
         commands: list[Command] = []
         for chunk in chunks(sightings):
-            head = self._head((key, *self._keys, *other_keys), chunk, write)
+            earliest = min((moves[id][1] for id, _, _ in chunk if id in moves), default=MAX_MOMENT)
+            head = self._head((key, *self._keys, *other_keys), chunk, write, earliest)
             fields: list[Argument] = []
             for id, moment, _ in chunk:
                 fields += as_seconds(moment), id
@@ -130,8 +132,17 @@ class RecordScript:
             commands.append((*head, *fields))
         return commands
 
-    def _head(self, keys: Sequence[str], chunk: Sequence[Stamped], write: Write | None) -> Command:
-        """Return the beginning of a command for ids with times, up to the sightings."""
+    def _head(
+        self,
+        keys: Sequence[str],
+        chunk: Sequence[Stamped],
+        write: Write | None,
+        earliest: int = MAX_MOMENT,
+    ) -> Command:
+        """Return the beginning of a command for ids with times, up to the sightings.
+
+        Departures since `earliest`, in microseconds, are looked for, as those since the arrivals.
+        """
         arrivals = [arrival for _, _, arrival in chunk]
         moments = [moment for _, moment, _ in chunk]
         return (
@@ -141,7 +152,7 @@ class RecordScript:
             *keys,
             self.lifetime,
             self._max_members,
-            as_seconds(min(arrivals)),
+            as_seconds(min(min(arrivals), earliest)),
             "" if arrivals == moments else _join_moments(arrivals),
             *_write_arguments(write),
             "",

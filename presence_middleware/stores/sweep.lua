@@ -11,6 +11,8 @@
 -- ARGV[3]  moves up to this moment are no longer compared with late writes
 -- ARGV[4]  how far the clock may go back, in seconds
 -- ARGV[5]  lifetime of the keys, in seconds
+-- ARGV[6]  how many ids in rooms, chosen at random, to compare with KEYS[1]: a process without rooms
+--          may have removed them there
 --
 -- All moments are seconds since the epoch.
 --
@@ -18,7 +20,7 @@
 
 local seen, goodbyes, rooms, moves, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local offline_before, most, late_before = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local may_go_back, lifetime = tonumber(ARGV[4]), ARGV[5]
+local may_go_back, lifetime, compared = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 
 local has_more = false
 
@@ -47,13 +49,16 @@ local function page(key, low, high)
 end
 
 local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
-if swept and tonumber(swept) - may_go_back > tonumber(offline_before) then
-  -- The clock was set back. Nobody knows who of these is gone.
+local is_whole = redis.call('EXISTS', seen, rooms, edge) == 3
+local is_ahead = swept and tonumber(swept) - may_go_back > tonumber(offline_before)
+if not is_whole or is_ahead then
+  -- The server has evicted a key, or its clock was set back. Nobody knows who of these is gone.
   redis.call('UNLINK', rooms, moves, edge)
-elseif swept and tonumber(swept) < tonumber(offline_before) then
+elseif tonumber(swept) < tonumber(offline_before) then
   local is_asleep = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0
   if is_asleep then
     redis.call('UNLINK', rooms)
+    redis.call('ZADD', rooms, -1, '')
     swept = offline_before
   else
     local gone
@@ -71,6 +76,16 @@ elseif swept and tonumber(swept) < tonumber(offline_before) then
   end
   for _, key in ipairs({rooms, moves, edge}) do
     redis.call('EXPIRE', key, lifetime)
+  end
+end
+
+if is_whole and compared > 0 then
+  local ids = redis.call('ZRANDMEMBER', rooms, compared)
+  local seen_at = #ids > 0 and redis.call('ZMSCORE', seen, unpack(ids))
+  for n, id in ipairs(ids) do
+    if id ~= '' and not (seen_at[n] and tonumber(seen_at[n]) > tonumber(swept)) then
+      redis.call('ZREM', rooms, id)
+    end
   end
 end
 

@@ -3,7 +3,8 @@
 --
 -- KEYS[1…4] and ARGV[1…8] as in scored.lua
 -- KEYS[5]   sorted set: id by the moment of its goodbye
--- KEYS[6]   sorted set: id by the number of its room
+-- KEYS[6]   sorted set: id by the number of its room; and the empty id by -1, so that the key exists
+--           as long as KEYS[8] does
 -- KEYS[7]   sorted set: id by the moment it entered its room, or left it; only the latest moves
 -- KEYS[8]   hash: `swept`, up to which last-seen time ids have been taken out of their rooms; and
 --           `trimmed`, up to which moment KEYS[7] has been trimmed
@@ -13,6 +14,11 @@
 -- Reply: as in recording.lua.
 
 local goodbyes, rooms, moves, edge = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+
+if room == max_members then
+  -- Nobody is known, or the server has evicted the key: nobody knows who of these is gone.
+  redis.call('UNLINK', rooms, moves, edge)
+end
 
 local times, ids, numbers, moments = {}, {}, {}, {}
 for i = FIRST, #ARGV, 4 do
@@ -56,11 +62,12 @@ note_write(#accepted > 0)
 
 if #moved > 0 then
   local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
-  if not swept then
-    -- Without the edge, nobody knows who of these is gone.
+  if not swept or redis.call('EXISTS', rooms) == 0 then
+    -- The first move, or the server has evicted one of the keys.
     redis.call('UNLINK', rooms, moves)
     swept, trimmed = offline_before, '-inf'
     redis.call('HSET', edge, 'swept', swept, 'trimmed', trimmed)
+    redis.call('ZADD', rooms, -1, '')
   end
   swept, trimmed = tonumber(swept), trimmed == '-inf' and -math.huge or tonumber(trimmed)
   local movers = {}
@@ -68,10 +75,25 @@ if #moved > 0 then
     movers[#movers + 1] = ids[n]
   end
   local moved_at = redis.call('ZMSCORE', moves, unpack(movers))
+  local left_at, forgotten_at = {}, {}
+  if may_have_left then
+    left_at = redis.call('ZMSCORE', left, unpack(movers))
+  end
+  if may_be_forgotten then
+    local all, of_movers = split(hashes), {}
+    for m, n in ipairs(moved) do
+      of_movers[m] = all[n]
+    end
+    forgotten_at = redis.call('ZMSCORE', forgotten, unpack(of_movers))
+  end
   local entering, leaving, latest = {}, {}, {}
   for m, n in ipairs(moved) do
-    -- Processes write in any order. The latest move of an id decides where it is.
-    local before = moved_at[m] and tonumber(moved_at[m]) or trimmed
+    -- Processes write in any order. The latest move of an id since it left decides where it is.
+    local before = math.max(
+      moved_at[m] and tonumber(moved_at[m]) or trimmed,
+      tonumber(left_at[m] or '-inf'),
+      tonumber(forgotten_at[m] or '-inf')
+    )
     if tonumber(moments[n]) > before and tonumber(times[n]) > swept then
       latest[#latest + 1] = moments[n]
       latest[#latest + 1] = ids[n]

@@ -31,8 +31,6 @@ NOWHERE = 0
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 # Ids that a script takes out of their rooms: about 1 ms of server time.
 SWEPT = 250
-# Writes may be as late as this, in seconds, and still be compared with later moves.
-LATE = keys.SLACK
 
 
 def room_number(name: str) -> int:
@@ -56,13 +54,17 @@ class SweptSet(SortedSet):
         max_members: int,
         *,
         grace: float,
+        flush_interval: float,
     ) -> None:
         """Create a store as `Store` describes.
 
-        An id stays online for `grace` seconds after its goodbye.
+        An id stays online for `grace` seconds after its goodbye. Busy processes write every
+        `flush_interval` seconds.
         """
         super().__init__(prefix, kind, window, keep_seconds, max_members)
         self._lowered_by = window - grace
+        # Writes may be as late as this, in seconds, and still be compared with later moves.
+        self._late = flush_interval + keys.SLACK
         self._goodbyes_key = keys.goodbyes(prefix, kind)
         self._rooms_key = keys.rooms(prefix, kind)
         self._moves_key = keys.moves(prefix, kind)
@@ -105,9 +107,11 @@ class SweptSet(SortedSet):
         command: Command = (
             "EVAL",
             self._goodbye_source,
-            2,
+            4,
             self._seen_key,
             self._goodbyes_key,
+            self._rooms_key,
+            self._edge_key,
             id,
             repr(moment),
             int(is_server_time),
@@ -136,7 +140,7 @@ class SweptSet(SortedSet):
             if not has_more:
                 return reply
 
-    def _sweep_command(self, now: float) -> Command:
+    def _sweep_command(self, now: float, compared: int = 0) -> Command:
         return (
             "EVAL",
             self._sweep_source,
@@ -145,14 +149,15 @@ class SweptSet(SortedSet):
             *self._own_keys,
             repr(now - self._window),
             SWEPT,
-            repr(now - LATE),
+            repr(now - self._late),
             keys.SLACK,
             self._script.lifetime,
+            compared,
         )
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         # Those who are gone leave their rooms before their last-seen times are removed.
-        (has_more,) = yield Batch((self._sweep_command(now),))
+        (has_more,) = yield Batch((self._sweep_command(now, SWEPT),))
         if has_more:
             return True
         return (yield from super().clean_up(now, is_server_time=is_server_time))
