@@ -29,8 +29,7 @@ class Waiting:
 
     seen: float = NEVER
     move: tuple[str, float] | None = None
-    departure: tuple[float, str] | None = None
-    """When, and `leave`, `forget` or `bye`."""
+    logout: float = NEVER
 
 
 @dataclass
@@ -42,14 +41,25 @@ class Model:
     """By how many seconds a goodbye lowers the last-seen time."""
     people: dict[str, Person] = field(default_factory=dict)
 
-    def sees(self, id: str, seen: float, move: tuple[str, float] | None, now: float) -> None:
+    def writes(self, id: str, waiting: Waiting) -> None:
+        """A process writes: a logout before those sightings that followed it, else after them."""
+        if waiting.logout == NEVER:
+            self.sees(id, waiting.seen, waiting.move)
+        elif waiting.seen > waiting.logout:
+            self.departs(id, waiting.logout, "leave")
+            self.sees(id, waiting.seen, waiting.move)
+        else:
+            self.sees(id, waiting.seen, waiting.move)
+            self.departs(id, waiting.logout, "leave")
+
+    def sees(self, id: str, seen: float, move: tuple[str, float] | None) -> None:
         """A process writes that it saw an id, and its last move."""
         person = self.people.setdefault(id, Person())
         if seen <= max(person.departed, person.goodbye):
             return
         person.score = max(person.score or NEVER, seen)
         person.last_seen = max(person.last_seen, seen)
-        if move is not None and seen > now - self.window:
+        if move is not None:
             room, moved = move
             if moved > max(person.departed, person.moved):
                 person.room, person.moved = room, moved
