@@ -62,6 +62,6 @@ def _pattern(rule: str) -> str:
     """Return a pattern whose only group is the name of the room. It cannot backtrack."""
     name, below = (rule[:-2], True) if rule.endswith("/*") else (rule.rstrip("/"), False)
     segments = [
-        "[^/]+" if segment.startswith("{") else re.escape(segment) for segment in name.split("/")
+        "[^/]++" if segment.startswith("{") else re.escape(segment) for segment in name.split("/")
     ]
     return f"({'/'.join(segments)}){'(?:/.*)?' if below else '/?'}"

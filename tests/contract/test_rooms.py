@@ -310,6 +310,18 @@ def test_an_evicted_key_leaves_no_ids_in_rooms_that_are_offline(site: Open, name
     assert workers.room() == ["dan"]
 
 
+@pytest.mark.parametrize("name", ["edge", "at", "seen"])
+def test_an_evicted_key_is_found_by_whoever_writes_first(site: Open, name: str) -> None:
+    workers = site()
+    workers.view(workers.one, "/t/1", "ann", "bob")  # a worker that does not come back
+    workers.one.flush()
+    workers.redis.delete(workers.key(name))
+    workers.view(workers.other, "/t/1", "cid")
+    workers.other.flush()
+    assert workers.site.held()[workers.key("at")] == ["", "cid"]
+    assert workers.room() == ["cid"]
+
+
 @pytest.mark.parametrize("names", [["seen"], ["seen", "at", "edge", "moved", "writers"]])
 def test_lost_rooms_are_written_again(site: Open, names: list[str]) -> None:
     workers = site()
