@@ -11,10 +11,8 @@ from .request import Request
 from .stores import NOWHERE, room_number
 
 MAX_NAME = 200  # characters
-# Hashing a name takes longer than finding its number here. At most 2 MB.
-MAX_NUMBERS = 4096
-
-_number_of = lru_cache(MAX_NUMBERS)(room_number)
+# The paths whose room is remembered, because finding it takes longer: about a megabyte.
+REMEMBERED_PATHS = 4096
 
 
 class Rooms:
@@ -27,6 +25,7 @@ class Rooms:
         """
         patterns = [_pattern(rule) for rule in rules if rule != NAMED_ROOMS]
         self._match = re.compile("|".join(patterns) or _NEVER, re.DOTALL).fullmatch
+        self._number_at = lru_cache(REMEMBERED_PATHS)(self._find_number)
 
     def name_of(self, path: str) -> str | None:
         """Return the name of the room that a path is in, or None. The first rule that fits wins."""
@@ -49,10 +48,15 @@ class Rooms:
         A navigation to a page in no room leaves the room: the number is `NOWHERE`. Other requests,
         such as those that the page in the room sends, change nothing. Never raises.
         """
-        name = self.name_of(request.path)
-        if name is not None:
-            return _number_of(name)
+        path = request.path
+        number = self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
+        if number is not None:
+            return number
         return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+
+    def _find_number(self, path: str) -> int | None:
+        name = self.name_of(path)
+        return None if name is None else room_number(name)
 
 
 _NEVER = "(?!)"

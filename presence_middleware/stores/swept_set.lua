@@ -8,58 +8,75 @@
 -- KEYS[7]   sorted set: id by the moment it entered its room, or left it; only the latest moves
 -- KEYS[8]   hash: `swept`, up to which last-seen time ids have been taken out of their rooms; and
 --           `trimmed`, up to which moment KEYS[7] has been trimmed
--- ARGV[9…]  time and id of each sighting, the number of the room (0: in no room; empty: unchanged),
---           and the moment of that move, in turn
+-- ARGV[9]   the number of sightings
+-- ARGV[10…] time and id of each sighting, in turn; then, for each sighting with a move: its position
+--           from 1, the number of the room (0: in no room), and the moment of the move
 --
 -- Reply: as in recording.lua.
 
 local goodbyes, rooms, moves, edge = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local count = tonumber(ARGV[FIRST])
+local FIRST_TIME, FIRST_MOVE = FIRST + 1, FIRST + 1 + 2 * count
 
 if room == max_members then
   -- Nobody is known, or the server has evicted the key: nobody knows who of these is gone.
   redis.call('UNLINK', rooms, moves, edge)
 end
 
-local times, ids, numbers, moments = {}, {}, {}, {}
-for i = FIRST, #ARGV, 4 do
-  local n = #ids + 1
-  times[n], ids[n], numbers[n], moments[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-end
-
-local is_tight = #ids > room
-local known = {}
-if is_tight then
-  local removed
-  known, removed = make_room(ids)
-  for _, id in ipairs(removed) do
-    redis.call('ZREM', rooms, id)
-    redis.call('ZREM', goodbyes, id)
+local departed, full, is_recorded = {}, 0, nil
+local is_tight = count > room
+local has_goodbyes = redis.call('EXISTS', goodbyes) == 1
+if not (may_have_left or may_be_forgotten or is_tight or has_goodbyes) then
+  redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST_TIME, FIRST_MOVE - 1))
+  redis.call('EXPIRE', seen, lifetime)
+  note_write(true)
+else
+  local times, ids = {}, {}
+  for i = FIRST_TIME, FIRST_MOVE - 1, 2 do
+    times[#times + 1] = ARGV[i]
+    ids[#ids + 1] = ARGV[i + 1]
   end
-end
-local arrived = arrivals == '' and times or split(arrivals)
-local accepted, departed, full = accept(ids, arrived, known, room, is_tight)
-
--- A sighting from before the goodbye of its id must not undo the goodbye.
-local goodbye_at = {}
-if redis.call('EXISTS', goodbyes) == 1 then
-  goodbye_at = redis.call('ZMSCORE', goodbyes, unpack(ids))
-end
-local members, moved = {}, {}
-for _, n in ipairs(accepted) do
-  if not goodbye_at[n] or tonumber(times[n]) > tonumber(goodbye_at[n]) then
-    members[#members + 1] = times[n]
-    members[#members + 1] = ids[n]
-    if numbers[n] ~= '' then
-      moved[#moved + 1] = n
+  local known = {}
+  if is_tight then
+    local removed
+    known, removed = make_room(ids)
+    for _, id in ipairs(removed) do
+      redis.call('ZREM', rooms, id)
+      redis.call('ZREM', goodbyes, id)
     end
   end
-end
-if #members > 0 then
-  redis.call('ZADD', seen, 'GT', unpack(members))
-  redis.call('EXPIRE', seen, lifetime)
-end
-note_write(#accepted > 0)
+  local arrived = arrivals == '' and times or split(arrivals)
+  local accepted
+  accepted, departed, full = accept(ids, arrived, known, room, is_tight)
 
+  -- A sighting from before the goodbye of its id must not undo the goodbye.
+  local goodbye_at = has_goodbyes and redis.call('ZMSCORE', goodbyes, unpack(ids)) or {}
+  local members = {}
+  is_recorded = {}
+  for _, n in ipairs(accepted) do
+    if not goodbye_at[n] or tonumber(times[n]) > tonumber(goodbye_at[n]) then
+      members[#members + 1] = times[n]
+      members[#members + 1] = ids[n]
+      is_recorded[n] = true
+    end
+  end
+  if #members > 0 then
+    redis.call('ZADD', seen, 'GT', unpack(members))
+    redis.call('EXPIRE', seen, lifetime)
+  end
+  note_write(#accepted > 0)
+end
+
+-- The position of each moving sighting, and its time, id, room and moment.
+local moved, times, movers, numbers, moments = {}, {}, {}, {}, {}
+for i = FIRST_MOVE, #ARGV, 3 do
+  local n = tonumber(ARGV[i])
+  if not is_recorded or is_recorded[n] then
+    local m = #moved + 1
+    moved[m], numbers[m], moments[m] = n, ARGV[i + 1], ARGV[i + 2]
+    times[m], movers[m] = ARGV[FIRST_TIME + 2 * n - 2], ARGV[FIRST_TIME + 2 * n - 1]
+  end
+end
 if #moved > 0 then
   local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
   if not swept or redis.call('EXISTS', rooms) == 0 then
@@ -70,10 +87,6 @@ if #moved > 0 then
     redis.call('ZADD', rooms, -1, '')
   end
   swept, trimmed = tonumber(swept), trimmed == '-inf' and -math.huge or tonumber(trimmed)
-  local movers = {}
-  for _, n in ipairs(moved) do
-    movers[#movers + 1] = ids[n]
-  end
   local moved_at = redis.call('ZMSCORE', moves, unpack(movers))
   local left_at, forgotten_at = {}, {}
   if may_have_left then
@@ -87,21 +100,21 @@ if #moved > 0 then
     forgotten_at = redis.call('ZMSCORE', forgotten, unpack(of_movers))
   end
   local entering, leaving, latest = {}, {}, {}
-  for m, n in ipairs(moved) do
+  for m, id in ipairs(movers) do
     -- Processes write in any order. The latest move of an id since it left decides where it is.
     local before = math.max(
       moved_at[m] and tonumber(moved_at[m]) or trimmed,
       tonumber(left_at[m] or '-inf'),
       tonumber(forgotten_at[m] or '-inf')
     )
-    if tonumber(moments[n]) > before and tonumber(times[n]) > swept then
-      latest[#latest + 1] = moments[n]
-      latest[#latest + 1] = ids[n]
-      if numbers[n] == '0' then
-        leaving[#leaving + 1] = ids[n]
+    if tonumber(moments[m]) > before and tonumber(times[m]) > swept then
+      latest[#latest + 1] = moments[m]
+      latest[#latest + 1] = id
+      if numbers[m] == '0' then
+        leaving[#leaving + 1] = id
       else
-        entering[#entering + 1] = numbers[n]
-        entering[#entering + 1] = ids[n]
+        entering[#entering + 1] = numbers[m]
+        entering[#entering + 1] = id
       end
     end
   end
