@@ -6,7 +6,7 @@
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
 -- KEYS[3]  sorted set: id by the number of its room
--- KEYS[4]  hash: as KEYS[8] in swept_set.lua
+-- KEYS[4]  hash: as KEYS[9] in swept_set.lua
 -- ARGV[1]  the id
 -- ARGV[2]  moment of the goodbye, in seconds since the epoch
 -- ARGV[3]  1 to lower the moment to this server's clock; else 0

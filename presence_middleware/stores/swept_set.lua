@@ -4,23 +4,25 @@
 -- KEYS[1…4] and ARGV[1…8] as in scored.lua
 -- KEYS[5]   sorted set: id by the moment of its goodbye
 -- KEYS[6]   sorted set: id by the number of its room; and the empty id by -1, so that the key exists
---           as long as KEYS[8] does
--- KEYS[7]   sorted set: id by the moment it entered its room, or left it; only the latest moves
--- KEYS[8]   hash: `swept`, up to which last-seen time ids have been taken out of their rooms; and
---           `trimmed`, up to which moment KEYS[7] has been trimmed
+--           as long as KEYS[9] does
+-- KEYS[7]   hash: id to the moment at which it last entered or left a room
+-- KEYS[8]   hash: the same of earlier moves
+-- KEYS[9]   hash: `swept`, up to which last-seen time ids have been taken out of their rooms;
+--           `dropped`, up to which moment moves are neither in KEYS[7] nor in KEYS[8]; and `turned`,
+--           when KEYS[7] last became KEYS[8]
 -- ARGV[9]   the number of sightings
 -- ARGV[10…] time and id of each sighting, in turn; then, for each sighting with a move: its position
 --           from 1, the number of the room (0: in no room), and the moment of the move
 --
 -- Reply: as in recording.lua.
 
-local goodbyes, rooms, moves, edge = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local goodbyes, rooms, moves, earlier_moves, edge = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local count = tonumber(ARGV[FIRST])
 local FIRST_TIME, FIRST_MOVE = FIRST + 1, FIRST + 1 + 2 * count
 
 if room == max_members then
   -- Nobody is known, or the server has evicted the key: nobody knows who of these is gone.
-  redis.call('UNLINK', rooms, moves, edge)
+  redis.call('UNLINK', rooms, moves, earlier_moves, edge)
 end
 
 local departed, full, is_recorded = {}, 0, nil
@@ -78,17 +80,20 @@ for i = FIRST_MOVE, #ARGV, 3 do
   end
 end
 if #moved > 0 then
-  local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
+  local swept, dropped = unpack(redis.call('HMGET', edge, 'swept', 'dropped'))
   if not swept or redis.call('EXISTS', rooms) == 0 then
     -- The first move, or the server has evicted one of the keys.
-    redis.call('UNLINK', rooms, moves)
-    swept, trimmed = offline_before, '-inf'
-    redis.call('HSET', edge, 'swept', swept, 'trimmed', trimmed)
+    redis.call('UNLINK', rooms, moves, earlier_moves)
+    swept, dropped = offline_before, '-inf'
+    redis.call('HSET', edge, 'swept', swept, 'dropped', dropped, 'turned', '-inf')
     redis.call('ZADD', rooms, -1, '')
   end
-  swept, trimmed = tonumber(swept), trimmed == '-inf' and -math.huge or tonumber(trimmed)
-  local moved_at = redis.call('ZMSCORE', moves, unpack(movers))
-  local left_at, forgotten_at = {}, {}
+  swept, dropped = tonumber(swept), dropped == '-inf' and -math.huge or tonumber(dropped)
+  local moved_at = redis.call('HMGET', moves, unpack(movers))
+  local moved_earlier_at, left_at, forgotten_at = {}, {}, {}
+  if redis.call('EXISTS', earlier_moves) == 1 then
+    moved_earlier_at = redis.call('HMGET', earlier_moves, unpack(movers))
+  end
   if may_have_left then
     left_at = redis.call('ZMSCORE', left, unpack(movers))
   end
@@ -99,17 +104,16 @@ if #moved > 0 then
     end
     forgotten_at = redis.call('ZMSCORE', forgotten, unpack(of_movers))
   end
-  local entering, leaving, latest = {}, {}, {}
+  local entering, leaving, latest, size = {}, {}, {}, 0
   for m, id in ipairs(movers) do
     -- Processes write in any order. The latest move of an id since it left decides where it is.
-    local before = math.max(
-      moved_at[m] and tonumber(moved_at[m]) or trimmed,
-      tonumber(left_at[m] or '-inf'),
-      tonumber(forgotten_at[m] or '-inf')
-    )
-    if tonumber(moments[m]) > before and tonumber(times[m]) > swept then
-      latest[#latest + 1] = moments[m]
-      latest[#latest + 1] = id
+    local moment = tonumber(moments[m])
+    local before = tonumber(moved_at[m] or moved_earlier_at[m] or dropped)
+    local has_left = (left_at[m] and tonumber(left_at[m]) >= moment)
+      or (forgotten_at[m] and tonumber(forgotten_at[m]) >= moment)
+    if moment > before and not has_left and tonumber(times[m]) > swept then
+      latest[size + 1], latest[size + 2] = id, moments[m]
+      size = size + 2
       if numbers[m] == '0' then
         leaving[#leaving + 1] = id
       else
@@ -118,8 +122,8 @@ if #moved > 0 then
       end
     end
   end
-  if #latest > 0 then
-    redis.call('ZADD', moves, unpack(latest))
+  if size > 0 then
+    redis.call('HSET', moves, unpack(latest))
   end
   if #entering > 0 then
     redis.call('ZADD', rooms, unpack(entering))
@@ -127,7 +131,7 @@ if #moved > 0 then
   if #leaving > 0 then
     redis.call('ZREM', rooms, unpack(leaving))
   end
-  for _, key in ipairs({rooms, moves, edge}) do
+  for _, key in ipairs({rooms, moves, earlier_moves, edge}) do
     redis.call('EXPIRE', key, lifetime)
   end
 end

@@ -67,12 +67,12 @@ class SweptSet(SortedSet):
         self._late = flush_interval + keys.SLACK
         self._goodbyes_key = keys.goodbyes(prefix, kind)
         self._rooms_key = keys.rooms(prefix, kind)
-        self._moves_key = keys.moves(prefix, kind)
         self._edge_key = keys.edge(prefix, kind)
-        self._own_keys = (self._goodbyes_key, self._rooms_key, self._moves_key, self._edge_key)
+        moves = (keys.moves(prefix, kind), keys.earlier_moves(prefix, kind))
+        self._own_keys = (self._goodbyes_key, self._rooms_key, *moves, self._edge_key)
         self._sets_of_times.append(self._goodbyes_key)
-        self._sets_of_moments += self._goodbyes_key, self._moves_key
-        self._further_departure_keys = self._own_keys[:3]
+        self._sets_of_moments.append(self._goodbyes_key)
+        self._further_departure_keys = self._own_keys[:4]
         self._sweep_source, self._goodbye_source = load_script("sweep"), load_script("goodbye")
 
     def _record_commands(
@@ -144,12 +144,13 @@ class SweptSet(SortedSet):
         return (
             "EVAL",
             self._sweep_source,
-            5,
+            1 + len(self._own_keys),
             self._seen_key,
             *self._own_keys,
             repr(now - self._window),
             SWEPT,
-            repr(now - self._late),
+            repr(now),
+            repr(self._late),
             keys.SLACK,
             self._script.lifetime,
             compared,

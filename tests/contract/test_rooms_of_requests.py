@@ -271,8 +271,8 @@ def test_a_move_is_sent_once_and_a_call_sends_none(site: Any, valkey: Server) ->
     recording(here)
     (moved,) = records(sent(valkey, lambda: recording(here)))
     (called,) = records(sent(valkey, calling))
-    assert moved[0] == called[0] == "8"
-    assert moved[9 + 8] == "2", "people"
-    assert len(moved) == 9 + 9 + 2 * 2 + 2 * 3
-    assert called[9 + 8] == "1"
-    assert len(called) == 9 + 9 + 2
+    assert moved[0] == called[0] == "9"
+    assert moved[10 + 8] == "2", "people"
+    assert len(moved) == 10 + 9 + 2 * 2 + 2 * 3
+    assert called[10 + 8] == "1"
+    assert len(called) == 10 + 9 + 2
