@@ -69,17 +69,16 @@ else
   note_write(#accepted > 0)
 end
 
--- The position of each moving sighting, and its time, id, room and moment.
-local moved, times, movers, numbers, moments = {}, {}, {}, {}, {}
+-- The id of each moving sighting, its position among the sightings, and that of its move in ARGV.
+local movers, positions, places, many = {}, {}, {}, 0
 for i = FIRST_MOVE, #ARGV, 3 do
   local n = tonumber(ARGV[i])
   if not is_recorded or is_recorded[n] then
-    local m = #moved + 1
-    moved[m], numbers[m], moments[m] = n, ARGV[i + 1], ARGV[i + 2]
-    times[m], movers[m] = ARGV[FIRST_TIME + 2 * n - 2], ARGV[FIRST_TIME + 2 * n - 1]
+    many = many + 1
+    movers[many], positions[many], places[many] = ARGV[FIRST_TIME + 2 * n - 1], n, i
   end
 end
-if #moved > 0 then
+if many > 0 then
   local swept, dropped = unpack(redis.call('HMGET', edge, 'swept', 'dropped'))
   if not swept or redis.call('EXISTS', rooms) == 0 then
     -- The first move, or the server has evicted one of the keys.
@@ -99,33 +98,35 @@ if #moved > 0 then
   end
   if may_be_forgotten then
     local all, of_movers = split(hashes), {}
-    for m, n in ipairs(moved) do
+    for m, n in ipairs(positions) do
       of_movers[m] = all[n]
     end
     forgotten_at = redis.call('ZMSCORE', forgotten, unpack(of_movers))
   end
-  local entering, leaving, latest, size = {}, {}, {}, 0
-  for m, id in ipairs(movers) do
+  local entering, entered, leaving, latest, size = {}, 0, {}, {}, 0
+  for m = 1, many do
     -- Processes write in any order. The latest move of an id since it left decides where it is.
-    local moment = tonumber(moments[m])
+    local id, place = movers[m], places[m]
+    local number, moment = ARGV[place + 1], tonumber(ARGV[place + 2])
     local before = tonumber(moved_at[m] or moved_earlier_at[m] or dropped)
     local has_left = (left_at[m] and tonumber(left_at[m]) >= moment)
       or (forgotten_at[m] and tonumber(forgotten_at[m]) >= moment)
-    if moment > before and not has_left and tonumber(times[m]) > swept then
-      latest[size + 1], latest[size + 2] = id, moments[m]
+    local is_online = moment > swept or tonumber(ARGV[FIRST_TIME + 2 * positions[m] - 2]) > swept
+    if moment > before and not has_left and is_online then
+      latest[size + 1], latest[size + 2] = id, ARGV[place + 2]
       size = size + 2
-      if numbers[m] == '0' then
+      if number == '0' then
         leaving[#leaving + 1] = id
       else
-        entering[#entering + 1] = numbers[m]
-        entering[#entering + 1] = id
+        entering[entered + 1], entering[entered + 2] = number, id
+        entered = entered + 2
       end
     end
   end
   if size > 0 then
     redis.call('HSET', moves, unpack(latest))
   end
-  if #entering > 0 then
+  if entered > 0 then
     redis.call('ZADD', rooms, unpack(entering))
   end
   if #leaving > 0 then
