@@ -48,11 +48,14 @@ class Rooms:
         A navigation to a page in no room leaves the room: the number is `NOWHERE`. Other requests,
         such as those that the page in the room sends, change nothing. Never raises.
         """
-        path = request.path
-        number = self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
-        if number is not None:
-            return number
-        return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+        try:
+            path = request.path
+            number = self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
+            if number is not None:
+                return number
+            return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+        except Exception:  # an invalid environ or scope
+            return None
 
     def _find_number(self, path: str) -> int | None:
         name = self.name_of(path)

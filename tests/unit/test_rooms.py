@@ -166,6 +166,12 @@ def test_only_a_navigation_leaves_a_room_without_entering_another(request_of: An
     assert found(request_of("/café/x")) == room_number("/café")
 
 
+def test_a_request_that_cannot_be_read_changes_nothing() -> None:
+    assert rooms(*FORUM).number_for(WsgiRequest({"PATH_INFO": 5})) is None
+    broken = {"PATH_INFO": "/home", "HTTP_SEC_FETCH_MODE": 5}
+    assert rooms(*FORUM).number_for(WsgiRequest(broken)) is None
+
+
 def test_rooms_that_no_kind_can_have_are_refused() -> None:
     for store in ("hyperloglog", "minute-sets", "user=hyperloglog, guest=minute-sets"):
         with pytest.raises(SettingsError, match="PRESENCE_ROOMS: rooms need the store sorted-set"):
