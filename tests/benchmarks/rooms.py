@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.rooms [--people 1000000] [--rooms 100000] [--rounds 40]
 
-The path of a request: the microseconds that the middleware adds with rooms, less those that it adds
-without, measured in turn: the best round, and the median ratio. The server: the processor time of a sighting in
-flushes of 5,000 people who stay in their rooms, who call, and who all move, divided by that of a
-site without rooms with as many people.
+The path of a request: how much longer it takes with rooms than without, measured in turn; the best
+round and the median ratio. The server: the processor time of a sighting in flushes of 5,000 people
+who stay in their rooms, who call, and who all move, divided by that of a site without rooms with as
+many people.
 """
 
 import argparse
