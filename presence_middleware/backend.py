@@ -19,6 +19,7 @@ from .connections import (
 )
 from .departed import Departed
 from .queries import Queries
+from .rooms import Rooms
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
 from .stores.keys import shard_prefixes
@@ -46,6 +47,8 @@ class Backend:
         self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
         self.departed = Departed(settings.window, settings.max_pending)
+        self.rooms = Rooms(settings.rooms) if settings.rooms else None
+        """The rooms of the site; None if it has none."""
         self.queries = Queries(
             settings,
             clock=self.clock,
@@ -53,6 +56,7 @@ class Backend:
             layout=self.layout,
             history=self.history,
             departed=self.departed,
+            rooms=self.rooms,
         )
 
     @cached_property
@@ -87,7 +91,9 @@ class Backend:
         max_members = math.ceil(settings.max_members / settings.shards)
         store = STORES[settings.store_of(kind)]
         if settings.is_swept(kind):
-            store = partial(SweptSet, grace=settings.grace_seconds)
+            store = partial(
+                SweptSet, grace=settings.grace_seconds, flush_interval=settings.flush_interval
+            )
         return Shards(
             [
                 store(prefix, kind, settings.window, keep_seconds, max_members)

@@ -118,7 +118,8 @@ class Settings:
         "",
         parsers.rooms,
         "paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of "
-        "the room's name, `*` at the end is anything below; empty for no rooms",
+        "the room's name, `*` at the end is anything below; `named` for only those that the site "
+        "names with `enter`; empty for no rooms",
     )
     pulse_path: str = _setting(
         "",
@@ -237,6 +238,11 @@ class Settings:
         """Return whether the ids of `kind` may be in rooms and may say goodbye."""
         return bool(self.rooms or self.pulse_path) and self.store_of(kind) == "sorted-set"
 
+    @property
+    def kinds_with_rooms(self) -> tuple[str, ...]:
+        """The kinds whose ids may be in rooms."""
+        return tuple(kind for kind in self.kinds if self.rooms and self.is_swept(kind))
+
     def shared(self) -> dict[str, str]:
         """Return the settings that must be equal in all processes of a site, without secrets."""
         stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
@@ -264,6 +270,11 @@ class Settings:
                     f"{called['store']}: unknown kind {kind!r}; the kinds of "
                     f"{called['identity']} are {', '.join(self.kinds)}"
                 )
+        if self.rooms and not self.kinds_with_rooms:
+            yield (
+                f"{called['rooms']}: rooms need the store sorted-set, which no kind has; see "
+                f"{called['store']}"
+            )
         for rule in self.identity:
             for problem in self._unmet_needs(rule, called):
                 yield f"{called['identity']}: {rule} {problem}"

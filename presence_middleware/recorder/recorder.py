@@ -24,9 +24,8 @@ from ..departed import Manner
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
 from ..request import Request
-from ..rooms import Rooms
 from ..settings import Settings
-from ..stores import Plan
+from ..stores import NOWHERE, Plan
 from .buffer import Buffer, Entrance, Reason, Sightings
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
@@ -107,7 +106,7 @@ class Recorder:
         """The warnings that this process logs about its setup."""
         self._filter = RequestFilter(settings, self.hints)
         self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
-        self._rooms = Rooms(settings.rooms) if settings.rooms else None
+        self._rooms = self.backend.rooms
         self.resolver = resolver_for(settings, self.hints.warn_of_crowd)
         self._keep_seconds = {kind: settings.keep_seconds(kind) for kind in settings.kinds}
         self._refresh_every = settings.refresh_seconds
@@ -164,6 +163,16 @@ class Recorder:
             if number is not None:
                 visit.entrance = number, visit.arrival
         return True
+
+    def room_number(self, room: str) -> int | None:
+        """Return the number of a room that a handler enters; None if the site has no rooms.
+
+        `room` is its name or a path in it; empty for no room.
+        """
+        if self._rooms is None:
+            self.hints.warn_of_missing_rooms()
+            return None
+        return self._rooms.number_of(room) if room else NOWHERE
 
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
         """Return whether a guest is within the quota of its address and network.

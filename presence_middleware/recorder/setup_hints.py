@@ -121,6 +121,13 @@ class SetupHints:
         if crowd is not Crowd.SILENT_PROXY or self._needs_address:
             self._warn_once(_CROWDS[crowd])
 
+    def warn_of_missing_rooms(self) -> None:
+        """Warn that a handler enters a room although the site has none."""
+        self._warn_once(
+            "visit.enter() does nothing because PRESENCE_ROOMS is empty: set it to the paths that "
+            "are rooms, or to named for rooms that only enter() names"
+        )
+
     def note_written(self, kind: str, full: int) -> None:
         """Note that sightings of a kind were written, and `full` of them refused at the cap."""
         self._has_written = True

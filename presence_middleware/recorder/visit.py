@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..backend import Backend
+from ..errors import QueryError
 from ..identity import (
     BOT,
     Id,
@@ -15,7 +16,6 @@ from ..identity import (
     normalize_id,
 )
 from ..request import OVER, Request
-from ..stores import NOWHERE, room_number
 from .buffer import Entrance
 
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
@@ -40,6 +40,7 @@ class Sink(Protocol):
     @property
     def stamp(self) -> Callable[[], float]: ...
     def admit(self, visit: "Visit") -> bool: ...
+    def room_number(self, room: str) -> int | None: ...
     def record(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None) -> None: ...
     def say_goodbye(self, who: Who, stamp: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
@@ -138,10 +139,17 @@ class Visit(Request):
     def enter(self, room: str) -> None:
         """Enter a room, with any name such as `chat:7`, or leave the room with an empty name.
 
-        For rooms that the path does not show. It replaces the room of `PRESENCE_ROOMS`.
+        For rooms that the path does not show. It replaces the room of `PRESENCE_ROOMS`; if that
+        setting is empty, nobody is in a room, and this only logs a warning once. `room` may also be
+        a path in a room. Raises `QueryError` if it is no text.
         """
+        if not isinstance(room, str):
+            raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
+        number = self.recorder.room_number(room)
+        if number is None:
+            return
         stamp = self.recorder.stamp()
-        self.entrance = room_number(room) if room else NOWHERE, stamp
+        self.entrance = number, stamp
         if self._recorded is not None and self.state is not OVER:
             self.stamp = stamp
             self._put(self._recorded, None)

@@ -88,6 +88,10 @@ class LogRecorder:
             return True  # as in the recorder of a site: the filter would admit it
         return self._filter.admit(visit, visit.arrival)
 
+    def room_number(self, room: str) -> int | None:
+        """Return None: a replay counts in no rooms."""
+        return None
+
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
         """Return whether a guest is within the quota of its network; count the others."""
         is_admitted = self.resolver.guests.admit(request, guest, stamp)

@@ -5,7 +5,8 @@
 --
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
--- KEYS[3]  hash: as KEYS[8] in swept_set.lua
+-- KEYS[3]  sorted set: id by the number of its room
+-- KEYS[4]  hash: as KEYS[9] in swept_set.lua
 -- ARGV[1]  the id
 -- ARGV[2]  moment of the goodbye, in seconds since the epoch
 -- ARGV[3]  1 to lower the moment to this server's clock; else 0
@@ -14,7 +15,7 @@
 --
 -- Reply: the moment at which the goodbye counts.
 
-local seen, goodbyes, edge = KEYS[1], KEYS[2], KEYS[3]
+local seen, goodbyes, rooms, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, moment = ARGV[1], ARGV[2]
 
 if ARGV[3] == '1' then
@@ -24,13 +25,7 @@ if ARGV[3] == '1' then
     moment = now
   end
 end
-local lowered = tonumber(moment) - tonumber(ARGV[4])
--- A sweep looks at last-seen times after the last one: below that, nobody would notice the goodbye.
-local swept = redis.call('HGET', edge, 'swept')
-if swept then
-  lowered = math.max(lowered, tonumber(swept) + 0.000001)
-end
-lowered = string.format('%.6f', lowered)
+local lowered = string.format('%.6f', tonumber(moment) - tonumber(ARGV[4]))
 local last_seen = redis.call('ZSCORE', seen, id)
 local earlier = redis.call('ZSCORE', goodbyes, id)
 if last_seen and tonumber(last_seen) <= tonumber(moment)
@@ -39,5 +34,10 @@ if last_seen and tonumber(last_seen) <= tonumber(moment)
   redis.call('ZADD', seen, lowered, id)
   redis.call('ZADD', goodbyes, 'GT', moment, id)
   redis.call('EXPIRE', goodbyes, ARGV[5])
+  local swept = redis.call('HGET', edge, 'swept')
+  if swept and tonumber(lowered) <= tonumber(swept) then
+    -- The goodbye is so late that its window is over, and the sweep has passed that moment.
+    redis.call('ZREM', rooms, id)
+  end
 end
 return moment

@@ -119,12 +119,17 @@ def rooms(prefix: str, kind: str) -> str:
 
 
 def moves(prefix: str, kind: str) -> str:
-    """Sorted set: id by the moment it entered or left a room. Only the moves of some minutes."""
+    """Hash: the moment at which an id entered or left a room, of the last minutes."""
     return f"{prefix}:{kind}:moved"
 
 
+def earlier_moves(prefix: str, kind: str) -> str:
+    """Hash: as `moves`, of some minutes before those."""
+    return f"{prefix}:{kind}:moved-before"
+
+
 def edge(prefix: str, kind: str) -> str:
-    """Hash: up to which moments rooms have been swept, and moves trimmed."""
+    """Hash: up to which moments rooms have been swept, and moves dropped."""
     return f"{prefix}:{kind}:edge"
 
 

@@ -31,8 +31,6 @@ NOWHERE = 0
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 # Ids that a script takes out of their rooms: about 1 ms of server time.
 SWEPT = 250
-# Writes may be as late as this, in seconds, and still be compared with later moves.
-LATE = keys.SLACK
 
 
 def room_number(name: str) -> int:
@@ -56,21 +54,25 @@ class SweptSet(SortedSet):
         max_members: int,
         *,
         grace: float,
+        flush_interval: float,
     ) -> None:
         """Create a store as `Store` describes.
 
-        An id stays online for `grace` seconds after its goodbye.
+        An id stays online for `grace` seconds after its goodbye. Busy processes write every
+        `flush_interval` seconds.
         """
         super().__init__(prefix, kind, window, keep_seconds, max_members)
         self._lowered_by = window - grace
+        # Writes may be as late as this, in seconds, and still be compared with later moves.
+        self._late = flush_interval + keys.SLACK
         self._goodbyes_key = keys.goodbyes(prefix, kind)
         self._rooms_key = keys.rooms(prefix, kind)
-        self._moves_key = keys.moves(prefix, kind)
         self._edge_key = keys.edge(prefix, kind)
-        self._own_keys = (self._goodbyes_key, self._rooms_key, self._moves_key, self._edge_key)
+        moves = (keys.moves(prefix, kind), keys.earlier_moves(prefix, kind))
+        self._own_keys = (self._goodbyes_key, self._rooms_key, *moves, self._edge_key)
         self._sets_of_times.append(self._goodbyes_key)
-        self._sets_of_moments += self._goodbyes_key, self._moves_key
-        self._further_departure_keys = self._own_keys[:3]
+        self._sets_of_moments.append(self._goodbyes_key)
+        self._further_departure_keys = self._own_keys[:4]
         self._sweep_source, self._goodbye_source = load_script("sweep"), load_script("goodbye")
 
     def _record_commands(
@@ -105,9 +107,10 @@ class SweptSet(SortedSet):
         command: Command = (
             "EVAL",
             self._goodbye_source,
-            3,
+            4,
             self._seen_key,
             self._goodbyes_key,
+            self._rooms_key,
             self._edge_key,
             id,
             repr(moment),
@@ -137,23 +140,25 @@ class SweptSet(SortedSet):
             if not has_more:
                 return reply
 
-    def _sweep_command(self, now: float) -> Command:
+    def _sweep_command(self, now: float, compared: int = 0) -> Command:
         return (
             "EVAL",
             self._sweep_source,
-            5,
+            1 + len(self._own_keys),
             self._seen_key,
             *self._own_keys,
             repr(now - self._window),
             SWEPT,
-            repr(now - LATE),
+            repr(now),
+            repr(self._late),
             keys.SLACK,
             self._script.lifetime,
+            compared,
         )
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         # Those who are gone leave their rooms before their last-seen times are removed.
-        (has_more,) = yield Batch((self._sweep_command(now),))
+        (has_more,) = yield Batch((self._sweep_command(now, SWEPT),))
         if has_more:
             return True
         return (yield from super().clean_up(now, is_server_time=is_server_time))

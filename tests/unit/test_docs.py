@@ -91,6 +91,7 @@ def test_the_python_blocks_of_a_page_run_in_order(
     page: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     monkeypatch.setenv("PRESENCE_REDIS_URL", f"memory://{prefix}")
+    monkeypatch.setenv("PRESENCE_ROOMS", "/t/{topic}/*, /docs/*")
     registry = prometheus_client.CollectorRegistry()
     monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
     namespace: dict[str, Any] = {}
