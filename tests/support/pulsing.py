@@ -94,11 +94,11 @@ class PulsingSite:
         """Send a request; `root` is where the app is mounted, `user` whom the server logs in."""
         headers = {"User-Agent": FIREFOX, "Host": "shop.example:8000", **headers}
         if self.protocol == "wsgi":
-            return self._ask_wsgi(method, path, query, headers, root, user)
-        return asyncio.run(self._ask_asgi(method, path, query, headers, root, user))
+            return self._ask_wsgi(method, path, query, headers, root=root, user=user)
+        return asyncio.run(self._ask_asgi(method, path, query, headers, root=root, user=user))
 
     def _ask_wsgi(
-        self, method: str, path: str, query: str, headers: dict[str, str], root: str, user: Any
+        self, method: str, path: str, query: str, headers: dict[str, str], *, root: str, user: Any
     ) -> Answer:
         environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": root}
         environ |= {"QUERY_STRING": query, "REMOTE_ADDR": "192.0.2.7", "CONTENT_LENGTH": "0"}
@@ -123,7 +123,7 @@ class PulsingSite:
         return Answer(status, {name.lower(): value for name, value in sent}, content)
 
     async def _ask_asgi(
-        self, method: str, path: str, query: str, headers: dict[str, str], root: str, user: Any
+        self, method: str, path: str, query: str, headers: dict[str, str], *, root: str, user: Any
     ) -> Answer:
         sent: list[asgi.Message] = []
         scope: asgi.Scope = {
