@@ -130,6 +130,8 @@ def brief_site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    # The beacon of a page that is closing does not have the user agent of its context.
+    flags.append(f"--user-agent={PERSON}")
     kept = ["--disable-back-forward-cache"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -145,7 +147,7 @@ class Reader:
     def __init__(self, browser: Browser, site: Site, name: str, errors: list[str]) -> None:
         self.site, self.name, self.errors = site, name, errors
         self.url = f"http://{site.server.address}"
-        self.context: BrowserContext = browser.new_context(user_agent=PERSON)
+        self.context: BrowserContext = browser.new_context()
         self.context.add_cookies([{"name": "member", "value": name, "url": self.url}])
 
     def opens(self, path: str) -> Page:
