@@ -100,9 +100,9 @@ class PresenceMiddleware:
         cookies: list[tuple[str, str]] = []
 
         def start_nothing(
-            status: str, headers: list[tuple[str, str]], error: Any = None
+            status: str, response_headers: list[tuple[str, str]], exc_info: Any = None
         ) -> Callable[[bytes], object]:
-            cookies[:] = [pair for pair in headers if pair[0].lower() == "set-cookie"]
+            cookies[:] = [pair for pair in response_headers if pair[0].lower() == "set-cookie"]
             return lambda _: None
 
         try:

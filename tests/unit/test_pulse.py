@@ -378,7 +378,7 @@ def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(prefix: str) -> Non
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
         try:
             logs_in(environ)
-            start_response("404 Not Found", [])(b"written")
+            start_response(status="404 Not Found", response_headers=[], exc_info=None)(b"written")
             log.append("first")
             yield b"first"
             log.append("second")
