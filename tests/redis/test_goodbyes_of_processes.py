@@ -118,6 +118,35 @@ def test_a_goodbye_is_repeated_after_the_server_lost_its_data(
     worker.recorder.close()
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize("goodbye_first", [False, True])
+def test_a_logout_with_a_goodbye_stays_a_logout_also_after_lost_data(
+    own: Server, prefix: str, *, goodbye_first: bool, is_waiting: bool
+) -> None:
+    """The page of the logout is closed as well: its goodbye must not replace the logout."""
+    worker = Worker(own.url, prefix)
+    worker.clicks("ann")
+    assert worker.recorder.flush()
+    for is_goodbye in (goodbye_first, not goodbye_first):
+        worker.clock.now += 1
+        if is_goodbye:
+            worker.closes("ann")
+        else:
+            worker.recorder.log_out(ANN, worker.clock.now)
+        assert is_waiting or worker.recorder.flush()
+    assert worker.recorder.flush()
+    assert not worker.presence.is_online("ann")
+    worker.clock.now += module.CHECK_EVERY + 1
+    worker.recorder.run_once()
+    with redis.Redis.from_url(own.url) as client:
+        client.flushall()
+    worker.clock.now += module.CHECK_EVERY + 1
+    worker.recorder.run_once()
+    assert worker.recorder.flush()
+    assert not worker.presence.is_online("ann")
+    worker.recorder.close()
+
+
 @pytest.mark.parametrize("backend_url", ["memory", "valkey"], indirect=True)
 def test_a_goodbye_dismisses_no_connection_of_another_tab(backend_url: str, prefix: str) -> None:
     worker = Worker(backend_url, prefix)
