@@ -24,7 +24,7 @@
   for (const input of ["keydown", "pointerdown", "pointermove", "touchstart", "scroll"])
     addEventListener(input, use, { capture: true, passive: true });
   addEventListener("visibilitychange", show, true);
-  addEventListener("pageshow", (event) => event.persisted && show());
+  addEventListener("pageshow", () => here || show());
   addEventListener("pagehide", () => {
     if (here) navigator.sendBeacon(to + "bye");
     here = false;

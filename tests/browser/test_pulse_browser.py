@@ -150,6 +150,10 @@ class Reader:
         self.context: BrowserContext = browser.new_context()
         self.context.add_cookies([{"name": "member", "value": name, "url": self.url}])
 
+    def stops_timers(self) -> None:
+        """Let pages that are opened from now on send no regular pulses."""
+        self.context.add_init_script("window.setInterval = () => 0")
+
     def opens(self, path: str) -> Page:
         """Open a page in a tab, and wait for its first pulse."""
         before = len(self.sent())
@@ -230,6 +234,7 @@ def test_ten_pages_in_a_row_are_one_member(reads: Reads) -> None:
 
 def test_a_page_from_the_back_forward_cache_pulses_again(reads: Reads) -> None:
     ann = reads()
+    ann.stops_timers()
     page = ann.opens("/a")
     page.click("a[href='/b']")
     ann.waits_for("here:/b")
@@ -237,7 +242,23 @@ def test_a_page_from_the_back_forward_cache_pulses_again(reads: Reads) -> None:
     page.go_back(wait_until="commit")
     ann.waits_for("here:/a", before)
     assert ann.sent().count("GET /a") == 1, "the page was not in the cache"
+    assert ann.sent()[before:].count("here:/a") == 1
     ann.waits_for("bye", 1, times=2)  # that of the other page may come after the pulse
+
+
+def test_a_page_that_comes_back_without_a_change_of_visibility_pulses(reads: Reads) -> None:
+    ann = reads()
+    ann.stops_timers()
+    page = ann.opens("/a")
+    before = len(ann.sent())
+    hidden_twice = "for (const _ of '12') dispatchEvent(new Event('pagehide'))"
+    page.evaluate(hidden_twice)
+    ann.waits_for("bye", before)
+    page.evaluate("for (const _ of '12') dispatchEvent(new Event('pageshow'))")
+    ann.waits_for("here:/a", before)
+    page.reload()
+    ann.waits_for("here:/a", before, times=2)
+    assert ann.sent()[before:].count("here:/a") == ann.sent()[before:].count("bye") == 2
 
 
 def test_a_reload_says_goodbye_once(reads: Reads) -> None:
@@ -302,6 +323,7 @@ def test_a_hidden_tab_is_silent_until_it_is_visible(reads: Reads) -> None:
     count = len(ann.sent())
     bob.waits_for("here:/b", 1, times=2)
     assert len(ann.sent()) == count
+    page.evaluate("for (let timer = 0; timer < 100; timer++) clearInterval(timer)")
     shown = "document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))"
     page.evaluate(shown)
     wait_until(lambda: len(ann.sent()) > count)

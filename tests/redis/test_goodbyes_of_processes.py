@@ -147,12 +147,27 @@ def test_a_logout_with_a_goodbye_stays_a_logout_also_after_lost_data(
     worker.recorder.close()
 
 
+def test_a_goodbye_does_not_move_a_logout_that_waits(own: Server, prefix: str) -> None:
+    """Else it would take a user offline who has logged in again meanwhile."""
+    worker = Worker(own.url, prefix)
+    worker.clicks("ann")
+    assert worker.recorder.flush()
+    worker.recorder.log_out(ANN, worker.clock.now + 1)
+    worker.clock.now += 2
+    worker.clicks("ann")
+    worker.clock.now += 1
+    worker.closes("ann")
+    assert worker.recorder.flush()
+    assert worker.presence.is_online("ann")
+    worker.recorder.close()
+
+
 @pytest.mark.parametrize("backend_url", ["memory", "valkey"], indirect=True)
 def test_a_goodbye_dismisses_no_connection_of_another_tab(backend_url: str, prefix: str) -> None:
     worker = Worker(backend_url, prefix)
     tab = worker.opens("ann")
-    worker.passes(65)
-    worker.closes("ann")
+    worker.passes(119)
+    worker.closes("ann")  # it still waits when the connection is refreshed
     worker.passes(30)
     assert worker.presence.is_online("ann")
     worker.passes(GRACE * 4)
