@@ -49,13 +49,16 @@ class Rooms:
         such as those that the page in the room sends, change nothing. Never raises.
         """
         try:
-            path = request.path
-            number = self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
+            number = self.number_at(request.path)
             if number is not None:
                 return number
             return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
         except Exception:  # an invalid environ or scope
             return None
+
+    def number_at(self, path: str) -> int | None:
+        """Return the number of the room that a path is in, or None."""
+        return self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
 
     def _find_number(self, path: str) -> int | None:
         name = self.name_of(path)

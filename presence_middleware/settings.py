@@ -264,6 +264,11 @@ class Settings:
                 f"{called['flush_interval']}={interval}: expected at most a third of "
                 f"{called['window']} ({longest}), or users flicker between two writes"
             )
+        if self.pulse_path and self.pulse_path == self.board_path:
+            yield (
+                f"{called['pulse_path']}={self.pulse_path}: that is the path of "
+                f"{called['board_path']}; choose another, such as /pulse"
+            )
         for kind, _ in self.store:
             if kind not in ("*", BOT, *self.kinds):
                 yield (

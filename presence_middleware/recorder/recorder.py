@@ -25,6 +25,7 @@ from ..errors import PresenceUnavailable, RedisRefused
 from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
 from ..request import Request
 from ..settings import Settings
+from ..signals import Signal
 from ..stores import NOWHERE, Plan
 from .buffer import Buffer, Entrance, Reason, Sightings
 from .request_filter import RequestFilter
@@ -173,6 +174,27 @@ class Recorder:
             self.hints.warn_of_missing_rooms()
             return None
         return self._rooms.number_of(room) if room else NOWHERE
+
+    def admit_signal(self, visit: Visit, signal: Signal) -> bool:
+        """Add a visit that a page sent as a pulse or goodbye, if it is to be recorded.
+
+        Its room is that of the page: the path of the request is no room. Return False for a signal
+        that does not count, such as one that another site sent.
+        """
+        if not self._filter.admit(visit, visit.arrival, is_signal=True):
+            return False
+        if not signal.is_same_origin:
+            return False
+        if not self._is_started:
+            self._start()
+        self.open_visits[visit] = None
+        if self._rooms is not None and signal.page is not None:
+            visit.entrance = self._rooms.number_at(signal.page) or NOWHERE, visit.arrival
+        return True
+
+    def note_signal(self, who: Who | None) -> None:
+        """Note whom a pulse or goodbye named, for the warnings about the setup."""
+        self.hints.note_signal(None if who is None else who[0])
 
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
         """Return whether a guest is within the quota of its address and network.
