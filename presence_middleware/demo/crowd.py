@@ -22,7 +22,6 @@ from wsgiref.types import WSGIApplication
 
 from ..backend import Backend
 from ..errors import PresenceError
-from ..stores import merge_plans
 from ..stores.keys import MINUTE
 from ..wsgi import PresenceMiddleware
 
@@ -41,7 +40,6 @@ NIGHT = 12.0  # times as long are visitors away in the middle of the simulated n
 PAUSE = (5.0, 20.0)  # between two requests of a visitor
 MOVES = 0.5  # how often a visitor opens another page after a pause, rather than reads on
 LONGEST_STEP = 5.0  # a machine that was asleep repeats no more than this
-RECORDED_AT_ONCE = 300  # samples of the history
 
 Stay = tuple[float, float]
 """When a visitor comes and goes, in seconds since the epoch."""
@@ -185,20 +183,23 @@ class Crowd:
             heapq.heapreplace(self._due, (next(visit), number, visit))
         return self._due[0][0]
 
-    def past(self, user: str, guest: str) -> dict[str, dict[int, int]]:
-        """Return how many were there in each minute of the day before the start, by kind.
+    def past(self, user: str, guest: str, linger: float) -> dict[str, dict[int, int]]:
+        """Return how many were online in each minute of the day before the start, by kind.
 
-        `user` and `guest` are the names of the kinds. Minutes are counted since the epoch.
+        `user` and `guest` are the names of the kinds. A guest stays online for `linger` seconds
+        after a goodbye, a user logs out. Minutes are counted since the epoch.
         """
         last = int(self._start // MINUTE)
         minutes = range(last - int(DAY // MINUTE) + 1, last + 1)
         counts = {kind: dict.fromkeys(minutes, 0) for kind in (user, guest)}
         for visitor in self._visitors:
-            count = counts[user if visitor.name else guest]
+            kind, after = (user, 0.0) if visitor.name else (guest, linger)
+            count = counts[kind]
             for arrival, departure in visitor.stays():
                 if arrival > self._start:
                     break
-                for minute in range(math.ceil(arrival / MINUTE), math.ceil(departure / MINUTE)):
+                end = math.ceil((departure + after) / MINUTE)
+                for minute in range(math.ceil(arrival / MINUTE), end):
                     if minute in count:
                         count[minute] += 1
         return counts
@@ -218,12 +219,8 @@ def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> Non
         missing = counts.keys() - {int(sample.at.timestamp() // MINUTE) for sample in samples}
         if not is_claimed:
             missing.discard(last)
-        # Plans of the same batch raise the peak one after the other, so the highest comes last.
-        rising = sorted(missing, key=lambda minute: (counts[minute], -minute))
-        for start in range(0, len(rising), RECORDED_AT_ONCE):
-            minutes = rising[start : start + RECORDED_AT_ONCE]
-            plans = [history.record(minute, {kind: counts[minute]}) for minute in minutes]
-            driver.run(merge_plans(plans))
+        if missing:
+            driver.run(history.fill(kind, {minute: counts[minute] for minute in missing}))
 
 
 def start_crowd(
@@ -246,11 +243,11 @@ def _run(
         time.sleep(1)
     now, before = time.time(), time.monotonic()
     crowd = Crowd(site, pages, size, now)
-    backend = site.recorder.backend
-    user, guest, *_ = backend.settings.kinds
+    backend, settings = site.recorder.backend, site.recorder.settings
+    user, guest, *_ = settings.kinds
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
-        fill_history(backend, crowd.past(user, guest))
+        fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
     while True:
         due = crowd.run_until(now)
         time.sleep(min(max(due - now, 0.0), 1.0))

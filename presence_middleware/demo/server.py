@@ -36,6 +36,7 @@ FIXED = {
 # their own, so that a demo without them counts none that a demo before it has left.
 PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
 IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS")
+CONNECTS = 2  # attempts: the first may use up its time for imports
 STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
 
@@ -58,6 +59,7 @@ class Demo(BaseApplication):  # type: ignore[misc]
     def load(self) -> PresenceMiddleware:
         """Return the site, wrapped. Each worker calls this once."""
         site = PresenceMiddleware(Site(self._crowd))
+        _connect(site)
         if self._crowd:
             start_crowd(site, tuple(PAGES), self._crowd, lambda: _has_lock(self._lock))
         return site
@@ -96,6 +98,17 @@ def _start_server(url: RedisURL) -> None:
             embedded.serve(Path(url.target))
             return
     embedded.serve(Path(url.target))
+
+
+def _connect(site: PresenceMiddleware) -> None:
+    """Open a connection before the first request, which would otherwise wait for the imports.
+
+    On a busy machine they take longer than a page may wait. Redis may be away meanwhile.
+    """
+    for _ in range(CONNECTS):
+        with suppress(PresenceUnavailable):
+            site.presence.counts()
+            return
 
 
 def _has_lock(file: IO[bytes]) -> bool:

@@ -1,0 +1,311 @@
+"""The site of `presence demo` and its simulated crowd, without a server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+from wsgiref.types import WSGIApplication, WSGIEnvironment
+
+import httpx
+import pytest
+
+from presence_middleware import PresenceUnavailable, Settings
+from presence_middleware.connections import embedded
+from presence_middleware.connections.url import parse_url
+from presence_middleware.demo import crowd as crowds
+from presence_middleware.demo import server
+from presence_middleware.demo.app import PAGES, Site
+from presence_middleware.demo.crowd import DAY, MAX_SIZE, Crowd, Visitor, fill_history, start_crowd
+from presence_middleware.recorder.upkeep import Sampler
+from presence_middleware.stores import moment_of
+from presence_middleware.wsgi import PresenceMiddleware
+from tests.support.backends import wait_until
+from tests.support.timed_site import NOON, Clock
+
+WINDOW = 60.0
+LINGER = 25.0
+PATHS = tuple(PAGES)
+
+
+def settings(prefix: str, **others: str) -> Settings:
+    given = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "1m", **server.FIXED}
+    return Settings.from_env({**given, **others})
+
+
+def client_of(app: Any) -> httpx.Client:
+    return httpx.Client(transport=httpx.WSGITransport(app=app), base_url="http://demo")
+
+
+# The site
+
+
+def test_the_demo_shows_the_reason_when_redis_is_unavailable(tmp_path: Path) -> None:
+    """Other sites decide themselves what to show; the demo shows the reason."""
+    app = PresenceMiddleware(Site(), settings=Settings(redis_url=f"unix://{tmp_path}/none"))  # type: ignore[arg-type]
+    with client_of(app) as client:
+        answer = client.get("/")
+        assert answer.status_code == 200
+        assert "The number online is unknown" in answer.text
+    app.recorder.close()
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_the_demo_lists_users_from_a_store_without_times(store: str, prefix: str) -> None:
+    app = PresenceMiddleware(Site(), settings=settings(prefix, PRESENCE_STORE=store))
+    with client_of(app) as client:
+        client.cookies.set("demo-name", "ann")
+        # The first attempt may use up the time of a read for the imports of the client.
+        wait_until(lambda: "user ann, " in client.get("/").text)
+        text = client.get("/t/tea").text
+        assert ("person on this page" in text) == (store == "sorted-set")
+        assert "you are user ann, " in text
+    app.recorder.close()
+
+
+def test_a_site_without_board_pulse_and_rooms_shows_the_rest(prefix: str) -> None:
+    bare = Settings.from_env({}, redis_url=f"memory://{prefix}", enabled="0")
+    app = PresenceMiddleware(Site(), settings=bare)
+    with client_of(app) as client:
+        html = client.get("/", headers={"Accept": "text/html"}).text
+        assert "on this page" not in html
+        assert "widget.js" not in html
+        assert "pulse.js" not in html
+        assert client.get("/online.json").json()["here"] is None
+        assert client.get("/demo.js").headers["content-type"].startswith("text/javascript")
+    app.recorder.close()
+
+
+def test_a_login_counts_at_once_and_leads_back_to_its_page(prefix: str) -> None:
+    app = PresenceMiddleware(Site(), settings=settings(prefix))
+    with client_of(app) as client:
+        for page, leads_to in [("/t/tea", "/t/tea"), ("//evil.example", "/"), ("", "/")]:
+            answer = client.post("/login", data={"name": "Ada", "page": page})
+            assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+        wait_until(lambda: client.get("/t/tea").text.startswith("1 user online\n0 guests online"))
+        client.post("/logout", data={"page": "/t/tea"})
+        client.cookies.set("demo-name", "Grace", domain="demo", path="/")
+        answer = client.get("/", headers={"Cookie": "demo-name=\x01; ]="})
+        assert "you are guest " in answer.text
+    app.recorder.close()
+
+
+# The crowd
+
+
+class Log:
+    """An app that notes its requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, ...]] = []
+
+    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> list[bytes]:
+        names = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_COOKIE")
+        self.requests.append(tuple(environ[name] for name in names))
+        start_response("200 OK", [])
+        return [b""]
+
+
+def requests_of(size: int, seconds: float, seed: int = 0) -> list[tuple[str, ...]]:
+    log = Log()
+    Crowd(log, PATHS, size, NOON, seed).run_until(NOON + seconds)
+    return log.requests
+
+
+def test_a_crowd_behaves_alike_with_the_same_seed() -> None:
+    assert requests_of(20, 600) == requests_of(20, 600)
+    assert requests_of(20, 600) != requests_of(20, 600, seed=1)
+
+
+def test_a_crowd_sends_few_requests_and_uses_every_page() -> None:
+    requests = requests_of(40, 600)
+    assert len(requests) < 40 * 600 / 5
+    assert {path for _, method, path, *_ in requests if method == "GET"} == set(PATHS)
+    posted = {path for _, method, path, *_ in requests if method == "POST"}
+    assert posted == {"/login", "/logout", "/pulse"}
+
+
+def test_each_visitor_has_an_address_for_documentation_and_users_have_a_label() -> None:
+    visitors = [Visitor(number, NOON) for number in range(MAX_SIZE)]
+    assert len({visitor.address for visitor in visitors}) == MAX_SIZE
+    assert all(visitor.address.startswith(crowds.NETWORKS) for visitor in visitors)
+    names = [visitor.name for visitor in visitors if visitor.name]
+    assert len(set(names)) == len(names) == len(crowds.NAMES)
+    assert all(name.endswith(" (simulated)") for name in names)
+
+
+def test_a_crowd_of_one_is_there() -> None:
+    assert requests_of(1, 600)
+
+
+class Expected:
+    """What a crowd should look like, from its requests alone."""
+
+    def __init__(self, app: WSGIApplication, clock: Clock) -> None:
+        self._app, self._clock = app, clock
+        self.seen: dict[str, tuple[float, str]] = {}
+        """When each user was last seen, and the page, by name."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> Any:
+        name = unquote(environ["HTTP_COOKIE"].removeprefix("demo-name="))
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if path == "/logout":
+            del self.seen[name]
+        elif name:
+            told = parse_qs(environ["QUERY_STRING"]).get("presence", [""])[0]
+            page = path if method == "GET" else told.removeprefix("here:")
+            self.seen[name] = (self._clock(), page)
+        return self._app(environ, start_response)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def site(prefix: str, clock: Clock) -> Iterator[PresenceMiddleware]:
+    site = PresenceMiddleware(Site(), settings=settings(prefix), clock=clock)
+    site.recorder.background = False
+    yield site
+    site.recorder.close()
+
+
+def run(crowd: Crowd, clock: Clock, until: float) -> None:
+    """Run a crowd with the clock of its site."""
+    while (due := crowd.run_until(clock.now)) <= until:
+        clock.now = due
+    clock.now = until
+
+
+def test_a_crowd_is_counted_as_its_requests_say(site: PresenceMiddleware, clock: Clock) -> None:
+    expected = Expected(site, clock)
+    crowd = Crowd(expected, PATHS, 40, clock.now)
+    presence = site.presence
+    for _ in range(40):
+        run(crowd, clock, clock.now + 15)
+        site.recorder.flush()
+        names = {sighting.id for sighting in presence.online("user")}
+        assert names == set(expected.seen)
+        for path in PATHS:
+            here = {name for name, (_, page) in expected.seen.items() if page == path}
+            assert {each.id for each in presence.online("user", room=path)} == here
+        counts = presence.counts()
+        assert counts["bot"] == 0
+        in_rooms = [presence.count("guest", room=path) for path in PATHS]
+        assert 15 <= counts["guest"] == sum(in_rooms) <= 32
+
+
+def test_the_past_of_a_crowd_is_that_of_its_stays() -> None:
+    crowd = Crowd(Log(), PATHS, 40, NOON)
+    past = crowd.past("user", "guest", LINGER)
+    visitors = [Visitor(number, NOON) for number in range(40)]
+    stays = [
+        (visitor.name, arrival, departure + (0 if visitor.name else LINGER))
+        for visitor in visitors
+        for arrival, departure in until_noon(visitor)
+    ]
+    last = int(NOON // 60)
+    assert past["user"].keys() == past["guest"].keys() == set(range(last - 1439, last + 1))
+    for minute in range(last - 1439, last + 1, 7):
+        here = [name for name, start, end in stays if start <= minute * 60 < end]
+        assert past["user"][minute] == sum(map(bool, here))
+        assert past["guest"][minute] == len(here) - sum(map(bool, here))
+    assert past["guest"][last] > 2 * past["guest"][last - 720]  # at night
+
+
+def until_noon(visitor: Visitor) -> Iterator[tuple[float, float]]:
+    for arrival, departure in visitor.stays():
+        if arrival > NOON:
+            return
+        yield arrival, departure
+
+
+def test_the_history_of_a_crowd_replaces_no_sample(site: PresenceMiddleware, clock: Clock) -> None:
+    backend, minute = site.recorder.backend, int(clock.now // 60)
+    backend.driver.run(backend.history.record(minute - 5, {"user": 7, "guest": 300}))
+    past = Crowd(Log(), PATHS, 40, clock.now).past("user", "guest", LINGER)
+    for _ in range(2):  # also if the demo starts again in the same minute
+        fill_history(backend, past)
+    samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
+    assert samples == {
+        moment_of(60 * each): 300 if each == minute - 5 else count
+        for each, count in past["guest"].items()
+    }
+    peak = site.presence.peak("guest")
+    assert peak and (peak.at, peak.count) == (moment_of(60 * (minute - 5)), 300)
+    users = site.presence.peak("user")
+    assert users and users.count == max(past["user"].values())
+    # The minute is sampled already, when most of the crowd has not come yet.
+    Sampler(backend, backend.driver).sample()
+    last = site.presence.history(1, "guest")[-1]
+    assert (last.at, last.count) == (moment_of(60 * minute), past["guest"][minute])
+
+
+def test_the_history_of_a_crowd_leaves_a_minute_to_the_process_that_samples_it(
+    site: PresenceMiddleware, clock: Clock
+) -> None:
+    backend, minute = site.recorder.backend, int(clock.now // 60)
+    backend.driver.run(backend.history.claim(minute))
+    fill_history(backend, Crowd(Log(), PATHS, 5, clock.now).past("user", "guest", LINGER))
+    samples = site.presence.history(24, "guest")
+    assert samples[-1].at == moment_of(60 * (minute - 1))
+    assert len(samples) == DAY / 60 - 1
+
+
+def test_a_crowd_waits_for_its_turn(prefix: str) -> None:
+    site = PresenceMiddleware(Site(), settings=settings(prefix))
+    turns = iter([False, True])
+    thread = start_crowd(site, PATHS, 20, lambda: next(turns))
+    assert thread.daemon  # it ends with its process
+    wait_until(lambda: site.presence.counts()["guest"] > 0)
+    assert next(turns, None) is None
+    site.recorder.close()
+
+
+def test_a_crowd_comes_also_if_redis_is_away(tmp_path: Path) -> None:
+    site = PresenceMiddleware(
+        Site(), settings=settings("x", PRESENCE_REDIS_URL=f"unix://{tmp_path}/no")
+    )
+    start_crowd(site, PATHS, 20, lambda: True)
+    wait_until(lambda: site.recorder.stats().recorded > 10)
+    site.recorder.close()
+
+
+# The server
+
+
+def test_the_demo_tries_again_to_start_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Path] = []
+
+    def serve(directory: Path) -> None:
+        attempts.append(directory)
+        if len(attempts) < answers_at:
+            raise PresenceUnavailable("gave no answer in 5 seconds")
+
+    monkeypatch.setattr(embedded, "serve", serve)
+    answers_at = 3
+    server._start_server(parse_url("embedded:///demo"))
+    assert attempts == [Path("/demo")] * 3
+    answers_at, attempts[:] = 99, []
+    with pytest.raises(PresenceUnavailable, match="gave no answer"):
+        server._start_server(parse_url("embedded:///demo"))
+    assert len(attempts) == server.STARTS
+    attempts.clear()
+    server._start_server(parse_url("redis://localhost"))
+    assert attempts == []
+
+
+def test_a_worker_connects_before_its_first_request(prefix: str) -> None:
+    site = PresenceMiddleware(Site(), settings=settings(prefix))
+    attempts = []
+
+    def counts() -> dict[str, int]:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise PresenceUnavailable("Redis did not answer in time")
+        return {}
+
+    site.presence.counts = counts  # type: ignore[method-assign, assignment]
+    server._connect(site)
+    assert len(attempts) == 2
+    site.recorder.close()
