@@ -4,6 +4,7 @@ import fcntl
 import os
 import secrets
 import shlex
+import signal
 import socket
 import sys
 import tempfile
@@ -28,6 +29,7 @@ DEFAULTS = {
 }
 # Whatever the environment has: the pages need these.
 FIXED = {
+    "PRESENCE_STORE": "sorted-set",
     "PRESENCE_IDENTITY": "user=auth, guest=visitor",
     "PRESENCE_ROOMS": "/,/t/{topic}",
     "PRESENCE_PULSE_PATH": "/pulse",
@@ -37,6 +39,7 @@ FIXED = {
 PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
 IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS")
 CONNECTS = 2  # attempts: the first may use up its time for imports
+STOP_SECONDS = 5  # at most, for requests that are being answered
 STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
 
@@ -58,6 +61,9 @@ class Demo(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> PresenceMiddleware:
         """Return the site, wrapped. Each worker calls this once."""
+        # Ctrl-C reaches all processes, and the first of them stops the workers. A worker that gets
+        # both signals at once may hang.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         site = PresenceMiddleware(Site(self._crowd))
         _connect(site)
         if self._crowd:
@@ -128,6 +134,7 @@ def _options(host: str, port: int, crowd: int) -> dict[str, Any]:
         "worker_class": "gthread",
         "threads": 4,
         "keepalive": 0,  # so that both workers answer
+        "graceful_timeout": STOP_SECONDS,
         "loglevel": "warning",
         "control_socket_disable": True,
         "when_ready": lambda _: print(_welcome(host, port, crowd), flush=True),
