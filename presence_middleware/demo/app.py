@@ -26,6 +26,7 @@ COOKIE = "demo-name"
 MAX_FORM_BYTES = 1000
 MAX_NAME_CHARACTERS = 40
 LISTED = 50  # ids of each kind
+IN_TEXT = 3  # of these, for clients that are no browser
 
 Response = tuple[str, list[tuple[str, str]], bytes]
 
@@ -193,10 +194,8 @@ def _script(address: str) -> str:
 def _crowd_note(crowd: int) -> str:
     if not crowd:
         return ""
-    return (
-        f"{_number(crowd, 'visitor is', 'visitors are')} simulated and come and go by themselves, "
-        "also in the chart of the last day. Without them: presence demo --crowd 0"
-    )
+    visitors = _number(crowd, "visitor is", "visitors are")
+    return f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
 
 
 def _number(count: int, one: str, many: str) -> str:
@@ -217,9 +216,11 @@ def _as_text(state: dict[str, Any]) -> bytes:
     if state["here"] is not None:
         lines.append(f"{_number(state['here'], 'person', 'people')} on this page")
     if state["crowd"]:
-        lines.append(f"({state['crowd']})")
+        lines.append(state["crowd"])
     for kind, online in state["online"].items():
-        lines += [f"  {kind} {shown['id']}, {shown['seconds']}s ago" for shown in online]
+        lines += [f"  {kind} {each['id']}, {each['seconds']}s ago" for each in online[:IN_TEXT]]
+        if (more := state["counts"][kind] - IN_TEXT) > 0:
+            lines.append(f"  {_number(more, f'more {kind}', f'more {kind}s')}")
     you = state["you"]
     who = f"{you['kind']} {you['id']}" if you else "not recorded"
     lines.append(f"you are {who}, answered by worker {state['worker']}")
