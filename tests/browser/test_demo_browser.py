@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.backends import wait_until
 from tests.support.demo import Demo
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 def open_page(browser: Browser) -> Iterator[Opened]:
     """Opens a page of a demo in a browser of its own; in the end, none may have had an error."""
     errors: list[str] = []
-    contexts = []
+    contexts: list[BrowserContext] = []
 
     def opened(demo: Demo, path: str) -> Page:
         context = browser.new_context(user_agent=AGENT.format(len(contexts)), locale="en-GB")

@@ -1,5 +1,7 @@
 """The site of `presence demo` and its simulated crowd, without a server."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
+from tests.support.servers import environment
 from tests.support.timed_site import NOON, Clock
 
 WINDOW = 60.0
@@ -320,3 +323,23 @@ def test_a_worker_connects_before_its_first_request(prefix: str) -> None:
     server._connect(site)
     assert len(attempts) == 2
     site.recorder.close()
+
+
+def test_a_single_process_has_the_crowd(tmp_path: Path) -> None:
+    other = (
+        "import sys; from presence_middleware.demo.server import _has_lock\n"
+        "file = open(sys.argv[1], 'r+b'); print(_has_lock(file), flush=True); sys.stdin.read()"
+    )
+    with (tmp_path / "lock").open("w+b") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", other, file.name],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        assert not server._has_lock(file)
+        process.communicate("")
+        assert server._has_lock(file)
