@@ -1,5 +1,6 @@
 """The site of `presence demo` and its simulated crowd, without a server."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,9 +88,22 @@ def test_a_login_counts_at_once_and_leads_back_to_its_page(prefix: str) -> None:
             assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
         wait_until(lambda: client.get("/t/tea").text.startswith("1 user online\n0 guests online"))
         client.post("/logout", data={"page": "/t/tea"})
-        client.cookies.set("demo-name", "Grace", domain="demo", path="/")
-        answer = client.get("/", headers={"Cookie": "demo-name=\x01; ]="})
+        client.cookies.clear()
+        answer = client.get("/", headers={"Cookie": "a,b=c; demo-name=Ada"})
         assert "you are guest " in answer.text
+    app.recorder.close()
+
+
+def test_clients_without_a_browser_get_a_short_list(prefix: str) -> None:
+    app = PresenceMiddleware(Site(1), settings=settings(prefix))
+    with client_of(app) as client:
+        for number in range(5):
+            client.get("/", headers={"User-Agent": f"Firefox/{number}"})
+        wait_until(lambda: "6 guests online" in client.get("/").text)
+        text = client.get("/").text
+        assert len(re.findall("^  guest ", text, re.MULTILINE)) == 3
+        assert "\n  3 more guests\n" in text
+        assert "\n1 visitor is simulated, also in the chart: --crowd 0 switches" in text
     app.recorder.close()
 
 
@@ -155,8 +169,8 @@ class Expected:
         if path == "/logout":
             del self.seen[name]
         elif name:
-            told = parse_qs(environ["QUERY_STRING"]).get("presence", [""])[0]
-            page = path if method == "GET" else told.removeprefix("here:")
+            signal = parse_qs(environ["QUERY_STRING"]).get("presence", [""])[0]
+            page = path if method == "GET" else signal.removeprefix("here:")
             self.seen[name] = (self._clock(), page)
         return self._app(environ, start_response)
 
