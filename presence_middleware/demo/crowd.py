@@ -39,6 +39,7 @@ AWAY = (20.0, 100.0)
 NIGHT = 12.0  # times as long are visitors away in the middle of the simulated night
 PAUSE = (5.0, 20.0)  # between two requests of a visitor
 MOVES = 0.5  # how often a visitor opens another page after a pause, rather than reads on
+TURN_SECONDS = 1.0  # until a process asks again whether it has its turn
 LONGEST_STEP = 5.0  # a machine that was asleep repeats no more than this
 
 Stay = tuple[float, float]
@@ -225,22 +226,33 @@ def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> Non
 
 def start_crowd(
     site: PresenceMiddleware, pages: tuple[str, ...], size: int, has_turn: Callable[[], bool]
-) -> threading.Thread:
+) -> Callable[[], None]:
     """Start a thread that runs a crowd of `size` visitors of the `pages` of `site`.
 
-    The thread begins when `has_turn` returns True, and ends with the process.
+    The thread begins when `has_turn` returns True. Return a function that ends it.
     """
-    arguments = site, pages, size, has_turn
+    stopped = threading.Event()
+    arguments = site, pages, size, has_turn, stopped
     thread = threading.Thread(target=_run, args=arguments, name="demo-crowd", daemon=True)
     thread.start()
-    return thread
+
+    def stop() -> None:
+        stopped.set()
+        thread.join()
+
+    return stop
 
 
 def _run(
-    site: PresenceMiddleware, pages: tuple[str, ...], size: int, has_turn: Callable[[], bool]
+    site: PresenceMiddleware,
+    pages: tuple[str, ...],
+    size: int,
+    has_turn: Callable[[], bool],
+    stopped: threading.Event,
 ) -> None:
     while not has_turn():
-        time.sleep(1)
+        if stopped.wait(TURN_SECONDS):
+            return
     now, before = time.time(), time.monotonic()
     crowd = Crowd(site, pages, size, now)
     backend, settings = site.recorder.backend, site.recorder.settings
@@ -248,8 +260,8 @@ def _run(
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
         fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
-    while True:
-        due = crowd.run_until(now)
-        time.sleep(min(max(due - now, 0.0), 1.0))
+    due = crowd.run_until(now)
+    while not stopped.wait(min(max(due - now, 0.0), LONGEST_STEP)):
         elapsed, before = time.monotonic() - before, time.monotonic()
         now += min(elapsed, LONGEST_STEP)
+        due = crowd.run_until(now)

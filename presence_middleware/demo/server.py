@@ -1,5 +1,6 @@
 """Run the demo site under gunicorn with two workers. No process is left when it ends."""
 
+import atexit
 import fcntl
 import os
 import secrets
@@ -67,7 +68,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
         site = PresenceMiddleware(Site(self._crowd))
         _connect(site)
         if self._crowd:
-            start_crowd(site, tuple(PAGES), self._crowd, lambda: _has_lock(self._lock))
+            stop = start_crowd(site, tuple(PAGES), self._crowd, lambda: _has_lock(self._lock))
+            atexit.register(stop)
         return site
 
 

@@ -111,21 +111,29 @@ def test_clients_without_a_browser_get_a_short_list(prefix: str) -> None:
 
 
 class Log:
-    """An app that notes its requests."""
+    """An app that notes its requests, and that each response is closed."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, ...]] = []
+        self.closed = 0
 
-    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> list[bytes]:
+    def __iter__(self) -> Iterator[bytes]:
+        yield b""
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> "Log":
         names = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_COOKIE")
         self.requests.append(tuple(environ[name] for name in names))
         start_response("200 OK", [])
-        return [b""]
+        return self
 
 
 def requests_of(size: int, seconds: float, seed: int = 0) -> list[tuple[str, ...]]:
     log = Log()
     Crowd(log, PATHS, size, NOON, seed).run_until(NOON + seconds)
+    assert log.closed == len(log.requests)
     return log.requests
 
 
@@ -207,7 +215,7 @@ def test_a_crowd_is_counted_as_its_requests_say(site: PresenceMiddleware, clock:
     expected = Expected(site, clock)
     crowd = Crowd(expected, PATHS, 40, clock.now)
     presence = site.presence
-    for _ in range(40):
+    for _ in range(24):
         run(crowd, clock, clock.now + 15)
         site.recorder.flush()
         names = {sighting.id for sighting in presence.online("user")}
@@ -280,22 +288,33 @@ def test_the_history_of_a_crowd_leaves_a_minute_to_the_process_that_samples_it(
     assert len(samples) == DAY / 60 - 1
 
 
-def test_a_crowd_waits_for_its_turn(prefix: str) -> None:
+def test_a_crowd_waits_for_its_turn(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowds, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(crowds, "PAUSE", (0.05, 0.1))
     site = PresenceMiddleware(Site(), settings=settings(prefix))
     turns = iter([False, True])
-    thread = start_crowd(site, PATHS, 20, lambda: next(turns))
-    assert thread.daemon  # it ends with its process
+    stop = start_crowd(site, PATHS, 20, lambda: next(turns))
     wait_until(lambda: site.presence.counts()["guest"] > 0)
     assert next(turns, None) is None
+    # It goes on until it is stopped.
+    wait_until(lambda: site.recorder.stats().recorded > 100)
+    stop()
+    site.recorder.close()
+
+
+def test_a_crowd_without_a_turn_can_be_stopped(prefix: str) -> None:
+    site = PresenceMiddleware(Site(), settings=settings(prefix))
+    start_crowd(site, PATHS, 20, lambda: False)()
+    assert site.recorder.stats().recorded == 0
     site.recorder.close()
 
 
 def test_a_crowd_comes_also_if_redis_is_away(tmp_path: Path) -> None:
-    site = PresenceMiddleware(
-        Site(), settings=settings("x", PRESENCE_REDIS_URL=f"unix://{tmp_path}/no")
-    )
-    start_crowd(site, PATHS, 20, lambda: True)
+    away = settings("x", PRESENCE_REDIS_URL=f"unix://{tmp_path}/no")
+    site = PresenceMiddleware(Site(), settings=away)
+    stop = start_crowd(site, PATHS, 20, lambda: True)
     wait_until(lambda: site.recorder.stats().recorded > 10)
+    stop()
     site.recorder.close()
 
 
