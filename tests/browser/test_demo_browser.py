@@ -75,6 +75,7 @@ def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> N
         other.get_by_role("button", name="log in").click()
         expect(other).to_have_url(f"{demo.url}/t/stars")
         expect(other.locator("#status")).to_contain_text("you are user Ada", timeout=SECONDS)
+        wait_until(lambda: demo.state()["counts"]["user"] == 1)
         wait_until(partial(is_online_until, demo, time.monotonic() + 10))
         expect(here).to_have_text("1 person on this page")
         other.close()

@@ -112,19 +112,20 @@ def test_each_page_shows_how_many_people_are_on_it(demo: Demo) -> None:
 
 
 def test_a_pulse_keeps_a_reader_online_and_a_goodbye_ends_it(tmp_path: Path) -> None:
-    with Demo(tmp_path, PRESENCE_WINDOW="6s") as demo:
+    with Demo(tmp_path, PRESENCE_WINDOW="9s") as demo:
         page = {"User-Agent": BROWSER["User-Agent"], "Sec-Fetch-Site": "same-origin"}
         opened = time.monotonic()
         demo.client.post("/login", data={"name": "Ada"})
+        wait_until(lambda: demo.state()["counts"]["user"] == 1)  # the worker has written it
 
         def pulse() -> bool:
             answer = demo.client.post("/pulse?presence=here:/t/tea", headers=page)
             assert answer.status_code == 204
             assert demo.state("/t/tea")["counts"]["user"] == 1
-            return time.monotonic() - opened > 7  # the window is over
+            return time.monotonic() - opened > 10  # the window is over
 
         wait_until(pulse)
-        assert demo.state("/t/tea")["here"] == 1
+        wait_until(lambda: demo.state("/t/tea")["here"] == 1)
         demo.client.post("/pulse?presence=bye", headers=page)
         wait_until(lambda: demo.state("/t/tea")["here"] == 0)
 
