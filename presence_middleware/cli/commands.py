@@ -298,14 +298,24 @@ def _by_name(effective: Iterable[EffectiveSetting]) -> dict[str, dict[str, str]]
     show_default=True,
     help="Port to listen on.",
 )
-def demo(host: str, port: int) -> None:
-    """Serve a small site that shows the middleware at work."""
+@click.option(
+    "--crowd",
+    type=click.IntRange(0, 500),
+    default=40,
+    show_default=True,
+    help="Number of simulated visitors.",
+)
+def demo(host: str, port: int, crowd: int) -> None:
+    """Serve a small site that shows the middleware at work.
+
+    Simulated visitors come and go on it. With --crowd 0, only real visitors count.
+    """
     try:
         from ..demo.server import serve
     except ModuleNotFoundError as error:
         raise context.UsageError("needs pip install 'presence_middleware[demo]'") from error
     with context.exit_on_error():
-        serve(host, port)
+        serve(host, port, crowd)
 
 
 presence.add_command(watch)
