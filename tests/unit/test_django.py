@@ -212,7 +212,7 @@ def test_a_pulse_loads_the_session_and_calls_no_view(
     layer: Any, prefix: str, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
 ) -> None:
     # Django's own requires its settings, of which a process has one set.
-    response_class = "presence_middleware.django.HttpResponse"
+    response_class = "presence_middleware.django.identify.HttpResponse"
     monkeypatch.setattr(response_class, lambda status: SimpleNamespace(status_code=status))
     views: list[str] = []
     answers: list[int] = []
