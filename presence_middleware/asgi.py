@@ -13,14 +13,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .board import asgi_board
+from .board.messages import Response
 from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
+from .pulse import EMPTY, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
-from .request import READER, VISIT, AsgiRequest
+from .request import READER, VISIT, AsgiRequest, below_root
 from .settings import Settings
+from .signals import Signal
 from .stores import Plan
 
 T = TypeVar("T")
@@ -71,6 +74,7 @@ class PresenceMiddleware:
             self.recorder = recorder_for(settings, client, clock)
             self.presence = AsyncPresence(backend=self.recorder.backend)
             self._board = asgi_board(self.recorder.settings, self.presence)
+            self._pulse = pulse_for(self.recorder.settings)
             self._checks_status = self.recorder.resolver.checks_status
         except SettingsError as error:
             if not is_in_loop():
@@ -89,11 +93,29 @@ class PresenceMiddleware:
             await self.app(scope, receive, send)
             return
         scope = _readable(scope)
+        signal = None
+        if self._pulse is not None and scope["type"] == "http":
+            path = below_root(scope)
+            if self._pulse.concerns(path, scope.get("method")):
+                received = self._pulse.receive(path, AsgiRequest(scope))
+                if isinstance(received, Response):
+                    await _send(received, send)
+                    return
+                signal = received
         if self._board is not None and self._board.serves(scope):
             await self._board(scope, receive, send)
             return
-        visit = AsgiVisit(self.recorder, scope)
+        await self._visit(scope, receive, send, signal)
+
+    async def _visit(
+        self, scope: Scope, receive: Receive, send: Send, signal: Signal | None
+    ) -> None:
+        """Call the app, and record the visit."""
+        visit = AsgiVisit(self.recorder, scope, signal)
         scope[VISIT] = scope[READER] = visit
+        if signal is not None and signal.is_own:
+            await self._take_pulse(scope, receive, send, visit)
+            return
         if self._checks_status or visit.is_logout:
             send = _noting(send, visit)
         if scope["type"] == "http":
@@ -106,6 +128,31 @@ class PresenceMiddleware:
         finally:
             if not visit.is_over:  # else its response was complete before the app's call ended
                 visit.end()
+
+    async def _take_pulse(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
+        """Record a request to the pulse's path, and respond that all is well.
+
+        If only layers of the app may know the user, the app runs. Of its response, nothing is sent
+        but its cookies: a session may have a new key, and the old one would log the user out.
+        """
+        cookies: list[tuple[bytes, bytes]] = []
+
+        async def send_nothing(message: Message) -> None:
+            if message.get("type") == "http.response.start":
+                headers = message.get("headers", ())
+                cookies[:] = [pair for pair in headers if pair[0].lower() == b"set-cookie"]
+
+        try:
+            if self._pulse is not None and self._pulse.needs_app:
+                inner = _noting(send_nothing, visit) if self._checks_status else send_nothing
+                await self.app(scope, receive, _send_and_end(inner, visit))
+        finally:
+            if not visit.is_over:
+                visit.end()
+        headers = [(name.lower().encode(), value.encode()) for name, value in EMPTY]
+        headers += cookies
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
 
     async def _log_out(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
         """Call the app with a scope that has the visit remember the user who is logged in."""
@@ -138,9 +185,9 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
 
     recorder: Recorder
 
-    def __init__(self, recorder: Recorder, scope: Scope) -> None:
+    def __init__(self, recorder: Recorder, scope: Scope, signal: Signal | None = None) -> None:
         AsgiRequest.__init__(self, scope)
-        Visit.__init__(self, recorder)
+        Visit.__init__(self, recorder, signal)
 
     async def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.
@@ -173,6 +220,13 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
         """
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             await in_thread(partial(self.recorder.depart, who, erase=True))
+
+
+async def _send(response: Response, send: Send) -> None:
+    """Send a response."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:

@@ -20,6 +20,7 @@ from .connections import (
 from .departed import Departed
 from .events import Hub
 from .queries import Queries
+from .rooms import Rooms
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
 from .stores.keys import shard_prefixes
@@ -51,6 +52,8 @@ class Backend:
         announced = [shard for kind in settings.events for shard in self.stores[kind].all]
         self.sweeper = Sweeper(settings.prefix, announced, self.clock, self.health)
         self._hubs: dict[str, Hub] = {}
+        self.rooms = Rooms(settings.rooms) if settings.rooms else None
+        """The rooms of the site; None if it has none."""
         self.queries = Queries(
             settings,
             clock=self.clock,
@@ -58,6 +61,7 @@ class Backend:
             layout=self.layout,
             history=self.history,
             departed=self.departed,
+            rooms=self.rooms,
         )
 
     @cached_property
@@ -100,7 +104,12 @@ class Backend:
         max_members = math.ceil(settings.max_members / settings.shards)
         store = STORES[settings.store_of(kind)]
         if settings.is_swept(kind):
-            store = partial(SweptSet, grace=settings.grace_seconds, lag=settings.lag_seconds(kind))
+            store = partial(
+                SweptSet,
+                grace=settings.grace_seconds,
+                flush_interval=settings.flush_interval,
+                lag=settings.lag_seconds(kind),
+            )
         return Shards(
             [
                 store(prefix, kind, settings.window, keep_seconds, max_members)

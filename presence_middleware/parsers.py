@@ -28,6 +28,8 @@ _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
+NAMED_ROOMS = "named"
+"""The value of `PRESENCE_ROOMS` for rooms that no path shows."""
 _ROOM = re.compile(r"(?:/(?:[^/{}*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?")
 _TOKEN = re.compile(f"[!-~]{{{MIN_SECRET_LENGTH},}}")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -177,10 +179,14 @@ def _path_items(value: object) -> list[str]:
 
 
 def rooms(value: object) -> tuple[str, ...]:
-    """Return the rules of rooms, such as `/t/{topic}/*`."""
+    """Return the rules of rooms, such as `/t/{topic}/*`, or the word `named` alone."""
     given = _path_items(value)
+    if given == [NAMED_ROOMS]:
+        return (NAMED_ROOMS,)
     if not all(_ROOM.fullmatch(rule) for rule in given):
-        raise ValueError("paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end")
+        raise ValueError(
+            "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named"
+        )
     return tuple(given)
 
 

@@ -52,22 +52,27 @@ class Presence:
         """Return a reader with the settings of the environment. Raises `SettingsError`."""
         return cls()
 
-    def count(self, kind: str | None = None, *, window: Window = None) -> int:
+    def count(
+        self, kind: str | None = None, *, window: Window = None, room: str | None = None
+    ) -> int:
         """Return the number of ids online.
 
         `kind` is the kind to count, by default the first of `PRESENCE_IDENTITY`. `window` counts
         ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also be a timedelta or
-        text such as `"15m"`. Raises `PresenceUnavailable`, `UnsupportedQuery` if the window is
-        longer than the retention of the kind, and `QueryError`.
+        text such as `"15m"`. `room` counts the ids that were last seen in a room: its name, or any
+        path in it; it has no other `window`. Raises `PresenceUnavailable`, `UnsupportedQuery` if
+        the window is longer than the retention of the kind or the kind has no rooms, and
+        `QueryError`.
         """
-        return self.run(self.backend.queries.count(kind, window))
+        return self.run(self.backend.queries.count(kind, window, room))
 
-    def counts(self, *, window: Window = None) -> dict[str, int]:
+    def counts(self, *, window: Window = None, room: str | None = None) -> dict[str, int]:
         """Return the number of ids online of each kind, by kind.
 
-        `window` and the errors are as for `count`.
+        With `room`, kinds that cannot be in rooms are left out. `window`, `room` and the errors are
+        as for `count`.
         """
-        return self.run(self.backend.queries.counts(window))
+        return self.run(self.backend.queries.counts(window, room))
 
     def online(
         self,
@@ -76,14 +81,17 @@ class Presence:
         limit: int | None = 100,
         before: Sighting | None = None,
         window: Window = None,
+        room: str | None = None,
     ) -> list[Sighting]:
         """Return who is online, newest first.
 
         `limit` is the most to return, None for all. `before` is the last `Sighting` of the
         previous page, to read the next page. `kind`, `window` and the errors are as for `count`.
-        A store without times sorts by id. Raises `UnsupportedQuery` if the store has no ids.
+        `room` is as for `count`; who is in a room is sorted by id, and has no pages: `before` must
+        be None. A store without times sorts by id. Raises `UnsupportedQuery` if the store has no
+        ids.
         """
-        return self.run(self.backend.queries.online(kind, window, limit, before))
+        return self.run(self.backend.queries.online(kind, window, limit, before, room))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
         """Return whether `id` is online.
@@ -240,22 +248,27 @@ class AsyncPresence:
         """Return a reader with the settings of the environment. Raises `SettingsError`."""
         return cls()
 
-    async def count(self, kind: str | None = None, *, window: Window = None) -> int:
+    async def count(
+        self, kind: str | None = None, *, window: Window = None, room: str | None = None
+    ) -> int:
         """Return the number of ids online.
 
         `kind` is the kind to count, by default the first of `PRESENCE_IDENTITY`. `window` counts
         ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also be a timedelta or
-        text such as `"15m"`. Raises `PresenceUnavailable`, `UnsupportedQuery` if the window is
-        longer than the retention of the kind, and `QueryError`.
+        text such as `"15m"`. `room` counts the ids that were last seen in a room: its name, or any
+        path in it; it has no other `window`. Raises `PresenceUnavailable`, `UnsupportedQuery` if
+        the window is longer than the retention of the kind or the kind has no rooms, and
+        `QueryError`.
         """
-        return await self.run(self.backend.queries.count(kind, window))
+        return await self.run(self.backend.queries.count(kind, window, room))
 
-    async def counts(self, *, window: Window = None) -> dict[str, int]:
+    async def counts(self, *, window: Window = None, room: str | None = None) -> dict[str, int]:
         """Return the number of ids online of each kind, by kind.
 
-        `window` and the errors are as for `count`.
+        With `room`, kinds that cannot be in rooms are left out. `window`, `room` and the errors are
+        as for `count`.
         """
-        return await self.run(self.backend.queries.counts(window))
+        return await self.run(self.backend.queries.counts(window, room))
 
     async def online(
         self,
@@ -264,14 +277,17 @@ class AsyncPresence:
         limit: int | None = 100,
         before: Sighting | None = None,
         window: Window = None,
+        room: str | None = None,
     ) -> list[Sighting]:
         """Return who is online, newest first.
 
         `limit` is the most to return, None for all. `before` is the last `Sighting` of the
         previous page, to read the next page. `kind`, `window` and the errors are as for `count`.
-        A store without times sorts by id. Raises `UnsupportedQuery` if the store has no ids.
+        `room` is as for `count`; who is in a room is sorted by id, and has no pages: `before` must
+        be None. A store without times sorts by id. Raises `UnsupportedQuery` if the store has no
+        ids.
         """
-        return await self.run(self.backend.queries.online(kind, window, limit, before))
+        return await self.run(self.backend.queries.online(kind, window, limit, before, room))
 
     async def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool:
         """Return whether `id` is online.

@@ -16,6 +16,7 @@ from .departed import Departed, Departure, Manner
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
 from .parsers import duration, format_duration
+from .rooms import Rooms
 from .settings import Settings
 from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
 
@@ -41,34 +42,59 @@ class Queries:
         layout: Layout,
         history: History,
         departed: Departed,
+        rooms: Rooms | None,
     ) -> None:
         """Create the queries on the given parts of a `Backend`."""
         self._clock, self._departed = clock, departed
         self._window = settings.window
         self._kinds = settings.kinds
+        self._rooms, self._kinds_with_rooms = rooms, settings.kinds_with_rooms
         self._stores, self._layout, self._history = stores, layout, history
 
     def now(self) -> Plan[float]:
         """Return the server's time for a read, in seconds since the epoch."""
         return (yield from self._clock.now())
 
-    def count(self, kind: str | None, window: Window) -> Plan[int]:
+    def count(self, kind: str | None, window: Window, room: str | None = None) -> Plan[int]:
         """Run `Presence.count` as a plan: same arguments, result and errors."""
+        if room is not None:
+            number = self._room_number(room, window=window)
+            store = self._store_with_rooms(kind)
+            now = yield from self.now()
+            return (yield from self._checked(store.count_in_room(number, now)))
         store, seconds = self._store_and_seconds(kind, window)
         now = yield from self.now()
         return (yield from self._checked(store.count(now, seconds)))
 
-    def counts(self, window: Window) -> Plan[dict[str, int]]:
+    def counts(self, window: Window, room: str | None = None) -> Plan[dict[str, int]]:
         """Run `Presence.counts` as a plan: same arguments, result and errors."""
+        if room is not None:
+            return (yield from self._counts_in_room(self._room_number(room, window=window)))
         queried = [self._store_and_seconds(kind, window) for kind in self._kinds]
         now = yield from self.now()
         plans = [store.count(now, seconds) for store, seconds in queried]
         return dict(zip(self._kinds, (yield from self._checked(merge_plans(plans))), strict=True))
 
+    def _counts_in_room(self, number: int) -> Plan[dict[str, int]]:
+        now = yield from self.now()
+        kinds = self._kinds_with_rooms
+        plans = [self._stores[kind].count_in_room(number, now) for kind in kinds]
+        return dict(zip(kinds, (yield from self._checked(merge_plans(plans))), strict=True))
+
     def online(
-        self, kind: str | None, window: Window, limit: int | None, before: Sighting | None
+        self,
+        kind: str | None,
+        window: Window,
+        limit: int | None,
+        before: Sighting | None,
+        room: str | None = None,
     ) -> Plan[list[Sighting]]:
         """Run `Presence.online` as a plan: same arguments, result and errors."""
+        if room is not None:
+            number = self._room_number(room, window=window, before=before)
+            in_room, limit = self._store_with_rooms(kind), _checked_limit(limit)
+            now = yield from self.now()
+            return (yield from self._checked(in_room.online_in_room(number, now, limit)))
         store, seconds = self._store_and_seconds(kind, window)
         limit, before = _checked_limit(limit), _checked_page(before)
         now = yield from self.now()
@@ -221,6 +247,28 @@ class Queries:
                 f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds
+
+    def _store_with_rooms(self, kind: str | None) -> Shards:
+        kind = self._checked_kind(kind)
+        if kind not in self._kinds_with_rooms:
+            raise UnsupportedQuery(
+                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
+            )
+        return self._stores[kind]
+
+    def _room_number(self, room: str, **others: object) -> int:
+        """Return the number of a room. `others` are arguments that a room cannot have."""
+        if not _is_text(room):
+            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
+        for name, value in others.items():
+            if value is not None:
+                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
+        if self._rooms is None:
+            raise UnsupportedQuery(
+                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
+                "named for rooms that only visit.enter() names"
+            )
+        return self._rooms.number_of(room)
 
     def _checked_kind(self, kind: str | None) -> str:
         if kind is None:

@@ -251,6 +251,15 @@ def _separator(name: bytes) -> bytes:
     return b"; " if name == b"cookie" else b","
 
 
+def below_root(scope: Mapping[str, Any]) -> str:
+    """Return the path of an ASGI scope below the mount point, like PATH_INFO under WSGI.
+
+    Some layers leave the root path in front of it, others remove it.
+    """
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
 def _mapping(value: object) -> Mapping[str, Any] | None:
     return value if value is not None and isinstance(value, Mapping) else None
 

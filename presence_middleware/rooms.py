@@ -4,19 +4,28 @@ A room has the name of its path, such as `/t/42`, or any name that a handler giv
 """
 
 import re
+from functools import lru_cache
 
+from .parsers import NAMED_ROOMS
 from .request import Request
 from .stores import NOWHERE, room_number
 
 MAX_NAME = 200  # characters
+# The paths whose room is remembered, because finding it takes longer: about a megabyte.
+REMEMBERED_PATHS = 4096
 
 
 class Rooms:
     """The rules of `PRESENCE_ROOMS`."""
 
     def __init__(self, rules: tuple[str, ...]) -> None:
-        """Create the rules. `{name}` in a rule matches one segment, `*` at its end anything."""
-        self._match = re.compile("|".join(map(_pattern, rules)), re.DOTALL).fullmatch
+        """Create the rules. `{name}` in a rule matches one segment, `*` at its end anything.
+
+        The word `named` instead of rules puts no path in a room.
+        """
+        patterns = [_pattern(rule) for rule in rules if rule != NAMED_ROOMS]
+        self._match = re.compile("|".join(patterns) or _NEVER, re.DOTALL).fullmatch
+        self._number_at = lru_cache(REMEMBERED_PATHS)(self._find_number)
 
     def name_of(self, path: str) -> str | None:
         """Return the name of the room that a path is in, or None. The first rule that fits wins."""
@@ -29,22 +38,40 @@ class Rooms:
         """Return the name of a room, given its name or a path in it."""
         return self.name_of(name_or_path) or name_or_path
 
+    def number_of(self, name_or_path: str) -> int:
+        """Return the number of a room, given its name or a path in it."""
+        return room_number(self.named(name_or_path))
+
     def number_for(self, request: Request) -> int | None:
         """Return the number of the room that a request enters; None if it stays where it was.
 
         A navigation to a page in no room leaves the room: the number is `NOWHERE`. Other requests,
         such as those that the page in the room sends, change nothing. Never raises.
         """
-        name = self.name_of(request.path)
-        if name is not None:
-            return room_number(name)
-        return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+        try:
+            number = self.number_at(request.path)
+            if number is not None:
+                return number
+            return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None
+        except Exception:  # an invalid environ or scope
+            return None
+
+    def number_at(self, path: str) -> int | None:
+        """Return the number of the room that a path is in, or None."""
+        return self._number_at(path) if len(path) <= MAX_NAME else self._find_number(path)
+
+    def _find_number(self, path: str) -> int | None:
+        name = self.name_of(path)
+        return None if name is None else room_number(name)
+
+
+_NEVER = "(?!)"
 
 
 def _pattern(rule: str) -> str:
     """Return a pattern whose only group is the name of the room. It cannot backtrack."""
     name, below = (rule[:-2], True) if rule.endswith("/*") else (rule.rstrip("/"), False)
     segments = [
-        "[^/]+" if segment.startswith("{") else re.escape(segment) for segment in name.split("/")
+        "[^/]++" if segment.startswith("{") else re.escape(segment) for segment in name.split("/")
     ]
     return f"({'/'.join(segments)}){'(?:/.*)?' if below else '/?'}"

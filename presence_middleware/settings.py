@@ -119,7 +119,8 @@ class Settings:
         "",
         parsers.rooms,
         "paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of "
-        "the room's name, `*` at the end is anything below; empty for no rooms",
+        "the room's name, `*` at the end is anything below; `named` for only those that the site "
+        "names with `enter`; empty for no rooms",
     )
     pulse_path: str = _setting(
         "",
@@ -252,6 +253,11 @@ class Settings:
         """
         return 2 * self.flush_interval + LAG_SECONDS if kind in self.events else None
 
+    @property
+    def kinds_with_rooms(self) -> tuple[str, ...]:
+        """The kinds whose ids may be in rooms."""
+        return tuple(kind for kind in self.kinds if self.rooms and self.is_swept(kind))
+
     def shared(self) -> dict[str, str]:
         """Return the settings that must be equal in all processes of a site, without secrets."""
         stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
@@ -277,6 +283,11 @@ class Settings:
                 f"{called['flush_interval']}={interval}: expected at most a third of "
                 f"{called['window']} ({longest}), or users flicker between two writes"
             )
+        if self.pulse_path and self.pulse_path == self.board_path:
+            yield (
+                f"{called['pulse_path']}={self.pulse_path}: that is the path of "
+                f"{called['board_path']}; choose another, such as /pulse"
+            )
         for kind, _ in self.store:
             if kind not in ("*", BOT, *self.kinds):
                 yield (
@@ -294,6 +305,11 @@ class Settings:
                     f"{called['events']}: kind {kind!r} has the store {self.store_of(kind)}, but "
                     f"only sorted-set knows who comes and goes: see {called['store']}"
                 )
+        if self.rooms and not self.kinds_with_rooms:
+            yield (
+                f"{called['rooms']}: rooms need the store sorted-set, which no kind has; see "
+                f"{called['store']}"
+            )
         for rule in self.identity:
             for problem in self._unmet_needs(rule, called):
                 yield f"{called['identity']}: {rule} {problem}"

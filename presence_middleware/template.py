@@ -33,19 +33,26 @@ class TemplatePresence:
         self.visit = visit
         self._is_unavailable = False
 
-    def count(self, kind: str | None = None, *, window: Window = None) -> int | None:
+    def count(
+        self, kind: str | None = None, *, window: Window = None, room: str | None = None
+    ) -> int | None:
         """Return the number of ids online. The arguments are as for `Presence.count`."""
-        return self._ask(lambda queries: queries.count(kind, window))
+        return self._ask(lambda queries: queries.count(kind, window, room))
 
-    def counts(self, *, window: Window = None) -> dict[str, int] | None:
+    def counts(self, *, window: Window = None, room: str | None = None) -> dict[str, int] | None:
         """Return the number of ids online of each kind. As `Presence.counts`."""
-        return self._ask(lambda queries: queries.counts(window))
+        return self._ask(lambda queries: queries.counts(window, room))
 
     def online(
-        self, kind: str | None = None, *, limit: int | None = 100, window: Window = None
+        self,
+        kind: str | None = None,
+        *,
+        limit: int | None = 100,
+        window: Window = None,
+        room: str | None = None,
     ) -> list[Sighting] | None:
         """Return who is online, newest first. The arguments are as for `Presence.online`."""
-        return self._ask(lambda queries: queries.online(kind, window, limit, None))
+        return self._ask(lambda queries: queries.online(kind, window, limit, None, room))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> bool | None:
         """Return whether `id` is online. For a list, `online_among` is a single read."""

@@ -4,18 +4,22 @@ If the site's settings depend on the status of the response, start_response is w
 passes all arguments on and returns the result of the server's start_response.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from .board import wsgi_board
+from .board.messages import Response
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence
+from .pulse import EMPTY, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, USER, VISIT, WsgiRequest
 from .settings import Settings
+from .signals import Signal
 from .stores import Plan
 
 T = TypeVar("T")
@@ -50,9 +54,18 @@ class PresenceMiddleware:
         self.recorder = recorder_for(settings, client, clock)
         self.presence = Presence(backend=self.recorder.backend)
         self._board = wsgi_board(self.recorder.settings, self.presence)
+        self._pulse = pulse_for(self.recorder.settings)
         self._checks_status = self.recorder.resolver.checks_status
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        signal = None
+        if self._pulse is not None:
+            path = environ.get("PATH_INFO", "")
+            if self._pulse.concerns(path, environ.get("REQUEST_METHOD")):
+                received = self._pulse.receive(path, WsgiRequest(environ))
+                if isinstance(received, Response):
+                    return _send(received, start_response)
+                signal = received
         if self._board is not None and self._board.serves(environ):
             return self._board(environ, start_response)
         outer: Visit | None = environ.get(VISIT)
@@ -60,8 +73,10 @@ class PresenceMiddleware:
             if outer.recorder is self.recorder and not outer.is_over:
                 return self.app(environ, start_response)
             environ.pop(USER, None)  # of an earlier request, if the server uses an environ again
-        visit = WsgiVisit(self.recorder, environ)
+        visit = WsgiVisit(self.recorder, environ, signal)
         environ[VISIT] = environ[READER] = visit
+        if signal is not None and signal.is_own:
+            return self._take_pulse(environ, start_response, visit)
         if self._checks_status or visit.is_logout:
             start_response = _noting(start_response, visit)
         try:
@@ -74,15 +89,47 @@ class PresenceMiddleware:
             return body
         return (SizedBody if hasattr(body, "__len__") else Body)(body, visit)
 
+    def _take_pulse(
+        self, environ: WSGIEnvironment, start_response: StartResponse, visit: Visit
+    ) -> list[bytes]:
+        """Record a request to the pulse's path, and respond that all is well.
+
+        If only layers of the app may know the user, the app runs. Of its response, nothing is sent
+        but its cookies: a session may have a new key, and the old one would log the user out.
+        """
+        cookies: list[tuple[str, str]] = []
+
+        def start_nothing(
+            status: str, response_headers: list[tuple[str, str]], exc_info: Any = None
+        ) -> Callable[[bytes], object]:
+            cookies[:] = [pair for pair in response_headers if pair[0].lower() == "set-cookie"]
+            return lambda _: None
+
+        try:
+            if self._pulse is not None and self._pulse.needs_app:
+                start: Any = _noting(start_nothing, visit) if self._checks_status else start_nothing
+                body = self.app(environ, start)
+                try:
+                    next(iter(body), b"")  # a generator runs no earlier
+                finally:
+                    if hasattr(body, "close"):
+                        body.close()
+        finally:
+            visit.end()
+        start_response("204 No Content", [*EMPTY, *cookies])
+        return []
+
 
 class WsgiVisit(WsgiRequest, Visit, Presence):
     """The visit in the environ, which is also a reader. Its results include the visit itself."""
 
     recorder: Recorder
 
-    def __init__(self, recorder: Recorder, environ: WSGIEnvironment) -> None:
+    def __init__(
+        self, recorder: Recorder, environ: WSGIEnvironment, signal: Signal | None = None
+    ) -> None:
         WsgiRequest.__init__(self, environ)
-        Visit.__init__(self, recorder)
+        Visit.__init__(self, recorder, signal)
 
     def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.
@@ -113,6 +160,13 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
         """
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             self.recorder.depart(who, erase=True)
+
+
+def _send(response: Response, start_response: StartResponse) -> list[bytes]:
+    """Start a response and return its body."""
+    status = f"{response.status} {HTTPStatus(response.status).phrase}"
+    start_response(status, list(response.headers))
+    return [response.body]
 
 
 def _noting(start_response: StartResponse, visit: Visit) -> StartResponse:

@@ -10,7 +10,7 @@ from starlette.responses import Response as StarletteResponse
 
 from ..connections.loops import is_trio
 from ..presence import AsyncPresence
-from ..request import AsgiRequest, text
+from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
 from .cache import Clock, Slot, Slots
 from .messages import Request, Response
@@ -35,12 +35,12 @@ class AsgiBoard:
 
     def serves(self, scope: Scope) -> bool:
         """Return whether a request is for the board."""
-        return scope["type"] == "http" and self._board.below(_path(scope)) is not None
+        return scope["type"] == "http" and self._board.below(below_root(scope)) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Request.url of Starlette is not used: it is built from the Host header, which may be
         # anything.
-        path = self._board.below(_path(scope)) or ""
+        path = self._board.below(below_root(scope)) or ""
         query = text(scope.get("query_string", b"").decode("latin-1"))
         request = Request(scope["method"], path, query, AsgiRequest(scope).header)
         answer = await self._run(self._board.answer(request))
@@ -57,15 +57,6 @@ class AsgiBoard:
                 read = answer.send(await self._read(read))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-
-
-def _path(scope: Scope) -> str:
-    """Return the path below the mount point of the app, like PATH_INFO under WSGI.
-
-    Some layers leave the root path in front of it, others remove it.
-    """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 class AsyncSharedReads:

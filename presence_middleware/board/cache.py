@@ -93,8 +93,17 @@ class Slots:
                 slot = Slot(event(), now, read.seconds)
             self._slots[read] = slot
             if len(self._slots) > MAX_SLOTS:
-                del self._slots[next(iter(self._slots))]
+                del self._slots[self._oldest(read)]
             return slot, is_mine
+
+    def _oldest(self, read: Read) -> Read:
+        """Return the read to drop for `read`: the oldest with the same question, if any.
+
+        Readers who ask for ever new rooms or ids must not push out the other reads.
+        """
+        alike = (each for each in self._slots if each.question is read.question)
+        oldest = next(alike)
+        return oldest if oldest != read else next(iter(self._slots))
 
 
 class SharedReads:

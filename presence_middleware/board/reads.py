@@ -36,6 +36,11 @@ def counts(ask: Queries) -> Plan[dict[str, int]]:
     return ask.counts(None)
 
 
+def counts_in_room(ask: Queries, room: str) -> Plan[dict[str, int]]:
+    """Return how many are online in a room, by kind."""
+    return ask.counts(None, room)
+
+
 def online(ask: Queries, kind: str) -> Plan[Dated]:
     """Return the newest sightings of a kind, at most `MAX_LISTED`."""
     now = moment_of((yield from ask.now()))

@@ -13,6 +13,7 @@ from string import Template
 from ..errors import PresenceUnavailable, QueryError
 from ..identity import known_kind, normalize_id
 from ..parsers import format_duration
+from ..rooms import Rooms
 from ..settings import Settings
 from ..stores import Sample
 from ..svg import WIDTH
@@ -40,6 +41,7 @@ class Board:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._kinds = settings.kinds
+        self._rooms = Rooms(settings.rooms)
         self._answers: dict[str, Callable[[Request], Answer]] = {
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(settings.board_path.rpartition("/")[2] + "/"),
@@ -105,8 +107,18 @@ class Board:
         return _constant("html", page.encode(), REVALIDATED)
 
     def _counts(self, request: Request) -> Answer:
-        slot = yield Read(reads.counts)
-        return facts({"counts": slot.result()}, REVALIDATED)
+        path = request.parameter("room")
+        if path is None:
+            slot = yield Read(reads.counts)
+            return facts({"counts": slot.result()}, REVALIDATED)
+        if not self._settings.rooms:
+            raise QueryError("this site has no rooms: PRESENCE_ROOMS is empty")
+        # Rooms of other names are known to the site's code alone, so they are not public.
+        room = self._rooms.name_of(path)
+        if room is None:
+            return facts({"room": None, "counts": {}}, REVALIDATED)
+        slot = yield Read(reads.counts_in_room, (room,))
+        return facts({"room": room, "counts": slot.result()}, REVALIDATED)
 
     def _history(self, request: Request) -> Answer:
         kind, hours = self._kind(request), self._hours(request)

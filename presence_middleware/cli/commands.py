@@ -46,13 +46,14 @@ def presence() -> None:
 @presence.command()
 @context.kind_argument
 @context.window_option
+@context.room_option
 @context.json_option
-def count(kind_given: str | None, window: str | None, as_json: bool) -> None:
+def count(kind_given: str | None, window: str | None, room: str | None, as_json: bool) -> None:
     """Print how many are online."""
     with context.site_reader(kind_given) as (reader, kind):
-        number = reader.count(kind, window=window)
+        number = reader.count(kind, window=window, room=room)
     if as_json:
-        output.document({"kind": kind, "count": number})
+        output.document({"kind": kind, **_room(room), "count": number})
     else:
         click.echo(number)
 
@@ -60,19 +61,29 @@ def count(kind_given: str | None, window: str | None, as_json: bool) -> None:
 @presence.command()
 @context.kind_argument
 @context.window_option
+@context.room_option
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most."
 )
 @context.json_option
-def online(kind_given: str | None, window: str | None, limit: int, as_json: bool) -> None:
-    """Print who is online, newest first, and how long ago."""
+def online(
+    kind_given: str | None, window: str | None, room: str | None, limit: int, as_json: bool
+) -> None:
+    """Print who is online, newest first, and how long ago.
+
+    Who is in a room is sorted by id.
+    """
     with context.site_reader(kind_given) as (reader, kind):
-        sightings = reader.online(kind, window=window, limit=limit)
+        sightings = reader.online(kind, window=window, limit=limit, room=room)
     if as_json:
         people = [{"id": each.id, "last_seen": output.iso(each.last_seen)} for each in sightings]
-        output.document({"kind": kind, "online": people})
+        output.document({"kind": kind, **_room(room), "online": people})
     else:
         output.table((kind, "last seen"), map(_row, sightings))
+
+
+def _room(room: str | None) -> dict[str, str]:
+    return {} if room is None else {"room": room}
 
 
 def _row(sighting: Sighting) -> tuple[str, ...]:
@@ -287,14 +298,24 @@ def _by_name(effective: Iterable[EffectiveSetting]) -> dict[str, dict[str, str]]
     show_default=True,
     help="Port to listen on.",
 )
-def demo(host: str, port: int) -> None:
-    """Serve a small site that shows the middleware at work."""
+@click.option(
+    "--crowd",
+    type=click.IntRange(0, 500),
+    default=40,
+    show_default=True,
+    help="Number of simulated visitors.",
+)
+def demo(host: str, port: int, crowd: int) -> None:
+    """Serve a small site that shows the middleware at work.
+
+    Simulated visitors come and go on it. With --crowd 0, only real visitors count.
+    """
     try:
         from ..demo.server import serve
     except ModuleNotFoundError as error:
         raise context.UsageError("needs pip install 'presence_middleware[demo]'") from error
     with context.exit_on_error():
-        serve(host, port)
+        serve(host, port, crowd)
 
 
 presence.add_command(watch)

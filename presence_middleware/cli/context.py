@@ -30,6 +30,9 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 window_option = click.option(
     "--window", metavar="DURATION", help="Such as 15m; by default PRESENCE_WINDOW."
 )
+room_option = click.option(
+    "--room", metavar="ROOM", help="Only in this room: its name, or a path such as /t/42."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 

@@ -1,1 +1,4 @@
-"""`presence demo`: a small site with two workers, wrapped by the middleware."""
+"""`presence demo`: a small site with two workers, wrapped by the middleware.
+
+A simulated crowd visits it.
+"""

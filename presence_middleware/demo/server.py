@@ -1,29 +1,58 @@
 """Run the demo site under gunicorn with two workers. No process is left when it ends."""
 
+import atexit
+import fcntl
 import os
 import secrets
+import shlex
+import signal
 import socket
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gunicorn.app.base import BaseApplication
 
 from ..connections import embedded
-from ..errors import PresenceError
+from ..connections.url import RedisURL
+from ..errors import PresenceError, PresenceUnavailable
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
-from .app import app
+from .app import PAGES, Site
+from .crowd import start_crowd
 
-SHARED = {"PRESENCE_REDIS_URL": "embedded://demo", "PRESENCE_WINDOW": "1m"}
-BOARD = {"PRESENCE_BOARD_PATH": "/presence"}
+DEFAULTS = {
+    "PRESENCE_REDIS_URL": "embedded://demo",
+    "PRESENCE_WINDOW": "1m",
+    "PRESENCE_BOARD_PATH": "/presence",
+}
+# Whatever the environment has: the pages need these.
+FIXED = {
+    "PRESENCE_STORE": "sorted-set",
+    "PRESENCE_IDENTITY": "user=auth, guest=visitor",
+    "PRESENCE_ROOMS": "/,/t/{topic}",
+    "PRESENCE_PULSE_PATH": "/pulse",
+}
+# Never that of a site whose settings are in the environment. Simulated visitors have a prefix of
+# their own, so that a demo without them counts none that a demo before it has left.
+PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
+IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS")
+CONNECTS = 2  # attempts: the first may use up its time for imports
+STOP_SECONDS = 5  # at most, for requests that are being answered
+STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
 
 class Demo(BaseApplication):  # type: ignore[misc]
     """The demo site as an application of gunicorn."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, options: dict[str, Any], crowd: int, lock: IO[bytes]) -> None:
+        """`lock` is a file that the worker with the crowd locks. If it dies, another has its turn.
+
+        `options` are settings of gunicorn, and `crowd` is the number of simulated visitors.
+        """
+        self._options, self._crowd, self._lock = options, crowd, lock
         super().__init__()
 
     def load_config(self) -> None:
@@ -32,46 +61,104 @@ class Demo(BaseApplication):  # type: ignore[misc]
                 self.cfg.set(name, value)
 
     def load(self) -> PresenceMiddleware:
-        return PresenceMiddleware(app)
+        """Return the site, wrapped. Each worker calls this once."""
+        # Ctrl-C reaches all processes, and the first of them stops the workers. A worker that gets
+        # both signals at once may hang.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        site = PresenceMiddleware(Site(self._crowd))
+        _connect(site)
+        if self._crowd:
+            stop = start_crowd(site, tuple(PAGES), self._crowd, lambda: _has_lock(self._lock))
+            atexit.register(stop)
+        return site
 
 
-def serve(host: str, port: int) -> None:
-    """Serve the demo site on `host` and `port` until Ctrl-C.
+def serve(host: str, port: int, crowd: int) -> None:
+    """Serve the demo site on `host` and `port` until Ctrl-C, with `crowd` simulated visitors.
 
     Settings come from the environment; an embedded server is the default. Raises `PresenceError` if
-    the port is taken, and `SettingsError` for invalid settings.
+    the port is taken or the embedded server does not start, and `SettingsError` for invalid
+    settings.
     """
+    prefix = {"PRESENCE_PREFIX": CROWD_PREFIX if crowd else PREFIX}
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
-    os.environ.update({**SHARED, **BOARD, **token, **os.environ})
+    os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
     url = Settings.from_env().redis_url
     _check_free(host, port)
     try:
-        Demo(_options(host, port)).run()
+        _start_server(url)
+        with tempfile.TemporaryFile() as lock:
+            Demo(_options(host, port, crowd), crowd, lock).run()
     finally:
         if url.scheme == "embedded":
             embedded.wait_until_stopped(Path(url.target))
 
 
-def _options(host: str, port: int) -> dict[str, Any]:
+def _start_server(url: RedisURL) -> None:
+    """Start the embedded server, if that is what the URL names.
+
+    A first visitor would wait for it, and no page waits for long. Raises `PresenceUnavailable`.
+    """
+    if url.scheme != "embedded":
+        return
+    for _ in range(STARTS - 1):
+        with suppress(PresenceUnavailable):
+            embedded.serve(Path(url.target))
+            return
+    embedded.serve(Path(url.target))
+
+
+def _connect(site: PresenceMiddleware) -> None:
+    """Open a connection before the first request, which would otherwise wait for the imports.
+
+    On a busy machine they take longer than a page may wait. Redis may be away meanwhile.
+    """
+    for _ in range(CONNECTS):
+        with suppress(PresenceUnavailable):
+            site.presence.counts()
+            return
+
+
+def _has_lock(file: IO[bytes]) -> bool:
+    """Return whether this process has the lock on a file, which a fork does not inherit."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _options(host: str, port: int, crowd: int) -> dict[str, Any]:
     return {
         "bind": f"{host}:{port}",
         "workers": 2,
+        # Browsers open connections ahead of requests. One would occupy a worker without threads.
+        "worker_class": "gthread",
+        "threads": 4,
+        "keepalive": 0,  # so that both workers answer
+        "graceful_timeout": STOP_SECONDS,
         "loglevel": "warning",
         "control_socket_disable": True,
-        "when_ready": lambda _: print(_welcome(host, port), flush=True),
+        "when_ready": lambda _: print(_welcome(host, port, crowd), flush=True),
     }
 
 
-def _welcome(host: str, port: int) -> str:
-    shell = " ".join(f"{name}={os.environ[name]}" for name in SHARED)
+def _welcome(host: str, port: int, crowd: int) -> str:
+    names = [f"PRESENCE_{name}" for name in IN_ANOTHER_SHELL]
+    shell = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in names)
     board, token = (os.environ[f"PRESENCE_BOARD_{name}"] for name in ("PATH", "TOKEN"))
-    return (
-        f"Who is online: http://{host}:{port}/\n"
-        f"  open it in a browser or two, and call it with curl\n"
-        f"  the board: http://{host}:{port}{board}, its token: {token}\n"
-        f"  in another shell: {shell} {sys.argv[0]} count guest\n"
-        f"Press Ctrl-C to stop it."
-    )
+    visitors = "visitor" if crowd == 1 else "visitors"
+    lines = [
+        f"Who is online: http://{host}:{port}/",
+        "  open it in a browser or two, and call it with curl",
+        f"  the board: http://{host}:{port}{board}, its token: {token}",
+        f"  in another shell: {shell} {sys.argv[0]} count guest",
+    ]
+    if crowd:
+        lines.append(
+            f"  {crowd} simulated {visitors}, also in the chart: --crowd 0 switches them off"
+        )
+    return "\n".join([*lines, "Press Ctrl-C to stop it."])
 
 
 def _check_free(host: str, port: int) -> None:

@@ -16,16 +16,17 @@ Channels needs another line: see `IdentifyWebSocketUser`.
 
 from collections.abc import Callable
 from functools import partial
-from inspect import getattr_static
+from inspect import getattr_static, isawaitable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.contrib.auth import SESSION_KEY
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import LazyObject, empty
 
 from ..request import USER, VISIT
+from ..signals import Signal
 
 GetResponse = Callable[[HttpRequest], Any]
 
@@ -35,13 +36,14 @@ def identify_user(get_response: GetResponse) -> GetResponse:
     """Return a middleware that identifies the user that Django loads during the request.
 
     `get_response` is the next layer, synchronous or asynchronous; Django passes it. For a path of
-    `PRESENCE_LOGOUT`, the middleware works like `identify_every_user`.
+    `PRESENCE_LOGOUT`, and for a pulse, the middleware works like `identify_every_user`.
     """
 
     every_user = identify_every_user(get_response)
 
     def middleware(request: HttpRequest) -> Any:
-        if _is_logout(request):  # the view forgets its user
+        # The view of a logout forgets its user, and no view of a pulse asks for it.
+        if _is_logout(request) or _signal(request) is not None:
             return every_user(request)
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
@@ -64,7 +66,10 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
     or before it on a path of `PRESENCE_LOGOUT`. Until then the user counts as a guest, also in the
     numbers that the view reads. Without such a rule, the user of a deactivated account counts until
     a page uses `request.user`.
+
+    A request to `PRESENCE_PULSE_PATH`, which no view has, gets an empty response.
     """
+    get_response = _answering_pulses(get_response)
 
     def middleware(request: HttpRequest) -> Any:
         needs_account = _identify_later(_state(request), partial(_user, request))
@@ -142,6 +147,29 @@ def _is_logout(request: HttpRequest) -> bool:
     """Return whether the path of a request is one of `PRESENCE_LOGOUT`."""
     visit = _state(request).get(VISIT)
     return visit is not None and visit.is_logout
+
+
+def _signal(request: HttpRequest) -> Signal | None:
+    """Return what a page said with a request by the script of the pulse, or None."""
+    visit = _state(request).get(VISIT)
+    return None if visit is None else visit.signal
+
+
+def _answering_pulses(get_response: GetResponse) -> GetResponse:
+    """Return `get_response`, which does not get requests to `PRESENCE_PULSE_PATH`."""
+
+    def respond(request: HttpRequest) -> Any:
+        signal = _signal(request)
+        is_pulse = signal is not None and signal.is_own
+        return HttpResponse(status=204) if is_pulse else get_response(request)
+
+    async def respond_async(request: HttpRequest) -> Any:
+        response = respond(request)
+        return await response if isawaitable(response) else response
+
+    if not iscoroutinefunction(get_response):
+        return respond
+    return respond_async
 
 
 def _note_login(request: HttpRequest) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import NamedTuple
 
 from ..parsers import items
 from ..request import Request
@@ -18,10 +19,18 @@ Network = IPv4Network | IPv6Network
 Locate = Callable[[Request], str | None]
 """Returns the address of a request's client, or None if no address is reliable."""
 
-Bits = tuple[int, int]
-"""The number of bits of an IPv4 and of an IPv6 address that are used."""
 
-WHOLE: Bits = (32, 128)
+class Bits(NamedTuple):
+    """How many bits of an IPv4 and of an IPv6 address are used."""
+
+    v4: int
+    v6: int
+
+    def __str__(self) -> str:
+        return f"/{self.v4}, /{self.v6}"
+
+
+WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
 MOST_PLACES = 10_000  # addresses that need not be parsed again
 _places: dict[int, slice] = {}
@@ -110,7 +119,7 @@ def parse_prefix(value: object) -> Bits:
     match = _BITS.fullmatch(text)
     if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
         raise ValueError(_PREFIX)
-    return int(match[1]), int(match[2])
+    return Bits(int(match[1]), int(match[2]))
 
 
 def locator(proxies: Proxies, bits: Bits) -> Locate | None:

@@ -40,6 +40,7 @@ class Entry:
         "is_in_flight",
         "is_waiting",
         "last_seen",
+        "move",
         "shard",
         "who",
     )
@@ -56,11 +57,14 @@ class Entry:
         """The shard that holds the id. None until the writer has resolved it."""
         self.entrance: Entrance | None = None
         """The room that the identity last entered or left. None if it entered none."""
+        self.move: Entrance | None = None
+        """The same until it is written, then None."""
 
-    def move(self, entrance: Entrance) -> None:
+    def enter(self, entrance: Entrance) -> None:
         """Note that the identity entered a room, unless it has moved again since."""
-        if self.entrance is None or entrance[1] >= self.entrance[1]:
-            self.entrance = entrance
+        known = self.entrance
+        if known is None or (entrance[1] >= known[1] and entrance != known):
+            self.entrance = self.move = entrance
 
 
 class PendingDeparture(NamedTuple):
@@ -149,7 +153,7 @@ class Buffer:
             entry.last_seen = max(entry.last_seen, stamp)
             entry.arrival = max(entry.arrival, arrival)
             if entrance is not None:
-                entry.move(entrance)
+                entry.enter(entrance)
         finally:
             self.lock.release()
 
@@ -168,7 +172,7 @@ class Buffer:
             entry.last_seen = max(stamp, entry.last_seen)
             entry.arrival = max(arrival, entry.arrival) if is_in_flight else arrival
         if entrance is not None:
-            entry.move(entrance)
+            entry.enter(entrance)
         entry.is_waiting = True
         self._waiting.append(entry)
 
@@ -231,6 +235,8 @@ class Buffer:
         with self.lock:
             for entry in written:
                 entry.is_in_flight = False
+                if not entry.is_waiting:
+                    entry.move = None
             for entry in left:
                 if not entry.is_waiting:
                     self._forget(entry)
@@ -270,6 +276,7 @@ class Buffer:
                 if is_idle and entry.shard is shard and entry.last_seen > since:
                     self.recorded += 1
                     entry.is_waiting = True
+                    entry.move = entry.entrance
                     self._waiting.append(entry)
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:

@@ -24,9 +24,9 @@ from ..departed import Manner
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
 from ..request import Request
-from ..rooms import Rooms
 from ..settings import Settings
-from ..stores import Plan
+from ..signals import Signal
+from ..stores import NOWHERE, Plan
 from .buffer import Buffer, Entrance, Reason, Sightings
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
@@ -107,7 +107,7 @@ class Recorder:
         """The warnings that this process logs about its setup."""
         self._filter = RequestFilter(settings, self.hints)
         self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
-        self._rooms = Rooms(settings.rooms) if settings.rooms else None
+        self._rooms = self.backend.rooms
         self.resolver = resolver_for(settings, self.hints.warn_of_crowd)
         self._keep_seconds = {kind: settings.keep_seconds(kind) for kind in settings.kinds}
         self._refresh_every = settings.refresh_seconds
@@ -164,6 +164,37 @@ class Recorder:
             if number is not None:
                 visit.entrance = number, visit.arrival
         return True
+
+    def room_number(self, room: str) -> int | None:
+        """Return the number of a room that a handler enters; None if the site has no rooms.
+
+        `room` is its name or a path in it; empty for no room.
+        """
+        if self._rooms is None:
+            self.hints.warn_of_missing_rooms()
+            return None
+        return self._rooms.number_of(room) if room else NOWHERE
+
+    def admit_signal(self, visit: Visit, signal: Signal) -> bool:
+        """Add a visit that a page sent as a pulse or goodbye, if it is to be recorded.
+
+        Its room is that of the page: the path of the request is no room. Return False for a signal
+        that does not count, such as one that another site sent.
+        """
+        if not self._filter.admit(visit, visit.arrival, is_signal=True):
+            return False
+        if not signal.is_same_origin:
+            return False
+        if not self._is_started:
+            self._start()
+        self.open_visits[visit] = None
+        if self._rooms is not None and signal.page is not None:
+            visit.entrance = self._rooms.number_at(signal.page) or NOWHERE, visit.arrival
+        return True
+
+    def note_signal(self, who: Who | None) -> None:
+        """Note whom a pulse or goodbye named, for the warnings about the setup."""
+        self.hints.note_signal(None if who is None else who[0])
 
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
         """Return whether a guest is within the quota of its address and network.

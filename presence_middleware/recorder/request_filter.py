@@ -32,16 +32,16 @@ class RequestFilter:
         self.paths = exact_paths(paths) | exact_paths(settings.logout)
         """Paths that are not visits or that log out. Requests to other paths may be plain."""
 
-    def admit(self, request: Request, now: float) -> bool:
+    def admit(self, request: Request, now: float, *, is_signal: bool = False) -> bool:
         """Return whether a request is a visit, and set the address of its client.
 
-        `now` is the time by the recorder's clock, in seconds. Never raises: a request that cannot
-        be read is not a visit.
+        `now` is the time by the recorder's clock, in seconds. With `is_signal`, `PRESENCE_EXCLUDE`
+        does not matter. Never raises: a request that cannot be read is not a visit.
         """
         try:
             if self._locate is not None:
                 request.address = self._locate(request)
-            if not self._enabled or self._is_excluded(request.path):
+            if not self._enabled or not (is_signal or not self._is_excluded(request.path)):
                 return False
             if _has_no_visitor(request) or _is_preflight(request):
                 return False

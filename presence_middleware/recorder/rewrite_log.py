@@ -48,7 +48,9 @@ class RewriteLog:
         `stamp` is its time by the recorder's clock. `previous` is the write before it as the
         shard had it, in seconds since the epoch, or None.
         """
-        is_lost = self._is_lost(shard, previous)
+        last = self._writes.get(shard)
+        is_recent = last is not None and stamp - last.stamp <= self._window
+        is_lost = is_recent and self._is_lost(shard, previous)
         self._writes[shard] = LastWrite(write.moment / 1e6, stamp, stamp)
         return is_lost
 

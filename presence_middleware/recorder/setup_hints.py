@@ -19,6 +19,8 @@ MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 UNREAD_SESSIONS = 20  # requests with a session that no rule reads, before the warning
 USERLESS_SIGHTINGS = 100  # sightings of people who are no users, before the warning
 
+USERLESS_SIGNALS = 100  # pulses that name no user of a site with users, before the warning
+
 SHARED_BY = 50  # addresses that may have the same id in a window
 DISTINCT_IDS = 3  # more of a kind in a window show that its ids distinguish users
 REMEMBERED_VISITS = 200  # that wait until they are over
@@ -84,6 +86,8 @@ class SetupHints:
         self._has_signed_rule = any(rule.type.signed for rule in rules)
         self._people = self._sightings = 0
         self._wrote_people = False
+        self._userless_signals = 0
+        self._signalled_kinds: set[str] = set()
         self._max_members = settings.max_members
         self.look_at = -math.inf
         """The next time to `look` at a request, by the recorder's clock."""
@@ -109,6 +113,13 @@ class SetupHints:
             if self._sources.isdisjoint(_SESSIONS[name][0]):
                 self._unread[name] = self._unread.get(name, 0) + 1
 
+    def note_signal(self, kind: str | None) -> None:
+        """Note the kind that a pulse or goodbye named; None if it named nobody."""
+        if kind is not None:
+            self._signalled_kinds.add(kind)
+        if kind not in self._user_kinds and kind != BOT:
+            self._userless_signals += 1
+
     def unreadable(self, error: Exception) -> None:
         """Warn that a request cannot be read. `error` is logged by its type only."""
         self._warn_once(
@@ -120,6 +131,13 @@ class SetupHints:
         """Warn that an address or network has reached its quota of guests."""
         if crowd is not Crowd.SILENT_PROXY or self._needs_address:
             self._warn_once(_CROWDS[crowd])
+
+    def warn_of_missing_rooms(self) -> None:
+        """Warn that a handler enters a room although the site has none."""
+        self._warn_once(
+            "visit.enter() does nothing because PRESENCE_ROOMS is empty: set it to the paths that "
+            "are rooms, or to named for rooms that only enter() names"
+        )
 
     def note_written(self, kind: str, full: int) -> None:
         """Note that sightings of a kind were written, and `full` of them refused at the cap."""
@@ -174,6 +192,8 @@ class SetupHints:
             )
         if self._user_kinds and not self._has_users:
             self._warn_of_missing_users()
+        if self._userless_signals >= USERLESS_SIGNALS:
+            self._warn_of_userless_signals()
         if not self.has_asked_server:
             self._check_eviction(driver)
 
@@ -191,6 +211,17 @@ class SetupHints:
             self._warn_once(
                 f"no {' or '.join(sorted(self._user_kinds))} among {USERLESS_SIGHTINGS} visits, so "
                 f"PRESENCE_IDENTITY seems to miss logins: {remedy}"
+            )
+
+    def _warn_of_userless_signals(self) -> None:
+        # Where guests send pulses, perhaps no user has logged in so far.
+        named = self._signalled_kinds
+        if not named or (self._has_users and named.isdisjoint(self._user_kinds)):
+            kinds = " or ".join(sorted(self._user_kinds))
+            self._warn_once(
+                f"no {kinds} among {USERLESS_SIGNALS} pulses: the app does not log users in at "
+                'PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a URL of the site '
+                "that logs them in and takes POST"
             )
 
     def _check_eviction(self, driver: Driver) -> None:

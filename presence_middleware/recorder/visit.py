@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..backend import Backend
+from ..errors import QueryError
 from ..identity import (
     BOT,
     Id,
@@ -15,7 +16,7 @@ from ..identity import (
     normalize_id,
 )
 from ..request import OVER, Request
-from ..stores import NOWHERE, room_number
+from ..signals import Signal
 from .buffer import Entrance
 
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
@@ -40,6 +41,9 @@ class Sink(Protocol):
     @property
     def stamp(self) -> Callable[[], float]: ...
     def admit(self, visit: "Visit") -> bool: ...
+    def room_number(self, room: str) -> int | None: ...
+    def admit_signal(self, visit: "Visit", signal: Signal) -> bool: ...
+    def note_signal(self, who: Who | None) -> None: ...
     def record(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None) -> None: ...
     def say_goodbye(self, who: Who, stamp: float) -> None: ...
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
@@ -61,8 +65,14 @@ class Visit(Request):
     is_logout = False
     """True if its path is in `PRESENCE_LOGOUT`: it logs its user out unless it fails."""
 
+    is_counted: bool
+    """True if it is recorded: health checks, prefetches and the like are not."""
+
     is_goodbye = False
     """True if the page of its user was closed: it ends the user's window soon."""
+
+    signal: Signal | None = None
+    """What a page said with this request; None for most requests."""
 
     entrance: Entrance | None = None
     """The room that it entered or left; None if its user stays where they were."""
@@ -79,10 +89,11 @@ class Visit(Request):
     _answered_at = 0.0
     """The time at which the response began, by the recorder's clock."""
 
-    def __init__(self, recorder: Sink) -> None:
+    def __init__(self, recorder: Sink, signal: Signal | None = None) -> None:
         """Begin a visit when its request arrives. The caller must call `end` later.
 
-        `recorder` decides whether the visit counts, and records it.
+        `recorder` decides whether the visit counts, and records it. `signal` is what a page said
+        with the request.
         """
         self.recorder = recorder
         self.backend = recorder.backend
@@ -93,8 +104,11 @@ class Visit(Request):
         self._dismissed: tuple[Who, float] | None = None
         """The user who has left since this visit arrived, and that arrival."""
         self._is_long = False
-        self.is_counted = recorder.admit(self)
-        """True if it is recorded: health checks, prefetches and the like are not."""
+        if signal is None:
+            self.is_counted = recorder.admit(self)
+        else:
+            self.signal, self.is_goodbye = signal, signal.is_goodbye
+            self.is_counted = recorder.admit_signal(self, signal)
         if self.is_logout:
             self.note_login()
 
@@ -138,10 +152,17 @@ class Visit(Request):
     def enter(self, room: str) -> None:
         """Enter a room, with any name such as `chat:7`, or leave the room with an empty name.
 
-        For rooms that the path does not show. It replaces the room of `PRESENCE_ROOMS`.
+        For rooms that the path does not show. It replaces the room of `PRESENCE_ROOMS`; if that
+        setting is empty, nobody is in a room, and this only logs a warning once. `room` may also be
+        a path in a room. Raises `QueryError` if it is no text.
         """
+        if not isinstance(room, str):
+            raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
+        number = self.recorder.room_number(room)
+        if number is None:
+            return
         stamp = self.recorder.stamp()
-        self.entrance = room_number(room) if room else NOWHERE, stamp
+        self.entrance = number, stamp
         if self._recorded is not None and self.state is not OVER:
             self.stamp = stamp
             self._put(self._recorded, None)
@@ -228,8 +249,8 @@ class Visit(Request):
         recorder.open_visits.pop(self, None)
         if self.status is None:
             self._is_refused = True
-        if self.is_goodbye:
-            self._say_goodbye()
+        if self.signal is not None:
+            self._end_signal()
         elif self.is_logout and self._log_out():
             pass
         elif self._is_long:
@@ -258,11 +279,17 @@ class Visit(Request):
             self.recorder.log_out(who, self._answered_at)
         return True
 
-    def _say_goodbye(self) -> None:
+    def _end_signal(self) -> None:
+        """Record a pulse like any visit, or say goodbye."""
         who, matcher = self._resolve()
-        if who is None or not self.is_counted:
+        if not self.is_counted:
             return
-        if matcher is None or not matcher.has_quota or self._is_within_quota(who):
+        self.recorder.note_signal(who)
+        if not self.is_goodbye:
+            self._record(who, matcher)
+            return
+        has_quota = matcher is not None and matcher.has_quota
+        if who is not None and (not has_quota or self._is_within_quota(who)):
             self.recorder.say_goodbye(who, self.arrival)
 
     def _is_within_quota(self, who: Who) -> bool:

@@ -188,7 +188,9 @@ class Writer:
         write = self._rewrites.new_write(self._clock.microseconds(stamp))
         tried = [shard for shard in shards if attempt.may_try(shard.name)]
         plans: list[Plan[Any]] = [
-            shard.record(self.stamped(buffer, shards[shard]), write, self._moves(shards[shard]))
+            shard.record(
+                self.stamped(buffer, shards[shard]), write, self._moves(buffer, shards[shard])
+            )
             for shard in tried
         ]
         if query is not None:
@@ -227,14 +229,36 @@ class Writer:
                 stamped[number] = self._after_departure(entry, departures, stamped[number])
         return stamped
 
-    def _moves(self, taken: Sequence[Entry]) -> dict[str, Move]:
-        """Return the room that each entry entered last, and when by the server's clock, by id."""
-        to_microseconds = self._clock.microseconds
-        return {
-            entry.id or "": (entry.entrance[0], to_microseconds(entry.entrance[1]))
-            for entry in taken
-            if entry.entrance is not None
-        }
+    def _moves(self, buffer: Buffer, taken: Sequence[Entry]) -> dict[str, Move]:
+        """Return the rooms that entries entered since the last write, and when, by id.
+
+        The times are later than a departure that the move followed, as in `_after_departure`. Moves
+        from before a departure are left out.
+        """
+        moves: dict[str, Move] = {}
+        departures = buffer.departures()
+        for entry in taken:
+            move = entry.move
+            if move is None:
+                continue
+            number, stamp = move
+            moment = self._clock.microseconds(stamp)
+            is_over = False
+            written, waiting = self._departed.get(entry.who), departures.get(entry.who)
+            for departure in (written, waiting):
+                if departure is None or departure.manner == Manner.GOODBYE:
+                    continue
+                is_over = is_over or departure.stamp >= stamp
+                moment = max(moment, to_microseconds(self._moment_of(departure)) + 1)
+            if not is_over:
+                moves[entry.id or ""] = number, moment
+        return moves
+
+    def _moment_of(self, departure: Departure | PendingDeparture) -> float:
+        """Return the moment at which a departure counts by the server's clock, at the latest."""
+        if isinstance(departure, Departure):
+            return departure.moment
+        return self._clock.latest_moment(departure.stamp)
 
     def _after_departure(
         self, entry: Entry, departures: Mapping[Who, PendingDeparture], stamped: Stamped

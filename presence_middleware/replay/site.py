@@ -14,6 +14,7 @@ from ..recorder.request_filter import RequestFilter
 from ..recorder.setup_hints import SetupHints
 from ..request import OVER, Request
 from ..settings import Settings
+from ..signals import Signal
 from .combined import Line
 from .timeline import Moment, Timeline
 
@@ -87,6 +88,17 @@ class LogRecorder:
         if not self._filter.looks_at_all and visit.is_plain(self._filter.paths):
             return True  # as in the recorder of a site: the filter would admit it
         return self._filter.admit(visit, visit.arrival)
+
+    def room_number(self, room: str) -> int | None:
+        """Return None: a replay counts in no rooms."""
+        return None
+
+    def admit_signal(self, visit: Visit, signal: Signal) -> bool:
+        """Return whether a signal counts as a visit."""
+        return self.admit(visit)
+
+    def note_signal(self, who: Who | None) -> None:
+        """Do nothing: the hints are about requests that no log has."""
 
     def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
         """Return whether a guest is within the quota of its network; count the others."""

@@ -50,14 +50,19 @@ local function note_gone(goodbyes, gone)
   end
 end
 
--- Note which ids come online with their sightings, which are not written yet: from `first`, time and
--- id in turn.
-local function note_arrivals(seen, goodbyes, window, offline_before, ids, sightings, first)
+-- Note which ids come online with their sightings, which are not written yet: from `first` to `last`,
+-- time and id in turn.
+local function note_arrivals(seen, goodbyes, window, offline_before, sightings, first, last)
+  local ids, count = {}, 0
+  for i = first + 1, last, 2 do
+    count = count + 1
+    ids[count] = sightings[i]
+  end
   local before = redis.call('ZMSCORE', seen, unpack(ids))
   -- Whoever was seen since then is online, whatever the times of these sightings. Arithmetic
   -- converts the text faster than tonumber.
   local online_since = math.max(cut + 0, offline_before + 0)
-  for n = 1, #ids do
+  for n = 1, count do
     local last_seen = before[n]
     if not last_seen or last_seen + 0 <= online_since then
       local time = sightings[first + 2 * n - 2]

@@ -54,7 +54,7 @@ class EventStream:
 
     def __init__(self, prefix: str, kind: str) -> None:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
-        self._stream_key, self._edge_key = keys.events(prefix, kind), keys.edge(prefix, kind)
+        self._stream_key, self._told_key = keys.events(prefix, kind), keys.told(prefix, kind)
 
     def position(self, age: float) -> Plan[Position]:
         """Return the position after everything that was announced until `age` seconds ago."""
@@ -114,7 +114,7 @@ class EventStream:
 
     @property
     def _number_command(self) -> Command:
-        return ("HGET", self._edge_key, "n")
+        return ("HGET", self._told_key, "n")
 
 
 def _pairs(reply: Any) -> Sequence[tuple[Any, Any]]:

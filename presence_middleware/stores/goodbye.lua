@@ -1,11 +1,13 @@
 -- Let the window of an id end soon, because it closed its page.
 --
 -- The same id may have other pages open, also on other devices. So its last-seen time is only
--- lowered, and its next sighting raises it again.
+-- lowered, and its next sighting raises it again. Comes after events.lua or no_events.lua.
 --
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
--- KEYS[3]  hash: as KEYS[8] in swept_set.lua
+-- KEYS[3]  sorted set: id by the number of its room
+-- KEYS[4]  hash: as KEYS[9] in swept_set.lua
+-- KEYS[5…] as in events.lua, where it is used
 -- ARGV[1]  the id
 -- ARGV[2]  moment of the goodbye, in seconds since the epoch
 -- ARGV[3]  1 to lower the moment to this server's clock; else 0
@@ -14,7 +16,7 @@
 --
 -- Reply: the moment at which the goodbye counts.
 
-local seen, goodbyes, edge = KEYS[1], KEYS[2], KEYS[3]
+local seen, goodbyes, rooms, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, moment = ARGV[1], ARGV[2]
 
 if ARGV[3] == '1' then
@@ -24,15 +26,7 @@ if ARGV[3] == '1' then
     moment = now
   end
 end
-local lowered = tonumber(moment) - tonumber(ARGV[4])
--- A sweep looks at last-seen times after the last one: below that, nobody would notice the goodbye.
-for _, done in ipairs({'swept', 'cut'}) do
-  local moment_done = redis.call('HGET', edge, done)
-  if moment_done then
-    lowered = math.max(lowered, tonumber(moment_done) + 0.000001)
-  end
-end
-lowered = string.format('%.6f', lowered)
+local lowered = string.format('%.6f', tonumber(moment) - tonumber(ARGV[4]))
 local last_seen = redis.call('ZSCORE', seen, id)
 local earlier = redis.call('ZSCORE', goodbyes, id)
 if last_seen and tonumber(last_seen) <= tonumber(moment)
@@ -41,5 +35,14 @@ if last_seen and tonumber(last_seen) <= tonumber(moment)
   redis.call('ZADD', seen, lowered, id)
   redis.call('ZADD', goodbyes, 'GT', moment, id)
   redis.call('EXPIRE', goodbyes, ARGV[5])
+  local swept = redis.call('HGET', edge, 'swept')
+  if swept and tonumber(lowered) <= tonumber(swept) then
+    -- The goodbye is so late that its window is over, and the sweep has passed that moment.
+    redis.call('ZREM', rooms, id)
+  end
+  if cut and tonumber(lowered) <= tonumber(cut) then
+    note_gone(goodbyes, {id, last_seen})
+    announce(ARGV[5])
+  end
 end
 return moment

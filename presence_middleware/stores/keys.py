@@ -119,13 +119,23 @@ def rooms(prefix: str, kind: str) -> str:
 
 
 def moves(prefix: str, kind: str) -> str:
-    """Sorted set: id by the moment it entered or left a room. Only the moves of some minutes."""
+    """Hash: the moment at which an id entered or left a room, of the last minutes."""
     return f"{prefix}:{kind}:moved"
 
 
+def earlier_moves(prefix: str, kind: str) -> str:
+    """Hash: as `moves`, of some minutes before those."""
+    return f"{prefix}:{kind}:moved-before"
+
+
 def edge(prefix: str, kind: str) -> str:
-    """Hash: up to which moments rooms have been swept, moves trimmed, and people announced."""
+    """Hash: up to which moments rooms have been swept, and moves dropped."""
     return f"{prefix}:{kind}:edge"
+
+
+def told(prefix: str, kind: str) -> str:
+    """Hash: up to which moment it was announced who has gone, and the number of the last entry."""
+    return f"{prefix}:{kind}:told"
 
 
 def events(prefix: str, kind: str) -> str:

@@ -121,19 +121,31 @@ class RecordScript:
         """
         commands: list[Command] = []
         for chunk in chunks(sightings):
-            head = self._head((key, *self._keys, *other_keys), chunk, write)
-            members: list[Argument] = []
-            moved: list[str] = []
-            for place, (id, moment, _) in enumerate(chunk, 1):
-                members += as_seconds(moment), id
+            earliest = min(
+                min(arrival, moves[id][1]) if id in moves else arrival for id, _, arrival in chunk
+            )
+            head = self._head((key, *self._keys, *other_keys), chunk, write, earliest)
+            members = [word for id, moment, _ in chunk for word in (f"{moment}e-6", id)]
+            moved: list[Argument] = []
+            for position, (id, _, _) in enumerate(chunk, 1):
                 if id in moves:
                     number, moved_at = moves[id]
-                    moved += str(place), str(number), as_seconds(moved_at)
-            commands.append((*head, as_seconds(self._window), " ".join(moved), *members))
+                    moved += position, number, as_seconds(moved_at)
+            commands.append((*head, len(chunk), as_seconds(self._window), *members, *moved))
         return commands
 
-    def _head(self, keys: Sequence[str], chunk: Sequence[Stamped], write: Write | None) -> Command:
-        """Return the beginning of a command for ids with times, up to the sightings."""
+    def _head(
+        self,
+        keys: Sequence[str],
+        chunk: Sequence[Stamped],
+        write: Write | None,
+        earliest: int | None = None,
+    ) -> Command:
+        """Return the beginning of a command for ids with times, up to the sightings.
+
+        Departures since `earliest`, in microseconds, are looked for, by default those since the
+        first arrival.
+        """
         arrivals = [arrival for _, _, arrival in chunk]
         moments = [moment for _, moment, _ in chunk]
         return (
@@ -143,7 +155,7 @@ class RecordScript:
             *keys,
             self.lifetime,
             self._max_members,
-            as_seconds(min(arrivals)),
+            as_seconds(min(arrivals) if earliest is None else earliest),
             "" if arrivals == moments else _join_moments(arrivals),
             *_write_arguments(write),
             "",
@@ -254,7 +266,9 @@ def ids_with_times(command: Command) -> Iterable[str]:
 
 def ids_with_moves(command: Command) -> Iterable[str]:
     """Return the ids in a command of `RecordScript.commands_with_moves`."""
-    return map(str, command[_first_argument(command) + HASHES_ARGUMENT + 5 :: 2])
+    count = _first_argument(command) + HASHES_ARGUMENT + 2
+    first = count + 3
+    return map(str, command[first : first + 2 * int(command[count]) : 2])
 
 
 def ids_alone(command: Command) -> Iterable[str]:

@@ -5,23 +5,29 @@
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
 -- KEYS[3]  sorted set: id by the number of its room
--- KEYS[4]  sorted set: id by the moment of its last move
--- KEYS[5]  hash: as KEYS[8] in swept_set.lua
--- KEYS[6]  stream: as KEYS[#KEYS] in events.lua
+-- KEYS[4]  hash: id to the moment of its last move
+-- KEYS[5]  hash: the same of earlier moves
+-- KEYS[6]  hash: as KEYS[9] in swept_set.lua
+-- KEYS[7…] as in events.lua, where it is used
 -- ARGV[1]  ids last seen up to this moment are no longer online
 -- ARGV[2]  the most ids of each sort
--- ARGV[3]  moves up to this moment are no longer compared with late writes
--- ARGV[4]  how far the clock may go back, in seconds
--- ARGV[5]  lifetime of the keys, in seconds
--- ARGV[6]  ids last seen up to this moment have gone: a late write cannot change that any more
+-- ARGV[3]  now
+-- ARGV[4]  for how many seconds moves are compared with late writes, at least
+-- ARGV[5]  how far the clock may go back, in seconds
+-- ARGV[6]  lifetime of the keys, in seconds
+-- ARGV[7]  how many ids in rooms, chosen at random, to compare with KEYS[1]: a process without rooms
+--          may have removed them there
+-- ARGV[8]  ids last seen up to this moment have gone: a late write cannot change that any more
 --
 -- All moments are seconds since the epoch.
 --
 -- Reply: 1 if there may be more, else 0; and how many ids went offline.
 
-local seen, goodbyes, rooms, moves, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local offline_before, most, late_before = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local may_go_back, lifetime, gone_before = tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local seen, goodbyes, rooms = KEYS[1], KEYS[2], KEYS[3]
+local moves, earlier_moves, edge = KEYS[4], KEYS[5], KEYS[6]
+local offline_before, most, now, late = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local may_go_back, lifetime, compared = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local gone_before = ARGV[8]
 
 local has_more = false
 
@@ -49,17 +55,17 @@ local function page(key, low, high)
   return found, last
 end
 
-local swept, trimmed = unpack(redis.call('HMGET', edge, 'swept', 'trimmed'))
-if not swept or tonumber(swept) - may_go_back > tonumber(offline_before) then
-  -- The edge was lost, or the clock was set back. Nobody knows who of these is gone.
-  if swept or redis.call('EXISTS', rooms, moves) > 0 then
-    redis.call('UNLINK', rooms, moves)
-    redis.call('HDEL', edge, 'swept', 'trimmed')
-  end
+local swept, turned = unpack(redis.call('HMGET', edge, 'swept', 'turned'))
+local is_whole = redis.call('EXISTS', seen, rooms, edge) == 3
+local is_ahead = swept and tonumber(swept) - may_go_back > tonumber(offline_before)
+if not is_whole or is_ahead then
+  -- The server has evicted a key, or its clock was set back. Nobody knows who of these is gone.
+  redis.call('UNLINK', rooms, moves, earlier_moves, edge)
 elseif tonumber(swept) < tonumber(offline_before) then
   local is_asleep = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0
   if is_asleep then
     redis.call('UNLINK', rooms)
+    redis.call('ZADD', rooms, -1, '')
     swept = offline_before
   else
     local gone
@@ -69,14 +75,26 @@ elseif tonumber(swept) < tonumber(offline_before) then
     end
   end
   redis.call('HSET', edge, 'swept', swept)
-  if trimmed == '-inf' or tonumber(trimmed) < tonumber(late_before) then
-    local _
-    _, trimmed = page(moves, '-inf', late_before)
-    redis.call('ZREMRANGEBYSCORE', moves, '-inf', trimmed)
-    redis.call('HSET', edge, 'trimmed', trimmed)
+  if turned == '-inf' or tonumber(turned) < tonumber(now) - late then
+    -- All moves that are dropped here were written before the last turn.
+    redis.call('UNLINK', earlier_moves)
+    if redis.call('EXISTS', moves) == 1 then
+      redis.call('RENAME', moves, earlier_moves)
+    end
+    redis.call('HSET', edge, 'dropped', turned, 'turned', now)
   end
-  for _, key in ipairs({rooms, moves, edge}) do
+  for _, key in ipairs({rooms, moves, earlier_moves, edge}) do
     redis.call('EXPIRE', key, lifetime)
+  end
+end
+
+if is_whole and compared > 0 then
+  local ids = redis.call('ZRANDMEMBER', rooms, compared)
+  local seen_at = #ids > 0 and redis.call('ZMSCORE', seen, unpack(ids))
+  for n, id in ipairs(ids) do
+    if id ~= '' and not (seen_at[n] and tonumber(seen_at[n]) > tonumber(swept)) then
+      redis.call('ZREM', rooms, id)
+    end
   end
 end
 

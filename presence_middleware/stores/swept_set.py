@@ -33,8 +33,6 @@ NOWHERE = 0
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 # Ids that a script takes out of their rooms: about 1 ms of server time.
 SWEPT = 250
-# Writes may be as late as this, in seconds, and still be compared with later moves.
-LATE = keys.SLACK
 
 
 def room_number(name: str) -> int:
@@ -55,36 +53,44 @@ class SweptSet(SortedSet):
         max_members: int,
         *,
         grace: float,
+        flush_interval: float,
         lag: float | None = None,
     ) -> None:
         """Create a store as `Store` describes.
 
-        An id stays online for `grace` seconds after its goodbye. With `lag`, the store announces
-        who comes and goes: an id has gone after its window and so many seconds more, in which late
-        writes may still arrive.
+        An id stays online for `grace` seconds after its goodbye. Busy processes write every
+        `flush_interval` seconds. With `lag`, the store announces who comes and goes: an id has gone
+        after its window and so many seconds more, in which late writes may still arrive.
         """
         prelude = "no_events" if lag is None else "events"
         self.RECORD_SCRIPT = ("scored", prelude, "swept_set")
         self.DEPART_SCRIPT = ("depart_scored", prelude, "depart_swept_set")
         super().__init__(prefix, kind, window, keep_seconds, max_members)
         self._lowered_by = window - grace
-        self._own_keys = (
-            keys.goodbyes(prefix, kind),
-            keys.rooms(prefix, kind),
-            keys.moves(prefix, kind),
-            keys.edge(prefix, kind),
-            keys.events(prefix, kind),
-        )
-        self._goodbyes_key, self._rooms_key, self._moves_key, self._edge_key, _ = self._own_keys
+        # Writes may be as late as this, in seconds, and still be compared with later moves.
+        self._late = flush_interval + keys.SLACK
         self._lag = lag or 0.0
-        self._events = None if lag is None else EventStream(prefix, kind)
-        self._sets_of_times.append(self._goodbyes_key)
-        self._sets_of_moments += self._goodbyes_key, self._moves_key
-        self._further_departure_keys = self._own_keys
-        self._sweep_source, self._goodbye_source = (
-            load_script(prelude, "sweep"),
-            load_script("goodbye"),
+        self._goodbyes_key = keys.goodbyes(prefix, kind)
+        self._rooms_key = keys.rooms(prefix, kind)
+        self._edge_key = keys.edge(prefix, kind)
+        self._events: EventStream | None = None
+        self._events_keys: tuple[str, ...] = ()
+        if lag is not None:
+            self._events = EventStream(prefix, kind)
+            self._events_keys = (keys.told(prefix, kind), keys.events(prefix, kind))
+        self._own_keys = (
+            self._goodbyes_key,
+            self._rooms_key,
+            keys.moves(prefix, kind),
+            keys.earlier_moves(prefix, kind),
+            self._edge_key,
+            *self._events_keys,
         )
+        self._sets_of_times.append(self._goodbyes_key)
+        self._sets_of_moments.append(self._goodbyes_key)
+        self._further_departure_keys = self._own_keys
+        self._sweep_source = load_script(prelude, "sweep")
+        self._goodbye_source = load_script(prelude, "goodbye")
 
     def _record_commands(
         self, sightings: Sequence[Stamped], write: Write | None, moves: Mapping[str, Move]
@@ -118,10 +124,12 @@ class SweptSet(SortedSet):
         command: Command = (
             "EVAL",
             self._goodbye_source,
-            3,
+            4 + len(self._events_keys),
             self._seen_key,
             self._goodbyes_key,
+            self._rooms_key,
             self._edge_key,
+            *self._events_keys,
             id,
             repr(moment),
             int(is_server_time),
@@ -155,11 +163,11 @@ class SweptSet(SortedSet):
             raise UnsupportedQuery(NO_EVENTS)
         return self._events
 
-    def sweep(self, now: float) -> Plan[Swept]:
-        (reply,) = yield Batch((self._sweep_command(now),))
+    def sweep(self, now: float, compared: int = 0) -> Plan[Swept]:
+        (reply,) = yield Batch((self._sweep_command(now, compared),))
         return Swept(bool(reply[0]), int(reply[1]))
 
-    def _sweep_command(self, now: float) -> Command:
+    def _sweep_command(self, now: float, compared: int = 0) -> Command:
         return (
             "EVAL",
             self._sweep_source,
@@ -168,16 +176,18 @@ class SweptSet(SortedSet):
             *self._own_keys,
             repr(now - self._window),
             SWEPT,
-            repr(now - LATE),
+            repr(now),
+            repr(self._late),
             # Whoever is seen after the clock was set back must not seem to be gone already.
             repr(min(float(keys.SLACK), self._window / 2)),
             self._script.lifetime,
+            compared,
             repr(now - self._window - self._lag),
         )
 
     def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times are removed.
-        swept = yield from self.sweep(now)
+        swept = yield from self.sweep(now, SWEPT)
         if swept.has_more:
             return True
         has_more = yield from super().clean_up(now, is_server_time=is_server_time)

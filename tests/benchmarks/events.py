@@ -32,7 +32,7 @@ def stores() -> dict[str, Store]:
     grace = 75.0
     return {
         "off": STORES["sorted-set"]("bench", "off", WINDOW, KEEP, MANY),
-        "on": SweptSet("bench", "on", WINDOW, KEEP, MANY, grace=grace, lag=LAG),
+        "on": SweptSet("bench", "on", WINDOW, KEEP, MANY, grace=grace, flush_interval=1.0, lag=LAG),
     }
 
 

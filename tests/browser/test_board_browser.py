@@ -1,5 +1,6 @@
 """The board in a real browser: Chromium, where it is installed."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
-from tests.support.backends import Server
+from tests.support.backends import Server, wait_until
 from tests.support.servers import WebServer, gunicorn
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -24,6 +25,8 @@ ODD_IDS = ["<img src=x onerror=document.title='run'>", "\x1b[2Jred", "abc\u202eg
 PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"  # no crawler
 PAGE = """<!doctype html><title>Shop</title>
 <p><span data-presence></span>, <span data-presence="guest"></span>
+<p><span data-presence="guest" data-room></span>,
+<span data-presence="guest" data-room="/t/caf%C3%A9?page=2#last"></span>
 <script src="/presence/widget.js" async></script>"""
 SITE = f'''
 from presence_middleware.wsgi import PresenceMiddleware
@@ -59,6 +62,7 @@ def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
     """Two workers, and a window so short that who goes is seen to go."""
     (tmp_path / "app.py").write_text(SITE)
     variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
+    variables |= {"PRESENCE_ROOMS": "/t/{topic}/*"}
     variables |= {"PRESENCE_WINDOW": "6s", "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor"}
     command = gunicorn("app:application", 2, "--threads=4")
     with WebServer(command, tmp_path, tmp_path / "log", **variables) as server:
@@ -226,6 +230,25 @@ def test_a_widget_on_a_page_that_was_opened_with_credentials_works(
     presence.touch("bob")
     page = open_board("/", credentials="me:secret@")
     expect(page.locator("[data-presence='']")).to_have_text("1 online")
+
+
+def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
+    open_board: Opened, presence: Presence, variables: dict[str, str]
+) -> None:
+    rooms = Presence(Settings.from_env(variables))
+    one = open_board("/t/1/a-title")
+    wait_until(lambda: rooms.count("guest", room="/t/1") == 1)
+    other = open_board("/t/caf%C3%A9")
+    wait_until(lambda: rooms.count("guest", room="/t/café") == 1)
+    # The script of a page asks sooner than the page itself is recorded.
+    other.reload()
+    elsewhere = open_board("/home")
+    places = "[data-room]"
+    expect(other.locator(places).nth(0)).to_have_text("1 online")
+    expect(other.locator(places).nth(1)).to_have_text("1 online")
+    expect(elsewhere.locator(places).nth(0)).to_have_text("")
+    expect(elsewhere.locator(places).nth(1)).to_have_text(re.compile("^[01] online$"))
+    expect(one.locator("[data-presence='']")).to_have_text(re.compile("^[0-9] online$"))
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from presence_middleware.stores.record import Write, to_microseconds
 NOON = 1_767_614_400.0
 PEOPLE = [f"id{n}" for n in range(8)]
 IDS = st.sampled_from(PEOPLE)
-KEYS = ["seen", "edge", "events", "bye", "left", "writers", "at", "moved"]
+KEYS = ["seen", "edge", "told", "events", "bye", "left", "writers", "at", "moved", "moved-before"]
 
 
 class Announcing(RuleBasedStateMachine):
@@ -152,7 +152,7 @@ def _announced(shard: Store) -> Plan[set[str]]:
     """Return the ids whose last-seen time is later than the cut."""
     cut, seen = yield Batch(
         (
-            ("HGET", f"{shard.name}:edge", "cut"),
+            ("HGET", f"{shard.name}:told", "cut"),
             ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
         )
     )
@@ -171,7 +171,7 @@ def _rooms(shard: Store) -> Plan[tuple[float | None, list[str], dict[str, float]
         )
     )
     in_rooms = [id for id, _ in members_with_scores(rooms)]
-    return score(swept), in_rooms, dict(members_with_scores(seen))
+    return score(swept), [id for id in in_rooms if id], dict(members_with_scores(seen))
 
 
 def check(url: str, shards: int, examples: int) -> None:

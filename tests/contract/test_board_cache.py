@@ -347,3 +347,19 @@ def test_cached_look_ups_of_ids_are_bounded(settings: Settings) -> None:
     for id in range(MAX_SLOTS + 50):
         share(Read(reads.search, ("user", str(id), True)))
     assert len(share.slots) == MAX_SLOTS
+
+
+def test_readers_of_ever_new_rooms_push_out_no_other_read(settings: Settings) -> None:
+    share = SharedReads(lambda read: read.arguments, Clock())
+    share(COUNTS)
+    others = [Read(reads.search, ("user", str(id), True)) for id in range(20)]
+    kept = [share(other) for other in others]
+    for number in range(2 * MAX_SLOTS):
+        share(Read(reads.counts_in_room, (f"/t/{number}",)))
+    assert len(share.slots) == MAX_SLOTS
+    assert [share(other) for other in others] == kept
+    for number in range(MAX_SLOTS):
+        share(Read(reads.search, ("user", f"new{number}", True)))
+    assert len(share.slots) == MAX_SLOTS
+    assert share(Read(reads.peak, ("user",))).result() == ("user",), "the oldest of all makes room"
+    assert len(share.slots) == MAX_SLOTS

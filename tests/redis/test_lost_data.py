@@ -88,6 +88,22 @@ def test_only_lost_sightings_of_the_window_are_written_again(own: Server, prefix
     worker.recorder.close()
 
 
+def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
+    valkey: Server, prefix: str
+) -> None:
+    worker = Worker(valkey.url, prefix)
+    worker.saw("ann")
+    worker.clock.now += WINDOW + 300
+    (shard,) = worker.recorder.backend.stores["user"].all
+    # Another process cleans up, and forgets the processes that are silent.
+    worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now, is_server_time=False))
+    worker.recorder.log_out(("user", "bob"), worker.clock.now)
+    worker.clock.now += 1
+    worker.saw("bob")
+    assert worker.recorder.stats().recorded == 2
+    assert worker.presence.is_online("bob")
+
+
 def test_departed_ids_are_not_written_again(own: Server, prefix: str) -> None:
     worker = Worker(own.url, prefix)
     worker.saw("ann", "bob")

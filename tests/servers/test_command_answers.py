@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.cli.commands import presence as command
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import room_number
 from tests.support.backends import Server
 from tests.support.servers import environment
 
@@ -200,6 +202,11 @@ def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
     assert ["PRESENCE_WINDOW", "1m 30s", "environment"] in lines
     assert ["PRESENCE_SECRET", "***", "environment"] in lines
     assert ["PRESENCE_STORE", "*=sorted-set, bot=hyperloglog", "default"] in lines
+    assert ["PRESENCE_IP_PREFIX", "/32, /128", "default"] in lines
+    # What it prints is what the variables accept.
+    printed = {name: value for name, value, _ in lines if "***" not in value}
+    effective = Settings.from_env({**script.variables, "PRESENCE_WINDOW": "90"}, redis_url=url)
+    assert Settings.from_env(printed, redis_url=url) == effective
     found = json.loads(script("config", "--json", **given).stdout)
     assert [[name, each["value"], each["from"]] for name, each in found.items()] == lines
     assert script("config", PRESENCE_WINDOW="soon").exit_code == 2
@@ -299,3 +306,27 @@ def test_ages_are_printed_in_words() -> None:
         *("0 seconds ago", "1 second ago", "59 seconds ago", "1 minute ago"),
         *("2 hours ago", "3 days ago"),
     ]
+
+
+def test_count_and_online_of_a_room(script: Script, variables: dict[str, str]) -> None:
+    variables["PRESENCE_ROOMS"] = "/t/{topic}/*"
+    recorder = Recorder(Settings.from_env(variables), background=False)
+    now = recorder.stamp()
+    for id, room in (("bob", "/t/1"), ("ann", "/t/1"), ("cid", "/t/2")):
+        recorder.record(("user", id), now, None, (room_number(room), now))
+    assert recorder.flush()
+    assert script.says("count", "--room", "/t/1") == "2\n"
+    assert script.says("count", "--room", "/t/1/a-title") == "2\n"
+    assert script.json("count", "--room", "/t/2") == {"kind": "user", "room": "/t/2", "count": 1}
+    rows = script.says("online", "--room", "/t/1").splitlines()
+    assert [row.split("\t")[0] for row in rows] == ["ann", "bob"]
+    assert script.says("online", "--room", "/t/1", "--limit", "1").startswith("ann\t")
+    listed = script.json("online", "--room", "/t/2")
+    assert (listed["room"], [each["id"] for each in listed["online"]]) == ("/t/2", ["cid"])
+    refused = script("count", "--room", "/t/1", "--window", "5m")
+    assert (refused.exit_code, "pass no window" in refused.stderr) == (2, True)
+    del variables["PRESENCE_ROOMS"]
+    off = script("online", "--room", "/t/1")
+    assert off.exit_code == 2
+    assert "set PRESENCE_ROOMS" in off.stderr
+    recorder.close()

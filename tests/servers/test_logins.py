@@ -528,6 +528,26 @@ def test_reading_presence_during_a_request_touches_no_session_that_the_page_leav
         assert (headers_of(response), has_touched_session(wrapped.last)) == expected
 
 
+@EACH_SITE
+def test_a_pulse_and_a_goodbye_are_those_of_the_user_who_is_logged_in(
+    name: str, serve: Serve, presence: Presence
+) -> None:
+    site = SITES[name]
+    with serve(site, 1, PRESENCE_PULSE_PATH="/pulse") as browser:
+        browser.log_in()
+        browser.use(LOGGED_IN)
+        same = {"Sec-Fetch-Site": "same-origin"}
+        for said in ("here:/", "bye", "here:/"):
+            answer = browser.client.post(f"/pulse?presence={said}", headers=same)
+            assert (answer.status_code, answer.content) == (204, b"")
+            browser.ask()
+            if "beaker" in name:  # this session is loaded by a page that asks for it, or by none
+                return
+            assert [seen.id for seen in presence.online()] == [site.user]
+            # A goodbye leaves 75 seconds of ten minutes, so the user was seen nine minutes ago.
+            assert presence.is_online(site.user, window="8m") == (said != "bye")
+
+
 @pytest.mark.parametrize(
     "name", [name for name in DJANGO if "SITE_IDENTIFY" not in SITES[name].own]
 )

@@ -126,6 +126,35 @@ def header(response: Response, name: str) -> str | None:
 
 def test_counts_are_public() -> None:
     assert json.loads(ask("/counts").body) == {"counts": COUNTS}
+
+
+@pytest.mark.parametrize(
+    ("query", "room"),
+    [
+        ("room=/t/42", "/t/42"),
+        ("room=%2Ft%2F42%2Fa-title", "/t/42"),
+        ("room=/t/caf%C3%A9", "/t/café"),
+        ("room=/home", None),
+        ("room=chat:7", None),
+        ("room=", None),
+        (f"room=/t/{'x' * 300}", None),
+    ],
+)
+def test_counts_of_a_room_are_public_if_its_path_is_declared(query: str, room: str | None) -> None:
+    reads: list[Read] = []
+    of = settings(rooms="/t/{topic}/*")
+    response = ask("/counts", query, of=of, found=COUNTS, reads=reads)
+    assert response.status == 200
+    assert json.loads(response.body) == {"room": room, "counts": COUNTS if room else {}}
+    assert [read.arguments for read in reads] == ([(room,)] if room else [])
+    named = ask("/counts", query, of=settings(rooms="named"), reads=reads[:0])
+    assert json.loads(named.body) == {"room": None, "counts": {}}
+
+
+def test_counts_of_a_room_are_refused_if_the_site_has_none() -> None:
+    response = ask("/counts", "room=/t/42")
+    assert response.status == 400
+    assert json.loads(response.body) == {"error": "this site has no rooms: PRESENCE_ROOMS is empty"}
     assert json.loads(ask("/history").body) == {
         "kind": "user",
         "step": 60,

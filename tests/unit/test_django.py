@@ -9,7 +9,14 @@ from django.utils.functional import LazyObject, SimpleLazyObject
 
 from presence_middleware import Identity, Settings
 from presence_middleware.asgi import ASGIApplication, PresenceMiddleware, Scope
-from presence_middleware.django import Account, IdentifyWebSocketUser
+from presence_middleware.django import (
+    Account,
+    IdentifyWebSocketUser,
+    identify_every_user,
+    identify_user,
+)
+from presence_middleware.request import VISIT
+from tests.support.pulsing import App, PulsingSite
 from tests.unit.test_asgi import Gateway, silent
 
 ANN = SimpleNamespace(pk=7, is_authenticated=True)
@@ -182,3 +189,65 @@ def test_a_scope_of_a_visit_that_is_over_reaches_its_app(prefix: str) -> None:
 
     app = PresenceMiddleware(again, settings=kept(prefix))
     asyncio.run(Gateway("websocket", user=ANN).ask(app))
+
+
+class Session(dict[str, str]):
+    """A session whose loading is counted."""
+
+    accessed = False
+    loads = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.loads += 1
+        self._session_cache = dict(self)
+        return super().get(key, default)
+
+    async def aget(self, key: str) -> Any:
+        return self.get(key)
+
+
+@pytest.mark.parametrize("layer", [identify_user, identify_every_user])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_pulse_loads_the_session_and_calls_no_view(
+    layer: Any, prefix: str, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
+) -> None:
+    # Django's own requires its settings, of which a process has one set.
+    response_class = "presence_middleware.django.identify.HttpResponse"
+    monkeypatch.setattr(response_class, lambda status: SimpleNamespace(status_code=status))
+    views: list[str] = []
+    answers: list[int] = []
+
+    def view(request: Any) -> Any:
+        views.append(request.path)
+        return SimpleNamespace(status_code=200)
+
+    async def async_view(request: Any) -> Any:
+        return view(request)
+
+    def django(environ: Any) -> None:
+        session = Session({KEY: "7"})
+        request = SimpleNamespace(environ=environ, session=session, path=environ["PATH_INFO"])
+        response = layer(async_view if is_async else view)(request)
+        response = asyncio.run(response) if is_async else response
+        answers.append(response.status_code)
+        loads.append(session.loads)
+        environ[VISIT].identity  # noqa: B018  # as the visit reads it in the end
+
+    loads: list[int] = []
+    given = Settings.from_env(
+        {}, redis_url=f"memory://{prefix}", identity="user=auth, guest=ip:raw", pulse_path="/pulse"
+    )
+    app = App(status=200, layer=django)
+    here = PulsingSite("wsgi", given, app)
+    assert here.pulse().status == 204
+    assert here.pulse("presence=bye").status == 204
+    assert (views, answers, here.seen, here.gone) == (
+        [],
+        [204, 204],
+        [("user", "7")],
+        [("user", "7")],
+    )
+    here.ask("POST", "/me/pulse", "presence=here:/")
+    assert (views, loads) == (["/me/pulse"], [1, 1, 1])
+    here.ask("POST", "/other")
+    assert loads[-1] == (0 if layer is identify_user else 1)

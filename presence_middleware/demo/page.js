@@ -1,0 +1,54 @@
+// Shows the numbers of a page, every two seconds. The requests are no visits: it is the pulse that
+// keeps the reader online.
+(() => {
+  const POLL = 2000, CHART = 60000;
+  const at = (id) => document.getElementById(id);
+  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
+
+  function box(kind, count) {
+    const div = document.createElement("div");
+    div.append(element("b", count), `${kind}${count === 1 ? "" : "s"}`);
+    return div;
+  }
+
+  function row(kind, { id, seconds }, you) {
+    const tr = document.createElement("tr");
+    if (you && you.kind === kind && you.id === id) tr.className = "you";
+    tr.append(...[kind, id, seconds < 2 ? "now" : `${seconds} s ago`].map((t) => element("td", t)));
+    return tr;
+  }
+
+  function show({ counts, pages, here, online, you, worker }) {
+    if (here !== null) at("here").textContent = `${here} ${here === 1 ? "person" : "people"} on this page`;
+    for (const place of document.querySelectorAll("[data-page]")) {
+      const count = pages[place.dataset.page];
+      place.textContent = count === null ? "" : count;
+    }
+    at("counts").replaceChildren(...Object.entries(counts).map(([kind, count]) => box(kind, count)));
+    at("online").replaceChildren(
+      ...Object.entries(online).flatMap(([kind, ids]) => ids.map((each) => row(kind, each, you))));
+    at("status").textContent = `you are ${you ? `${you.kind} ${you.id}` : "not recorded"}, answered by worker ${worker}`;
+  }
+
+  async function refresh() {
+    try {
+      const address = `/online.json?page=${encodeURIComponent(location.pathname)}`;
+      const state = await (await fetch(address, { headers: { Presence: "passive" } })).json();
+      if (state.error) throw new Error(state.error);
+      show(state);
+    } catch (error) {
+      at("here").textContent = "";
+      at("status").textContent = `no answer: ${error.message}`;
+    }
+  }
+
+  function redraw() {
+    const chart = at("chart"), address = new URL(chart.src);
+    address.searchParams.set("at", Date.now());  // another address, so that it is loaded again
+    chart.src = address;
+  }
+
+  refresh();
+  setInterval(refresh, POLL);
+  setInterval(redraw, CHART);
+})();

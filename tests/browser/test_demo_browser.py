@@ -1,0 +1,122 @@
+"""The pages of `presence demo` in a real browser: Chromium, where it is installed."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.support.backends import wait_until
+from tests.support.demo import Demo
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:{}) Gecko/20100101 Firefox/140.0"
+SECONDS = 20_000  # milliseconds until something is seen, on a busy machine
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.timeout(180),
+]
+
+Opened = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Opened]:
+    """Opens a page of a demo in a browser of its own; in the end, none may have had an error."""
+    errors: list[str] = []
+    contexts: list[BrowserContext] = []
+
+    def opened(demo: Demo, path: str) -> Page:
+        context = browser.new_context(user_agent=AGENT.format(len(contexts)), locale="en-GB")
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if _is_error(line) else None)
+        page.goto(f"{demo.url}{path}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def _is_error(line: Any) -> bool:
+    return line.type == "error" and "favicon" not in str(line.location)
+
+
+def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> None:
+    with Demo(tmp_path, PRESENCE_WINDOW="9s") as demo:
+        page = open_page(demo, "/t/tea")
+        here = page.locator("#here")
+        expect(here).to_have_text("1 person on this page")
+        other = open_page(demo, "/t/tea")
+        expect(here).to_have_text("2 people on this page", timeout=SECONDS)
+        other.goto(f"{demo.url}/t/stars")
+        expect(here).to_have_text("1 person on this page", timeout=SECONDS)
+        expect(page.locator("[data-page='/t/stars']")).to_have_text("1", timeout=SECONDS)
+
+        other.get_by_label("your name").fill("Ada")
+        other.get_by_role("button", name="log in").click()
+        expect(other).to_have_url(f"{demo.url}/t/stars")
+        expect(other.locator("#status")).to_contain_text("you are user Ada", timeout=SECONDS)
+        wait_until(lambda: demo.state()["counts"]["user"] == 1)
+        wait_until(partial(is_online_until, demo, time.monotonic() + 10))
+        expect(here).to_have_text("1 person on this page")
+        other.close()
+        expect(page.locator("[data-page='/t/stars']")).to_have_text("0", timeout=SECONDS)
+
+
+def is_online_until(demo: Demo, moment: float) -> bool:
+    """The pulse keeps a reader online beyond the window, at every moment."""
+    assert demo.state()["counts"]["user"] == 1
+    return time.monotonic() > moment
+
+
+def test_the_widget_counts_who_is_on_the_page(open_page: Opened, tmp_path: Path) -> None:
+    with Demo(tmp_path) as demo:
+        open_page(demo, "/t/tea")
+        page = open_page(demo, "/t/tea")
+        guests = page.locator("[data-presence=guest]")
+
+        def shows_both() -> bool:
+            page.reload()
+            expect(guests).to_contain_text("online", timeout=SECONDS)
+            return guests.inner_text() == "2 online"
+
+        # It counts each minute, and at first perhaps before the other worker has written.
+        wait_until(shows_both)
+        expect(page.locator("[data-presence=user]")).to_have_text("0 online")
+        expect(page.locator("#crowd")).to_be_hidden()
+
+
+def test_page_chart_and_board_move_with_the_crowd(open_page: Opened, tmp_path: Path) -> None:
+    with Demo(tmp_path, crowd=None) as demo:
+        page = open_page(demo, "/")
+        expect(page.locator("#crowd")).to_contain_text("40 visitors are simulated")
+        expect(page.locator("#counts")).to_contain_text("guest", timeout=SECONDS)
+        expect(page.locator("#online tr")).not_to_have_count(0)
+        expect(page.locator("#online")).to_contain_text("(simulated)", timeout=SECONDS)
+        numbers = page.locator("nav").inner_text()
+        expect(page.locator("nav")).not_to_have_text(numbers, timeout=SECONDS)
+        page.wait_for_function("document.getElementById('chart').naturalWidth > 0")
+
+        board = open_page(demo, "/presence")
+        expect(board.locator("#state")).to_have_text("live", timeout=SECONDS)
+        expect(board.locator("#count-guest")).to_have_text(re.compile("[1-9]"), timeout=SECONDS)
+        expect(board.locator("#chart path.line").first).to_be_visible(timeout=SECONDS)

@@ -1,0 +1,410 @@
+"""The pulse in a real browser: Chromium, where it is installed.
+
+Firefox and Safari were not measured. In a headless browser, every tab is visible.
+"""
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
+
+from presence_middleware import Presence, Settings
+from tests.support.backends import Server, wait_until
+from tests.support.servers import WebServer, gunicorn
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"  # no crawler
+LINKS = """<!doctype html><title>Shop</title><body style="height: 9000px">
+<a href="/a">a</a> <a href="/b">b</a> <a href="/slow">slow</a> <a href="/static/page">static</a>
+<a href="/file">file</a> <a href="#x">hash</a> <a href="/mine">mine</a>
+<script src="/pulse.js"{} async></script>"""
+SITE = f'''
+import os
+import time
+
+from presence_middleware.wsgi import PresenceMiddleware
+
+PAGE = """{LINKS}"""
+POLICY = ("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'; "
+          "style-src 'unsafe-inline'")
+
+def app(environ, start_response):
+    path, headers = environ["PATH_INFO"], [("Content-Type", "text/html")]
+    if path == "/other":
+        start_response("200 OK", headers)
+        return [b"<!doctype html>another site"]
+    if path == "/me/pulse":
+        environ["presence_middleware.visit"].identify("mine-" + member(environ))
+        start_response("200 OK", headers)
+        return [b"noted"]
+    if path == "/file":
+        start_response("200 OK", [*headers, ("Content-Disposition", "attachment; filename=a.txt")])
+        return [b"a file"]
+    if path == "/slow":
+        time.sleep(0.6)
+    headers.append(POLICY)
+    if path.startswith("/static/"):
+        headers.append(("Cache-Control", "public, max-age=3600"))
+    start_response("200 OK", headers)
+    return [PAGE.format(' data-to="/me/pulse"' if path == "/mine" else "").encode()]
+
+def member(environ):
+    return environ.get("HTTP_COOKIE", "").rpartition("member=")[2]
+
+wrapped = PresenceMiddleware(app)
+
+def application(environ, start_response):
+    """Logs each request when it arrives, and its status."""
+    query = environ["QUERY_STRING"]
+    said = environ["PATH_INFO"] + ("?" + query if query else "")
+
+    def log(status):
+        line = " ".join((environ["REQUEST_METHOD"], said, status, member(environ) or "-"))
+        descriptor = os.open("requests", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, (line + "\\n").encode())
+        os.close(descriptor)
+
+    def start(status, headers, *error):
+        log(status[:3])
+        return start_response(status, headers, *error)
+
+    log("...")
+    return wrapped(environ, start)
+'''
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.timeout(120),
+]
+
+
+class Site:
+    """A site with a pulse on a real server, and a reader elsewhere."""
+
+    def __init__(self, valkey: Server, folder: Path, window: str) -> None:
+        (folder / "app.py").write_text(SITE)
+        variables = {
+            "PRESENCE_REDIS_URL": valkey.url,
+            "PRESENCE_PREFIX": f"t{uuid.uuid4().hex[:12]}",
+            "PRESENCE_PULSE_PATH": "/pulse",
+            "PRESENCE_WINDOW": window,
+            "PRESENCE_FLUSH_INTERVAL": "0.05s",
+            "PRESENCE_IDENTITY": "user=cookie:member:raw, guest=visitor",
+            "PRESENCE_EXCLUDE": "+/static/*, +/other, +/me/pulse, +/pulse",
+        }
+        command = gunicorn("app:application", 1, "--threads=8")
+        self.server = WebServer(command, folder, folder / "log", **variables)
+        self.settings = Settings.from_env(variables)
+        self.presence = Presence(self.settings)
+        self._requests = folder / "requests"
+
+    def requests(self, member: str, status: str = "...") -> list[str]:
+        """Return what a member's browsers have sent so far, in the order of arrival."""
+        lines = self._requests.read_text().splitlines() if self._requests.exists() else []
+        parts = [line.split() for line in lines]
+        return [f"{part[0]} {part[1]}" for part in parts if part[2:] == [status, member]]
+
+
+def _site(valkey: Server, factory: pytest.TempPathFactory, window: str) -> Iterator[Site]:
+    site = Site(valkey, factory.mktemp("site"), window)
+    with site.server:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A pulse comes every three seconds; a goodbye leaves 3.75 seconds."""
+    yield from _site(valkey, tmp_path_factory, "9s")
+
+
+@pytest.fixture(scope="module")
+def brief_site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A pulse comes every second."""
+    yield from _site(valkey, tmp_path_factory, "3s")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    # The beacon of a page that is closing does not have the user agent of its context.
+    flags.append(f"--user-agent={PERSON}")
+    kept = ["--disable-back-forward-cache"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=flags, ignore_default_args=kept
+        )
+        yield browser
+        browser.close()
+
+
+class Reader:
+    """A member with a browser, who opens pages of a site. None of them may have an error."""
+
+    def __init__(self, browser: Browser, site: Site, name: str, errors: list[str]) -> None:
+        self.site, self.name, self.errors = site, name, errors
+        self.url = f"http://{site.server.address}"
+        self.context: BrowserContext = browser.new_context()
+        self.context.add_cookies([{"name": "member", "value": name, "url": self.url}])
+
+    def stops_timers(self) -> None:
+        """Let pages that are opened from now on send no regular pulses."""
+        self.context.add_init_script("window.setInterval = () => 0")
+
+    def opens(self, path: str) -> Page:
+        """Open a page in a tab, and wait for its first pulse."""
+        before = len(self.sent())
+        page = self.context.new_page()
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda said: self.errors.append(said.text))
+        page.goto(self.url + path)
+        self.waits_for(f"here:{path}", before)
+        wait_until(lambda: self.is_online)
+        return page
+
+    def sent(self) -> list[str]:
+        """Return the requests of this member so far, pulses and goodbyes in short."""
+        short = "POST /pulse?presence="
+        return [each.removeprefix(short) for each in self.site.requests(self.name)]
+
+    def waits_for(self, request: str, before: int = 0, times: int = 1) -> None:
+        """Wait until a request has arrived after the first `before`. The member stays online."""
+
+        def has_arrived() -> bool:
+            assert before == 0 or self.is_online, list(self.sent())
+            return self.sent()[before:].count(request) >= times
+
+        wait_until(has_arrived, 20)
+
+    @property
+    def is_online(self) -> bool:
+        return self.site.presence.is_online(self.name)
+
+
+Reads = Callable[..., Reader]
+
+
+@pytest.fixture
+def reads(browser: Browser, site: Site) -> Iterator[Reads]:
+    """Give a browser of its own to a member, who is by default a new one."""
+    errors: list[str] = []
+    contexts = []
+
+    def reader(name: str = "", at: Site = site) -> Reader:
+        made = Reader(browser, at, name or f"m{uuid.uuid4().hex[:8]}", errors)
+        contexts.append(made.context)
+        return made
+
+    yield reader
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize("path", ["/b", "/slow"])
+def test_a_click_is_no_departure(reads: Reads, path: str) -> None:
+    """The request for the next page, and even its pulse, may arrive before the goodbye."""
+    ann = reads()
+    page = ann.opens("/a")
+    before = len(ann.sent())
+    page.click(f"a[href='{path}']")
+    ann.waits_for(f"here:{path}", before)
+    ann.waits_for("bye", before)
+    assert ann.sent()[before:].count("bye") == ann.sent()[before:].count(f"GET {path}") == 1
+    if path == "/b":
+        ann.waits_for(f"here:{path}", before, times=3)  # longer than a goodbye leaves
+
+
+def test_ten_pages_in_a_row_are_one_member(reads: Reads) -> None:
+    ann = reads()
+    page = ann.opens("/a")
+    for number in range(10):
+        page.click(f"a[href='/{'ba'[number % 2]}']")
+        assert ann.is_online
+    ann.waits_for("bye", 1, times=10)
+    wait_until(lambda: ann.sent()[-1] != "bye")
+    assert ann.is_online
+    assert {each.id for each in ann.site.presence.online()} >= {ann.name}
+
+
+def test_a_page_from_the_back_forward_cache_pulses_again(reads: Reads) -> None:
+    ann = reads()
+    ann.stops_timers()
+    page = ann.opens("/a")
+    page.click("a[href='/b']")
+    ann.waits_for("here:/b")
+    before = len(ann.sent())
+    page.go_back(wait_until="commit")
+    ann.waits_for("here:/a", before)
+    assert ann.sent().count("GET /a") == 1, "the page was not in the cache"
+    assert ann.sent()[before:].count("here:/a") == 1
+    ann.waits_for("bye", 1, times=2)  # that of the other page may come after the pulse
+
+
+def test_a_page_that_comes_back_without_a_change_of_visibility_pulses(reads: Reads) -> None:
+    ann = reads()
+    ann.stops_timers()
+    page = ann.opens("/a")
+    before = len(ann.sent())
+    hidden_twice = "for (const _ of '12') dispatchEvent(new Event('pagehide'))"
+    page.evaluate(hidden_twice)
+    ann.waits_for("bye", before)
+    page.evaluate("for (const _ of '12') dispatchEvent(new Event('pageshow'))")
+    ann.waits_for("here:/a", before)
+    page.reload()
+    ann.waits_for("here:/a", before, times=2)
+    ann.waits_for("bye", before, times=2)
+    assert ann.sent()[before:].count("here:/a") == ann.sent()[before:].count("bye") == 2
+
+
+def test_a_reload_says_goodbye_once(reads: Reads) -> None:
+    ann = reads()
+    page = ann.opens("/a")
+    before = len(ann.sent())
+    page.reload()
+    ann.waits_for("here:/a", before)
+    ann.waits_for("bye", before)
+    assert ann.sent().count("bye") == 1
+    assert ann.is_online
+
+
+def test_downloads_and_hash_changes_say_no_goodbye(reads: Reads) -> None:
+    ann = reads()
+    page = ann.opens("/a")
+    before = len(ann.sent())
+    with page.expect_download():
+        page.click("a[href='/file']")
+    page.click("a[href='#x']")
+    ann.waits_for("here:/a", before)
+    sent = ann.sent()
+    assert "GET /file" in sent
+    assert "bye" not in sent
+
+
+@pytest.mark.slow
+def test_the_last_tab_says_goodbye_and_its_member_is_soon_offline(reads: Reads) -> None:
+    ann = reads()
+    first = ann.opens("/a")
+    with ann.context.expect_page() as opened:
+        first.evaluate("void open('/b')")
+    ann.waits_for("here:/b")
+    opened.value.evaluate("close()")
+    ann.waits_for("bye", 1)
+    before = len(ann.sent())
+    ann.waits_for("here:/a", before, times=2)  # the other tab is still there
+    first.goto("about:blank")
+    ann.waits_for("bye", 1, times=2)
+    closed = time.monotonic()
+    wait_until(lambda: not ann.is_online)
+    assert time.monotonic() - closed < 6, "after 3.75 seconds, not nine"
+
+
+def test_another_device_keeps_its_member_online(reads: Reads) -> None:
+    ann = reads()
+    phone = reads(ann.name)
+    page = ann.opens("/a")
+    phone.opens("/b")
+    page.goto("about:blank")
+    ann.waits_for("bye", 1)
+    before = len(ann.sent())
+    ann.waits_for("here:/b", before, times=2)
+    assert ann.is_online
+
+
+def test_a_hidden_tab_is_silent_until_it_is_visible(reads: Reads) -> None:
+    ann, bob = reads(), reads()
+    page = ann.opens("/a")
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true, writable: true })")
+    bob.opens("/b")
+    count = len(ann.sent())
+    bob.waits_for("here:/b", 1, times=2)
+    assert len(ann.sent()) == count
+    page.evaluate("for (let timer = 0; timer < 100; timer++) clearInterval(timer)")
+    shown = "document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(shown)
+    wait_until(lambda: len(ann.sent()) > count)
+    assert ann.sent()[-1] == "here:/a"
+
+
+@pytest.mark.slow
+def test_without_input_for_a_window_a_page_is_silent(reads: Reads, brief_site: Site) -> None:
+    ann = reads(at=brief_site)
+    page = ann.opens("/a")
+    wait_until(lambda: not ann.is_online)
+    count = len(ann.sent())
+    assert ann.sent()[2:].count("here:/a") >= 1
+    bob = reads(at=brief_site)
+    kept = bob.opens("/b")
+    for number in range(2, 6):
+        kept.mouse.wheel(0, 100)
+        bob.waits_for("here:/b", 1, times=number)
+    assert len(ann.sent()) == count
+    for key in (False, True):
+        wait_until(lambda: not ann.is_online)
+        if key:
+            page.keyboard.press("Shift")
+        else:
+            page.mouse.wheel(0, 100)
+        wait_until(lambda: ann.is_online)
+    assert "bye" not in ann.sent()
+
+
+@pytest.mark.slow
+def test_a_tab_that_is_killed_says_nothing_and_the_window_ends(
+    reads: Reads, brief_site: Site
+) -> None:
+    ann = reads(at=brief_site)
+    page = ann.opens("/a")
+    with page.expect_event("crash"), pytest.raises(Error):
+        page.goto("chrome://crash")
+    wait_until(lambda: not ann.is_online)
+    assert "bye" not in ann.sent()
+
+
+def test_a_page_of_another_site_is_refused(reads: Reads, browser: Browser) -> None:
+    ann = reads()
+    ann.opens("/a")
+    evil = ann.context.new_page()
+    evil.goto(ann.url.replace("127.0.0.1", "localhost") + "/other")
+    for said in ("bye", "here:/b"):
+        evil.evaluate(
+            """async (url) => {
+                navigator.sendBeacon(url);
+                const options = { method: "POST", mode: "no-cors", credentials: "include" };
+                await fetch(url, options);
+            }""",
+            f"{ann.url}/pulse?presence={said}",
+        )
+    everybody = [ann.name, "-"]
+    refused = [
+        each for name in everybody for each in ann.site.requests(name, "403") if "POST" in each
+    ]
+    assert len(refused) == 4
+    assert set(refused) == {"POST /pulse?presence=bye", "POST /pulse?presence=here:/b"}
+    assert ann.site.presence.count("guest") == 0
+
+
+def test_a_page_that_a_cache_serves_counts(reads: Reads) -> None:
+    ann = reads()
+    page = ann.opens("/static/page")
+    wait_until(lambda: ann.is_online)
+    page.click("a[href='/a']")
+    ann.waits_for("here:/a")
+    before = len(ann.sent())
+    page.click("a[href='/static/page']")
+    ann.waits_for("here:/static/page", before)
+    assert ann.sent().count("GET /static/page") == 1
+
+
+def test_a_url_of_the_sites_own_takes_the_pulse(reads: Reads) -> None:
+    ann = reads()
+    page = ann.context.new_page()
+    page.goto(f"{ann.url}/mine")
+    wait_until(lambda: "POST /me/pulse?presence=here:/mine" in ann.sent())
+    wait_until(lambda: ann.site.presence.is_online(f"mine-{ann.name}"))
+    page.goto("about:blank")
+    wait_until(lambda: "POST /me/pulse?presence=bye" in ann.sent())
+    assert not any(each.startswith(("here:", "bye")) for each in ann.sent())

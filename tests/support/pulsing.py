@@ -1,0 +1,151 @@
+"""A site with a pulse, asked over WSGI and ASGI alike."""
+
+import asyncio
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from wsgiref.types import StartResponse, WSGIEnvironment
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+from presence_middleware import Settings, asgi, wsgi
+from presence_middleware.departed import Manner
+from presence_middleware.recorder import Recorder
+
+State = MutableMapping[str, Any]
+Headers = list[tuple[str, str]]
+SAME = {"Sec-Fetch-Site": "same-origin"}
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+PROTOCOLS = ("wsgi", "asgi")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a browser receives."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class App:
+    """An app in no protocol yet: it answers 404, as most do to the path of the pulse."""
+
+    status: int = 404
+    headers: Headers = field(default_factory=lambda: [("Content-Type", "text/plain")])
+    body: bytes = b"there is no such page"
+    layer: Callable[[State], object] = lambda state: None
+    """What an inner layer does with the environ or scope."""
+    calls: list[str] = field(default_factory=list)
+    """The methods and paths that it was asked for."""
+
+    def wsgi(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        self.calls.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        self.layer(environ)
+        start_response(f"{self.status} Said", self.headers)
+        return [self.body]
+
+    async def asgi(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        self.calls.append(f"{scope['method']} {scope['path']}")
+        self.layer(scope)
+        headers = [(name.lower().encode(), value.encode()) for name, value in self.headers]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body[:5], "more_body": True})
+        await send({"type": "http.response.body", "body": self.body[5:]})
+
+
+class PulsingSite:
+    """A wrapped app whose recorder writes nothing by itself."""
+
+    def __init__(self, protocol: str, settings: Settings, app: App | None = None) -> None:
+        self.app = App() if app is None else app
+        self.protocol = protocol
+        self.wsgi = wsgi.PresenceMiddleware(self.app.wsgi, settings=settings)
+        self.asgi = asgi.PresenceMiddleware(self.app.asgi, settings=settings)
+        self.recorder: Recorder = (self.wsgi if protocol == "wsgi" else self.asgi).recorder
+        self.recorder.background = False
+
+    @property
+    def seen(self) -> list[tuple[str, Any]]:
+        """The kinds and ids that wait to be written."""
+        return [who for who, _, _ in self.recorder.buffer.waiting()]
+
+    @property
+    def gone(self) -> list[tuple[str, Any]]:
+        """The kinds and ids whose goodbyes wait to be written."""
+        departures = self.recorder.buffer.departures().items()
+        return [who for who, departure in departures if departure.manner == Manner.GOODBYE]
+
+    def pulse(self, query: str = "presence=here:/", **more: Any) -> Answer:
+        """Send a pulse as pulse.js does."""
+        return self.ask("POST", "/pulse", query, **more)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        headers: dict[str, str] = SAME,
+        *,
+        root: str = "",
+        user: str | None = None,
+    ) -> Answer:
+        """Send a request; `root` is where the app is mounted, `user` whom the server logs in."""
+        headers = {"User-Agent": FIREFOX, "Host": "shop.example:8000", **headers}
+        if self.protocol == "wsgi":
+            return self._ask_wsgi(method, path, query, headers, root=root, user=user)
+        return asyncio.run(self._ask_asgi(method, path, query, headers, root=root, user=user))
+
+    def _ask_wsgi(
+        self, method: str, path: str, query: str, headers: dict[str, str], *, root: str, user: Any
+    ) -> Answer:
+        environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": root}
+        environ |= {"QUERY_STRING": query, "REMOTE_ADDR": "192.0.2.7", "CONTENT_LENGTH": "0"}
+        environ |= {
+            f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()
+        }
+        if user is not None:
+            environ["REMOTE_USER"] = user
+        setup_testing_defaults(environ)
+        started: list[Any] = []
+
+        def start(status: str, headers: Headers, *_: Any) -> Callable[[bytes], object]:
+            started[:] = [int(status[:3]), headers]
+            return lambda _: None
+
+        body = validator(self.wsgi)(environ, start)
+        try:
+            content = b"".join(body)
+        finally:
+            body.close()  # type: ignore[attr-defined]
+        status, sent = started
+        return Answer(status, {name.lower(): value for name, value in sent}, content)
+
+    async def _ask_asgi(
+        self, method: str, path: str, query: str, headers: dict[str, str], *, root: str, user: Any
+    ) -> Answer:
+        sent: list[asgi.Message] = []
+        scope: asgi.Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "method": method,
+            "path": root + path,
+            "root_path": root,
+            "query_string": query.encode("utf-8", "surrogateescape"),
+            "client": ("192.0.2.7", 5),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+        if user is not None:
+            scope["user"] = user
+
+        async def receive() -> asgi.Message:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: asgi.Message) -> None:
+            sent.append(message)
+
+        await self.asgi(scope, receive, send)
+        start, *bodies = sent
+        received = {name.decode(): value.decode() for name, value in start["headers"]}
+        return Answer(start["status"], received, b"".join(each.get("body", b"") for each in bodies))

@@ -1,0 +1,378 @@
+"""The site of `presence demo` and its simulated crowd, without a server."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+from wsgiref.types import WSGIApplication, WSGIEnvironment
+
+import httpx
+import pytest
+
+from presence_middleware import PresenceUnavailable, Sample, Settings
+from presence_middleware.connections import embedded
+from presence_middleware.connections.url import parse_url
+from presence_middleware.demo import crowd as crowds
+from presence_middleware.demo import server
+from presence_middleware.demo.app import PAGES, Site
+from presence_middleware.demo.crowd import DAY, MAX_SIZE, Crowd, Visitor, fill_history, start_crowd
+from presence_middleware.recorder.upkeep import Sampler
+from presence_middleware.stores import moment_of
+from presence_middleware.wsgi import PresenceMiddleware
+from tests.support.backends import wait_until
+from tests.support.servers import environment
+from tests.support.timed_site import NOON, Clock
+
+WINDOW = 60.0
+LINGER = 25.0
+PATHS = tuple(PAGES)
+
+
+def settings(prefix: str, **others: str) -> Settings:
+    given = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "1m", **server.FIXED}
+    return Settings.from_env({**given, **others})
+
+
+def client_of(app: Any) -> httpx.Client:
+    headers = {"User-Agent": crowds.AGENT}
+    transport = httpx.WSGITransport(app=app)
+    return httpx.Client(transport=transport, base_url="http://demo", headers=headers)
+
+
+# The site
+
+
+def test_the_demo_shows_the_reason_when_redis_is_unavailable(tmp_path: Path) -> None:
+    """Other sites decide themselves what to show; the demo shows the reason."""
+    app = PresenceMiddleware(Site(), settings=Settings(redis_url=f"unix://{tmp_path}/none"))  # type: ignore[arg-type]
+    with client_of(app) as client:
+        answer = client.get("/")
+        assert answer.status_code == 200
+        assert "The number online is unknown" in answer.text
+    app.recorder.close()
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_the_demo_lists_users_from_a_store_without_times(store: str, prefix: str) -> None:
+    bare = Settings.from_env({}, redis_url=f"memory://{prefix}", store=store)
+    app = PresenceMiddleware(Site(), settings=bare)
+    with client_of(app) as client:
+        client.cookies.set("demo-name", "ann")
+        # The first attempt may use up the time of a read for the imports of the client.
+        wait_until(lambda: "user ann, " in client.get("/").text)
+        assert "you are user ann, " in client.get("/t/tea").text
+    app.recorder.close()
+
+
+def test_a_site_without_board_pulse_and_rooms_shows_the_rest(prefix: str) -> None:
+    bare = Settings.from_env({}, redis_url=f"memory://{prefix}", enabled="0")
+    app = PresenceMiddleware(Site(), settings=bare)
+    with client_of(app) as client:
+        html = client.get("/", headers={"Accept": "text/html"}).text
+        assert "on this page" not in html
+        assert "widget.js" not in html
+        assert "pulse.js" not in html
+        assert client.get("/online.json").json()["here"] is None
+        assert client.get("/demo.js").headers["content-type"].startswith("text/javascript")
+    app.recorder.close()
+
+
+def test_a_login_counts_at_once_and_leads_back_to_its_page(prefix: str) -> None:
+    app = PresenceMiddleware(Site(), settings=settings(prefix))
+    with client_of(app) as client:
+        for page, leads_to in [("/t/tea", "/t/tea"), ("//evil.example", "/"), ("", "/")]:
+            answer = client.post("/login", data={"name": "Ada", "page": page})
+            assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+        wait_until(lambda: client.get("/t/tea").text.startswith("1 user online\n0 guests online"))
+        client.post("/logout", data={"page": "/t/tea"})
+        client.cookies.clear()
+        answer = client.get("/", headers={"Cookie": "a,b=c; demo-name=Ada"})
+        assert "you are guest " in answer.text
+    app.recorder.close()
+
+
+def test_clients_without_a_browser_get_a_short_list(prefix: str) -> None:
+    app = PresenceMiddleware(Site(1), settings=settings(prefix))
+    with client_of(app) as client:
+        for number in range(5):
+            client.get("/", headers={"User-Agent": f"Firefox/{number}"})
+        wait_until(lambda: "6 guests online" in client.get("/").text)
+        text = client.get("/").text
+        assert len(re.findall("^  guest ", text, re.MULTILINE)) == 3
+        assert "\n  3 more guests\n" in text
+        assert "\n1 visitor is simulated, also in the chart: --crowd 0 switches" in text
+    app.recorder.close()
+
+
+# The crowd
+
+
+class Log:
+    """An app that notes its requests, and that each response is closed."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, ...]] = []
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b""
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> "Log":
+        names = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_COOKIE")
+        self.requests.append(tuple(environ[name] for name in names))
+        start_response("200 OK", [])
+        return self
+
+
+def requests_of(size: int, seconds: float, seed: int = 0) -> list[tuple[str, ...]]:
+    log = Log()
+    Crowd(log, PATHS, size, NOON, seed).run_until(NOON + seconds)
+    assert log.closed == len(log.requests)
+    return log.requests
+
+
+def test_a_crowd_behaves_alike_with_the_same_seed() -> None:
+    assert requests_of(20, 600) == requests_of(20, 600)
+    assert requests_of(20, 600) != requests_of(20, 600, seed=1)
+
+
+def test_a_crowd_sends_few_requests_and_uses_every_page() -> None:
+    requests = requests_of(40, 600)
+    assert len(requests) < 40 * 600 / 5
+    assert {path for _, method, path, *_ in requests if method == "GET"} == set(PATHS)
+    posted = {path for _, method, path, *_ in requests if method == "POST"}
+    assert posted == {"/login", "/logout", "/pulse"}
+
+
+def test_each_visitor_has_an_address_for_documentation_and_users_have_a_label() -> None:
+    visitors = [Visitor(number, NOON) for number in range(MAX_SIZE)]
+    assert len({visitor.address for visitor in visitors}) == MAX_SIZE
+    assert all(visitor.address.startswith(crowds.NETWORKS) for visitor in visitors)
+    names = [visitor.name for visitor in visitors if visitor.name]
+    assert len(set(names)) == len(names) == len(crowds.NAMES)
+    assert all(name.endswith(" (simulated)") for name in names)
+
+
+def test_a_crowd_of_one_is_there() -> None:
+    assert requests_of(1, 600)
+
+
+class Expected:
+    """What a crowd should look like, from its requests alone."""
+
+    def __init__(self, app: WSGIApplication, clock: Clock) -> None:
+        self._app, self._clock = app, clock
+        self.seen: dict[str, tuple[float, str]] = {}
+        """When each user was last seen, and the page, by name."""
+
+    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> Any:
+        name = unquote(environ["HTTP_COOKIE"].removeprefix("demo-name="))
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if path == "/logout":
+            del self.seen[name]
+        elif name:
+            signal = parse_qs(environ["QUERY_STRING"]).get("presence", [""])[0]
+            page = path if method == "GET" else signal.removeprefix("here:")
+            self.seen[name] = (self._clock(), page)
+        return self._app(environ, start_response)
+
+
+class Ticking(Clock):
+    """A clock that goes on a little whenever it is read, so that a logout is after its request."""
+
+    def __call__(self) -> float:
+        self.now += 1e-5
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Ticking()
+
+
+@pytest.fixture
+def site(prefix: str, clock: Clock) -> Iterator[PresenceMiddleware]:
+    site = PresenceMiddleware(Site(), settings=settings(prefix), clock=clock)
+    site.recorder.background = False
+    yield site
+    site.recorder.close()
+
+
+def run(crowd: Crowd, clock: Clock, until: float) -> None:
+    """Run a crowd with the clock of its site."""
+    while (due := crowd.run_until(clock.now)) <= until:
+        clock.now = max(clock.now, due)
+    clock.now = until
+
+
+def test_a_crowd_is_counted_as_its_requests_say(site: PresenceMiddleware, clock: Clock) -> None:
+    expected = Expected(site, clock)
+    crowd = Crowd(expected, PATHS, 40, clock.now)
+    presence = site.presence
+    for _ in range(24):
+        run(crowd, clock, clock.now + 15)
+        site.recorder.flush()
+        names = {sighting.id for sighting in presence.online("user")}
+        assert names == set(expected.seen)
+        for path in PATHS:
+            here = {name for name, (_, page) in expected.seen.items() if page == path}
+            assert {each.id for each in presence.online("user", room=path)} == here
+        counts = presence.counts()
+        assert counts["bot"] == 0
+        in_rooms = [presence.count("guest", room=path) for path in PATHS]
+        assert 15 <= counts["guest"] == sum(in_rooms) <= 32
+
+
+def test_the_past_of_a_crowd_is_that_of_its_stays() -> None:
+    crowd = Crowd(Log(), PATHS, 40, NOON)
+    past = crowd.past("user", "guest", LINGER)
+    visitors = [Visitor(number, NOON) for number in range(40)]
+    stays = [
+        (visitor.name, arrival, departure + (0 if visitor.name else LINGER))
+        for visitor in visitors
+        for arrival, departure in until_noon(visitor)
+    ]
+    last = int(NOON // 60)
+    assert past["user"].keys() == past["guest"].keys() == set(range(last - 1439, last + 1))
+    for minute in range(last - 1439, last + 1, 7):
+        here = [name for name, start, end in stays if start <= minute * 60 < end]
+        assert past["user"][minute] == sum(map(bool, here))
+        assert past["guest"][minute] == len(here) - sum(map(bool, here))
+    assert past["guest"][last] > 2 * past["guest"][last - 720]  # at night
+
+
+def until_noon(visitor: Visitor) -> Iterator[tuple[float, float]]:
+    for arrival, departure in visitor.stays():
+        if arrival > NOON:
+            return
+        yield arrival, departure
+
+
+def test_the_history_of_a_crowd_replaces_no_sample(site: PresenceMiddleware, clock: Clock) -> None:
+    backend, minute = site.recorder.backend, int(clock.now // 60)
+    backend.driver.run(backend.history.record(minute - 5, {"user": 7, "guest": 300}))
+    past = Crowd(Log(), PATHS, 40, clock.now).past("user", "guest", LINGER)
+    for _ in range(2):  # also if the demo starts again in the same minute
+        fill_history(backend, past)
+    samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
+    assert samples == {
+        moment_of(60 * each): 300 if each == minute - 5 else count
+        for each, count in past["guest"].items()
+    }
+    peak = site.presence.peak("guest")
+    assert peak == Sample(moment_of(60 * (minute - 5)), 300)
+    users = site.presence.peak("user")
+    assert users is not None
+    assert users.count == past["user"][int(users.at.timestamp() // 60)]
+    assert users.count == max(past["user"].values())
+    # The minute is sampled already, when most of the crowd has not come yet.
+    Sampler(backend, backend.driver).sample()
+    last = site.presence.history(1, "guest")[-1]
+    assert (last.at, last.count) == (moment_of(60 * minute), past["guest"][minute])
+
+
+def test_the_history_of_a_crowd_leaves_a_minute_to_the_process_that_samples_it(
+    site: PresenceMiddleware, clock: Clock
+) -> None:
+    backend, minute = site.recorder.backend, int(clock.now // 60)
+    backend.driver.run(backend.history.claim(minute))
+    fill_history(backend, Crowd(Log(), PATHS, 5, clock.now).past("user", "guest", LINGER))
+    samples = site.presence.history(24, "guest")
+    assert samples[-1].at == moment_of(60 * (minute - 1))
+    assert len(samples) == DAY / 60 - 1
+
+
+def test_a_crowd_waits_for_its_turn(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowds, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(crowds, "PAUSE", (0.05, 0.1))
+    site = PresenceMiddleware(Site(), settings=settings(prefix))
+    turns = iter([False, True])
+    stop = start_crowd(site, PATHS, 20, lambda: next(turns))
+    wait_until(lambda: site.presence.counts()["guest"] > 0)
+    assert next(turns, None) is None
+    # It goes on until it is stopped.
+    wait_until(lambda: site.recorder.stats().recorded > 100)
+    stop()
+    site.recorder.close()
+
+
+def test_a_crowd_without_a_turn_can_be_stopped(prefix: str) -> None:
+    site = PresenceMiddleware(Site(), settings=settings(prefix))
+    start_crowd(site, PATHS, 20, lambda: False)()
+    assert site.recorder.stats().recorded == 0
+    site.recorder.close()
+
+
+def test_a_crowd_comes_also_if_redis_is_away(tmp_path: Path) -> None:
+    away = settings("x", PRESENCE_REDIS_URL=f"unix://{tmp_path}/no")
+    site = PresenceMiddleware(Site(), settings=away)
+    stop = start_crowd(site, PATHS, 20, lambda: True)
+    wait_until(lambda: site.recorder.stats().recorded > 10)
+    stop()
+    site.recorder.close()
+
+
+# The server
+
+
+def test_the_demo_tries_again_to_start_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Path] = []
+
+    def serve(directory: Path) -> None:
+        attempts.append(directory)
+        if len(attempts) < answers_at:
+            raise PresenceUnavailable("gave no answer in 5 seconds")
+
+    monkeypatch.setattr(embedded, "serve", serve)
+    answers_at = 3
+    server._start_server(parse_url("embedded:///demo"))
+    assert attempts == [Path("/demo")] * 3
+    answers_at, attempts[:] = 99, []
+    with pytest.raises(PresenceUnavailable, match="gave no answer"):
+        server._start_server(parse_url("embedded:///demo"))
+    assert len(attempts) == server.STARTS
+    attempts.clear()
+    server._start_server(parse_url("redis://localhost"))
+    assert attempts == []
+
+
+def test_a_worker_connects_before_its_first_request(prefix: str) -> None:
+    site = PresenceMiddleware(Site(), settings=settings(prefix))
+    attempts = []
+
+    def counts() -> dict[str, int]:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise PresenceUnavailable("Redis did not answer in time")
+        return {}
+
+    site.presence.counts = counts  # type: ignore[method-assign, assignment]
+    server._connect(site)
+    assert len(attempts) == 2
+    site.recorder.close()
+
+
+def test_a_single_process_has_the_crowd(tmp_path: Path) -> None:
+    other = (
+        "import sys; from presence_middleware.demo.server import _has_lock\n"
+        "file = open(sys.argv[1], 'r+b'); print(_has_lock(file), flush=True); sys.stdin.read()"
+    )
+    with (tmp_path / "lock").open("w+b") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", other, file.name],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        assert not server._has_lock(file)
+        process.communicate("")
+        assert server._has_lock(file)

@@ -1,0 +1,499 @@
+"""The pulse over WSGI and ASGI: which requests it is, whom it records, and what is answered."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from presence_middleware import Settings, SettingsError, asgi, wsgi
+from presence_middleware.departed import Manner
+from presence_middleware.request import VISIT
+from presence_middleware.signals import MAX_QUERY
+from presence_middleware.stores import NOWHERE, room_number
+from tests.support.pulsing import FIREFOX, PROTOCOLS, SAME, App, PulsingSite
+
+HERE, BYE = "presence=here:/", "presence=bye"
+CHAIN = "user=header:X-User, guest=ip:raw"
+GUEST = ("guest", "192.0.2.7")
+ANN = {**SAME, "X-User": "ann"}
+
+Make = Callable[..., PulsingSite]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def site(request: pytest.FixtureRequest, prefix: str) -> Make:
+    """Make a site; its arguments are settings, and the app."""
+
+    def make(app: App | None = None, **given: Any) -> PulsingSite:
+        named = {"redis_url": f"memory://{prefix}", "flush_interval": "30s", "identity": CHAIN}
+        settings = Settings.from_env({}, **{"pulse_path": "/pulse", **named, **given})
+        return PulsingSite(request.param, settings, app)
+
+    return make
+
+
+def test_a_pulse_is_a_visit_and_its_response_is_empty(site: Make) -> None:
+    here = site()
+    answer = here.pulse(headers=ANN)
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers == {"cache-control": "no-store"}
+    assert (here.seen, here.gone, here.app.calls) == ([("user", "ann")], [], [])
+
+
+def test_a_goodbye_is_no_visit(site: Make) -> None:
+    here = site()
+    answer = here.pulse(BYE, headers=ANN)
+    assert (answer.status, answer.headers) == (204, {"cache-control": "no-store"})
+    assert (here.seen, here.gone, here.app.calls) == ([], [("user", "ann")], [])
+
+
+@pytest.mark.parametrize("query", ["", "presence", "presence=", "presence=away", "x=1", "%00"])
+def test_any_other_post_to_the_path_is_a_pulse_from_an_unknown_page(site: Make, query: str) -> None:
+    here = site(rooms="/{any}")
+    assert here.pulse(query).status == 204
+    assert (here.seen, here.gone) == ([GUEST], [])
+    assert entrances(here) == [None]
+
+
+def entrances(here: PulsingSite) -> list[int | None]:
+    entries = here.recorder.buffer.take(10)
+    return [entry.entrance[0] if entry.entrance else None for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_same"),
+    [
+        (SAME, True),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Sec-Fetch-Site": ""}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://shop.example:8000"}, False),
+        ({"Sec-Fetch-Site": "same-origin, cross-site"}, False),
+        ({"Origin": "http://shop.example:8000"}, True),
+        ({"Origin": "https://SHOP.example:8000"}, True),
+        ({"Origin": "http://shop.example"}, False),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "http://shop.example:8000.evil.example"}, False),
+        ({"Origin": "http://evil.example/shop.example:8000"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": "null", "Host": ""}, False),
+        ({"Origin": "http://[::1"}, False),
+        ({"Origin": "shop.example:8000"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_page_of_this_site_may_send_it(
+    site: Make, headers: dict[str, str], is_same: bool
+) -> None:
+    for query in (HERE, BYE):
+        here = site(identity="user=auth, guest=ip:raw")
+        answer = here.pulse(query, headers=headers)
+        assert answer.status == (204 if is_same else 403)
+        assert answer.headers["cache-control"] == "no-store"
+        assert bool(here.seen or here.gone) == is_same
+        assert bool(here.app.calls) == is_same
+
+
+@pytest.mark.parametrize("root", ["", "/shop"])
+def test_it_is_below_the_mount_point_of_the_app(site: Make, root: str) -> None:
+    here = site()
+    assert here.pulse(root=root).status == 204
+    assert here.ask("GET", "/pulse.js", root=root).status == 200
+    assert here.app.calls == []
+
+
+def test_other_paths_are_the_apps(site: Make) -> None:
+    here = site(App(status=200))
+    for path in ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/"):
+        assert here.ask("POST", path).status == 200
+    assert len(here.app.calls) == 7
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_other_methods_are_refused_and_are_no_visit(site: Make, method: str) -> None:
+    here = site()
+    answer = here.ask(method, "/pulse", HERE)
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    assert here.ask("POST", "/pulse.js").headers["allow"] == "GET, HEAD"
+    assert (here.seen, here.app.calls) == ([], [])
+
+
+def test_the_script_is_served_with_the_times_of_the_site(site: Make) -> None:
+    here = site(window="2m")
+    answer = here.ask("GET", "/pulse.js", headers={})
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert answer.headers["cache-control"] == "public, max-age=3600"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-length"] == str(len(answer.body))
+    script = answer.body.decode()
+    assert "setInterval(pulse, 40000)" in script
+    assert script.count("> 120000") == 2
+    assert "$" not in script.replace("?$/", "")
+    assert len(script) < 1400
+    assert (here.seen, here.app.calls) == ([], [])
+    head = here.ask("HEAD", "/pulse.js", headers={})
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers == answer.headers
+    etag = {"If-None-Match": answer.headers["etag"]}
+    again = here.ask("GET", "/pulse.js", headers=etag)
+    assert (again.status, again.body) == (304, b"")
+    assert site(window="30m").ask("GET", "/pulse.js", headers=etag).status == 200
+
+
+def test_without_the_setting_the_app_gets_every_request(site: Make) -> None:
+    here = site(App(status=200), pulse_path="")
+    for path in ("/pulse", "/pulse.js"):
+        assert here.ask("POST", path, BYE, headers=ANN).status == 200
+    assert (here.seen, here.gone) == ([("user", "ann")], [])
+
+
+@pytest.mark.parametrize("exclude", ["/pulse", "*", "/p*"])
+def test_an_excluded_path_does_not_swallow_it(site: Make, exclude: str) -> None:
+    here = site(exclude=exclude)
+    here.pulse()
+    assert here.seen == [GUEST]
+    here.pulse(BYE)
+    assert here.gone == [GUEST]
+
+
+def test_a_path_that_logs_out_does_not_swallow_it(site: Make) -> None:
+    here = site(logout="*", identity="user=auth, guest=ip:raw")
+    here.pulse(user="ann")
+    assert (here.seen, here.recorder.buffer.departures()) == ([("user", "ann")], {})
+
+
+def test_a_disabled_site_records_no_pulse(site: Make) -> None:
+    here = site(enabled="0")
+    assert here.pulse().status == 204
+    assert here.pulse(BYE).status == 204
+    assert (here.seen, here.gone) == ([], [])
+
+
+@pytest.mark.parametrize("mode", ["count", "skip"])
+def test_crawlers_are_crawlers(site: Make, mode: str) -> None:
+    here = site(bots=mode)
+    crawler = {**SAME, "User-Agent": "Googlebot/2.1 (+http://www.google.com/bot.html)"}
+    here.pulse(headers=crawler)
+    here.pulse(BYE, headers=crawler)
+    assert [kind for kind, _ in here.seen] == (["bot"] if mode == "count" else [])
+    assert here.gone == []
+
+
+def test_guests_have_a_quota(site: Make) -> None:
+    here = site(identity="guest=visitor")
+    for number in range(150):
+        browser = {**SAME, "User-Agent": f"{FIREFOX} {number}"}
+        here.pulse(headers=browser)
+        here.pulse(BYE, headers=browser)
+    assert (len(here.seen), len(here.gone)) == (100, 100)
+    for number in range(150, 300):
+        here.pulse(BYE, headers={**SAME, "User-Agent": f"{FIREFOX} {number}"})
+    assert len(here.gone) == 100
+    assert here.recorder.stats().dropped == {"quota": 250}
+
+
+@pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
+def test_a_goodbye_to_a_store_that_takes_none_is_answered_and_ignored(
+    site: Make, store: str
+) -> None:
+    here = site(store=store)
+    assert here.pulse(BYE).status == 204
+    assert (here.seen, here.gone) == ([], [])
+
+
+# Rooms.
+
+
+@pytest.mark.parametrize(
+    ("query", "room"),
+    [
+        ("presence=here:/t/42", room_number("/t/42")),
+        ("presence=here:/t/42/page/3", room_number("/t/42")),
+        ("presence=here:/shop/t/42", NOWHERE),
+        ("presence=here:/t/%C3%A9", room_number("/t/é")),
+        ("presence=here:/t/a&b=c", room_number("/t/a&b=c")),
+        ("presence=here:/t/a+b%2Bc", room_number("/t/a+b+c")),
+        ("presence=here:/t/x&presence=bye", room_number("/t/x&presence=bye")),
+        ("a=1&presence=here:/t/42", room_number("/t/42")),
+        ("presence=here:/about", NOWHERE),
+        ("presence=here:", NOWHERE),
+        ("presence=here:no path", NOWHERE),
+        (f"presence=here:/t/{'x' * 300}", NOWHERE),
+        ("presence=here:/t/%00%0A%1B%5B2J", room_number("/t/\0\n\x1b[2J")),
+        ("presence=here:/t/%FF", room_number("/t/\udcff")),
+        ("presence=here:/t/%", room_number("/t/%")),
+        ("presence=here", None),
+        (f"presence=here:/t/{'x' * MAX_QUERY}", None),
+    ],
+)
+def test_a_pulse_enters_the_room_of_its_page(site: Make, query: str, room: int | None) -> None:
+    here = site(rooms="/t/{topic}/*, /pulse")
+    assert here.pulse(query, headers={**SAME, "Sec-Fetch-Mode": "cors"}).status == 204
+    assert entrances(here) == [room]
+
+
+def test_a_page_and_its_pulse_are_in_the_same_room(site: Make) -> None:
+    rooms = []
+    for root in ("", "/shop"):
+        here = site(App(status=200), rooms="/t/{topic}, /shop/t/{topic}")
+        here.ask("GET", "/t/7", root=root)
+        rooms += entrances(here)
+        here = site(rooms="/t/{topic}, /shop/t/{topic}")
+        here.pulse(f"presence=here:{root}/t/7", root=root)
+        rooms += entrances(here)
+    assert rooms[0] == rooms[1] != rooms[2] == rooms[3]
+
+
+def test_a_goodbye_enters_no_room(site: Make) -> None:
+    here = site(rooms="/*")
+    here.pulse(BYE)
+    here.pulse()
+    assert entrances(here) == [room_number("/")]
+
+
+# URLs of the site's own.
+
+
+def test_a_post_with_the_parameter_is_a_signal_and_the_app_answers_it(site: Make) -> None:
+    app = App(status=201, body=b"mine", layer=lambda state: state[VISIT].identify("ann"))
+    here = site(app, exclude="/me/pulse", rooms="/t/{topic}, /me/{page}")
+    answer = here.ask("POST", "/me/pulse", "x=1&presence=here:/t/1")
+    assert (answer.status, answer.body) == (201, b"mine")
+    assert here.seen == [("user", "ann")]
+    assert entrances(here) == [room_number("/t/1")]
+    answer = here.ask("POST", "/me/pulse", BYE)
+    assert (answer.status, answer.body) == (201, b"mine")
+    assert here.gone == [("user", "ann")]
+
+
+def test_there_another_site_says_nothing(site: Make) -> None:
+    here = site(App(status=200))
+    for query in (HERE, BYE):
+        answer = here.ask("POST", "/me", query, headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.status == 200
+    assert (here.seen, here.gone, len(here.app.calls)) == ([], [], 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [
+        ("GET", BYE),
+        ("GET", HERE),
+        ("PUT", BYE),
+        ("POST", "presence=bye&x=1"),
+        ("POST", "presence=byebye"),
+        ("POST", "nopresence=bye"),
+        ("POST", "presence=%62ye"),
+        ("POST", f"x={'x' * MAX_QUERY}&{BYE}"),
+        ("POST", ""),
+    ],
+)
+def test_other_requests_are_ordinary_visits(site: Make, method: str, query: str) -> None:
+    here = site(App(status=200))
+    assert here.ask(method, "/me", query).status == 200
+    assert (here.seen, here.gone) == ([GUEST], [])
+
+
+def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None:
+    """Neither by a reader in its handler nor while its response goes on."""
+
+    def look(state: Any) -> None:
+        visit = state[VISIT]
+        visit.record()
+        visit.refresh(visit.arrival + 100, 1.0)
+        visit.enter("chat:7")
+
+    here = site(App(status=200, layer=look))
+    here.ask("POST", "/me", BYE)
+    assert (here.seen, here.gone) == ([], [GUEST])
+
+
+# Chains that layers of the app fill in.
+
+LATE = "user=auth, guest=ip:raw"
+
+
+def logs_in(state: Any) -> None:
+    state["REMOTE_USER"] = state["user"] = "ann"
+
+
+def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
+    cookies = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
+    here = site(App(layer=logs_in, headers=cookies), identity=LATE)
+    answer = here.pulse()
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers == {"cache-control": "no-store", "set-cookie": "session=new; HttpOnly"}
+    assert here.pulse(BYE).status == 204
+    assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")])
+    assert here.app.calls == ["POST /pulse"] * 2
+
+
+@pytest.mark.parametrize("status", [200, 302, 403, 405, 500])
+def test_whatever_the_app_answers_the_pulse_counts(site: Make, status: int) -> None:
+    here = site(App(status=status, layer=logs_in), identity=LATE)
+    assert here.pulse().status == 204
+    assert here.seen == [("user", "ann")]
+
+
+@pytest.mark.parametrize(
+    ("status", "seen"), [(200, [("user", "ann")]), (404, []), (401, [GUEST]), (500, [])]
+)
+def test_a_checked_login_needs_a_status_that_accepts_it(
+    site: Make, status: int, seen: list[Any]
+) -> None:
+    here = site(App(status=status), identity="user=header:X-User:raw:checked, guest=ip:raw")
+    assert here.pulse(headers=ANN).status == 204
+    assert here.seen == seen
+
+
+def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:
+    def fails(state: Any) -> None:
+        logs_in(state)
+        raise RuntimeError("a layer failed")
+
+    here = site(App(layer=fails), identity=LATE)
+    with pytest.raises(RuntimeError, match="a layer failed"):
+        here.pulse()
+    assert here.seen == [("user", "ann")]
+    assert not here.recorder.open_visits
+
+
+def test_an_app_in_two_wrappers_counts_a_pulse_once(prefix: str) -> None:
+    given = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/p")
+    app = App(layer=logs_in)
+    wrapped = wsgi.PresenceMiddleware(app.wsgi, settings=given)
+    here = PulsingSite("wsgi", given, app)
+    here.wsgi.app = wrapped
+    assert here.ask("POST", "/p", BYE).status == 204
+    assert (here.gone, here.app.calls) == ([("user", "ann")], ["POST /p"])
+
+
+def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(prefix: str) -> None:
+    log: list[str] = []
+
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        try:
+            logs_in(environ)
+            start_response(status="404 Not Found", response_headers=[], exc_info=None)(b"written")
+            log.append("first")
+            yield b"first"
+            log.append("second")
+        finally:
+            log.append("closed")
+
+    given = Settings.from_env(
+        {}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse"
+    )
+    here = PulsingSite("wsgi", given)
+    here.wsgi.app = app
+    answer = here.pulse()
+    assert (answer.status, here.seen) == (204, [("user", "ann")])
+    assert log == ["first", "closed"]
+
+
+def test_an_asgi_app_that_answers_nothing_is_answered_for(prefix: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        logs_in(scope)
+
+    given = Settings.from_env(
+        {}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse"
+    )
+    here = PulsingSite("asgi", given)
+    here.asgi.app = app
+    assert here.pulse().status == 204
+    assert here.seen == [("user", "ann")]
+
+
+def test_a_websocket_at_the_path_is_the_apps(prefix: str) -> None:
+    calls = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(scope["type"])
+
+    given = Settings.from_env({}, redis_url=f"memory://{prefix}", pulse_path="/pulse")
+    scope: Any = {"type": "websocket", "path": "/pulse", "headers": [], "query_string": b""}
+    wrapped: Any = asgi.PresenceMiddleware(app, settings=given)
+    asyncio.run(wrapped({**scope, "query_string": BYE.encode()}, None, None))
+    assert calls == ["websocket"]
+
+
+def test_a_request_that_cannot_be_read_is_refused_or_passed_on(prefix: str) -> None:
+    given = Settings.from_env({}, redis_url=f"memory://{prefix}", pulse_path="/pulse")
+    app = App(status=200)
+    here = PulsingSite("wsgi", given, app)
+    statuses = []
+
+    def start(status: str, *_: Any) -> Any:
+        statuses.append(status)
+
+    broken: Any = {"REQUEST_METHOD": "POST", "HTTP_SEC_FETCH_SITE": 7, "QUERY_STRING": BYE}
+    for path in ("/pulse", "/me"):
+        here.wsgi({**broken, "PATH_INFO": path}, start)
+    assert statuses == ["403 Forbidden", "200 Said"]
+    assert here.gone == []
+
+
+# Frameworks.
+
+
+def test_logins_of_starlette_and_flask_and_django_reach_the_pulse(prefix: str) -> None:
+    given = Settings.from_env(
+        {}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse"
+    )
+    for protocol, app in (("asgi", starlette_app()), ("wsgi", flask_app())):
+        here = PulsingSite(protocol, given)
+        wrapper: Any = here.wsgi if protocol == "wsgi" else here.asgi
+        wrapper.app = app
+        here.recorder.buffer.take(10)
+        here.pulse(headers=ANN)
+        here.pulse(BYE, headers=ANN)
+        assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")]), protocol
+        here.recorder.reset()
+        here.pulse()
+        assert here.seen == [GUEST]
+        here.recorder.reset()
+
+
+def starlette_app() -> Any:
+    from starlette.applications import Starlette
+    from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+    from starlette.middleware import Middleware
+    from starlette.middleware.authentication import AuthenticationMiddleware
+
+    class Backend(AuthenticationBackend):
+        async def authenticate(self, conn: Any) -> Any:
+            name = conn.headers.get("x-user")
+            return (AuthCredentials([]), SimpleUser(name)) if name else None
+
+    return Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=Backend())])
+
+
+def flask_app() -> Any:
+    from flask import Flask, request
+
+    app = Flask(__name__)
+
+    @app.before_request
+    def log_in() -> None:
+        request.environ[VISIT].identify(request.headers.get("X-User"))
+
+    return app
+
+
+# Settings.
+
+
+def test_the_path_of_the_board_is_refused() -> None:
+    with pytest.raises(SettingsError, match=re.escape("PRESENCE_PULSE_PATH=/here: that is the pa")):
+        Settings.from_env({}, pulse_path="/here", board_path="/here")
+    Settings.from_env({}, pulse_path="/here/pulse", board_path="/here")
+
+
+def test_a_goodbye_shortens_the_window_to_one_and_a_quarter_pulses() -> None:
+    assert Settings.from_env({}).grace_seconds == 75
+    assert Settings.from_env({}, window="1m").grace_seconds == 25
+    assert Manner.GOODBYE < Manner.LEAVE < Manner.FORGET

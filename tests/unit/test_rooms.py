@@ -1,0 +1,186 @@
+"""The rules of rooms: which room a path is in."""
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presence_middleware import Settings, SettingsError
+from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.rooms import MAX_NAME, Rooms
+from presence_middleware.stores import NOWHERE, room_number
+
+FORUM = ("/t/{topic}/*", "/docs/*", "/c/{category}/{page}", "/about", "/blog/")
+
+
+def rooms(*rules: str) -> Rooms:
+    settings = Settings.from_env({}, rooms=", ".join(rules))
+    return Rooms(settings.rooms)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/t/42", "/t/42"),
+        ("/t/42/", "/t/42"),
+        ("/t/42/some-title", "/t/42"),
+        ("/t/42/some-title/2", "/t/42"),
+        ("/t/a b/ü\n", "/t/a b"),
+        ("/t", None),
+        ("/t/", None),
+        ("/t//42", None),
+        ("/docs", "/docs"),
+        ("/docs/", "/docs"),
+        ("/docs/x/y", "/docs"),
+        ("/docsx", None),
+        ("/c/art/1", "/c/art/1"),
+        ("/c/art/1/", "/c/art/1"),
+        ("/c/art/1/x", None),
+        ("/c/art", None),
+        ("/about", "/about"),
+        ("/about/us", None),
+        ("/ABOUT", None),
+        ("/blog", "/blog"),
+        ("/blog/", "/blog"),
+        ("/blog/1", None),
+        ("/", None),
+        ("", None),
+        ("chat:7", None),
+        (f"/t/{'x' * (MAX_NAME - 3)}/y", f"/t/{'x' * (MAX_NAME - 3)}"),
+        (f"/t/{'x' * (MAX_NAME - 2)}", None),
+    ],
+)
+def test_a_path_is_in_the_room_of_the_first_rule_that_fits(path: str, name: str | None) -> None:
+    assert rooms(*FORUM).name_of(path) == name
+    assert rooms(*FORUM).named(path) == (name or path)
+
+
+@pytest.mark.parametrize(
+    ("rules", "path", "name"),
+    [
+        (["/*"], "/any/thing", "/"),
+        (["/*"], "/", "/"),
+        (["/"], "/", "/"),
+        (["/"], "/x", None),
+        (["/a/{b}/c"], "/a/x/c", "/a/x/c"),
+        (["/{a}.html/*"], None, None),
+        (["/a/{b}", "/a/*"], "/a/b/c", "/a"),
+        (["/a/*", "/a/{b}"], "/a/b", "/a"),
+        (["/a.b/*"], "/axb/c", None),
+        (["named"], "", None),
+        (["named"], "/", None),
+        (["named"], "/t/1", None),
+    ],
+)
+def test_rules_are_read_as_they_are_written(
+    rules: list[str], path: str | None, name: str | None
+) -> None:
+    if path is None:
+        with pytest.raises(SettingsError, match=r"paths such as /t/\{topic\}/\*, /docs/\*"):
+            rooms(*rules)
+    else:
+        assert rooms(*rules).name_of(path) == name
+
+
+def test_without_rules_no_path_is_in_a_room() -> None:
+    for path in ("", "/", "/t/1"):
+        assert Rooms(()).name_of(path) is None
+
+
+segments = st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=30)
+paths = st.lists(st.one_of(segments, st.sampled_from(["t", "docs", "c"])), max_size=6).map(
+    lambda parts: "/" + "/".join(parts)
+)
+
+
+@given(path=st.one_of(paths, st.text()))
+def test_a_name_is_short_the_beginning_of_the_path_and_names_its_own_room(path: str) -> None:
+    name = rooms(*FORUM).name_of(path)
+    if name is not None:
+        assert 0 < len(name) <= MAX_NAME
+        assert path.startswith(name)
+        assert rooms(*FORUM).name_of(name) == name
+        assert rooms(*FORUM).number_of(path) == rooms(*FORUM).number_of(name) == room_number(name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/t/" + "/" * 60_000,
+        "/t/" + "a/" * 60_000,
+        "/c/" + "a" * 60_000 + "/" + "b" * 60_000 + "/x",
+        "/docs" + "/" * 60_000 + "\n",
+        "/" * 120_000,
+    ],
+    ids=["slashes", "segments", "long segments", "end", "only slashes"],
+)
+def test_a_long_path_takes_time_in_proportion_to_its_length(path: str) -> None:
+    matched = rooms(*FORUM, *(f"/{n}/{{a}}/{{b}}/{{c}}/*" for n in range(20)))
+
+    def fastest(path: str) -> float:
+        taken = []
+        for _ in range(20):
+            began = time.perf_counter()
+            matched.name_of(path)
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    assert fastest(path) < 50 * max(fastest(path[: len(path) // 8]), 2e-6)
+
+
+@given(st.lists(st.text(min_size=1), unique=True, max_size=50))
+def test_numbers_are_whole_numbers_that_a_score_holds_and_no_two_names_share(
+    names: list[str],
+) -> None:
+    numbers = [room_number(name) for name in names]
+    assert len(set(numbers)) == len(names)
+    assert all(NOWHERE < number < 2**53 and float(number) == number for number in numbers)
+
+
+def wsgi(path: str, mount: str = "", **headers: str) -> WsgiRequest:
+    named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+    latin = path.encode().decode("latin-1")
+    return WsgiRequest({"SCRIPT_NAME": mount, "PATH_INFO": latin, **named})
+
+
+def asgi(path: str, mount: str = "", **headers: str) -> AsgiRequest:
+    pairs = [(n.replace("_", "-").encode(), v.encode()) for n, v in headers.items()]
+    scope: dict[str, Any] = {"type": "http", "path": mount + path, "root_path": mount}
+    return AsgiRequest({**scope, "headers": pairs})
+
+
+@pytest.mark.parametrize("request_of", [wsgi, asgi])
+def test_only_a_navigation_leaves_a_room_without_entering_another(request_of: Any) -> None:
+    found = rooms("/t/{topic}/*", "/shop/t/{topic}", "/café/*").number_for
+    assert found(request_of("/t/1/x", sec_fetch_mode="navigate")) == room_number("/t/1")
+    assert found(request_of("/t/1/x", sec_fetch_mode="cors")) == room_number("/t/1")
+    assert found(request_of("/t/1")) == room_number("/t/1")
+    assert found(request_of("/home", sec_fetch_mode="navigate")) == NOWHERE
+    for mode in ("cors", "no-cors", "same-origin", "websocket"):
+        assert found(request_of("/api/vote", sec_fetch_mode=mode)) is None
+    assert found(request_of("/api/vote")) is None
+    assert found(request_of("/t/1", mount="/shop")) == room_number("/shop/t/1")
+    assert found(request_of("/t/1", mount="/blog")) is None
+    assert found(request_of("/café/x")) == room_number("/café")
+
+
+def test_a_request_that_cannot_be_read_changes_nothing() -> None:
+    assert rooms(*FORUM).number_for(WsgiRequest({"PATH_INFO": 5})) is None
+    broken = {"PATH_INFO": "/home", "HTTP_SEC_FETCH_MODE": 5}
+    assert rooms(*FORUM).number_for(WsgiRequest(broken)) is None
+
+
+def test_rooms_that_no_kind_can_have_are_refused() -> None:
+    for store in ("hyperloglog", "minute-sets", "user=hyperloglog, guest=minute-sets"):
+        with pytest.raises(SettingsError, match="PRESENCE_ROOMS: rooms need the store sorted-set"):
+            Settings.from_env({}, rooms="/t/{topic}", store=store, bots="off")
+    Settings.from_env({}, rooms="/t/{topic}", store="user=sorted-set, guest=hyperloglog")
+    Settings.from_env({}, store="hyperloglog")
+
+
+def test_the_word_named_stands_alone() -> None:
+    assert Settings.from_env({"PRESENCE_ROOMS": " named "}).rooms == ("named",)
+    with pytest.raises(SettingsError, match="or named"):
+        Settings.from_env({"PRESENCE_ROOMS": "named, /t/{topic}"})
