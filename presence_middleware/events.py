@@ -22,7 +22,8 @@ READ_EVERY = 1.0  # seconds
 OUTAGE_SECONDS = 10.0  # after which iterators report an outage
 MAX_QUEUED = 10_000  # events that wait for a slow iterator
 
-_POSITION = r"[0-9]{1,20}(?:-[0-9]{1,20})?\.[0-9]{1,15}"
+# At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
+_POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,15}"
 _CURSOR = re.compile(f"{_POSITION}(?:,{_POSITION})*")
 
 
