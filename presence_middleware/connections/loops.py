@@ -1,8 +1,9 @@
-"""The event loop that runs the caller: that of asyncio or that of trio."""
+"""The event loop that runs the caller, of asyncio or trio, and the end of its server."""
 
 import asyncio
+import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -40,12 +41,23 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await trio.to_thread.run_sync(function, *arguments)
 
 
+def is_server_stopping() -> bool:
+    """Return whether uvicorn runs this process and was asked to exit.
+
+    uvicorn waits for every response to end, and reports its shutdown to the app only after that. So
+    this looks at its server, whose method handles the signals. For any thread.
+    """
+    handlers = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))
+    servers = [getattr(handler, "__self__", None) for handler in handlers]
+    return any(getattr(server, "should_exit", False) is True for server in servers)
+
+
 class Waiter:
     """Lets a coroutine wait until a thread wakes it. Of asyncio or trio, and used once."""
 
     def __init__(self) -> None:
         """Create a waiter in the running event loop."""
-        self._wait: Callable[[], Awaitable[object]]
+        self._wait: Callable[[], Coroutine[Any, Any, object]]
         self._wake: Callable[[], object]
         if is_trio():
             import trio
@@ -57,9 +69,18 @@ class Waiter:
             event, loop = asyncio.Event(), asyncio.get_running_loop()
             self._wait, self._wake = event.wait, partial(loop.call_soon_threadsafe, event.set)
 
-    async def wait(self) -> None:
-        """Wait until `wake` is called."""
-        await self._wait()
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
+        if seconds is None:
+            await self._wait()
+        elif is_trio():
+            import trio
+
+            with trio.move_on_after(seconds):
+                await self._wait()
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wait(), seconds)
 
     def wake(self) -> None:
         """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""
