@@ -7,11 +7,10 @@ from contextlib import aclosing, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import anyio
 from starlette.responses import Response as StarletteResponse
 
 from .. import sse
-from ..connections.loops import is_trio
+from ..connections.loops import is_trio, running
 from ..errors import QueryError
 from ..events import AsyncEvents
 from ..presence import AsyncPresence
@@ -80,8 +79,7 @@ class AsgiBoard:
         try:
             events = self._presence.events(watch.kind, after=watch.after)
             start = {"status": answer.status, "headers": _raw(answer.headers)}
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_close_at_disconnect, receive, events)
+            async with running(_close_at_disconnect, receive, events):
                 with suppress(OSError):  # some servers raise it if the reader is gone
                     await send({"type": "http.response.start", **start})
                     await send(_part(answer.body))
@@ -91,7 +89,6 @@ class AsgiBoard:
                             if message == sse.LOST:
                                 break
                     await send(_part(b"", is_last=True))
-                tasks.cancel_scope.cancel()
         finally:
             self._open_streams -= 1
 

@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,6 +41,26 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await trio.to_thread.run_sync(function, *arguments)
 
 
+@asynccontextmanager
+async def running(
+    function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any
+) -> AsyncIterator[None]:
+    """Run a coroutine function beside a block. At the end of the block, cancel it."""
+    if is_trio():
+        import trio
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(function, *arguments)
+            yield
+            nursery.cancel_scope.cancel()
+        return
+    task = asyncio.create_task(function(*arguments))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 def is_server_stopping() -> bool:
     """Return whether uvicorn runs this process and was asked to exit.
 
@@ -57,7 +77,7 @@ class Waiter:
 
     def __init__(self) -> None:
         """Create a waiter in the running event loop."""
-        self._wait: Callable[[], Coroutine[Any, Any, object]]
+        self._wait: Callable[[], Awaitable[object]]
         self._wake: Callable[[], object]
         if is_trio():
             import trio
@@ -79,8 +99,12 @@ class Waiter:
             with trio.move_on_after(seconds):
                 await self._wait()
         else:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wait(), seconds)
+            # Cheaper than `asyncio.wait_for`, which cancels a task.
+            alarm = asyncio.get_running_loop().call_later(seconds, self._wake)
+            try:
+                await self._wait()
+            finally:
+                alarm.cancel()
 
     def wake(self) -> None:
         """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""
