@@ -173,6 +173,7 @@ class PresenceMiddleware:
         async def receive_and_close() -> Message:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
+                self.recorder.backend.close_events()
                 self.recorder.close()
                 await self.presence.aclose()
             return message

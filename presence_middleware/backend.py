@@ -96,6 +96,11 @@ class Backend:
             hub = self._hubs.setdefault(kind, hub)
         return hub
 
+    def close_events(self) -> None:
+        """End all iterators over events of this process."""
+        for hub in list(self._hubs.values()):
+            hub.close()
+
     def _shards(self, kind: str) -> Shards:
         settings = self.settings
         is_cluster = settings.redis_url.is_cluster

@@ -1,7 +1,8 @@
 """Events: who comes online and who goes offline, for loops in threads and in coroutines.
 
 A thread reads the streams of a kind once a second, however many iterators wait for events. It runs
-only while there is an iterator.
+only while there is an iterator. All iterators end when the web server stops, which would otherwise
+wait for the responses that wait for events.
 """
 
 import re
@@ -15,7 +16,7 @@ from os import getpid
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakSet
 
-from .connections import Driver, Waiter
+from .connections import Driver, Waiter, is_server_stopping
 from .errors import EventsLost, PresenceError, PresenceUnavailable, QueryError
 from .stores import EventStream, Plan, Position, Reading, Shards, moment_of, run_all
 
@@ -23,7 +24,8 @@ READ_EVERY = 1.0  # seconds
 OUTAGE_SECONDS = 10.0  # after which iterators report an outage
 MAX_QUEUED = 10_000  # events that wait for a slow iterator
 
-_POSITION = r"[0-9]{1,20}(?:-[0-9]{1,20})?\.[0-9]{1,15}"
+# At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
+_POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,15}"
 _CURSOR = re.compile(f"{_POSITION}(?:,{_POSITION})*")
 
 
@@ -60,6 +62,8 @@ class Subscription:
         self.after = after
         """The positions to go on from, until the hub has delivered what came since."""
         self.began = time.monotonic()
+        self.is_ended = False
+        """Whether nothing will be added any more."""
         self._among = among
         self._queue: deque[Event | PresenceError] = deque()
         self._lock = threading.Lock()
@@ -73,6 +77,14 @@ class Subscription:
                 self._queue.clear()
                 self._queue.append(EventsLost("this reader is too slow: too many events wait"))
             sleeper = self._sleeper if self._queue else None
+        if sleeper is not None:
+            sleeper.wake()
+
+    def end(self) -> None:
+        """End the iteration. For any thread."""
+        with self._lock:
+            self.is_ended = True
+            sleeper = self._sleeper
         if sleeper is not None:
             sleeper.wake()
 
@@ -143,8 +155,20 @@ class Hub:
             self._subscriptions.discard(subscription)
         self._woken.set()
 
+    def close(self) -> None:
+        """End all iterators of this process. Others may begin afterwards."""
+        if self._pid != getpid():
+            return  # a forked child has none yet
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.end()
+            self.unsubscribe(subscription)
+
     def _run(self) -> None:
         while True:
+            if is_server_stopping():
+                self.close()
             with self._lock:
                 subscriptions = list(self._subscriptions)
                 if not subscriptions:
@@ -195,6 +219,7 @@ class Hub:
             if subscription.after is None:
                 subscription.put(events)
             elif not has_more:
+                # Another process may have read further, so this one has to be up to date first.
                 self._catch_up(subscription, subscription.after)
         return has_more
 
@@ -260,11 +285,11 @@ class Hub:
         events: list[Event] = []
         for announcement in reading.announcements:
             # Whoever goes on within an entry gets the whole entry again, rather than miss some.
-            cursor = _cursor(positions)
+            cursor = cursor_of(positions)
             *earlier, last = announcement.changes
             events += [_event(self._kind, change, cursor) for change in earlier]
             positions[number] = announcement.position
-            events.append(_event(self._kind, last, _cursor(positions)))
+            events.append(_event(self._kind, last, cursor_of(positions)))
         positions[number] = reading.position
         return events
 
@@ -301,7 +326,8 @@ def _event(kind: str, change: Any, cursor: str) -> Event:
     return Event(kind, change.id, change.is_online, moment_of(change.moment), cursor)
 
 
-def _cursor(positions: list[Position]) -> str:
+def cursor_of(positions: Sequence[Position]) -> str:
+    """Return the cursor of the positions in all shards."""
     return ",".join(f"{position.entry}.{position.number}" for position in positions)
 
 
@@ -310,15 +336,16 @@ class _Iterator:
 
     def __init__(self, hub: Hub, subscription: Subscription) -> None:
         self._hub, self._subscription = hub, subscription
-        self._is_closed = False
-        self._sleeper: Sleeper | None = None
         hub.subscribe(subscription)
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the iterator was closed, or the web server stops."""
+        return self._subscription.is_ended
+
     def _close(self) -> None:
-        self._is_closed = True
         self._hub.unsubscribe(self._subscription)
-        if self._sleeper is not None:
-            self._sleeper.wake()
+        self._subscription.end()
 
 
 class Sleep(threading.Event):
@@ -333,19 +360,20 @@ class Events(_Iterator):
     """An endless iterator over events, for a thread.
 
     It raises `EventsLost` where events were missed, and `PresenceUnavailable` if Redis stays away.
-    After each of them, it can go on. `close` ends it, from any thread.
+    After each of them, it can go on. `close` ends it, from any thread. It also ends when the web
+    server stops.
     """
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        while not self._is_closed:
-            sleep = self._sleeper = Sleep()
+        while not self.is_ended:
+            sleep = Sleep()
             event = self._subscription.take(sleep)
             if event is not None:
                 return event
-            if not self._is_closed:
+            if not self.is_ended:
                 sleep.wait()
         raise StopIteration
 
@@ -363,21 +391,32 @@ class Events(_Iterator):
 class AsyncEvents(_Iterator):
     """An endless iterator over events, for a coroutine of asyncio or trio.
 
-    The errors are as for `Events`. `aclose` ends it.
+    The errors and its end are as for `Events`. `aclose` ends it.
     """
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._is_closed:
-            waiter = self._sleeper = Waiter()
-            event = self._subscription.take(waiter)
+        while not self.is_ended:
+            event = await self.wait()
             if event is not None:
                 return event
-            if not self._is_closed:
-                await waiter.wait()
         raise StopAsyncIteration
+
+    async def wait(self, seconds: float | None = None) -> Event | None:
+        """Return the next event, or None if there is none for `seconds`, or if this is at its end.
+
+        With `seconds` of None, wait as long as it takes. Raises the errors of the iterator.
+        """
+        if self.is_ended:
+            return None
+        waiter = Waiter()
+        event = self._subscription.take(waiter)
+        if event is not None or self.is_ended:
+            return event
+        await waiter.wait(seconds)
+        return None if self.is_ended else self._subscription.take(waiter)
 
     async def aclose(self) -> None:
         """End the iteration."""

@@ -18,7 +18,18 @@ from .identity import known_kind, normalize_id
 from .parsers import duration, format_duration
 from .rooms import Rooms
 from .settings import Settings
-from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans, moment_of, run_all
+from .stores import (
+    History,
+    Layout,
+    Plan,
+    Position,
+    Sample,
+    Shards,
+    Sighting,
+    merge_plans,
+    moment_of,
+    run_all,
+)
 
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
@@ -149,6 +160,22 @@ class Queries:
         if len(ids) > MAX_AMONG:
             raise QueryError(f"among has {len(ids)} ids: at most {MAX_AMONG} are possible")
         return kind, frozenset(ids)
+
+    def announced(
+        self, kind: str, lag: float, limit: int
+    ) -> Plan[tuple[list[Position], list[Sighting]]]:
+        """Return positions in the events of a kind, and who was online before the next events.
+
+        The sightings are the newest, at most `limit`. An id stays announced for `lag` seconds
+        after its window. Raises `PresenceUnavailable`, and `UnsupportedQuery` for a kind without
+        events.
+        """
+        store = self._stores[self._checked_kind(kind)]
+        # In this order: whoever comes or goes in between is announced after the positions, too.
+        positions = yield from store.event_positions()
+        now = yield from self.now()
+        online = yield from self._checked(store.online(now, self._window + lag, limit, None))
+        return positions, online
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         """Run `Presence.history` as a plan: same arguments, result and errors."""

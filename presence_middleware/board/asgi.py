@@ -3,19 +3,26 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import aclosing, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from starlette.responses import Response as StarletteResponse
 
-from ..connections.loops import is_trio
+from .. import sse
+from ..connections.loops import is_trio, running
+from ..errors import QueryError
+from ..events import AsyncEvents
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
 from .cache import Clock, Slot, Slots
-from .messages import Request, Response
+from .messages import Headers, Request, Response, Watch, problem
 from .reads import Read
 from .routes import Answer, Board
+
+# Each stream holds a connection of the web server. Further readers poll.
+MAX_STREAMS = 100  # of a process
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,7 +38,9 @@ class AsgiBoard:
         async def run(read: Read) -> Any:
             return await presence.run(read.plan(presence.backend.queries))
 
-        self._board, self._read = Board(settings), AsyncSharedReads(run)
+        self._presence = presence
+        self._board, self._read = Board(settings, self._is_cursor), AsyncSharedReads(run)
+        self._open_streams = 0
 
     def serves(self, scope: Scope) -> bool:
         """Return whether a request is for the board."""
@@ -44,11 +53,44 @@ class AsgiBoard:
         query = text(scope.get("query_string", b"").decode("latin-1"))
         request = Request(scope["method"], path, query, AsgiRequest(scope).header)
         answer = await self._run(self._board.answer(request))
+        if answer.watch is not None and self._open_streams >= MAX_STREAMS:
+            reason = f"{MAX_STREAMS} readers follow the events of this process; ask online instead"
+            answer = problem(503, reason, ("Retry-After", "60")).to(request)
+        if answer.watch is not None:
+            await self._stream(answer, answer.watch, receive, send)
+            return
         response = StarletteResponse(answer.body, answer.status)
-        response.raw_headers = [
-            (name.lower().encode(), value.encode()) for name, value in answer.headers
-        ]
+        response.raw_headers = _raw(answer.headers)
         await response(scope, receive, send)
+
+    def _is_cursor(self, kind: str, cursor: str) -> bool:
+        try:
+            self._presence.backend.hub(kind).parse_cursor(cursor)
+        except QueryError:
+            return False
+        return True
+
+    async def _stream(self, answer: Response, watch: Watch, receive: Receive, send: Send) -> None:
+        """Send the body of an answer and the events after it, until the reader or the server ends.
+
+        After `lost` the reader has to begin again, so the stream ends there.
+        """
+        self._open_streams += 1
+        try:
+            events = self._presence.events(watch.kind, after=watch.after)
+            start = {"status": answer.status, "headers": _raw(answer.headers)}
+            async with running(_close_at_disconnect, receive, events):
+                with suppress(OSError):  # some servers raise it if the reader is gone
+                    await send({"type": "http.response.start", **start})
+                    await send(_part(answer.body))
+                    async with aclosing(sse.server_sent_events(events)) as messages:
+                        async for message in messages:
+                            await send(_part(message.encode()))
+                            if message == sse.LOST:
+                                break
+                    await send(_part(b"", is_last=True))
+        finally:
+            self._open_streams -= 1
 
     async def _run(self, answer: Answer) -> Response:
         try:
@@ -57,6 +99,20 @@ class AsgiBoard:
                 read = answer.send(await self._read(read))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+async def _close_at_disconnect(receive: Receive, events: AsyncEvents) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    await events.aclose()
+
+
+def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers]
+
+
+def _part(body: bytes, *, is_last: bool = False) -> MutableMapping[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": not is_last}
 
 
 class AsyncSharedReads:

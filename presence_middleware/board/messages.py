@@ -61,12 +61,22 @@ class Request(NamedTuple):
         return values.get(name, [])
 
 
+class Watch(NamedTuple):
+    """Events that follow the body of a response."""
+
+    kind: str
+    after: str
+    """The cursor of the place to begin at."""
+
+
 class Response(NamedTuple):
     """A response to a GET request."""
 
     status: int
     headers: Headers
     body: bytes
+    watch: Watch | None = None
+    """If not None, the response is open until its reader goes."""
 
     def to(self, request: Request) -> "Response":
         """Return the response to send: a 304 if the reader has this body, and no body for HEAD."""
@@ -75,6 +85,8 @@ class Response(NamedTuple):
         if etag is not None and _matches(request.header("if-none-match"), etag):
             rest = tuple(pair for pair in headers if pair[0] != "Content-Type")
             return Response(304, rest, b"")
+        if self.watch is not None and request.method == "GET":
+            return self._replace(headers=headers)
         length = ("Content-Length", str(len(self.body)))
         body = b"" if request.method == "HEAD" else self.body
         return Response(self.status, (*headers, length), body)

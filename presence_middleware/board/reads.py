@@ -4,8 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ..events import cursor_of
 from ..queries import Queries
-from ..stores import Plan, Sample, moment_of
+from ..stores import Plan, Sample, Sighting, moment_of
 
 MAX_LISTED = 100  # ids of a kind
 SAMPLED = 10.0  # seconds that a peak is shared, because it changes once a minute at most
@@ -31,6 +32,14 @@ class Dated(NamedTuple):
     reply: Any
 
 
+class Announced(NamedTuple):
+    """Who was online, the server's time of the read, and the cursor of the next events."""
+
+    now: datetime
+    reply: list[Sighting]
+    cursor: str
+
+
 def counts(ask: Queries) -> Plan[dict[str, int]]:
     """Return how many are online, by kind."""
     return ask.counts(None)
@@ -45,6 +54,16 @@ def online(ask: Queries, kind: str) -> Plan[Dated]:
     """Return the newest sightings of a kind, at most `MAX_LISTED`."""
     now = moment_of((yield from ask.now()))
     return Dated(now, (yield from ask.online(kind, None, MAX_LISTED, None)))
+
+
+def announced(ask: Queries, kind: str, lag: float) -> Plan[Announced]:
+    """Return the newest ids that were announced online, at most `MAX_LISTED`, and a cursor.
+
+    `lag` is how long an id stays announced after its window, in seconds.
+    """
+    positions, sightings = yield from ask.announced(kind, lag, MAX_LISTED)
+    now = moment_of((yield from ask.now()))
+    return Announced(now, sightings, cursor_of(positions))
 
 
 def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Dated]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from importlib.resources import files
 from string import Template
 
+from .. import sse
 from ..errors import PresenceUnavailable, QueryError
 from ..identity import known_kind, normalize_id
 from ..parsers import format_duration
@@ -21,8 +22,8 @@ from . import history, reads
 from .access import refusal
 from .cache import Slot
 from .history import ChartedHistory, EncodedHistory
-from .messages import Request, Response, encoded, facts, iso, problem, text
-from .reads import Dated, Read
+from .messages import Request, Response, Watch, encoded, facts, iso, problem, text, to_json
+from .reads import Announced, Dated, Read
 
 Answer = Generator[Read, Slot, Response]
 
@@ -38,8 +39,11 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 class Board:
     """The answers of a site's board."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, is_cursor: Callable[[str, str], bool] | None = None
+    ) -> None:
+        """`is_cursor` returns whether a kind has a cursor. None if no response can stay open."""
+        self._settings, self._is_cursor = settings, is_cursor
         self._kinds = settings.kinds
         self._rooms = Rooms(settings.rooms)
         self._answers: dict[str, Callable[[Request], Answer]] = {
@@ -55,6 +59,7 @@ class Board:
             "/peak": self._peak,
             "/online": self._with_token(self._online),
             "/last-seen": self._with_token(self._last_seen),
+            "/events": self._with_token(self._events),
         }
 
     def below(self, path: str) -> str | None:
@@ -101,6 +106,7 @@ class Board:
             "kinds": " ".join(self._kinds),
             "listed": " ".join(filter(self._is_listed, self._kinds)),
             "window": format_duration(settings.window),
+            "live": " ".join(settings.events if self._is_cursor else ()),
             "names": "on" if settings.board_token else "off",
         }
         page = Template(_file("board.html").decode()).substitute(values)
@@ -172,6 +178,25 @@ class Board:
         read: Dated = slot.result()
         moments = {id: iso(moment) for id, moment in read.reply.items()}
         return facts({"kind": kind, "last_seen": moments}, NEVER_STORED, iso(read.now))
+
+    def _events(self, request: Request) -> Answer:
+        """Return a stream. It begins with who is online, or after the last event of the reader."""
+        if self._is_cursor is None:
+            return problem(
+                501, "under WSGI, a worker cannot stay with a reader; ask online instead"
+            )
+        kind = self._kind(request)
+        if kind not in self._settings.events:
+            return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
+        cursor = request.header("last-event-id") or ""
+        if self._is_cursor(kind, cursor):
+            return Response(200, sse.HEADERS, b"", Watch(kind, cursor))
+        slot = yield Read(reads.announced, (kind, self._settings.lag_seconds(kind)))
+        read: Announced = slot.result()
+        online = [{"id": each.id, "last_seen": iso(each.last_seen)} for each in read.reply]
+        values = to_json({"kind": kind, "online": online, "now": iso(read.now)})
+        head = f"event: list\nid: {read.cursor}\ndata: {values.decode()}\n\n"
+        return Response(200, sse.HEADERS, head.encode(), Watch(kind, read.cursor))
 
     def _hours(self, request: Request) -> int:
         """Return how many hours a history covers, at most as many as are stored."""

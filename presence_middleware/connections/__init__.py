@@ -11,7 +11,7 @@ from .cluster import ClusterDriver
 from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
 from .health import RedisHealth
 from .limits import CONNECTIONS
-from .loops import Waiter, in_thread, is_in_loop
+from .loops import Waiter, in_thread, is_in_loop, is_server_stopping
 from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
 
@@ -34,6 +34,7 @@ __all__ = [
     "in_thread",
     "is_async",
     "is_in_loop",
+    "is_server_stopping",
 ]
 
 Clock = Callable[[], float]

@@ -1,9 +1,10 @@
-"""The event loop that runs the caller: that of asyncio or that of trio."""
+"""The event loop that runs the caller, of asyncio or trio, and the end of its server."""
 
 import asyncio
+import signal
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,6 +41,37 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await trio.to_thread.run_sync(function, *arguments)
 
 
+@asynccontextmanager
+async def running(
+    function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any
+) -> AsyncIterator[None]:
+    """Run a coroutine function beside a block. At the end of the block, cancel it."""
+    if is_trio():
+        import trio
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(function, *arguments)
+            yield
+            nursery.cancel_scope.cancel()
+        return
+    task = asyncio.create_task(function(*arguments))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def is_server_stopping() -> bool:
+    """Return whether uvicorn runs this process and was asked to exit.
+
+    uvicorn waits for every response to end, and reports its shutdown to the app only after that. So
+    this looks at its server, whose method handles the signals. For any thread.
+    """
+    handlers = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))
+    servers = [getattr(handler, "__self__", None) for handler in handlers]
+    return any(getattr(server, "should_exit", False) is True for server in servers)
+
+
 class Waiter:
     """Lets a coroutine wait until a thread wakes it. Of asyncio or trio, and used once."""
 
@@ -57,9 +89,22 @@ class Waiter:
             event, loop = asyncio.Event(), asyncio.get_running_loop()
             self._wait, self._wake = event.wait, partial(loop.call_soon_threadsafe, event.set)
 
-    async def wait(self) -> None:
-        """Wait until `wake` is called."""
-        await self._wait()
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
+        if seconds is None:
+            await self._wait()
+        elif is_trio():
+            import trio
+
+            with trio.move_on_after(seconds):
+                await self._wait()
+        else:
+            # Cheaper than `asyncio.wait_for`, which cancels a task.
+            alarm = asyncio.get_running_loop().call_later(seconds, self._wake)
+            try:
+                await self._wait()
+            finally:
+                alarm.cancel()
 
     def wake(self) -> None:
         """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""

@@ -10,6 +10,7 @@ from heapq import merge
 from itertools import islice
 
 from . import keys
+from .events import Position
 from .plan import Batch, Plan, merge_plans, readable_texts
 from .store import Sighting, Store
 
@@ -115,6 +116,13 @@ class Shards:
         (members,) = yield Batch((("ZUNION", 1, friends),))
         online = yield from self.online_among(readable_texts(members), now, window)
         return list(_in_order([[sighting] for sighting in online]))
+
+    def event_positions(self) -> Plan[list[Position]]:
+        """Return the position after everything that was announced, in each shard.
+
+        Raises `UnsupportedQuery` if the kind announces nobody.
+        """
+        return (yield from merge_plans([shard.event_stream().position(0.0) for shard in self.all]))
 
     def keys(self, now: float) -> list[str]:
         """Return the keys of all shards that contain the current data."""

@@ -246,6 +246,29 @@ def test_flask_shows_friends_online_and_last_seen_times(
     keys.delete(f"user:{ann}:friends")
 
 
+def test_friends_light_up_when_they_come_online(run: Run, variables: dict[str, str]) -> None:
+    live = {"PRESENCE_EVENTS": "user", "PRESENCE_EXCLUDE": "+/friends/events"}
+    live |= {"PRESENCE_WINDOW": "6s", "PRESENCE_FLUSH_INTERVAL": "1s"}
+    presence = Presence(Settings.from_env(variables | live))
+    site = run(uvicorn("fastapi_friends:app"), **live)
+    with site.client("A") as ann, site.client("B") as bob, site.client("C") as eve:
+        assert "EventSource" in read_text(ann, "/login/ann")
+        with ann.stream("GET", "/friends/events") as stream:
+            lines = (line for line in stream.iter_lines() if line.startswith("data: "))
+            assert json.loads(next(lines)[6:]) == {"bob": False, "eve": False}
+            presence.touch("zoe")  # no friend
+            bob.get("/login/bob")
+            came = json.loads(next(lines)[6:])
+            assert (came["id"], came["online"]) == ("bob", True)
+            bob.get("/logout")
+            went = json.loads(next(lines)[6:])
+            assert (went["id"], went["online"]) == ("bob", False)
+            eve.get("/login/eve")
+            assert json.loads(next(lines)[6:])["id"] == "eve"
+            wait_until(lambda: not presence.is_online("ann"))  # an open stream is no visit
+            assert site.stop() in ENDED
+
+
 @pytest.mark.parametrize("name", SOCKETS)
 def test_an_open_websocket_keeps_its_user_online(
     run: Run, presence: Presence, prefix: str, keys: Redis, name: str

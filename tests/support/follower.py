@@ -38,7 +38,7 @@ class Follower:
                 self.online = {who.id for who in self._presence.online(limit=None)}
                 return  # noqa: TRY300
             except PresenceUnavailable:
-                if self.events._is_closed:
+                if self.events.is_ended:
                     return
 
     def names(self) -> list[str]:

@@ -48,6 +48,10 @@ def test_presence_and_async_presence_are_twins() -> None:
     for name, method in public(Presence).items():
         twin = public(AsyncPresence)[name]
         plain, awaited = inspect.unwrap(getattr(Presence, name)), getattr(AsyncPresence, name)
+        if name == "events":  # neither waits, and each returns an iterator of its own
+            parameters = inspect.signature(plain).parameters
+            assert parameters == inspect.signature(awaited).parameters
+            continue
         assert inspect.signature(plain) == inspect.signature(awaited), name
         assert get_type_hints(plain) == get_type_hints(awaited), name
         if not isinstance(method, classmethod):

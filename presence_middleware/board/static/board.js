@@ -1,10 +1,13 @@
 // The board: requests JSON and a chart every few seconds, and shows them. JSON is inserted as text.
+// The names follow a stream of events instead, where the server has one.
 "use strict";
 
-const POLL = 3000, SAMPLED = 30000;  // milliseconds
+const POLL = 3000, SAMPLED = 30000, SILENT = 40000;  // milliseconds
+const MOST = 100;  // names
 const base = withoutCredentials(new URL(".", document.currentScript.src));
 const given = document.documentElement.dataset;
 const kinds = given.kinds.split(" "), listed = given.listed.split(" ").filter(Boolean);
+const live = given.live.split(" ");  // the kinds with events
 const at = (id) => document.getElementById(id);
 const answers = new Map();  // by path: the last answer, and its ETag
 let token = "";           // of this page, until it is closed
@@ -136,25 +139,123 @@ async function showHours(kind) {
 
 // Names
 
-function row({ id, last_seen: seen }) {
-  const made = element("tr", ""), cell = element("td", "");
+function row(id, seen, otherwise = "online") {
+  const made = element("tr", "", { "data-id": id }), cell = element("td", "");
   cell.append(isolated(id));
-  made.append(cell, element("td", seen ? ago(seen) : "online", { class: "number" }));
+  made.append(cell, element("td", seen ? ago(seen) : otherwise, { class: "number" }));
   if (seen) made.lastChild.dataset.seen = seen;
   return made;
 }
 
-const captioned = (rows) => rows ? rows < 100 ? "Newest first" : "The newest 100" : "Nobody is online";
+const captioned = (rows) => rows ? rows < MOST ? "Newest first" : "The newest 100" : "Nobody is online";
 
-let shown = null;
+let shown = null, isCut = false;  // what was polled; whether more are online than the list has
 
 async function showNames() {
   if (!token || !listed.length) return;
-  const kind = chosen("listed"), data = await askNamed(query("online", { kind }));
-  if (data !== shown) at("online").replaceChildren(...data.online.map(row));
-  shown = data;
-  setText(at("caption"), captioned(data.online.length));
+  const kind = chosen("listed");
+  if (!await follow(kind)) {
+    const data = await askNamed(query("online", { kind }));
+    if (kind !== chosen("listed") || stream?.isOpen) return;  // the list is of another read by now
+    if (data !== shown) {
+      at("online").replaceChildren(...data.online.map((each) => row(each.id, each.last_seen)));
+      setText(at("since"), "Last seen");
+    }
+    shown = data;
+    cursor = "";
+  }
+  setText(at("caption"), captioned(at("online").children.length));
   for (const cell of document.querySelectorAll("[data-seen]")) setText(cell, ago(cell.dataset.seen));
+}
+
+// Names, live. EventSource cannot send the token in a header, so fetch() reads the stream.
+
+let stream = null;  // the stream that is open, or is being opened
+let cursor = "";    // the last event that the list contains
+
+// Open a stream if there is none. Return whether one is open, so that nobody has to poll.
+async function follow(kind) {
+  if (!live.includes(kind)) return false;
+  if (stream && Date.now() - stream.heard > SILENT) leaveStream();
+  if (!stream) {
+    stream = { kind, heard: Date.now(), isOpen: false, ending: new AbortController() };
+    stream.opened = open(stream);
+  }
+  // A proxy may hold the answer back.
+  return Promise.race([stream.opened, new Promise((done) => setTimeout(done, POLL, false))]);
+}
+
+function leaveStream() {
+  stream?.ending.abort();
+  stream = null;
+}
+
+async function open(mine) {
+  const headers = { Presence: "passive", Authorization: `Bearer ${token}` };
+  if (cursor) headers["Last-Event-ID"] = cursor;
+  try {
+    const url = new URL(query("events", { kind: mine.kind }), base);
+    const answer = await fetch(url, { cache: "no-store", headers, signal: mine.ending.signal });
+    if (answer.status === 401) throw new Refused((await answer.json()).error);
+    if (answer.ok) {
+      mine.isOpen = true;
+      read(mine, answer.body).catch(() => {}).finally(() => closed(mine));
+      return true;
+    }
+  } catch (error) {
+    if (error instanceof Refused) {
+      closed(mine);
+      throw error;
+    }
+  }
+  closed(mine);
+  return false;
+}
+
+function closed(mine) {
+  if (stream === mine) stream = null;
+}
+
+async function read(mine, body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done || stream !== mine) return;
+    mine.heard = Date.now();
+    const messages = (text + value).split("\n\n");
+    text = messages.pop();
+    for (const message of messages) if (stream === mine) receive(message);
+    setText(at("caption"), captioned(at("online").children.length));
+  }
+}
+
+function receive(message) {
+  const fields = Object.fromEntries(message.split("\n").map((line) => line.split(/: ?(.*)/, 2)));
+  if ("id" in fields) cursor = fields.id;
+  if (fields.event === "list") showList(JSON.parse(fields.data).online);
+  else if (fields.data && fields.event !== "lost") showChange(JSON.parse(fields.data));
+}
+
+function showList(online) {
+  at("online").replaceChildren(...online.map(({ id }) => row(id, null, "earlier")));
+  setText(at("since"), "Came");
+  isCut = online.length >= MOST;
+  shown = null;
+}
+
+function showChange({ id, online, at: moment }) {
+  const list = at("online");
+  [...list.children].find((each) => each.dataset.id === id)?.remove();
+  if (online) list.prepend(row(id, moment));
+  while (list.children.length > MOST) {
+    list.lastChild.remove();
+    isCut = true;
+  }
+  if (isCut && list.children.length < MOST / 2) {
+    leaveStream();
+    cursor = "";  // the next stream begins with a list
+  }
 }
 
 async function unlock(event) {
@@ -219,6 +320,8 @@ function state(name, text) {
 function refused(error) {
   if (!(error instanceof Refused)) throw error;
   token = "";
+  cursor = "";
+  leaveStream();
   lock(true);
 }
 
@@ -226,7 +329,10 @@ let sampled = 0, waiting = 0;
 
 async function refresh() {
   clearTimeout(waiting);
-  if (document.hidden) return;
+  if (document.hidden) {
+    leaveStream();
+    return;
+  }
   try {
     showCounts(await ask("counts"));
     await showNames().catch(refused);
@@ -256,7 +362,12 @@ function again() {
 }
 
 choices("charted", kinds, again);
-choices("listed", listed, () => { at("result").replaceChildren(); refresh(); });
+choices("listed", listed, () => {
+  at("result").replaceChildren();
+  leaveStream();
+  cursor = "";
+  refresh();
+});
 at("unlock").addEventListener("submit", unlock);
 at("search").addEventListener("submit", find);
 at(document.querySelector("[data-names=on]") ? "unlock" : "off").hidden = false;

@@ -1,0 +1,49 @@
+"""Events as server-sent events: the body of a response that a browser reads while it is open."""
+
+import json
+from collections.abc import AsyncGenerator
+
+from .errors import EventsLost, PresenceUnavailable
+from .events import AsyncEvents, Event
+
+# A comment this often, in seconds: sending it fails if the client is gone, and proxies close
+# connections on which nothing is sent.
+BEAT_SECONDS = 15.0
+BEAT = ":\n\n"
+RETRY = "retry: 3000\n\n"  # milliseconds after which a browser connects again
+# The empty id lets a browser forget its cursor.
+LOST = "event: lost\nid:\ndata: {}\n\n"
+HEADERS = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-store"),
+    ("X-Accel-Buffering", "no"),  # nginx would send nothing before its buffer is full
+)
+
+
+async def server_sent_events(events: AsyncEvents) -> AsyncGenerator[str]:
+    """Yield `events` as server-sent events: the content of a response `text/event-stream`.
+
+    Each event is JSON such as `{"kind":"user","id":"42","online":true,"at":"2026-01-05T12:00:00Z"}`
+    with its cursor as id. Where events were missed, an event `lost` follows; the page must then ask
+    again who is online. A comment is sent every 15 seconds. Ends when `events` end.
+    """
+    try:
+        yield RETRY
+        while not events.is_ended:
+            try:
+                event = await events.wait(BEAT_SECONDS)
+            except EventsLost:
+                yield LOST
+            except PresenceUnavailable:
+                yield BEAT
+            else:
+                yield BEAT if event is None else message_of(event)
+    finally:
+        await events.aclose()
+
+
+def message_of(event: Event) -> str:
+    """Return an event as text: an id, and data in JSON that is ASCII without line breaks."""
+    at = event.at.isoformat().replace("+00:00", "Z")
+    values = {"kind": event.kind, "id": event.id, "online": event.online, "at": at}
+    return f"id: {event.cursor}\ndata: {json.dumps(values, separators=(',', ':'))}\n\n"

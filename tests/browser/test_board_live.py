@@ -1,0 +1,228 @@
+"""The board in Chromium with events: the list of names changes without polling."""
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Request, expect, sync_playwright
+
+from presence_middleware import Presence, Settings
+from presence_middleware.connections.embedded import find_server
+from tests.support.backends import Server
+from tests.support.servers import WebServer, gunicorn, uvicorn
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+TOKEN = "the-token-of-the-board"
+SITE = """
+from presence_middleware import asgi, wsgi
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"the app's own"})
+
+def wsgi_app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"the app's own"]
+
+asgi_application = asgi.PresenceMiddleware(app)
+wsgi_application = wsgi.PresenceMiddleware(wsgi_app)
+"""
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.timeout(120),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Valkey server that the tests may stop."""
+    server = Server(str(find_server()), tmp_path_factory.mktemp("own"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def variables(server: Server, prefix: str, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "app.py").write_text(SITE)
+    return {
+        **{"PRESENCE_REDIS_URL": server.url, "PRESENCE_PREFIX": prefix},
+        **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN},
+        **{"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"},
+        **{"PRESENCE_FLUSH_INTERVAL": "1s"},
+    }
+
+
+@pytest.fixture
+def presence(variables: dict[str, str]) -> Presence:
+    return Presence(Settings.from_env(variables))
+
+
+@pytest.fixture
+def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
+    with WebServer(
+        uvicorn("app:asgi_application"), tmp_path, tmp_path / "log", **variables
+    ) as site:
+        yield site
+
+
+class Board:
+    """The page, and the requests that it sent after it was unlocked."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.requests: list[Request] = []
+        page.on("request", self._note)
+        page.get_by_label("Token of the board").fill(TOKEN)
+        page.get_by_role("button", name="Show names").click()
+        expect(page.locator("#names")).to_be_visible()
+
+    def _note(self, request: Request) -> None:
+        self.requests.append(request)
+
+    def expect_names(self, *names: str, seconds: float = 20) -> None:
+        expect(self.page.locator("#online bdi")).to_have_text(list(names), timeout=1000 * seconds)
+
+    def sent(self, path: str) -> list[Request]:
+        return [each for each in self.requests if f"/presence/{path}?" in each.url]
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[WebServer], Board]]:
+    """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
+    errors: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+
+        def open_board(site: WebServer) -> Board:
+            page = browser.new_page()
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.goto(f"http://{site.address}/presence")
+            return Board(page)
+
+        yield open_board
+        browser.close()
+    assert errors == []
+
+
+Opened = Callable[[WebServer], Board]
+
+
+def test_the_list_changes_without_polling(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    presence.touch("ann")
+    board = opened(site)
+    board.expect_names("ann")
+    expect(board.page.locator("#since")).to_have_text("Came")
+    expect(board.page.locator("#online td.number")).to_have_text(["earlier"])
+    presence.touch("<b>bob")
+    board.expect_names("<b>bob", "ann")
+    expect(board.page.locator("#caption")).to_have_text("Newest first")
+    presence.leave("ann")
+    board.expect_names("<b>bob")
+    presence.touch("ann")
+    board.expect_names("ann", "<b>bob")
+    for _ in range(2):  # the page polls the numbers, and between them would poll the names
+        with board.page.expect_response("**/counts"):
+            pass
+    assert board.sent("online") == []
+    (stream,) = board.sent("events")
+    assert TOKEN not in "".join(each.url for each in board.requests)
+    assert "last-event-id" not in stream.headers
+
+
+def test_a_page_that_was_hidden_goes_on_after_its_last_event(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    board = opened(site)
+    presence.touch("ann")
+    board.expect_names("ann")
+    hide = "Object.defineProperty(document, 'hidden', { value: true, writable: true });"
+    changed = "document.dispatchEvent(new Event('visibilitychange'))"
+    with board.page.expect_event("requestfailed", lambda each: "/events?" in each.url):
+        board.page.evaluate(hide + changed)
+    presence.touch("bob")
+    presence.leave("ann")
+    with board.page.expect_request("**/events?*") as request:
+        board.page.evaluate(f"document.hidden = false; {changed}")
+    assert request.value.headers["last-event-id"]
+    board.expect_names("bob")
+    assert board.sent("online") == []
+
+
+def test_the_list_survives_a_restart_of_the_web_server(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    board = opened(site)
+    presence.touch("ann")
+    board.expect_names("ann")
+    site.process.send_signal(signal.SIGTERM)
+    site.process.wait(10)  # the stream is still open
+    expect(board.page.locator("#state")).to_have_text("the site does not answer", timeout=20000)
+    presence.touch("bob")
+    with site:
+        board.expect_names("bob", "ann")
+        assert board.sent("events")[-1].headers["last-event-id"]
+        presence.leave("ann")
+        board.expect_names("bob")
+
+
+def test_the_list_survives_a_restart_of_redis_without_its_data(
+    opened: Opened, site: WebServer, server: Server, presence: Presence
+) -> None:
+    board = opened(site)
+    presence.touch("ann")
+    board.expect_names("ann")
+    server.stop()
+    server.start()
+    presence.touch("bob")
+    board.expect_names("bob")
+    presence.touch("eve")
+    board.expect_names("eve", "bob")
+
+
+@pytest.mark.slow
+def test_a_page_whose_stream_fails_polls(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    presence.touch("ann")
+    board = opened(site)
+    board.expect_names("ann")
+    board.page.route("**/events?*", lambda route: route.fulfill(status=503, json={"error": "full"}))
+    changed = "document.dispatchEvent(new Event('visibilitychange'))"
+    board.page.evaluate(
+        f"Object.defineProperty(document, 'hidden', {{ value: true, writable: true }}); {changed}"
+    )
+    board.page.evaluate(f"document.hidden = false; {changed}")
+    expect(board.page.locator("#since")).to_have_text("Last seen")
+    presence.touch("bob")
+    board.expect_names("bob", "ann")
+    board.page.unroute("**/events?*")
+    expect(board.page.locator("#since")).to_have_text("Came", timeout=20000)
+    presence.leave("ann")
+    board.expect_names("bob")
+
+
+@pytest.mark.slow
+def test_a_page_under_wsgi_polls(
+    opened: Opened, variables: dict[str, str], presence: Presence, tmp_path: Path
+) -> None:
+    command = gunicorn("app:wsgi_application", 1, "--threads=4")
+    with WebServer(command, tmp_path, tmp_path / "log", **variables) as site:
+        board = opened(site)
+        presence.touch("ann")
+        board.expect_names("ann")
+        presence.leave("ann")
+        board.expect_names()
+        assert board.sent("events") == []

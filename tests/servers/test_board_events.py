@@ -1,0 +1,391 @@
+"""The events of the board: what a stream contains, who may read it, and when it ends."""
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from redis import Redis
+from werkzeug.test import Client
+
+from presence_middleware import (
+    AsyncPresence,
+    Event,
+    EventsLost,
+    Presence,
+    PresenceUnavailable,
+    Settings,
+    asgi,
+    sse,
+    wsgi,
+)
+from presence_middleware.board import asgi as board
+from presence_middleware.connections import close_async_clients
+from presence_middleware.events import AsyncEvents, Subscription
+from presence_middleware.recorder import recorder_for
+from presence_middleware.stores import moment_of
+from tests.support.backends import Server, wait_until
+from tests.support.servers import ENDED, WebServer, uvicorn
+
+TOKEN = "the-token-of-the-board"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+SITE = """
+from presence_middleware.asgi import PresenceMiddleware
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"the app's own"})
+
+application = PresenceMiddleware(app)
+"""
+
+
+@pytest.fixture
+def settings(variables: dict[str, str]) -> Iterator[Settings]:
+    variables |= {"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN}
+    variables |= {
+        "PRESENCE_EVENTS": "user",
+        "PRESENCE_IDENTITY": "user=header:x-user, guest=visitor",
+    }
+    settings = Settings.from_env(variables)
+    yield settings
+    recorder_for(settings).close()
+
+
+@pytest.fixture
+def presence(settings: Settings) -> Presence:
+    return Presence(settings)
+
+
+@pytest.fixture
+def site(settings: Settings) -> asgi.PresenceMiddleware:
+    return asgi.PresenceMiddleware(_app, settings=settings)
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+
+
+class Stream:
+    """A response that is being received."""
+
+    def __init__(self) -> None:
+        self.sent: asyncio.Queue[Any] = asyncio.Queue()
+        self.gone = asyncio.Event()
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.is_over = False
+        self._text = ""
+
+    async def receive(self) -> Any:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def message(self) -> dict[str, str]:
+        """Return the fields of the next message that is no comment."""
+        while True:
+            while "\n\n" not in self._text:
+                part = await asyncio.wait_for(self.sent.get(), 20)
+                self._text += part["body"].decode()
+                self.is_over = not part["more_body"]
+                if self.is_over:
+                    return {}
+            message, _, self._text = self._text.partition("\n\n")
+            fields = dict(line.split(":", 1) for line in message.split("\n"))
+            if {"data"} <= fields.keys():
+                return {name: value.strip() for name, value in fields.items()}
+
+    async def data(self) -> Any:
+        return json.loads((await self.message())["data"])
+
+
+@asynccontextmanager
+async def opened(
+    site: Any, query: str = "", method: str = "GET", **headers: str
+) -> AsyncIterator[Stream]:
+    """Request the events of a site until the end of the block."""
+    stream = Stream()
+    given = {name.replace("_", "-").lower(): value for name, value in (BEARER | headers).items()}
+    scope = {
+        **{"type": "http", "method": method, "path": "/presence/events"},
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }
+    task = asyncio.create_task(site(scope, stream.receive, stream.sent.put))
+    start = await asyncio.wait_for(stream.sent.get(), 20)
+    stream.status = start["status"]
+    stream.headers = {name.decode(): value.decode() for name, value in start["headers"]}
+    try:
+        yield stream
+    finally:
+        stream.gone.set()
+        await asyncio.wait_for(task, 20)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def run_and_close() -> None:
+        await test()
+        await close_async_clients()
+
+    asyncio.run(run_and_close())
+
+
+def test_a_stream_begins_with_the_list_and_goes_on_with_events(
+    site: asgi.PresenceMiddleware, presence: Presence
+) -> None:
+    async def test() -> None:
+        async with opened(site) as stream:
+            assert stream.status == 200
+            assert stream.headers["content-type"] == "text/event-stream"
+            assert stream.headers["cache-control"] == "no-store"
+            assert "content-length" not in stream.headers
+            first = await stream.message()
+            assert first["event"] == "list"
+            assert [each["id"] for each in json.loads(first["data"])["online"]] == ["ann"]
+            presence.touch("<b>日")
+            came = await stream.data()
+            assert (came["kind"], came["id"], came["online"]) == ("user", "<b>日", True)
+            assert came["at"].endswith("Z")
+            presence.leave("ann")
+            went = await stream.data()
+            assert (went["id"], went["online"]) == ("ann", False)
+
+    presence.touch("ann")
+    run(test)
+
+
+def test_a_reader_goes_on_after_its_last_event(
+    site: asgi.PresenceMiddleware, presence: Presence
+) -> None:
+    async def test() -> None:
+        async with opened(site) as stream:
+            cursor = (await stream.message())["id"]
+        presence.touch("ann")
+        async with opened(site, Last_Event_ID=cursor) as stream:
+            came = await stream.message()
+            assert json.loads(came["data"])["id"] == "ann"
+        presence.touch("bob")
+        async with opened(site, Last_Event_ID=came["id"]) as stream:
+            assert (await stream.data())["id"] == "bob"
+
+    run(test)
+
+
+def test_a_reader_whose_place_is_lost_is_told_so_and_begins_again(
+    site: asgi.PresenceMiddleware, presence: Presence
+) -> None:
+    async def test() -> None:
+        async with opened(site, Last_Event_ID="1-1.99") as stream:
+            assert await stream.message() == {"event": "lost", "id": "", "data": "{}"}
+            assert await stream.message() == {}
+            assert stream.is_over
+        for cursor in ("", "nonsense", "1-1.99,1-1.99"):
+            async with opened(site, Last_Event_ID=cursor) as stream:
+                assert (await stream.message())["event"] == "list"
+
+    presence.touch("ann")
+    run(test)
+
+
+def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
+    site: asgi.PresenceMiddleware, settings: Settings
+) -> None:
+    lag = settings.lag_seconds("user")
+    assert lag is not None
+    for id, ago in (("gone", lag + 1), ("late", lag - 2)):
+        clock = Presence(settings).backend.clock
+        now = Presence(settings).run(clock.now())
+        Presence(settings, clock=lambda at=now - settings.window - ago: at).touch(id)  # type: ignore[misc]
+    assert Presence(settings).online() == []
+
+    async def test() -> None:
+        async with opened(site) as stream:
+            assert [each["id"] for each in (await stream.data())["online"]] == ["late"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        ("", {"Authorization": ""}, 401),
+        ("", {"Authorization": "Bearer another"}, 401),
+        ("kind=guest", {}, 404),
+        ("kind=nobody", {}, 400),
+    ],
+)
+def test_others_get_no_stream(
+    site: asgi.PresenceMiddleware, query: str, headers: dict[str, str], status: int
+) -> None:
+    async def test() -> None:
+        async with opened(site, query, **headers) as stream:
+            assert stream.status == status
+            (body,) = [await stream.sent.get()]
+            assert "error" in json.loads(body["body"])
+        async with opened(site, method="HEAD") as stream:
+            assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
+
+    run(test)
+
+
+def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(
+    settings: Settings, site: asgi.PresenceMiddleware
+) -> None:
+    client = Client(wsgi.PresenceMiddleware(lambda *_: [], settings=settings))
+    answer = client.get("/presence/events", headers=BEARER)
+    assert answer.status_code == 501
+    assert "under WSGI" in answer.text
+    assert client.get("/presence/events").status_code == 401
+    assert 'data-live=""' in client.get("/presence").text
+
+    async def page() -> str:
+        transport = httpx.ASGITransport(site)
+        async with httpx.AsyncClient(transport=transport, base_url="http://site") as asked:
+            return (await asked.get("/presence")).text
+
+    assert 'data-live="user"' in asyncio.run(page())
+
+
+def test_a_process_has_a_bounded_number_of_streams(
+    site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "MAX_STREAMS", 1)
+
+    async def test() -> None:
+        async with opened(site) as first:
+            assert first.status == 200
+            async with opened(site) as second:
+                assert (second.status, second.headers["retry-after"]) == (503, "60")
+        async with opened(site) as third:
+            assert third.status == 200
+
+    run(test)
+
+
+def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
+    site: asgi.PresenceMiddleware, settings: Settings, valkey: Server
+) -> None:
+    async def test() -> None:
+        with Redis.from_url(valkey.url) as client:
+            async with opened(site) as stream:
+                await stream.message()
+                before = len(client.client_list())
+                others = [opened(site) for _ in range(10)]
+                for each in others:
+                    await (await each.__aenter__()).message()
+                assert len(client.client_list()) == before
+                threads = [each.name for each in threading.enumerate()]
+                assert threads.count("presence-events") == 1
+                for each in others:
+                    await each.__aexit__(None, None, None)
+        wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
+
+    run(test)
+    assert recorder_for(settings).stats().recorded == 0
+    assert recorder_for(settings).open_visits == {}
+
+
+def test_streams_end_when_the_lifespan_ends(
+    site: asgi.PresenceMiddleware, presence: Presence
+) -> None:
+    async def shutdown() -> Any:
+        return {"type": "lifespan.shutdown"}
+
+    async def test() -> None:
+        async with opened(site) as stream:
+            assert (await stream.message())["event"] == "list"
+            await site({"type": "lifespan"}, shutdown, stream.sent.put)
+            assert await stream.message() == {}
+            assert stream.is_over
+
+    run(test)
+
+
+def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
+    site: asgi.PresenceMiddleware, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Uvicorn:
+        should_exit = False
+
+        def handle_exit(self) -> None:
+            self.should_exit = True
+
+    server = Uvicorn()
+    monkeypatch.setattr(signal, "getsignal", lambda _: server.handle_exit)
+
+    async def test() -> None:
+        async with opened(site) as stream:
+            assert (await stream.message())["event"] == "list"
+            events = AsyncPresence(settings).events()
+            with Presence(settings).events() as plain:
+                server.handle_exit()
+                assert await stream.message() == {}
+                assert [event async for event in events] == list(plain) == []
+                assert await events.wait() is None
+
+    run(test)
+
+
+class Idle:
+    """A hub that delivers nothing."""
+
+    def __init__(self) -> None:
+        self.subscriptions: list[Subscription] = []
+        self.subscribe = self.subscriptions.append
+        self.unsubscribe = self.subscriptions.remove
+
+
+@pytest.mark.parametrize("start", [run, trio.run], ids=["asyncio", "trio"])
+def test_a_stream_survives_an_outage_and_sends_comments(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(sse, "BEAT_SECONDS", 0.01)
+    ann = Event("user", "ann", True, moment_of(1_767_614_400.0), "7-1.3")
+
+    async def test() -> None:
+        hub: Any = Idle()
+        events = AsyncEvents(hub, subscription := Subscription())
+        messages = sse.server_sent_events(events)
+        assert await anext(messages) == "retry: 3000\n\n"
+        assert await anext(messages) == ":\n\n"
+        subscription.put([PresenceUnavailable("away"), EventsLost("missed"), ann])
+        assert await anext(messages) == ":\n\n"
+        assert await anext(messages) == sse.LOST
+        at = "2026-01-05T12:00:00Z"
+        assert await anext(messages) == (
+            f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
+        )
+        await messages.aclose()
+        assert hub.subscriptions == []
+        assert events.is_ended
+
+    start(test)
+
+
+def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
+    variables: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(SITE)
+    command = uvicorn("app:application")
+    with WebServer(command, tmp_path, tmp_path / "log", **variables) as site:
+        url = f"http://{site.address}/presence/events"
+        with httpx.stream("GET", url, headers=BEARER, timeout=20, trust_env=False) as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "event: list"
+            site.process.terminate()
+            assert site.process.wait(8) in ENDED
+            list(lines)  # raises an error if the response is not complete
+        assert "Traceback" not in site.output
