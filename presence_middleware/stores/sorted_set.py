@@ -93,7 +93,7 @@ class SortedSet(WithoutRooms):
         moment = to_microseconds(now)
         (record,) = self._record_commands([(id, moment, moment)], None, NO_MOVES)
         undo = self._departures.undo(id)
-        _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
+        _, (_, full, *_) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
         raise_if_full(self.name, full)
 
     def count(self, now: float, window: float) -> Plan[int]:
