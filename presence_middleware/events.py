@@ -172,40 +172,55 @@ class Hub:
             age = max(time.monotonic() - subscription.began for subscription in subscriptions)
             positions = self._read([stream.position(age) for stream in self._streams])
             self._positions = [_or_raise(position) for position in positions]
-        for subscription in subscriptions:
-            if subscription.after is not None:
-                self._catch_up(subscription, subscription.after)
-                subscription.after = None
         plans = [
             stream.read(after) for stream, after in zip(self._streams, self._positions, strict=True)
         ]
-        events, has_more = self._events_of(self._read(plans), self._positions)
-        if events:
-            for subscription in subscriptions:
+        events, self._positions, has_more = self._events_of(self._read(plans), self._positions)
+        for subscription in subscriptions:
+            if subscription.after is None and events:
                 subscription.put(events)
+            elif subscription.after is not None and not has_more:
+                # Another process may have read further, so this one has to be up to date first.
+                self._catch_up(subscription)
         return has_more
 
-    def _catch_up(self, subscription: Subscription, positions: list[Position]) -> None:
-        """Give a subscription what was announced after `positions`, which lie in the past."""
+    def _catch_up(self, subscription: Subscription) -> None:
+        """Give a subscription what was announced after its positions, which lie in the past.
+
+        If a shard is away, the subscription goes on later: it must not miss the events of that
+        shard.
+        """
         has_more = True
-        while has_more:
+        while has_more and subscription.after is not None:
             plans = [
                 stream.read(after, until)
                 for stream, after, until in zip(
-                    self._streams, positions, self._positions, strict=True
+                    self._streams, subscription.after, self._positions, strict=True
                 )
             ]
-            events, has_more = self._events_of(self._read(plans), positions)
+            readings = self._read(plans)
+            if any(isinstance(reading, PresenceUnavailable) for reading in readings):
+                return
+            events, subscription.after, has_more = self._events_of(
+                readings, subscription.after, self._positions
+            )
             subscription.put(events)
+        subscription.after = None
 
     def _events_of(
-        self, readings: Sequence[Reading | Exception], positions: list[Position]
-    ) -> tuple[list[Event | PresenceError], bool]:
-        """Return the events in the readings of all shards, and whether there may be more.
+        self,
+        readings: Sequence[Reading | Exception],
+        positions: Sequence[Position],
+        until: Sequence[Position] | None = None,
+    ) -> tuple[list[Event | PresenceError], list[Position], bool]:
+        """Return the events in the readings, the positions after them, and whether there is more.
 
-        Moves `positions` on. A shard that is away for now has no events; if all are, raises
-        `PresenceUnavailable`. Where events were lost, reading goes on with what comes next.
+        There is a reading for each shard. `positions` are those of before. `until` are those up to
+        which was read; None if everything was. A shard that is away for now has no events; if all
+        are, raises `PresenceUnavailable`. Where events were lost, reading goes on with what comes
+        next.
         """
+        positions = list(positions)
         events: list[Event | PresenceError] = []
         has_more = False
         failures: list[PresenceUnavailable] = []
@@ -214,15 +229,18 @@ class Hub:
                 failures.append(reading)
             elif isinstance(reading, EventsLost):
                 events.append(reading)
-                (position,) = self._read([self._streams[number].position(0.0)], only=number)
-                positions[number] = _or_raise(position)
+                if until is None:
+                    (position,) = self._read([self._streams[number].position(0.0)], only=number)
+                    positions[number] = _or_raise(position)
+                else:
+                    positions[number] = until[number]
             else:
                 events += self._events_in(_or_raise(reading), number, positions)
                 has_more = has_more or _or_raise(reading).has_more
         if len(failures) == len(readings):
             raise failures[0]
         self._away_since = None
-        return events, has_more
+        return events, positions, has_more
 
     def _events_in(self, reading: Reading, number: int, positions: list[Position]) -> list[Event]:
         events: list[Event] = []
