@@ -5,6 +5,7 @@ classes run the same plans, so this module contains everything that they share.
 """
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -22,6 +23,7 @@ from .stores import History, Layout, Plan, Sample, Shards, Sighting, merge_plans
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
 MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
+_READER_NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
 T = TypeVar("T")
@@ -232,6 +234,16 @@ class Queries:
 
 # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
 # before Redis is asked, so that it never looks like an invalid reply.
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a reader of events. Raises `QueryError` if it is not valid."""
+    if isinstance(name, str) and _READER_NAME.fullmatch(name):
+        return name
+    raise QueryError(
+        f"name is {_shown(name)}: pass 1 to 64 letters, digits, or characters of _.:-, such as "
+        "mailer"
+    )
 
 
 def _stored_id(id: Id) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..errors import EventsLost
 from . import keys
+from .lease import Lease
 from .plan import Batch, Command, Plan, text
 
 ENTRIES_A_READ = 1000
@@ -53,7 +54,12 @@ class EventStream:
 
     def __init__(self, prefix: str, kind: str) -> None:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
+        self._prefix, self._kind = prefix, kind
         self._stream_key, self._edge_key = keys.events(prefix, kind), keys.edge(prefix, kind)
+
+    def lease(self, name: str) -> Lease:
+        """Return the lease of those who read the events of this kind under `name`."""
+        return Lease(self._prefix, self._kind, name)
 
     def position(self, age: float) -> Plan[Position]:
         """Return the position after everything that was announced until `age` seconds ago."""
