@@ -2,14 +2,11 @@
 
 import json
 import os
-import signal
 import sys
-from contextlib import suppress
-from typing import NoReturn
 
 import click
 
-from ..errors import EventsLost
+from ..errors import EventsLost, QueryError
 from ..events import Event
 from ..presence import Presence
 from ..queries import MAX_AMONG
@@ -47,26 +44,24 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
     with context.site_reader(kind_given) as (reader, kind):
         reader.count(kind)  # fails at once if Redis does not answer
         ids = None if key is None else reader.run(_members(key))
-        signal.signal(signal.SIGTERM, _exit)
-        # Ctrl-C is how the command is meant to end.
-        with suppress(KeyboardInterrupt):
-            try:
-                _print_events(reader, kind, ids, name, as_json)
-            except BrokenPipeError:
-                # What waits for the closed pipe must not fail again when Python ends.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        context.exit_on_signals()
+        try:
+            _print_events(reader, kind, ids, name, as_json)
+        except BrokenPipeError:
+            # What waits for the closed pipe must not fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _members(key: str) -> Plan[list[str]]:
-    """Return the members of a set or sorted set. Raises `UsageError` if there are too many."""
+    """Return the members of a set or sorted set. Raises `QueryError` if there are too many."""
     (reply,) = yield Batch((("TYPE", key),))
     if (kind := text(reply)) not in _READS:
         state = "does not exist" if kind == "none" else f"is a {kind}"
-        raise context.UsageError(f"--among {key!r} {state}: pass the key of a set or sorted set")
+        raise QueryError(f"--among {key!r} {state}: pass the key of a set or sorted set")
     count, (read, *rest) = _READS[kind]
     (size,) = yield Batch(((count, key),))
     if int(size) > MAX_AMONG:
-        raise context.UsageError(
+        raise QueryError(
             f"--among {key!r} has {size} members: at most {MAX_AMONG} are possible; leave --among "
             "out, and choose in the program that reads the lines"
         )
@@ -96,8 +91,3 @@ def _print(event: Event, as_json: bool) -> None:
         state = "online" if event.online else "offline"
         parts = (str(output.iso(event.at)), event.kind, state, output.printable(event.id))
         output.fields(*parts)
-
-
-def _exit(signum: int, _: object) -> NoReturn:
-    # So that the lease of a name is given up.
-    sys.exit(128 + signum)
