@@ -309,7 +309,7 @@ class Hub:
     def _serve(self, subscriptions: list[Subscription]) -> bool:
         """Give everything new to the subscriptions without a name; return if there may be more."""
         try:
-            has_more = bool(subscriptions) and self._deliver(subscriptions)
+            has_more = bool(subscriptions) and self.deliver(subscriptions)
         except Exception as failure:
             error = self._outage.error_for(failure)
             if error is not None:
@@ -338,10 +338,12 @@ class Hub:
         """
         asked_at = time.monotonic()
         if not subscription.start:
-            subscription.start = _cursor(self._now(asked_at - subscription.began))
+            subscription.start = _cursor(self.now(asked_at - subscription.began))
         lease = self._streams[0].lease(subscription.name)
-        arguments = (subscription.who, LEASE_SECONDS, subscription.handled, subscription.start)
-        held = self._get_driver().run(lease.take(*arguments))
+        handled = subscription.handled
+        start = handled or subscription.start  # a server that lost its data knows no name
+        plan = lease.take(subscription.who, LEASE_SECONDS, handled, start)
+        held = self._get_driver().run(plan)
         if held is None:
             subscription.lose()
             return False
@@ -377,19 +379,19 @@ class Hub:
             self._get_driver().run(lease.give_up(subscription.who, subscription.handled))
         subscription.is_released.set()
 
-    def _now(self, age: float) -> list[Position]:
+    def now(self, age: float) -> list[Position]:
         """Return the positions of all shards of `age` seconds ago. Raises if one is away."""
         positions = self._read([stream.position(age) for stream in self._streams])
         return [_or_raise(position) for position in positions]
 
-    def _deliver(self, subscriptions: list[Subscription]) -> bool:
+    def deliver(self, subscriptions: list[Subscription]) -> bool:
         """Give everything new to the subscriptions; return whether there may be more.
 
         Raises `PresenceUnavailable` if no shard can be read.
         """
         if not self._positions:
             age = max(time.monotonic() - subscription.began for subscription in subscriptions)
-            self._positions = self._now(age)
+            self._positions = self.now(age)
         plans = [
             stream.read(after) for stream, after in zip(self._streams, self._positions, strict=True)
         ]
