@@ -49,6 +49,7 @@ class Queries:
         self._window = settings.window
         self._kinds = settings.kinds
         self._stores, self._layout, self._history = stores, layout, history
+        self._lags = {kind: settings.lag_seconds(kind) or 0.0 for kind in settings.events}
 
     def now(self) -> Plan[float]:
         """Return the server's time for a read, in seconds since the epoch."""
@@ -125,6 +126,20 @@ class Queries:
         if len(ids) > MAX_AMONG:
             raise QueryError(f"among has {len(ids)} ids: at most {MAX_AMONG} are possible")
         return kind, frozenset(ids)
+
+    def sweep_lag(self, kind: str) -> Plan[float | None]:
+        """Return how late users of `kind` are announced to have gone, in seconds.
+
+        They are announced when their window has ended and late writes have arrived. The lag is
+        that of the slowest shard, at least 0; None if nothing was announced lately. Raises
+        `UnsupportedQuery` if the kind has no events.
+        """
+        plans = [shard.event_stream().cut() for shard in self._stores[kind].all]
+        now = yield from self.now()
+        cuts = [cut for cut in (yield from merge_plans(plans)) if cut is not None]
+        if not cuts:
+            return None
+        return max(0.0, now - self._window - self._lags[kind] - min(cuts))
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         """Run `Presence.history` as a plan: same arguments, result and errors."""

@@ -69,8 +69,6 @@ class Sweeper:
         self._shards = [
             shard for kind in backend.settings.events for shard in backend.stores[kind].all
         ]
-        self.went = 0
-        """The number of users whom this process announced to have gone."""
 
     def sweep(self) -> None:
         """Announce a bounded number of users who have gone, unless another process does.
@@ -86,7 +84,6 @@ class Sweeper:
         shards = [each for each in self._shards if self._health.is_well(driver.node_of(each.name))]
         for _ in range(SWEEP_ROUNDS):
             outcomes = driver.run(merge_plans([shard.sweep(now) for shard in shards]))
-            self.went += sum(outcome.went for outcome in outcomes)
             shards = [
                 shard for shard, outcome in zip(shards, outcomes, strict=True) if outcome.has_more
             ]

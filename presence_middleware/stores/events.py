@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import EventsLost
 from . import keys
 from .lease import Lease
-from .plan import Batch, Command, Plan, text
+from .plan import Batch, Command, Plan, score, text
 
 ENTRIES_A_READ = 1000
 MISSING = "events are missing: the reader was away for too long, or the server lost them"
@@ -60,6 +60,11 @@ class EventStream:
     def lease(self, name: str) -> Lease:
         """Return the lease of those who read the events of this kind under `name`."""
         return Lease(self._prefix, self._kind, name)
+
+    def cut(self) -> Plan[float | None]:
+        """Return up to which last-seen time it was announced who has gone; None if nothing was."""
+        (moment,) = yield Batch((("HGET", self._edge_key, "cut"),))
+        return score(moment)
 
     def position(self, age: float) -> Plan[Position]:
         """Return the position after everything that was announced until `age` seconds ago."""

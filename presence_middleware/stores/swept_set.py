@@ -146,8 +146,8 @@ class SweptSet(SortedSet):
     def _read_swept(self, read: Command, now: float) -> Plan[Any]:
         """Return the reply to a read of rooms in which nobody is who is no longer online."""
         while True:
-            (has_more, *_), reply = yield Batch((self._sweep_command(now), read), atomic=True)
-            if not has_more:
+            outcome, reply = yield Batch((self._sweep_command(now), read), atomic=True)
+            if not self._note_swept(outcome).has_more:
                 return reply
 
     def event_stream(self) -> EventStream:
@@ -157,7 +157,12 @@ class SweptSet(SortedSet):
 
     def sweep(self, now: float) -> Plan[Swept]:
         (reply,) = yield Batch((self._sweep_command(now),))
-        return Swept(bool(reply[0]), int(reply[1]))
+        return self._note_swept(reply)
+
+    def _note_swept(self, reply: Sequence[Any]) -> Swept:
+        outcome = Swept(bool(reply[0]), int(reply[1]))
+        self.swept += outcome.went
+        return outcome
 
     def _sweep_command(self, now: float) -> Command:
         return (
