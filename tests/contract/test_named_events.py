@@ -238,6 +238,52 @@ def test_a_slow_process_leaves_events_in_the_stream(
     assert sorted(ids(first, 30)) == sorted(expected)
 
 
+def queued(site: Site) -> tuple[Events, NamedSubscription, list[str]]:
+    """Return an iterator in whose queue four events wait, and their cursors."""
+    first = site.begun(site.named())
+    subscription = first._subscription
+    site.come("ann", "bob", "cid", "dan")
+    wait_until(lambda: len(subscription._queue) == 4)
+    return first, subscription, [event.cursor for event in subscription._queue]
+
+
+def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Site) -> None:
+    first, subscription, cursors = queued(plain)
+    lease = Lease(plain.lease_key.partition(":user:")[0], "user", "mailer")
+    # The lease ran out while the process stood still, and another took it.
+    until = time.time() + events.LEASE_SECONDS - 1
+    run(plain.presence, "HSET", plain.lease_key, "until", until, "who", "other")
+    wait_until(lambda: subscription.positions is None)
+    assert subscription.take(Sleep()) is None
+    plain.presence.run(lease.give_up("other", cursors[1]))
+    assert len(set(ids(first, 2)) & {"ann", "bob", "cid", "dan"}) == 2
+    assert subscription.handled == cursors[2]
+
+
+def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
+    first, subscription, cursors = queued(plain)
+    change = "redis.call('HSET', KEYS[1], 'at', ARGV[1]) redis.call('HDEL', KEYS[1], 'who')"
+    run(plain.presence, "EVAL", change, 1, plain.lease_key, cursors[2])
+    wait_until(lambda: len(subscription._queue) == 1)
+    next(first)
+    assert subscription.take(Sleep()) is None
+    assert subscription.handled == cursors[3]
+
+
+def test_a_forked_child_does_not_give_up_the_lease_of_its_parent(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = plain.begun(plain.process().events(name="mailer"))
+    holder = plain.holder()
+    with monkeypatch.context() as patch:
+        patch.setattr(events, "getpid", lambda: -1)
+        first.close()
+    plain.come("ann")
+    handled = run(plain.presence, "HGET", plain.lease_key, "until")
+    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "until") != handled)
+    assert plain.holder() == holder
+
+
 def test_an_outage_is_reported_and_the_name_goes_on(
     tmp_path: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
