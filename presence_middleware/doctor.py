@@ -20,6 +20,7 @@ from .stores.plan import text
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that are supported
 NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS
+MOST_SWEEP_LAG = 30.0  # seconds, or two flush intervals if they are longer
 MOST_OFFSET = 1.0  # seconds between this host's clock and the server's
 # The command that counts the members of a key, by its type. HyperLogLogs are strings.
 _SIZES = {"zset": "ZCARD", "set": "SCARD", "string": "PFCOUNT"}
@@ -96,6 +97,8 @@ def examine(backend: Backend) -> Iterator[Finding]:
         yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
         if settings.store_of(kind) != "hyperloglog":
             yield _ask(driver, _room(kind, store, settings, now))
+        if kind in settings.events:
+            yield _ask(driver, _events(kind, backend))
 
 
 def _ask(driver: Driver, question: Plan[Finding]) -> Finding:
@@ -196,6 +199,20 @@ def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Find
     if share < NEARLY_FULL:
         return Finding(True, what)
     return Finding(False, f"{what}: more ids than that are refused; raise PRESENCE_MAX_MEMBERS")
+
+
+def _events(kind: str, backend: Backend) -> Plan[Finding]:
+    """Check that processes of the site announce in time who has gone."""
+    lag = yield from backend.queries.sweep_lag(kind)
+    if lag is None:
+        return Finding(True, f"events of {kind}: nobody came or went lately")
+    if lag <= max(MOST_SWEEP_LAG, 2 * backend.settings.flush_interval):
+        return Finding(True, f"events of {kind}: up to date, late by {lag:.0f} s")
+    return Finding(
+        False,
+        f"events of {kind}: nobody sweeps, late by {parsers.format_duration(round(lag))}: who has "
+        "gone is announced only while a process of the site runs with PRESENCE_EVENTS and threads",
+    )
 
 
 def _balance(store: Shards, sizes: dict[str, int]) -> str:

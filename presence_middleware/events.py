@@ -13,16 +13,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from os import getpid
+from secrets import token_hex
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakSet
 
-from .connections import Driver, Waiter, is_server_stopping
+from .connections import Driver, Waiter, in_thread, is_server_stopping
 from .errors import EventsLost, PresenceError, PresenceUnavailable, QueryError
 from .stores import EventStream, Plan, Position, Reading, Shards, moment_of, run_all
 
 READ_EVERY = 1.0  # seconds
 OUTAGE_SECONDS = 10.0  # after which iterators report an outage
 MAX_QUEUED = 10_000  # events that wait for a slow iterator
+LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
+RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
+ENOUGH_QUEUED = 1000  # a named iterator reads no more while so many events wait
 
 # At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
 _POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,15}"
@@ -42,6 +46,32 @@ class Event(NamedTuple):
     """The place from which `events(after=cursor)` goes on."""
 
 
+class _Outage:
+    """How long Redis has not answered."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether Redis did not answer the last time."""
+        return self._since is not None
+
+    def error_for(self, failure: Exception) -> PresenceUnavailable | None:
+        """Note a failure; return an error every `OUTAGE_SECONDS` of an outage, else None."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since < OUTAGE_SECONDS:
+            return None
+        self._since = now
+        return PresenceUnavailable(f"no events can be read: {failure}")
+
+    def is_over(self) -> None:
+        """Note that Redis answers."""
+        self._since = None
+
+
 class Sleeper(Protocol):
     """An iterator that waits for an event."""
 
@@ -49,18 +79,10 @@ class Sleeper(Protocol):
         """Let it look for events again. For any thread."""
 
 
-class Subscription:
-    """The events that wait for an iterator."""
+class _Subscription:
+    """What both subscriptions share: a queue, and the iterator that waits for it."""
 
-    def __init__(
-        self, among: frozenset[str] | None = None, after: list[Position] | None = None
-    ) -> None:
-        """Create a subscription for events of the ids `among`, or of all.
-
-        `after` are the positions to begin at, one for each shard; None to begin now.
-        """
-        self.after = after
-        """The positions to go on from, until the hub has delivered what came since."""
+    def __init__(self, among: frozenset[str] | None) -> None:
         self.began = time.monotonic()
         self.is_ended = False
         """Whether nothing will be added any more."""
@@ -68,17 +90,6 @@ class Subscription:
         self._queue: deque[Event | PresenceError] = deque()
         self._lock = threading.Lock()
         self._sleeper: Sleeper | None = None
-
-    def put(self, items: Sequence[Event | PresenceError]) -> None:
-        """Add events and errors, and wake the iterator."""
-        with self._lock:
-            self._queue += [item for item in items if self._is_wanted(item)]
-            if len(self._queue) > MAX_QUEUED:
-                self._queue.clear()
-                self._queue.append(EventsLost("this reader is too slow: too many events wait"))
-            sleeper = self._sleeper if self._queue else None
-        if sleeper is not None:
-            sleeper.wake()
 
     def end(self) -> None:
         """End the iteration. For any thread."""
@@ -88,8 +99,37 @@ class Subscription:
         if sleeper is not None:
             sleeper.wake()
 
-    def _is_wanted(self, item: Event | PresenceError) -> bool:
-        return self._among is None or isinstance(item, PresenceError) or item.id in self._among
+    def _wanted(self, items: Sequence[Event | PresenceError]) -> list[Event | PresenceError]:
+        among = self._among
+        if among is None:
+            return list(items)
+        return [item for item in items if isinstance(item, PresenceError) or item.id in among]
+
+
+class Subscription(_Subscription):
+    """The events that wait for an iterator."""
+
+    def __init__(
+        self, among: frozenset[str] | None = None, after: list[Position] | None = None
+    ) -> None:
+        """Create a subscription for events of the ids `among`, or of all.
+
+        `after` are the positions to begin at, one for each shard; None to begin now.
+        """
+        super().__init__(among)
+        self.after = after
+        """The positions to go on from, until the hub has delivered what came since."""
+
+    def put(self, items: Sequence[Event | PresenceError]) -> None:
+        """Add events and errors, and wake the iterator."""
+        with self._lock:
+            self._queue += self._wanted(items)
+            if len(self._queue) > MAX_QUEUED:
+                self._queue.clear()
+                self._queue.append(EventsLost("this reader is too slow: too many events wait"))
+            sleeper = self._sleeper if self._queue else None
+        if sleeper is not None:
+            sleeper.wake()
 
     def take(self, sleeper: Sleeper) -> Event | None:
         """Return the next event, or None if there is none: then `sleeper` is woken for the next.
@@ -104,6 +144,110 @@ class Subscription:
         if isinstance(item, PresenceError):
             raise item
         return item
+
+
+class NamedSubscription(_Subscription):
+    """The events that wait for a named iterator, while it holds the lease of the name.
+
+    The iterators of all processes that use a name share its lease. An event counts as handled when
+    its iterator is asked for the next one.
+    """
+
+    def __init__(self, name: str, among: frozenset[str] | None = None) -> None:
+        """Create a subscription for events of the ids `among`, or of all, under a name."""
+        super().__init__(among)
+        self.name = name
+        self.who = token_hex(8)
+        """Identifies this iterator in the lease."""
+        self.start = ""
+        """Where the name begins if it is not known yet: the cursor of when this was created."""
+        self.positions: list[Position] | None = None
+        """Up to where events have been read. None unless it holds the lease."""
+        self.outage = _Outage()
+        self.is_released = threading.Event()
+        """Set when the lease has been given up, after the iterator was closed."""
+        self._failure: PresenceUnavailable | None = None
+        self._held_until = 0.0
+        self._handled = ""
+        self._in_hand = ""
+        """The cursor of the event that the iterator returned last."""
+        self._is_waiting = False
+
+    def take(self, sleeper: Sleeper) -> Event | None:
+        """Note that the last event is handled; return the next, or None as `Subscription.take`.
+
+        Returns None also at the end, and if the lease was not renewed in time, because another
+        process may hold it by now. Raises `PresenceUnavailable` in an outage, and `EventsLost`.
+        """
+        with self._lock:
+            self._handled, self._in_hand = self._in_hand or self._handled, ""
+            self._is_waiting = False
+            failure, self._failure = self._failure, None
+            if self.is_ended:
+                return None  # what waits is for the process that holds the lease next
+            if failure is not None:
+                raise failure
+            if not self._queue or time.monotonic() >= self._held_until:
+                self._is_waiting, self._sleeper = True, sleeper
+                return None
+            item = self._queue.popleft()
+            if isinstance(item, PresenceError):
+                raise item
+            self._in_hand = item.cursor
+            return item
+
+    @property
+    def handled(self) -> str:
+        """The cursor up to which events are handled; empty unless it holds the lease."""
+        with self._lock:
+            if self.positions is not None and self._is_waiting and not self._queue:
+                return cursor_of(self.positions)  # also after events of ids that are not wanted
+            return self._handled
+
+    @property
+    def has_room(self) -> bool:
+        """Whether to read more events: a slow iterator leaves them in the stream."""
+        return len(self._queue) < ENOUGH_QUEUED
+
+    def begin(self, positions: list[Position]) -> None:
+        """Go on from `positions`, because it holds the lease from now on."""
+        with self._lock:
+            self.positions = positions
+            self._queue.clear()
+            self._handled, self._in_hand = cursor_of(positions), ""
+
+    def lose(self) -> None:
+        """Drop what is not handled, because another process holds the lease."""
+        with self._lock:
+            self.positions = None
+            self._queue.clear()
+            self._handled = self._in_hand = ""
+            self._held_until = 0.0
+
+    def renew(self, until: float) -> None:
+        """Let the iterator go on until a time of `time.monotonic()`."""
+        with self._lock:
+            self._held_until = until
+        self._wake()
+
+    def put(self, items: Sequence[Event | PresenceError], positions: list[Position]) -> None:
+        """Add events and errors, which end at `positions`, and wake the iterator."""
+        with self._lock:
+            self._queue += self._wanted(items)
+            self.positions = positions
+        self._wake()
+
+    def fail(self, failure: PresenceUnavailable) -> None:
+        """Report an outage to the iterator."""
+        with self._lock:
+            self._failure = failure
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            sleeper = self._sleeper if self._queue or self._failure else None
+        if sleeper is not None:
+            sleeper.wake()
 
 
 class Hub:
@@ -132,27 +276,37 @@ class Hub:
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._named: WeakSet[NamedSubscription] = WeakSet()
+        self._leaving: list[NamedSubscription] = []
         self._thread: threading.Thread | None = None
         self._positions: list[Position] = []
-        self._away_since: float | None = None
+        self._outage = _Outage()
 
-    def subscribe(self, subscription: Subscription) -> None:
+    def subscribe(self, subscription: Subscription | NamedSubscription) -> None:
         """Deliver events to a subscription from now on, as long as something refers to it."""
         if self._pid != getpid():
             self._reset()  # in a forked child, there is no thread of the parent
         with self._lock:
-            self._subscriptions.add(subscription)
+            if isinstance(subscription, NamedSubscription):
+                self._named.add(subscription)
+            else:
+                self._subscriptions.add(subscription)
             if self._thread is None:
-                self._positions = []
                 self._thread = threading.Thread(target=self._run, name="presence-events")
                 self._thread.daemon = True
                 self._thread.start()
         self._woken.set()
 
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """Deliver no more events to a subscription."""
+    def unsubscribe(self, subscription: Subscription | NamedSubscription) -> None:
+        """Deliver no more events to a subscription. The thread gives up the lease of a name."""
+        if self._pid != getpid():
+            return  # a forked child: the subscription is the parent's
         with self._lock:
-            self._subscriptions.discard(subscription)
+            if not isinstance(subscription, NamedSubscription):
+                self._subscriptions.discard(subscription)
+            elif subscription in self._named:
+                self._named.remove(subscription)
+                self._leaving.append(subscription)
         self._woken.set()
 
     def close(self) -> None:
@@ -160,67 +314,157 @@ class Hub:
         if self._pid != getpid():
             return  # a forked child has none yet
         with self._lock:
-            subscriptions = list(self._subscriptions)
+            subscriptions: list[Subscription | NamedSubscription] = [*self._subscriptions]
+            subscriptions += self._named
         for subscription in subscriptions:
             subscription.end()
             self.unsubscribe(subscription)
 
     def _run(self) -> None:
-        while True:
-            if is_server_stopping():
-                self.close()
-            with self._lock:
-                subscriptions = list(self._subscriptions)
-                if not subscriptions:
-                    self._thread = None
-                    return
+        has_more: bool | None = False
+        while has_more is not None:
             began = time.monotonic()
-            try:
-                if self._away_since is None:
-                    with suppress(PresenceError):  # a user that may only read, for example
-                        self._sweep(self._get_driver())
-                has_more = self._deliver(subscriptions)
-            except Exception as error:
-                has_more = False
-                self._note_outage(subscriptions, error)
-            del subscriptions  # this thread must not keep iterators alive while it waits
-            if not has_more:
+            has_more = self._run_once()
+            if has_more is False:
                 self._woken.wait(max(0.0, began + READ_EVERY - time.monotonic()))
                 self._woken.clear()
 
-    def _note_outage(self, subscriptions: list[Subscription], error: Exception) -> None:
-        """Report an outage that lasts to all iterators."""
-        now = time.monotonic()
-        if self._away_since is None:
-            self._away_since = now
-        if now - self._away_since >= OUTAGE_SECONDS:
-            self._away_since = now
-            failure = PresenceUnavailable(f"no events can be read: {error}")
-            for subscription in subscriptions:
-                subscription.put([failure])
+    def _run_once(self) -> bool | None:
+        """Serve everybody; return whether there may be more. Return None if the thread ends.
 
-    def _deliver(self, subscriptions: list[Subscription]) -> bool:
+        Iterators are referred to only in here, so that those which are dropped can go.
+        """
+        if is_server_stopping():
+            self.close()
+        with self._lock:
+            subscriptions, named = list(self._subscriptions), list(self._named)
+            leaving, self._leaving = self._leaving, []
+            if not subscriptions:
+                self._positions = []
+            if not (subscriptions or named or leaving):
+                self._thread = None
+                return None
+        for each in leaving:
+            self._release(each)
+        if subscriptions or named:
+            self._sweep_unless_away(subscriptions, named)
+        has_more = self._serve(subscriptions)
+        for each in named:
+            has_more = self._serve_named(each) or has_more
+        return has_more
+
+    def _sweep_unless_away(
+        self, subscriptions: list[Subscription], named: list[NamedSubscription]
+    ) -> None:
+        is_away = self._outage.is_on if subscriptions else all(each.outage.is_on for each in named)
+        if not is_away:
+            with suppress(Exception):  # a user that may only read, for example
+                self._sweep(self._get_driver())
+
+    def _serve(self, subscriptions: list[Subscription]) -> bool:
+        """Give everything new to the subscriptions without a name; return if there may be more."""
+        try:
+            has_more = bool(subscriptions) and self.deliver(subscriptions)
+        except Exception as failure:
+            error = self._outage.error_for(failure)
+            if error is not None:
+                for subscription in subscriptions:
+                    subscription.put([error])
+            return False
+        self._outage.is_over()
+        return has_more
+
+    def _serve_named(self, subscription: NamedSubscription) -> bool:
+        """Renew the lease of a subscription, and read for it; return if there may be more."""
+        try:
+            has_more = self._hold(subscription) and self._read_on(subscription)
+        except Exception as failure:
+            error = subscription.outage.error_for(failure)
+            if error is not None:
+                subscription.fail(error)
+            return False
+        subscription.outage.is_over()
+        return has_more
+
+    def _hold(self, subscription: NamedSubscription) -> bool:
+        """Take or renew the lease of a subscription; return False if another process holds it.
+
+        Raises `PresenceUnavailable`.
+        """
+        asked_at = time.monotonic()
+        if not subscription.start:
+            subscription.start = cursor_of(self.now(asked_at - subscription.began))
+        lease = self._streams[0].lease(subscription.name)
+        handled = subscription.handled
+        start = handled or subscription.start  # a server that lost its data knows no name
+        plan = lease.take(subscription.who, LEASE_SECONDS, handled, start)
+        held = self._get_driver().run(plan)
+        if held is None:
+            subscription.lose()
+            return False
+        if subscription.positions is None or not held.is_renewed:
+            subscription.begin(self._places_in(held.place))
+        subscription.renew(asked_at + LEASE_SECONDS)
+        return True
+
+    def _places_in(self, cursor: str) -> list[Position]:
+        try:
+            return self.parse_cursor(cursor)
+        except QueryError:
+            # The number of shards was changed: these places are too old to go on from.
+            return [Position("0", -1)] * len(self._streams)
+
+    def _read_on(self, subscription: NamedSubscription) -> bool:
+        """Read for a subscription that holds its lease; return whether there may be more.
+
+        Raises `PresenceUnavailable` if no shard can be read.
+        """
+        positions = subscription.positions
+        if positions is None or not subscription.has_room:
+            return False
+        plans = [stream.read(after) for stream, after in zip(self._streams, positions, strict=True)]
+        positions = list(positions)
+        events, has_more = self._events_of(self._read(plans), positions, self._last_position)
+        subscription.put(events, positions)
+        return has_more
+
+    def _release(self, subscription: NamedSubscription) -> None:
+        """Give up the lease of a subscription that was closed. Without Redis, it runs out."""
+        lease = self._streams[0].lease(subscription.name)
+        with suppress(PresenceError):
+            self._get_driver().run(lease.give_up(subscription.who, subscription.handled))
+        subscription.is_released.set()
+
+    def now(self, age: float) -> list[Position]:
+        """Return the positions of all shards of `age` seconds ago. Raises if one is away."""
+        positions = self._read([stream.position(age) for stream in self._streams])
+        failure = next((each for each in positions if isinstance(each, Exception)), None)
+        if failure is not None:
+            raise failure
+        return positions
+
+    def deliver(self, subscriptions: list[Subscription]) -> bool:
         """Give everything new to the subscriptions; return whether there may be more.
 
         Raises `PresenceUnavailable` if no shard can be read.
         """
         if not self._positions:
             age = max(time.monotonic() - subscription.began for subscription in subscriptions)
-            positions = self._read([stream.position(age) for stream in self._streams])
-            failure = next((each for each in positions if isinstance(each, Exception)), None)
-            if failure is not None:
-                raise failure
-            self._positions = positions
+            self._positions = self.now(age)
         plans = [
             stream.read(after) for stream, after in zip(self._streams, self._positions, strict=True)
         ]
         events, has_more = self._events_of(self._read(plans), self._positions, self._last_position)
+        behind: list[tuple[Subscription, list[Position]]] = []
         for subscription in subscriptions:
             if subscription.after is None:
                 subscription.put(events)
-            elif not has_more:
-                # Another process may have read further, so this one has to be up to date first.
-                self._catch_up(subscription, subscription.after)
+            else:
+                behind.append((subscription, subscription.after))
+        if not has_more:
+            # Another process may have read further, so this one has to be up to date first.
+            for subscription, positions in behind:
+                self._catch_up(subscription, positions)
         return has_more
 
     def _catch_up(self, subscription: Subscription, positions: list[Position]) -> None:
@@ -270,7 +514,8 @@ class Hub:
                     failures.append(reading)  # reported as soon as the shard can be read
                 else:
                     positions[number] = position
-                    events.append(reading)
+                    if not any(isinstance(event, EventsLost) for event in events):
+                        events.append(reading)  # once, however many shards have lost some
             elif isinstance(reading, Exception):
                 failures.append(reading)
             else:
@@ -278,7 +523,6 @@ class Hub:
                 has_more = has_more or reading.has_more
         if len(failures) == len(readings):
             raise failures[0]
-        self._away_since = None
         return events, has_more
 
     def _events_in(self, reading: Reading, number: int, positions: list[Position]) -> list[Event]:
@@ -334,8 +578,9 @@ def cursor_of(positions: Sequence[Position]) -> str:
 class _Iterator:
     """What both iterators share: a subscription, and its end."""
 
-    def __init__(self, hub: Hub, subscription: Subscription) -> None:
+    def __init__(self, hub: Hub, subscription: Subscription | NamedSubscription) -> None:
         self._hub, self._subscription = hub, subscription
+        self._pid = getpid()
         hub.subscribe(subscription)
 
     @property
@@ -343,9 +588,14 @@ class _Iterator:
         """Whether the iterator was closed, or the web server stops."""
         return self._subscription.is_ended
 
-    def _close(self) -> None:
-        self._hub.unsubscribe(self._subscription)
-        self._subscription.end()
+    def _close(self) -> threading.Event | None:
+        """End the iteration. Return what is set once the lease is given up, if it was held."""
+        subscription = self._subscription
+        subscription.end()
+        self._hub.unsubscribe(subscription)
+        if not isinstance(subscription, NamedSubscription) or self._pid != getpid():
+            return None
+        return subscription.is_released if subscription.positions is not None else None
 
 
 class Sleep(threading.Event):
@@ -378,8 +628,10 @@ class Events(_Iterator):
         raise StopIteration
 
     def close(self) -> None:
-        """End the iteration."""
-        self._close()
+        """End the iteration. If it has a name, another process goes on at once."""
+        is_released = self._close()
+        if is_released is not None:
+            is_released.wait(RELEASE_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -419,8 +671,10 @@ class AsyncEvents(_Iterator):
         return None if self.is_ended else self._subscription.take(waiter)
 
     async def aclose(self) -> None:
-        """End the iteration."""
-        self._close()
+        """End the iteration. If it has a name, another process goes on at once."""
+        is_released = self._close()
+        if is_released is not None:
+            await in_thread(is_released.wait, RELEASE_SECONDS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,8 +13,9 @@ from typing import Any, Self, TypeVar
 
 from .backend import Backend, backend_for
 from .connections import close_async_clients
-from .events import AsyncEvents, Events, Hub, Subscription
-from .queries import Id, Window
+from .errors import QueryError
+from .events import AsyncEvents, Events, Hub, NamedSubscription, Subscription
+from .queries import Id, Window, checked_name
 from .settings import Settings
 from .stores import Plan, Sample, Sighting
 
@@ -147,6 +148,7 @@ class Presence:
         *,
         among: Iterable[Id] | None = None,
         after: str | None = None,
+        name: str | None = None,
     ) -> Events:
         """Return an endless iterator over who comes online and who goes offline, from now on.
 
@@ -155,11 +157,17 @@ class Presence:
         on after it, if that was in the last five minutes. Each user comes and goes once, over all
         tabs, devices and processes.
 
+        With `name`, up to 64 letters, digits, and `_.:-`, only one process of all that use the name
+        receives events at a time, in order. An event is handled when the iterator is asked for the
+        next. If the process dies, another goes on after the last event that was handled, so that
+        each is handled at least once. A name is remembered for an hour. With `among`, pass the same
+        ids in all processes.
+
         The iterator raises `EventsLost` where events were missed; then ask `online` again and go
         on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
         does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
         """
-        return Events(*_subscription(self.backend, kind, among, after))
+        return Events(*_subscription(self.backend, kind, among, after, name))
 
     def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
         """Return how many ids were online in each sampled minute, oldest first.
@@ -343,9 +351,10 @@ class AsyncPresence:
         *,
         among: Iterable[Id] | None = None,
         after: str | None = None,
+        name: str | None = None,
     ) -> AsyncEvents:
         """Return an endless asynchronous iterator, as `Presence.events` does: `async for`."""
-        return AsyncEvents(*_subscription(self.backend, kind, among, after))
+        return AsyncEvents(*_subscription(self.backend, kind, among, after, name))
 
     async def history(self, hours: float = 24, kind: str | None = None) -> list[Sample]:
         """Return how many ids were online in each sampled minute, oldest first.
@@ -410,9 +419,17 @@ class AsyncPresence:
 
 
 def _subscription(
-    backend: Backend, kind: str | None, among: Iterable[Id] | None, after: str | None
-) -> tuple[Hub, Subscription]:
+    backend: Backend,
+    kind: str | None,
+    among: Iterable[Id] | None,
+    after: str | None,
+    name: str | None,
+) -> tuple[Hub, Subscription | NamedSubscription]:
     """Return the hub of a kind, and a subscription to it. Raises the errors of `events`."""
     kind, ids = backend.queries.watched(kind, among)
     hub = backend.hub(kind)
-    return hub, Subscription(ids, None if after is None else hub.parse_cursor(after))
+    if name is None:
+        return hub, Subscription(ids, None if after is None else hub.parse_cursor(after))
+    if after is not None:
+        raise QueryError("pass name or after, not both: a name goes on from where it was")
+    return hub, NamedSubscription(checked_name(name), ids)

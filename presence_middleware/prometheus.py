@@ -22,11 +22,13 @@ READ_EVERY = 1.0  # seconds
 
 
 class SiteCounts(NamedTuple):
-    """The counts of the site that Redis returned, each by kind."""
+    """The numbers of the site that Redis returned, each by kind."""
 
     is_up: bool = False
     online: Mapping[str, int] = {}
     peaks: Mapping[str, int] = {}
+    sweep_lags: Mapping[str, float] = {}
+    """In seconds, of the kinds that announce who comes and goes."""
 
 
 class PresenceCollector(Collector):
@@ -44,7 +46,7 @@ class PresenceCollector(Collector):
         not fit them.
         """
         self._recorder = recorder_for() if recorder is None else recorder
-        self._kinds = self._recorder.settings.kinds
+        self._kinds, self._announced = self._recorder.settings.kinds, self._recorder.settings.events
         self._presence = Presence(
             self._recorder.settings,
             client=client,
@@ -67,10 +69,12 @@ class PresenceCollector(Collector):
         return self._families(self._read())
 
     def _families(self, counts: SiteCounts) -> list[Metric]:
-        return [
+        stats = self._recorder.stats()
+        families = [
             *_site_metrics(counts),
-            *_process_metrics(self._recorder.stats(), self._recorder.health.is_outage),
+            *_process_metrics(stats, self._recorder.health.is_outage),
         ]
+        return [*families, *_event_metrics(stats, counts)] if self._announced else families
 
     def _read(self) -> SiteCounts:
         # No lock: after a fork or gevent's patch, it could stay locked. A scrape during the read of
@@ -85,9 +89,16 @@ class PresenceCollector(Collector):
         try:
             online = self._presence.counts()
             peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
+            sweep_lag = self._presence.backend.queries.sweep_lag
+            lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
         except PresenceError:
             return SiteCounts()
-        return SiteCounts(True, online, {kind: peak.count for kind, peak in peaks.items() if peak})
+        return SiteCounts(
+            True,
+            online,
+            {kind: peak.count for kind, peak in peaks.items() if peak},
+            {kind: lag for kind, lag in lags.items() if lag is not None},
+        )
 
 
 def make_asgi_app(registry: Any = REGISTRY) -> Any:
@@ -139,11 +150,27 @@ def _process_metrics(stats: Stats, is_outage: bool) -> Iterable[Metric]:
     )
 
 
+def _event_metrics(stats: Stats, counts: SiteCounts) -> Iterable[Metric]:
+    for name, values, help_text in (
+        ("presence_came", stats.came, "Users who were announced to have come online."),
+        ("presence_went", stats.went, "Users who were announced to have gone offline."),
+    ):
+        family = CounterMetricFamily(name, help_text, labels=["kind"])
+        for kind, value in values.items():
+            family.add_metric([kind], value)
+        yield family
+    yield _by_kind(
+        "presence_sweep_lag_seconds",
+        "How late it is announced that users have gone.",
+        counts.sweep_lags,
+    )
+
+
 def _gauge(name: str, help_text: str, value: float | None) -> Metric:
     return GaugeMetricFamily(name, help_text, None if value is None else float(value))
 
 
-def _by_kind(name: str, help_text: str, values: Mapping[str, int]) -> Metric:
+def _by_kind(name: str, help_text: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, help_text, labels=["kind"])
     for kind, value in values.items():
         family.add_metric([kind], value)

@@ -5,6 +5,7 @@ classes run the same plans, so this module contains everything that they share.
 """
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -34,6 +35,7 @@ from .stores import (
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
 MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
+_READER_NAME = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _NO_IDS = (bool, bytearray, list, tuple, set, frozenset, dict)
 
 T = TypeVar("T")
@@ -61,6 +63,7 @@ class Queries:
         self._kinds = settings.kinds
         self._rooms, self._kinds_with_rooms = rooms, settings.kinds_with_rooms
         self._stores, self._layout, self._history = stores, layout, history
+        self._lags = {kind: settings.lag_seconds(kind) or 0.0 for kind in settings.events}
 
     def now(self) -> Plan[float]:
         """Return the server's time for a read, in seconds since the epoch."""
@@ -176,6 +179,20 @@ class Queries:
         now = yield from self.now()
         online = yield from self._checked(store.online(now, self._window + lag, limit, None))
         return positions, online
+
+    def sweep_lag(self, kind: str) -> Plan[float | None]:
+        """Return how late users of `kind` are announced to have gone, in seconds.
+
+        They are announced when their window has ended and late writes have arrived. The lag is
+        that of the slowest shard, at least 0; None if nothing was announced lately. Raises
+        `UnsupportedQuery` if the kind has no events.
+        """
+        plans = [shard.event_stream().cut() for shard in self._stores[kind].all]
+        now = yield from self.now()
+        cuts = [cut for cut in (yield from merge_plans(plans)) if cut is not None]
+        if not cuts:
+            return None
+        return max(0.0, now - self._window - self._lags[kind] - min(cuts))
 
     def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
         """Run `Presence.history` as a plan: same arguments, result and errors."""
@@ -307,6 +324,16 @@ class Queries:
 
 # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
 # before Redis is asked, so that it never looks like an invalid reply.
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a reader of events. Raises `QueryError` if it is not valid."""
+    if isinstance(name, str) and _READER_NAME.fullmatch(name):
+        return name
+    raise QueryError(
+        f"name is {_shown(name)}: pass 1 to 64 letters, digits, or characters of _.:-, such as "
+        "mailer"
+    )
 
 
 def _stored_id(id: Id) -> str:

@@ -1,4 +1,4 @@
-"""The `presence` command and its subcommands, except `watch` and `replay`."""
+"""The `presence` command and its subcommands, except `events`, `watch` and `replay`."""
 
 import os
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from ..errors import PresenceError
 from ..stores import Sighting
 from . import context, output
 from .chart import Span
+from .events import events
 from .replay import replay
 from .watch import watch
 
@@ -318,5 +319,6 @@ def demo(host: str, port: int, crowd: int) -> None:
         serve(host, port, crowd)
 
 
+presence.add_command(events)
 presence.add_command(watch)
 presence.add_command(replay)

@@ -1,5 +1,6 @@
 """Common parts of the commands: settings of the site, a reader, exit statuses, options."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from ..settings import Settings
 
 NO, USAGE, UNAVAILABLE = 1, 2, 3
 MIN_INTERVAL = 0.1  # seconds
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _INI = "presence_middleware.ini"
 
 kind_option = click.option(
@@ -113,6 +115,20 @@ def exit_on_error() -> Iterator[None]:
 def exit_no() -> NoReturn:
     """End the command with the status 1, the answer "no"."""
     raise click.exceptions.Exit(NO)
+
+
+def exit_on_signals() -> None:
+    """End the command with its `finally` blocks: with 0 on Ctrl-C, with 143 on SIGTERM."""
+    for signum in _SIGNALS:
+        signal.signal(signum, _exit)
+
+
+def _exit(signum: int, _: object) -> NoReturn:
+    # A second signal must not interrupt the restoring of the terminal, for example. Blocking it
+    # would not be enough: another thread would receive it.
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(0 if signum == signal.SIGINT else 128 + signum)
 
 
 def interval(_: click.Context, parameter: click.Parameter, value: str) -> float:

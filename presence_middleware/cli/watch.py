@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from .screen import Screen
 
 PAST_INTERVAL = timedelta(minutes=1)  # the site records a sample a minute
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -167,8 +165,7 @@ def _draw(poller: Poller, screen: "Screen", interval: float) -> None:
     # A SimpleQueue is the only queue whose put() may be called by a signal handler.
     resized: SimpleQueue[None] = SimpleQueue()
     signal.signal(signal.SIGWINCH, lambda *_: resized.put(None))
-    for signum in _SIGNALS:
-        signal.signal(signum, _exit)
+    context.exit_on_signals()
     live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
     try:
         live.start(refresh=True)
@@ -179,12 +176,6 @@ def _draw(poller: Poller, screen: "Screen", interval: float) -> None:
             _wait(due, resized, live.refresh)
     finally:
         live.stop()
-
-
-def _exit(signum: int, _: object) -> NoReturn:
-    # A second signal must not interrupt the restoring of the terminal.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    sys.exit(0 if signum == signal.SIGINT else 128 + signum)
 
 
 def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) -> None:

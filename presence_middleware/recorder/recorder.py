@@ -64,6 +64,10 @@ class Stats:
     """Attempts to write, including failed attempts."""
     flush_seconds: float
     """The duration of these attempts in total."""
+    came: dict[str, int]
+    """Users whom a write announced to have come online, by kind of `PRESENCE_EVENTS`."""
+    went: dict[str, int]
+    """Users whom a write or a sweep announced to have gone, by kind of `PRESENCE_EVENTS`."""
     last_error: str | None
     """The last error of a write. None if there was none."""
     last_flush: datetime | None
@@ -468,6 +472,12 @@ class Recorder:
             **self.buffer.counters(),
             flushes=self._writer.flushes,
             flush_seconds=self._writer.flush_seconds,
+            came={kind: self._writer.came[kind] for kind in self.settings.events},
+            went={
+                kind: self._writer.went[kind]
+                + sum(shard.swept for shard in self.backend.stores[kind].all)
+                for kind in self.settings.events
+            },
             last_error=self.health.last_error,
             last_flush=self._last_flush,
         )

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,10 @@ class Writer:
         """The number of attempts that reached out to Redis."""
         self.flush_seconds = 0.0
         """The duration of these attempts in total."""
+        self.came: Counter[str] = Counter()
+        """The number of users whom a write announced to have come, by kind."""
+        self.went: Counter[str] = Counter()
+        """The number of users whom a write announced to have gone, by kind."""
 
     def write(self, buffer: Buffer, attempt: Attempt) -> None:
         """Write everything that waits in `buffer`, and note the outcome in `attempt`.
@@ -285,7 +290,10 @@ class Writer:
             attempt.left |= {entry.who: entry.arrival for entry in left}
         buffer.mark_written(taken, left, recorded.full)
         attempt.written += len(taken)
-        self._hints.note_written(taken[0].who[0], recorded.full)
+        kind = taken[0].who[0]
+        self.came[kind] += recorded.came
+        self.went[kind] += recorded.went
+        self._hints.note_written(kind, recorded.full)
 
     def _write_departures(
         self, buffer: Buffer, attempt: Attempt, departures: Mapping[Who, PendingDeparture]

@@ -6,6 +6,7 @@ from .agreement import Layout, SharedSettings, agree
 from .events import EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
+from .lease import Lease
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
 from .record import Move, Recorded, Stamped, Write
@@ -29,6 +30,7 @@ __all__ = [
     "EventStream",
     "History",
     "Layout",
+    "Lease",
     "Move",
     "Plan",
     "Position",

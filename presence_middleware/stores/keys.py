@@ -143,6 +143,14 @@ def events(prefix: str, kind: str) -> str:
     return f"{prefix}:{kind}:events"
 
 
+def reader(prefix: str, kind: str, name: str) -> str:
+    """Hash: which process reads events under a name, until when, and what it has handled.
+
+    In the first shard. Lives for an hour after the last process that reads under the name.
+    """
+    return f"{prefix}:{kind}:reader:{name}"
+
+
 def swept(prefix: str) -> str:
     """String: exists while a process sweeps for this second."""
     return f"{prefix}:swept"

@@ -53,6 +53,8 @@ class Store(Protocol):
     """The lifetime of its keys after a write, in seconds."""
     keep_seconds: float
     """The retention: an id can be queried for this long after its last sighting."""
+    swept: int
+    """The number of ids that sweeps of this process announced to have gone."""
 
     def record(
         self,
@@ -152,6 +154,8 @@ class Store(Protocol):
 
 class WithoutRooms:
     """The answers of a store that knows neither rooms nor goodbyes."""
+
+    swept = 0
 
     def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
         raise UnsupportedQuery("a goodbye needs a kind with the store sorted-set")

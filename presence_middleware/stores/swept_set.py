@@ -154,8 +154,8 @@ class SweptSet(SortedSet):
     def _read_swept(self, read: Command, now: float) -> Plan[Any]:
         """Return the reply to a read of rooms in which nobody is who is no longer online."""
         while True:
-            (has_more, *_), reply = yield Batch((self._sweep_command(now), read), atomic=True)
-            if not has_more:
+            outcome, reply = yield Batch((self._sweep_command(now), read), atomic=True)
+            if not self._note_swept(outcome).has_more:
                 return reply
 
     def event_stream(self) -> EventStream:
@@ -165,7 +165,12 @@ class SweptSet(SortedSet):
 
     def sweep(self, now: float, compared: int = 0) -> Plan[Swept]:
         (reply,) = yield Batch((self._sweep_command(now, compared),))
-        return Swept(bool(reply[0]), int(reply[1]))
+        return self._note_swept(reply)
+
+    def _note_swept(self, reply: Sequence[Any]) -> Swept:
+        outcome = Swept(bool(reply[0]), int(reply[1]))
+        self.swept += outcome.went
+        return outcome
 
     def _sweep_command(self, now: float, compared: int = 0) -> Command:
         return (

@@ -71,12 +71,12 @@ def sweeps(meter: Meter) -> None:
     store = stores()["on"]
     meter.run(store.sweep(NOON))
     quiet = [took for n in range(200) for took in meter.run(store.sweep(NOON + n * 1e-3))]
-    before = meter.client.hget("bench:on:edge", "cut")
+    before = meter.client.hget("bench:on:told", "cut")
     pages: list[float] = []
     now = NOON + WINDOW / 2  # half of the crowd has gone
     while len(pages) < 200:
         pages += meter.run(store.sweep(now))
-    assert meter.client.hget("bench:on:edge", "cut") > before
+    assert meter.client.hget("bench:on:told", "cut") > before
     for name, took in (("nobody", quiet), ("250", pages)):
         print(
             f"  sweep, {name} gone: median {statistics.median(took) * 1e3:.0f} µs, "

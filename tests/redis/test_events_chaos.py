@@ -93,7 +93,7 @@ def announced(shards: list[Store]) -> Plan[set[str]]:
     for shard in shards:
         cut, seen = yield Batch(
             (
-                ("HGET", f"{shard.name}:edge", "cut"),
+                ("HGET", f"{shard.name}:told", "cut"),
                 ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
             )
         )

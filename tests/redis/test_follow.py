@@ -152,7 +152,7 @@ def test_among_filters_and_errors_pass(site: FollowedSite) -> None:
     with site.presence.events(among=["ann", 7]) as events:
         site.saw("bob", "ann", "7")
         assert {next(events).id, next(events).id} == {"ann", "7"}
-        site.delete("edge", "events", "seen")
+        site.delete("edge", "told", "events", "seen")
         site.sweep()
         with pytest.raises(EventsLost):
             next(events)
@@ -230,7 +230,7 @@ def test_a_hole_in_the_stream_is_lost(
     site.saw("ann")
     wait_until(lambda: follower.online == {"ann"})
     with redis.Redis.from_url(own.url) as client, client.pipeline() as pipeline:
-        client.hincrby(f"{prefix}:user:edge", "n", 1)  # as after an entry that nobody has
+        client.hincrby(f"{prefix}:user:told", "n", 1)  # as after an entry that nobody has
     site.saw("bob")
     wait_until(lambda: follower.lost)
     site.saw("cy")
@@ -336,7 +336,7 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
     ids = [f"user{number}" for number in range(20)]
     wrong = site.store.shard_for(ids[0])
     with redis.Redis.from_url(own.url) as client:
-        client.set(f"{wrong.name}:edge", "text")
+        client.set(f"{wrong.name}:told", "text")
     there = [id for id in ids if site.store.shard_for(id) is not wrong]
     site.saw(*there)
     wait_until(lambda: follower.online == set(there))
@@ -422,7 +422,7 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
     off = commands_of(own, prefix)
     assert off == commands_of(own, prefix, events=())
     text = "\n".join(off)
-    for word in (":edge", ":events", ":swept", "XADD", ":bye", "PRESENCE_EVENTS"):
+    for word in (":edge", ":told", ":events", ":swept", "XADD", ":bye", "PRESENCE_EVENTS"):
         assert word not in text, word
     names = Counter(command.split()[0] for command in off)
     assert set(names) <= {

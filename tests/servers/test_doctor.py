@@ -11,9 +11,11 @@ import pytest
 import redis
 
 from presence_middleware import Presence, Settings, doctor
+from presence_middleware.backend import Backend
 from presence_middleware.connections.embedded import find_server
 from tests.support.backends import Server
 from tests.support.servers import environment
+from tests.support.timed_site import Clock
 
 SECRET = "canary-secret-of-the-doctor"
 
@@ -180,3 +182,52 @@ def test_the_server_memory_is_checked(used: int, is_right: bool) -> None:
     found = answered(doctor._memory(), {"used_memory": used, "maxmemory": 10**9})
     assert found.is_right is is_right
     assert "of 1 GB" in found.what
+
+
+def events_of(backend: Backend, kind: str) -> doctor.Finding:
+    (found,) = [each for each in doctor.examine(backend) if f"events of {kind}:" in each.what]
+    return found
+
+
+def test_the_doctor_notices_that_nobody_sweeps(variables: dict[str, str]) -> None:
+    settings = Settings.from_env(
+        variables,
+        identity="user=header:x-user, guest=visitor",
+        events="user, guest",
+        flush_interval="10s",
+    )
+    clock = Clock()
+    backend = Backend(settings, clock=clock)
+    assert events_of(backend, "user") == (True, "events of user: nobody came or went lately")
+    presence = Presence(backend=backend)
+    presence.touch("ann")
+    clock.now += settings.lag_seconds("user") or 0
+    for seconds, is_right, what in (
+        (30, True, "up to date, late by 30 s"),
+        (31, False, "nobody sweeps, late by 31s: "),
+        (600, False, "nobody sweeps, late by 10m: "),
+    ):
+        backend = Backend(settings, clock=lambda: clock.now + seconds)  # noqa: B023
+        found = events_of(backend, "user")
+        assert found.is_right is is_right
+        assert what in found.what
+        assert events_of(backend, "guest").is_right
+    for shard in backend.stores["user"].all:
+        backend.driver.run(shard.sweep(clock.now + 600))
+    assert events_of(backend, "user") == (True, "events of user: up to date, late by 0 s")
+
+
+def test_a_long_flush_interval_is_not_taken_for_a_missing_sweep(variables: dict[str, str]) -> None:
+    settings = Settings.from_env(
+        variables, identity="user=header:x-user", events="user", flush_interval="3m"
+    )
+    clock = Clock()
+    Presence(settings, clock=clock).touch("ann")
+    clock.now += settings.lag_seconds("user") or 0
+    for seconds, is_right in ((360, True), (361, False)):
+        backend = Backend(settings, clock=lambda: clock.now + seconds)  # noqa: B023
+        assert events_of(backend, "user").is_right is is_right
+
+
+def test_without_events_the_doctor_does_not_mention_them(variables: dict[str, str]) -> None:
+    assert "events of" not in examined(variables, "--no-settings").stdout

@@ -25,6 +25,7 @@ from tests.support.backends import Server, wait_until
 from tests.support.faults import Fault, Place, adds_up, at_a_place, hung, refused
 from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import Clock
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
 SOON = 1.5  # seconds: two timeouts, and some noise
@@ -107,6 +108,77 @@ def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
     assert stats.flush_seconds <= time.time() - before
     assert before <= found["presence_last_flush_timestamp_seconds", ""] <= time.time()
     assert adds_up(recorder)
+
+
+@pytest.fixture
+def announcing(valkey: Server, prefix: str) -> tuple[Recorder, Clock]:
+    """A recorder that announces who comes and goes, and the clock of its site."""
+    settings = Settings.from_env(
+        {},
+        redis_url=valkey.url,
+        prefix=prefix,
+        identity="user=header:X-User, guest=header:X-Guest",
+        events="user, guest",
+        shards=4,
+    )
+    clock = Clock()
+    return Recorder(settings, clock=clock, background=False), clock
+
+
+def test_who_came_and_who_went_is_counted_by_kind(announcing: tuple[Recorder, Clock]) -> None:
+    recorder, clock = announcing
+    collector = PresenceCollector(recorder)
+    for name in ("ann", "bob", "ann"):
+        visit(recorder, name)
+    WsgiVisit(recorder, {"HTTP_X_GUEST": "eve"}).end()
+    recorder.run_once()
+    found = scraped(collector)
+    assert values(found, "presence_came_total") == {"user": 2, "guest": 1}
+    assert values(found, "presence_went_total") == {"user": 0, "guest": 0}
+    assert recorder.stats().came == {"user": 2, "guest": 1}
+    clock.now += 2 * recorder.settings.window
+    wait_until(lambda: recorder.run_once() == 0 and sum(recorder.stats().went.values()) == 3)
+    visit(recorder, "ann")
+    recorder.run_once()
+    found = scraped(collector)
+    assert values(found, "presence_came_total") == {"user": 3, "guest": 1}
+    assert values(found, "presence_went_total") == {"user": 2, "guest": 1}
+
+
+def test_a_write_that_announces_who_has_gone_is_counted(
+    announcing: tuple[Recorder, Clock],
+) -> None:
+    recorder, clock = announcing
+    visit(recorder, "ann")
+    assert recorder.flush()
+    clock.now += recorder.settings.window + 1
+    visit(recorder, "ann")
+    assert recorder.flush()
+    assert recorder.stats().went == {"user": 1, "guest": 0}
+    assert recorder.stats().came == {"user": 2, "guest": 0}
+
+
+def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: tuple[Recorder, Clock]) -> None:
+    recorder, clock = announcing
+    collector = PresenceCollector(recorder)
+    assert values(scraped(collector), "presence_sweep_lag_seconds") == {}
+    visit(recorder, "ann")
+
+    def lag() -> float:
+        collector.next_read = 0.0
+        return values(scraped(collector), "presence_sweep_lag_seconds")["user"]
+
+    recorder.run_once()
+    assert lag() == 0
+    clock.now += 100
+    assert lag() == pytest.approx(100)
+    wait_until(lambda: recorder.run_once() == 0 and lag() == 0)
+
+
+def test_without_events_there_are_no_metrics_of_events(recorder: Recorder) -> None:
+    names = {family.name for family in PresenceCollector(recorder).describe()}
+    assert not names & {"presence_came", "presence_went", "presence_sweep_lag_seconds"}
+    assert (recorder.stats().came, recorder.stats().went) == ({}, {})
 
 
 def test_many_scrapes_cause_a_single_redis_read_per_second(
@@ -238,8 +310,8 @@ def test_requests_do_not_wait_for_a_blocked_scrape(
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}
 
 
-def test_the_dashboard_uses_only_existing_metrics(recorder: Recorder) -> None:
-    families = PresenceCollector(recorder).describe()
+def test_the_dashboard_uses_only_existing_metrics(announcing: tuple[Recorder, Clock]) -> None:
+    families = PresenceCollector(announcing[0]).describe()
     exposed = {family.name + end for family in families for end in SUFFIXES[family.type]}
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
     asked = " ".join(target["expr"] for target in targets)

@@ -43,7 +43,7 @@ def test_modules_import_only_from_layers_below() -> None:
 
 def test_the_table_of_keys_is_complete() -> None:
     shown = set(re.findall(r"^\| `\{(?:shard|prefix)\}:(.*?)` \|", PAGE, re.M))
-    numbers = {"minute": "{minute}", "day": "{day}"}
+    numbers = {"minute": "{minute}", "day": "{day}", "name": "{name}"}
     written = set()
     for name, function in inspect.getmembers(keys, inspect.isfunction):
         parameters = list(inspect.signature(function).parameters)

@@ -1,0 +1,278 @@
+"""`presence events`: a line for each event, in a real process with a pipe."""
+
+import json
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from presence_middleware import Presence, Settings
+from presence_middleware.connections.embedded import find_server
+from tests.support.backends import Server, wait_until
+from tests.support.servers import environment
+from tests.support.terminal import COMMAND, Terminal
+
+SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"}
+WILD = "\x1b[2J[red]\n\té"
+SHOWN = r"\x1b[2J[red]\n\té"
+
+
+def visit_until(presence: Presence, condition: Callable[[], object], id: str = "first{}") -> None:
+    """Let users come until a condition comes true."""
+    numbers = count()
+
+    def is_true() -> object:
+        presence.touch(id.format(next(numbers)))
+        return condition()
+
+    wait_until(is_true)
+
+
+class Events:
+    """The command in a process of its own, and the lines that it has printed so far."""
+
+    def __init__(self, variables: dict[str, str], *options: str) -> None:
+        self.presence = Presence(Settings.from_env(variables))
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self.process = subprocess.Popen(
+            [*COMMAND, "events", *options],
+            env=environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._threads = [
+            threading.Thread(target=self._read, args=each)
+            for each in (
+                (self.process.stdout, self.lines),
+                (self.process.stderr, self.errors),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @staticmethod
+    def _read(stream: "Iterator[str]", lines: list[str]) -> None:
+        lines.extend(line.rstrip("\n") for line in stream)
+
+    def begin(self, id: str = "first{}") -> None:
+        """Let users come until the command has printed a line."""
+        visit_until(self.presence, lambda: self.lines, id)
+
+    def has(self, text: str) -> None:
+        """Wait for a line that ends so."""
+        wait_until(lambda: any(line.endswith(text) for line in self.lines))
+
+    def end(self, signum: int = signal.SIGINT) -> int:
+        self.process.send_signal(signum)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Return the exit status."""
+        status = self.process.wait(30)
+        for thread in self._threads:
+            thread.join()
+        return status
+
+    def __enter__(self) -> "Events":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.ended()
+        self.process.stdout.close()  # type: ignore[union-attr]
+        self.process.stderr.close()  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def site(variables: dict[str, str]) -> dict[str, str]:
+    return variables | SITE
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(str(find_server()), tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(valkey: Server) -> Iterator["redis.Redis"]:
+    with redis.Redis.from_url(valkey.url) as client:
+        yield client
+
+
+def test_a_pipe_receives_a_line_for_each_event_at_once(site: dict[str, str]) -> None:
+    with Events(site) as events:
+        events.begin()
+        events.presence.touch(WILD)
+        events.presence.leave(WILD)
+        events.has("\toffline\t" + SHOWN)
+        states = [line.split("\t")[1:3] for line in events.lines if "[red]" in line]
+        assert states == [["user", "online"], ["user", "offline"]]
+        at = datetime.fromisoformat(events.lines[-1].split("\t")[0])
+        assert abs(datetime.now(UTC) - at) < timedelta(seconds=60)
+        assert events.end() == 0
+        assert events.errors == []
+
+
+def test_json_has_all_fields_and_its_cursor_goes_on(site: dict[str, str]) -> None:
+    with Events(site, "user", "--json") as events:
+        events.begin()
+        event = json.loads(events.lines[0])
+        assert sorted(event) == ["at", "cursor", "id", "kind", "online"]
+        assert (event["kind"], event["id"][:5], event["online"]) == ("user", "first", True)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", event["at"])
+        events.presence.touch("ann")
+        with events.presence.events(after=event["cursor"], among=["ann"]) as others:
+            assert next(others).id == "ann"
+
+
+def test_a_terminal_receives_lines_too(site: dict[str, str]) -> None:
+    presence = Presence(Settings.from_env(site))
+    with Terminal(site, "events") as terminal:
+        visit_until(presence, lambda: "online" in terminal.text)
+        assert re.search(r"Z, user, online, first\d+\r?\n", terminal.text)
+        terminal.interrupt()
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("type", ["set", "zset"])
+def test_among_prints_only_the_members_of_a_key(
+    site: dict[str, str], client: "redis.Redis", prefix: str, type: str
+) -> None:
+    key = f"{prefix}:friends"
+    members: list[Any] = ["ann", "bob", b"\xff"]
+    if type == "set":
+        client.sadd(key, *members)
+    else:
+        client.zadd(key, dict.fromkeys(members, 0.0))
+    with Events(site, "--among", key) as events:
+
+        def comes_and_goes() -> bool:
+            events.presence.touch("eve")
+            events.presence.touch("ann")
+            events.presence.leave("ann")
+            return bool(events.lines)
+
+        wait_until(comes_and_goes)
+        events.presence.touch("bob")
+        events.has("\tbob")
+        assert not any("eve" in line for line in events.lines)
+
+
+def failed(site: dict[str, str], *options: str) -> tuple[int, str]:
+    with Events(site, *options) as events:
+        status = events.ended()
+        assert events.lines == []
+        assert "Traceback" not in "\n".join(events.errors)
+        return status, "\n".join(events.errors)
+
+
+def test_among_refuses_a_key_with_too_many_members_and_one_that_is_no_set(
+    site: dict[str, str], client: "redis.Redis", prefix: str
+) -> None:
+    client.sadd(f"{prefix}:many", *range(1001))
+    status, error = failed(site, "--among", f"{prefix}:many")
+    assert status == 2
+    assert "has 1001 members: at most 1000 are possible" in error
+    client.srem(f"{prefix}:many", 0)
+    with Events(site, "--among", f"{prefix}:many") as events:
+        events.begin("{}")
+    client.set(f"{prefix}:text", "ann")
+    status, error = failed(site, "--among", f"{prefix}:text")
+    assert status == 2
+    assert "is a string: pass the key of a set" in error
+    status, error = failed(site, "--among", f"{prefix}:none")
+    assert status == 2
+    assert "does not exist: pass the key of a set" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["guest"], "PRESENCE_EVENTS"),
+        (["nobody"], "nobody"),
+        (["--name", "two words"], "name is 'two words'"),
+    ],
+)
+def test_invalid_arguments_are_reported(
+    site: dict[str, str], options: list[str], text: str
+) -> None:
+    status, error = failed(site, *options)
+    assert status == 2
+    assert text in error
+
+
+def test_without_redis_the_command_ends_with_3(server: Server) -> None:
+    site = SITE | {"PRESENCE_REDIS_URL": server.url}
+    with Events(site) as events:
+        events.begin()
+        server.stop()
+        assert events.ended() == 3
+        assert "no events can be read: Redis did not answer" in events.errors[-1]
+    status, error = failed(site)
+    assert status == 3
+    assert "Redis did not answer" in error
+    server.start()
+
+
+def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(server: Server) -> None:
+    site = SITE | {"PRESENCE_REDIS_URL": server.url}
+    with Events(site) as events:
+        events.begin()
+        server.stop()
+        server.start()  # without its data
+        visit_until(events.presence, lambda: events.errors, "again{}")
+        assert events.errors[0].startswith("presence: ")
+        assert "lost" in events.errors[0]
+        events.presence.touch("ann")
+        events.has("\tonline\tann")
+        assert len(events.errors) == 1
+        assert events.end() == 0
+
+
+def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
+    command = subprocess.Popen(
+        [*COMMAND, "events"],
+        env=environment(**site),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with command:
+        assert command.stdout
+        assert command.stderr
+        command.stdout.close()
+        visit_until(Presence(Settings.from_env(site)), lambda: command.poll() is not None)
+        assert command.returncode == 0
+        assert command.stderr.read() == ""
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_named_command_that_ends_lets_another_go_on_at_once(
+    site: dict[str, str], client: "redis.Redis", prefix: str, signum: int, status: int
+) -> None:
+    key = f"{prefix}:user:reader:mailer"
+    with Events(site, "--name", "mailer") as events:
+        wait_until(lambda: client.hget(key, "who"))
+        events.presence.touch("ann")
+        events.has("\tann")
+        handled = client.hget(key, "at")
+        wait_until(lambda: client.hget(key, "at") != handled)
+        assert events.end(signum) == status
+        assert events.errors == []
+        assert client.hkeys(key) == [b"at"]
+        events.presence.touch("bob")
+    with Events(site, "--name", "mailer") as events:
+        events.has("\tbob")
+        assert len(events.lines) == 1

@@ -1,0 +1,43 @@
+"""A process that handles events under a name: it appends each to a list in Redis.
+
+Run it with the settings of the site, the key of the list, and `threads`, `asyncio` or `trio`.
+"""
+
+import asyncio
+import json
+import os
+import sys
+
+import redis
+import trio
+
+from presence_middleware import AsyncPresence, Presence, events
+from presence_middleware.connections import in_thread
+
+NAME = "mailer"
+
+
+def main(key: str, mode: str) -> None:
+    """Handle events until the process is killed."""
+    # So that a test need not wait for long.
+    events.READ_EVERY, events.LEASE_SECONDS = 0.1, 1.0
+    client = redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"])
+
+    def handle(event: events.Event) -> None:
+        client.rpush(key, json.dumps([os.getpid(), event.id, event.online]))
+
+    async def handle_all() -> None:
+        async for event in AsyncPresence.from_env().events(name=NAME):
+            await in_thread(handle, event)
+
+    if mode == "threads":
+        for event in Presence.from_env().events(name=NAME):
+            handle(event)
+    elif mode == "asyncio":
+        asyncio.run(handle_all())
+    else:
+        trio.run(handle_all)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
