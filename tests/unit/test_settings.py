@@ -78,7 +78,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         "paths such as /t/{topic}/*, /docs/*",
     ),
     "pulse_path": (["pulse", "/", "/a b", "/a//b", "/../a"], "a path such as /pulse, /presence"),
-    "events": (["everybody", "user=on", "us er", "1"], "PRESENCE_EVENTS"),
+    "events": (["user=on", "us er", "1"], "PRESENCE_EVENTS"),
     "board_path": (
         ["presence", "/", "/a b", "/a//b", "/../a", "/a/..", '/"x', "/ä", "http://h/p"],
         "a path such as /pulse, /presence",
