@@ -240,8 +240,6 @@ def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
     wait_until(lambda: rooms.count("guest", room="/t/1") == 1)
     other = open_board("/t/caf%C3%A9")
     wait_until(lambda: rooms.count("guest", room="/t/café") == 1)
-    # The script of a page asks sooner than the page itself is recorded.
-    other.reload()
     elsewhere = open_board("/home")
     places = "[data-room]"
     expect(other.locator(places).nth(0)).to_have_text("1 online")

@@ -120,7 +120,8 @@ def reachable(*roots: object) -> Iterator[object]:
 def _next(thing: Any) -> Iterable[object]:
     if isinstance(thing, (str, bytes, ModuleType, type, CodeType, FrameType, *NOT_OURS)):
         return ()
-    if hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS):
+    # Of the type: a proxy of Flask has no attributes outside of a request.
+    if hasattr(type(thing), "cache_info") and not thing.__module__.startswith(OURS):
         return ()  # a library's own cache, which we only call: urlsplit's has what a server split
     if isinstance(thing, dict):  # whose keys Python's collector passes over where all are text
         return [*dict.keys(thing), *dict.values(thing), *gc.get_referents(thing)]
