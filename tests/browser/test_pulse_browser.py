@@ -302,6 +302,7 @@ def test_the_last_tab_says_goodbye_and_its_member_is_soon_offline(reads: Reads) 
     assert time.monotonic() - closed < 6, "after 3.75 seconds, not nine"
 
 
+@pytest.mark.slow
 def test_another_device_keeps_its_member_online(reads: Reads) -> None:
     ann = reads()
     phone = reads(ann.name)
