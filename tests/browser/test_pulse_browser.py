@@ -7,12 +7,13 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence, PresenceUnavailable, Settings
 from tests.support.backends import Server, wait_until
 from tests.support.servers import WebServer, gunicorn
 
@@ -174,7 +175,8 @@ class Reader:
         """Wait until a request has arrived after the first `before`. The member stays online."""
 
         def has_arrived() -> bool:
-            assert before == 0 or self.is_online, list(self.sent())
+            with suppress(PresenceUnavailable):  # a read that a busy machine delays says nothing
+                assert before == 0 or self.is_online, list(self.sent())
             return self.sent()[before:].count(request) >= times
 
         wait_until(has_arrived, 20)
