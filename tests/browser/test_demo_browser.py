@@ -60,6 +60,7 @@ def _is_error(line: Any) -> bool:
     return line.type == "error" and "favicon" not in str(line.location)
 
 
+@pytest.mark.slow
 def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> None:
     with Demo(tmp_path, PRESENCE_WINDOW="9s") as demo:
         page = open_page(demo, "/t/tea")

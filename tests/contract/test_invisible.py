@@ -77,6 +77,8 @@ class Page:
     failure: Exception | None = None
     """Raised in place of a response."""
     type: str = "http"
+    method: str = "GET"
+    query: str = ""
 
 
 Send = Callable[["Site", Page], None]
@@ -143,7 +145,8 @@ class Site:
 
 
 def over_wsgi(site: Site, page: Page) -> None:
-    environ = {"REQUEST_METHOD": "GET", "SCRIPT_NAME": "", "PATH_INFO": page.path, "page": page}
+    environ: dict[str, Any] = {"REQUEST_METHOD": page.method, "QUERY_STRING": page.query}
+    environ |= {"SCRIPT_NAME": "", "PATH_INFO": page.path, "page": page}
     environ["REMOTE_ADDR"] = "192.0.2.7"
     for name, value in page.headers.items():
         environ["HTTP_" + name.upper().replace("-", "_")] = value
@@ -159,7 +162,8 @@ def over_asgi(site: Site, page: Page) -> None:
     async def send(_: Any) -> None: ...
 
     headers = [(name.lower().encode(), value.encode()) for name, value in page.headers.items()]
-    scope = {"type": page.type, "method": "GET", "path": page.path, "headers": headers}
+    scope: dict[str, Any] = {"type": page.type, "method": page.method, "path": page.path}
+    scope |= {"query_string": page.query.encode(), "headers": headers}
     asyncio.run(site.wrapped({**scope, "client": ("192.0.2.7", 1), "page": page}, receive, send))
 
 
@@ -172,6 +176,8 @@ PROTOCOLS: dict[str, tuple[Send, Any]] = {
 def settings_of(server: Server, prefix: str, identity: str, store: str) -> Settings:
     given: dict[str, Any] = {"redis_url": server.url, "prefix": prefix, "identity": identity}
     given |= {"store": store, "board_path": "/board", "board_token": TOKEN, "secret": SECRET}
+    if store == "sorted-set":
+        given |= {"rooms": "/t/{topic}", "pulse_path": "/pulse"}
     return Settings.from_env({}, logout="/logout", flush_interval="2s", **given)
 
 
@@ -184,13 +190,22 @@ def visits(protocol: str) -> Iterator[Page]:
     yield Page(mine, failure=ValueError("the handler fails"))
     if protocol == "asgi":
         yield Page(mine, type="websocket")
+    yield Page(mine, "/t/1")
+    yield signal(HIDDEN, "here:/t/1")
+    yield signal(HIDDEN, "bye")
     yield Page(mine, "/logout")
-    yield Page(mine)
+    yield Page(mine, "/t/1")
+
+
+def signal(user: str, said: str) -> Page:
+    """Return a pulse or a goodbye of a page."""
+    headers = {"User-Agent": FIREFOX, "X-User": user, "Sec-Fetch-Site": "same-origin"}
+    return Page(headers, "/pulse", method="POST", query=f"presence={said}")
 
 
 def others() -> Iterator[Page]:
     """Yield the requests of visible people."""
-    yield Page({"User-Agent": FIREFOX, "X-User": "ann"})
+    yield Page({"User-Agent": FIREFOX, "X-User": "ann"}, "/t/1")
     yield Page({"User-Agent": FIREFOX, "X-User": "bob"}, asks=True)
     yield Page({"User-Agent": FIREFOX})
     yield Page({"User-Agent": "Googlebot/2.1"})
@@ -258,6 +273,8 @@ QUESTIONS: dict[str, Callable[[Presence], object]] = {
     "last_seen": lambda presence: presence.last_seen(HIDDEN),
     "online_among": lambda presence: presence.online_among([HIDDEN, "ann"]),
     "last_seen_among": lambda presence: presence.last_seen_among([HIDDEN, "ann"]),
+    "room": lambda presence: {**presence.counts(room="/t/1"), "invisible": 0},
+    "in room": lambda presence: (presence.count(room="/t/1"), presence.online(room="/t/1")),
     "a day": lambda presence: presence.count(window="1d"),
 }
 BOARD = [
@@ -277,8 +294,9 @@ def answers(site: Site) -> dict[str, object]:
         except QueryError as error:  # the store cannot answer
             found[name] = str(error)
     found |= {f"board{path}": board(site, path) for path in BOARD}
-    counts: dict[str, Any] = json.loads(str(board(site, "/counts")[1]))
-    found["board/counts"] = {**counts["counts"], "invisible": 0}
+    for path in ("/counts", "/counts?room=/t/1"):
+        read: dict[str, Any] = json.loads(str(board(site, path)[1]))
+        found[f"board{path}"] = {**read.get("counts", read), "invisible": 0}
     registry = CollectorRegistry()
     registry.register(PresenceCollector(site.recorder))
     for name in ("presence_online", "presence_peak"):
@@ -320,6 +338,8 @@ def test_an_invisible_person_leaves_nothing_under_user(
     assert visible(keys) == visible(keys_without)
     assert shown == shown_without
     assert any(name.startswith(":user:") for name in keys)
+    rooms = [dict(keys.get(f":{kind}:at", ())) for kind in ("user", "invisible")]  # type: ignore[call-overload]
+    assert [HIDDEN.encode() in room for room in rooms] == [False, store == "sorted-set"]
     assert shown["count user"] == shown["count None"] == 1
 
 

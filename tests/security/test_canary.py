@@ -120,8 +120,10 @@ def reachable(*roots: object) -> Iterator[object]:
 def _next(thing: Any) -> Iterable[object]:
     if isinstance(thing, (str, bytes, ModuleType, type, CodeType, FrameType, *NOT_OURS)):
         return ()
-    if hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS):
-        return ()  # a library's own cache, which we only call: urlsplit's has what a server split
+    # A proxy of Flask has nothing outside of a request. A library's own cache we only call:
+    # urlsplit's has what a server split.
+    if type(thing).__module__ == "werkzeug.local" or _is_foreign_cache(thing):
+        return ()
     if isinstance(thing, dict):  # whose keys Python's collector passes over where all are text
         return [*dict.keys(thing), *dict.values(thing), *gc.get_referents(thing)]
     if isinstance(thing, FunctionType):
@@ -131,6 +133,10 @@ def _next(thing: Any) -> Iterable[object]:
         return [thing.__self__]
     own = getattr(thing, "__dict__", None)
     return [*gc.get_referents(thing), *([own] if isinstance(own, dict) else [])]
+
+
+def _is_foreign_cache(thing: Any) -> bool:
+    return hasattr(thing, "cache_info") and not thing.__module__.startswith(OURS)
 
 
 def texts_of(*roots: object) -> Iterator[str | bytes]:

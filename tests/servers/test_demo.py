@@ -111,6 +111,7 @@ def test_each_page_shows_how_many_people_are_on_it(demo: Demo) -> None:
     assert answer.json()["counts"] == {"user": 0, "guest": 2}
 
 
+@pytest.mark.slow
 def test_a_pulse_keeps_a_reader_online_and_a_goodbye_ends_it(tmp_path: Path) -> None:
     with Demo(tmp_path, PRESENCE_WINDOW="9s") as demo:
         page = {"User-Agent": BROWSER["User-Agent"], "Sec-Fetch-Site": "same-origin"}
@@ -177,6 +178,7 @@ def last_sighting_of_a_guest(demo: Demo) -> float:
     return max((now - guest["seconds"] for guest in demo.state()["online"]["guest"]), default=0.0)
 
 
+@pytest.mark.slow
 def test_another_worker_goes_on_with_the_crowd_if_its_worker_dies(tmp_path: Path) -> None:
     with Demo(tmp_path, crowd=30) as demo:
         wait_until(lambda: last_sighting_of_a_guest(demo) > 0)

@@ -5,6 +5,7 @@
   // fetch() refuses URLs with credentials, which a page may have been opened with.
   counts.username = counts.password = "";
   const EVERY = 60000;
+  const RECORDED = 3000; // after which the reader of this page is counted, too
 
   function addressFor(room) {
     if (room === undefined) return counts.href;
@@ -41,6 +42,7 @@
 
   document.addEventListener("visibilitychange", refresh);
   setInterval(refresh, EVERY + 5000 * Math.random());
+  setTimeout(refresh, RECORDED);
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", refresh);
   else refresh();
 })();
