@@ -106,6 +106,7 @@ def test_the_widget_counts_who_is_on_the_page(open_page: Opened, tmp_path: Path)
         expect(page.locator("#crowd")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_page_chart_and_board_move_with_the_crowd(open_page: Opened, tmp_path: Path) -> None:
     with Demo(tmp_path, crowd=None) as demo:
         page = open_page(demo, "/")

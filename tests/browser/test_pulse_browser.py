@@ -317,6 +317,7 @@ def test_another_device_keeps_its_member_online(reads: Reads) -> None:
     assert ann.is_online
 
 
+@pytest.mark.slow
 def test_a_hidden_tab_is_silent_until_it_is_visible(reads: Reads) -> None:
     ann, bob = reads(), reads()
     page = ann.opens("/a")
