@@ -73,7 +73,8 @@ class SweptSet(SortedSet):
         self._sets_of_times.append(self._goodbyes_key)
         self._sets_of_moments.append(self._goodbyes_key)
         self._further_departure_keys = self._own_keys[:4]
-        self._sweep_source, self._goodbye_source = load_script("sweep"), load_script("goodbye")
+        self._sweep_source = load_script("sweep")
+        self._goodbye_source = load_script("clock", "goodbye")
 
     def _record_commands(
         self, sightings: Sequence[Stamped], write: Write | None, moves: Mapping[str, Move]
