@@ -25,11 +25,7 @@ class Pulse:
         self.path = settings.pulse_path
         """The path of the pulse, below the mount point of the app."""
         self._script_path = f"{self.path}.js"
-        types = [rule.type for rule in settings.identity]
-        self.needs_app = any(
-            rule.checked or type.set_by_app
-            for rule, type in zip(settings.identity, types, strict=True)
-        )
+        self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
         """True if only layers of the app may know whose pulse it is, so that it must run."""
         self._script = text("javascript", _script(settings), CACHED)
 

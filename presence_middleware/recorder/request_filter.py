@@ -41,7 +41,7 @@ class RequestFilter:
         try:
             if self._locate is not None:
                 request.address = self._locate(request)
-            if not self._enabled or not (is_signal or not self._is_excluded(request.path)):
+            if not self._enabled or (not is_signal and self._is_excluded(request.path)):
                 return False
             if _has_no_visitor(request) or _is_preflight(request):
                 return False

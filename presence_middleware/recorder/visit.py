@@ -215,9 +215,8 @@ class Visit(Request):
 
         `now` is the time by the recorder's clock, in seconds.
         """
-        if (
-            self.state is OVER or self.is_logout or self.is_goodbye
-        ):  # another thread may have ended it meanwhile
+        # Another thread may have ended it meanwhile.
+        if self.state is OVER or self.is_logout or self.is_goodbye:
             return
         who, matcher = self._resolve()
         is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..departed import Departure, Manner
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import IdentityResolver, Who
 from ..stores import Move, Plan, Recorded, Stamped, Store, agree, keys, run_all
-from ..stores.record import CHUNK, to_microseconds
+from ..stores.record import CHUNK, NO_MOVES, to_microseconds
 from .buffer import Buffer, Entry, PendingDeparture
 from .rewrite_log import RewriteLog
 from .setup_hints import SetupHints
@@ -234,36 +234,40 @@ class Writer:
                 stamped[number] = self._after_departure(entry, departures, stamped[number])
         return stamped
 
-    def _moves(self, buffer: Buffer, taken: Sequence[Entry]) -> dict[str, Move]:
+    def _moves(self, buffer: Buffer, taken: Sequence[Entry]) -> Mapping[str, Move]:
         """Return the rooms that entries entered since the last write, and when, by id.
 
         The times are later than a departure that the move followed, as in `_after_departure`. Moves
         from before a departure are left out.
         """
+        moving = [(entry, *entry.move) for entry in taken if entry.move is not None]
+        if not moving:
+            return NO_MOVES
         moves: dict[str, Move] = {}
-        departures = buffer.departures()
-        for entry in taken:
-            move = entry.move
-            if move is None:
-                continue
-            number, stamp = move
-            moment = self._clock.microseconds(stamp)
-            is_over = False
-            written, waiting = self._departed.get(entry.who), departures.get(entry.who)
-            for departure in (written, waiting):
-                if departure is None or departure.manner == Manner.GOODBYE:
+        waiting = buffer.departures()
+        for entry, number, stamp in moving:
+            moment, is_over = self._clock.microseconds(stamp), False
+            for departure, departed_at in self._departures_of(entry.who, waiting):
+                if departure.manner == Manner.GOODBYE:
                     continue
                 is_over = is_over or departure.stamp >= stamp
-                moment = max(moment, to_microseconds(self._moment_of(departure)) + 1)
+                moment = max(moment, to_microseconds(departed_at) + 1)
             if not is_over:
                 moves[entry.id or ""] = number, moment
         return moves
 
-    def _moment_of(self, departure: Departure | PendingDeparture) -> float:
-        """Return the moment at which a departure counts by the server's clock, at the latest."""
-        if isinstance(departure, Departure):
-            return departure.moment
-        return self._clock.latest_moment(departure.stamp)
+    def _departures_of(
+        self, who: Who, waiting: Mapping[Who, PendingDeparture]
+    ) -> Iterator[tuple[Departure | PendingDeparture, float]]:
+        """Yield the departures of an identity: the last that was written, and one of `waiting`.
+
+        Each comes with the moment at which it counts by the server's clock, at the latest.
+        """
+        written, pending = self._departed.get(who), waiting.get(who)
+        if written is not None:
+            yield written, written.moment
+        if pending is not None:
+            yield pending, self._clock.latest_moment(pending.stamp)
 
     def _after_departure(
         self, entry: Entry, departures: Mapping[Who, PendingDeparture], stamped: Stamped
@@ -273,12 +277,9 @@ class Writer:
         This process's clock is exact. By the server's clock, a user who comes back at once may
         seem to have arrived before the departure.
         """
-        written, waiting = self._departed.get(entry.who), departures.get(entry.who)
-        if written is not None and _followed(entry, written):
-            stamped = _later(stamped, written.moment, written.manner)
-        if waiting is not None and _followed(entry, waiting):
-            moment = self._clock.latest_moment(waiting.stamp)
-            stamped = _later(stamped, moment, waiting.manner)
+        for departure, departed_at in self._departures_of(entry.who, departures):
+            if _followed(entry, departure):
+                stamped = _later(stamped, departed_at, departure.manner)
         return stamped
 
     def _note_recorded(
@@ -319,10 +320,8 @@ class Writer:
 
     def _departure(self, who: Who, departure: PendingDeparture) -> Plan[float]:
         id = self._resolver.resolve_id(who[1]) or ""
-        moment, is_server_time = (
-            self._clock.latest_moment(departure.stamp),
-            self._clock.is_server_time,
-        )
+        moment = self._clock.latest_moment(departure.stamp)
+        is_server_time = self._clock.is_server_time
         shard = self._shard_of(who)
         if departure.manner == Manner.GOODBYE:
             return shard.say_goodbye(id, moment, is_server_time=is_server_time)

@@ -1,4 +1,4 @@
--- The common beginning of depart_sorted_set.lua and depart_minute_sets.lua.
+-- The common beginning of depart_scored.lua and depart_minute_sets.lua. Comes after clock.lua.
 --
 -- ARGV[1]  the id
 -- ARGV[2]  moment of the departure, in seconds since the epoch
@@ -13,11 +13,7 @@ local matters_seconds, last_seen_seconds = tonumber(ARGV[4]), ARGV[5]
 local max_members, hash = tonumber(ARGV[6]), ARGV[7]
 
 if is_server_time then
-  local time = redis.call('TIME')
-  local now = time[1] .. '.' .. string.format('%06d', time[2])
-  if tonumber(moment) > tonumber(now) then
-    moment = now
-  end
+  moment = not_in_future(moment)
 end
 
 -- Add a member to a sorted set; remove the oldest members beyond the maximum.

@@ -62,7 +62,7 @@ class Departures:
         With `is_server_time`, the script lowers it to the server's clock. Of an erased id only a
         hash stays, until no buffer can hold a sighting of it.
         """
-        source = load_script("departing", *scripts)
+        source = load_script("clock", "departing", *scripts)
         hash = digest(id) if erase else ""
         arguments: tuple[Argument, ...] = (id, repr(moment), int(is_server_time), *self._limits)
         return ("EVAL", source, len(script_keys), *script_keys, *arguments, hash, *extra)

@@ -1,7 +1,8 @@
 -- Let the window of an id end soon, because it closed its page.
 --
 -- The same id may have other pages open, also on other devices. So its last-seen time is only
--- lowered, and its next sighting raises it again. Comes after events.lua or no_events.lua.
+-- lowered, and its next sighting raises it again. Comes after clock.lua, and events.lua or
+-- no_events.lua.
 --
 -- KEYS[1]  sorted set: id by last-seen time
 -- KEYS[2]  sorted set: id by the moment of its goodbye
@@ -20,11 +21,7 @@ local seen, goodbyes, rooms, edge = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, moment = ARGV[1], ARGV[2]
 
 if ARGV[3] == '1' then
-  local time = redis.call('TIME')
-  local now = time[1] .. '.' .. string.format('%06d', time[2])
-  if tonumber(moment) > tonumber(now) then
-    moment = now
-  end
+  moment = not_in_future(moment)
 end
 local lowered = string.format('%.6f', tonumber(moment) - tonumber(ARGV[4]))
 local last_seen = redis.call('ZSCORE', seen, id)

@@ -60,6 +60,8 @@ class Shards:
         return (yield from self._as_seen(list(islice(_in_order(pages), limit))))
 
     def _as_seen(self, sightings: list[Sighting]) -> Plan[list[Sighting]]:
+        if len(self.all) == 1:
+            return (yield from self.all[0].as_seen(sightings))
         parts: dict[Store, list[Sighting]] = {}
         for sighting in sightings:
             parts.setdefault(self.shard_for(sighting.id), []).append(sighting)

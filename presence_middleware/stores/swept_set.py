@@ -90,7 +90,7 @@ class SweptSet(SortedSet):
         self._sets_of_moments.append(self._goodbyes_key)
         self._further_departure_keys = self._own_keys
         self._sweep_source = load_script(prelude, "sweep")
-        self._goodbye_source = load_script(prelude, "goodbye")
+        self._goodbye_source = load_script("clock", prelude, "goodbye")
 
     def _record_commands(
         self, sightings: Sequence[Stamped], write: Write | None, moves: Mapping[str, Move]

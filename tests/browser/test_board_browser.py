@@ -11,14 +11,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from tests.support.backends import Server, wait_until
+from tests.support.browsers import chromium, needs_chromium
 from tests.support.servers import WebServer, gunicorn
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TOKEN = "the-token-of-the-board"
 SVG = "image/svg+xml"
 ODD_IDS = ["<img src=x onerror=document.title='run'>", "\x1b[2Jred", "abc\u202egnp.exe", "日本"]
@@ -41,7 +41,7 @@ application = PresenceMiddleware(app)
 '''
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    needs_chromium,
     pytest.mark.timeout(120),
 ]
 
@@ -50,11 +50,8 @@ Opened = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

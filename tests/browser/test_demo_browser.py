@@ -1,7 +1,6 @@
 """The pages of `presence demo` in a real browser: Chromium, where it is installed."""
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.support.backends import wait_until
+from tests.support.browsers import chromium, needs_chromium
 from tests.support.demo import Demo
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:{}) Gecko/20100101 Firefox/140.0"
 SECONDS = 20_000  # milliseconds until something is seen, on a busy machine
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    needs_chromium,
     pytest.mark.timeout(180),
 ]
 
@@ -28,11 +27,8 @@ Opened = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -106,6 +102,7 @@ def test_the_widget_counts_who_is_on_the_page(open_page: Opened, tmp_path: Path)
         expect(page.locator("#crowd")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_page_chart_and_board_move_with_the_crowd(open_page: Opened, tmp_path: Path) -> None:
     with Demo(tmp_path, crowd=None) as demo:
         page = open_page(demo, "/")

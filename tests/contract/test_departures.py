@@ -268,3 +268,21 @@ def test_a_logout_does_not_wait_for_a_server_that_is_known_to_be_away(
     assert watch.seconds < 0.5  # one timeout
     own.start()
     app.recorder.close()
+
+
+@pytest.mark.parametrize("manner", ["depart", "say_goodbye"])
+def test_a_moment_ahead_of_the_server_is_lowered_to_its_clock(
+    valkey: Server, prefix: str, manner: str
+) -> None:
+    """Otherwise a process whose estimate is too late would refuse who comes back."""
+    site = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, pulse_path="/pulse")
+    backend = Backend(site)
+    shard, run = backend.stores["user"].all[0], backend.driver.run
+    with redis.Redis.from_url(valkey.url) as client:
+        before = client.time()
+        moment = run(getattr(shard, manner)("ann", before[0] + 60.0))
+        after = client.time()
+    assert before <= divmod(round(moment * 1e6), 1_000_000) <= after
+    assert run(getattr(shard, manner)("ann", 1000.5)) == 1000.5
+    ahead = before[0] + 60.0
+    assert run(getattr(shard, manner)("ann", ahead, is_server_time=False)) == ahead

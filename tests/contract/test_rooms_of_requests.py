@@ -248,6 +248,7 @@ def test_without_rooms_the_commands_are_those_of_before(
     site: Any, valkey: Server, prefix: str
 ) -> None:
     here = site("")
+    here.recorder.background = False  # its thread would write, and sample the history, in between
     recording(here)
     (record,) = records(sent(valkey, prefix, lambda: recording(here)))
     names = ["seen", "left", "forgotten", "writers"]
@@ -266,6 +267,7 @@ def test_without_rooms_the_commands_are_those_of_before(
 
 def test_a_move_is_sent_once_and_a_call_sends_none(site: Any, valkey: Server, prefix: str) -> None:
     here = site()
+    here.recorder.background = False
 
     def calling() -> None:
         here.ask("/api/vote", "ann")

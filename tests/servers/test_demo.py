@@ -135,6 +135,7 @@ def simulated(demo: Demo) -> list[str]:
     return [user["id"] for user in demo.state()["online"].get("user", [])]
 
 
+@pytest.mark.slow
 def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
     with Demo(tmp_path, crowd=None) as demo:
         assert "40 simulated visitors, also in the chart: --crowd 0 switches them off" in (

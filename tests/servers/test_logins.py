@@ -662,6 +662,7 @@ def says(socket: ClientConnection, command: str) -> str:
     return str(socket.recv(10)).split()[0]
 
 
+@pytest.mark.slow
 def test_an_open_socket_of_channels_keeps_its_user_online(
     serve: Serve, variables: dict[str, str]
 ) -> None:
@@ -677,6 +678,7 @@ def test_an_open_socket_of_channels_keeps_its_user_online(
         wait_until(lambda: presence.count() == 0)
 
 
+@pytest.mark.slow
 def test_a_login_on_an_open_socket_of_channels_counts_and_so_does_a_logout(
     serve: Serve, variables: dict[str, str]
 ) -> None:

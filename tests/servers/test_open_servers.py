@@ -107,6 +107,7 @@ def gthread(app: str) -> Command:
 
 
 @pytest.mark.parametrize("site", [uvicorn("tests.support.open_site:asgi_wrapped")], indirect=True)
+@pytest.mark.slow
 def test_websockets_and_streams_keep_users_online_on_uvicorn(site: Site) -> None:
     streams = {user: site.stream("/stream", X_User=user) for user in ("closes", "resets")}
     streams["breaks"] = site.stream("/", X_User="breaks", **UPGRADE)

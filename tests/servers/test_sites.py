@@ -52,6 +52,7 @@ def is_alive(directory: Path, lock: str) -> bool:
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_two_servers_and_another_program_report_the_same_count(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     url = f"embedded://{directory}"
