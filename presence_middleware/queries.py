@@ -215,7 +215,9 @@ class Queries:
         if id is None:
             return
         stored_id = _stored_id(id)
-        yield from store.shard_for(stored_id).touch(stored_id, (yield from self._write_time()))
+        latest = yield from self._write_time()
+        now = yield from self._clock.now()
+        yield from store.shard_for(stored_id).touch(stored_id, now, latest)
 
     def leave(self, id: Id | None, kind: str | None) -> Plan[None]:
         """Run `Presence.leave` as a plan: same arguments, result and errors."""

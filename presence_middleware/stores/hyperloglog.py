@@ -57,7 +57,7 @@ class HyperLogLog(WithoutRooms):
     def last_write(self, process: str) -> Plan[float | None]:
         return last_write(self._writers_key, process)
 
-    def touch(self, id: str, now: float) -> Plan[None]:
+    def touch(self, id: str, now: float, latest: float) -> Plan[None]:
         yield Batch(self._add(keys.minute_of(now), [id]), atomic=True)
 
     def count(self, now: float, window: float) -> Plan[int]:

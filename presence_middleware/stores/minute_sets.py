@@ -88,9 +88,9 @@ class MinuteSets(WithoutRooms):
     def last_write(self, process: str) -> Plan[float | None]:
         return last_write(self._writers_key, process)
 
-    def touch(self, id: str, now: float) -> Plan[None]:
-        moment = to_microseconds(now)
-        (record,) = self._record_commands(keys.minute_of(now), [(id, moment, moment)], None)
+    def touch(self, id: str, now: float, latest: float) -> Plan[None]:
+        stamped = id, to_microseconds(now), to_microseconds(latest)
+        (record,) = self._record_commands(keys.minute_of(now), [stamped], None)
         undo = self._departures.undo(id)
         _, (_, full, _) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
         raise_if_full(self.name, full)

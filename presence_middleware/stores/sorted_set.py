@@ -89,9 +89,9 @@ class SortedSet(WithoutRooms):
         is_evicted = members_marker is not None and not exists
         return None if is_evicted else score(moment)
 
-    def touch(self, id: str, now: float) -> Plan[None]:
-        moment = to_microseconds(now)
-        (record,) = self._record_commands([(id, moment, moment)], None, NO_MOVES)
+    def touch(self, id: str, now: float, latest: float) -> Plan[None]:
+        stamped = id, to_microseconds(now), to_microseconds(latest)
+        (record,) = self._record_commands([stamped], None, NO_MOVES)
         undo = self._departures.undo(id)
         _, (_, full, *_) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
         raise_if_full(self.name, full)

@@ -70,10 +70,12 @@ class Store(Protocol):
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
 
-    def touch(self, id: str, now: float) -> Plan[None]:
+    def touch(self, id: str, now: float, latest: float) -> Plan[None]:
         """Record an id as seen at `now`, also if it left before.
 
-        Raises `PresenceUnavailable` if there is no room.
+        `now` and `latest` are the bounds of the server's time: the id is seen before all departures
+        that are yet to come, and after all that there were. Raises `PresenceUnavailable` if there
+        is no room.
         """
 
     def count(self, now: float, window: float) -> Plan[int]:

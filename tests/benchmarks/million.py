@@ -127,7 +127,7 @@ def record(meter: Meter, people: int) -> None:
     mixed = known[:5000] + crowd(5000, "new")
     random.shuffle(mixed)
     meter.step(f"record {CHUNK}, at the cap, half known", [full.record(mixed)])
-    meter.step("touch", (users.touch(id, NOON) for id, *_ in known[:1000]))
+    meter.step("touch", (users.touch(id, NOON, NOON) for id, *_ in known[:1000]))
     meter.step("leave", (users.depart(id, NOON) for id, *_ in known[-1000:]))
     meter.step("forget", (users.depart(id, NOON, erase=True) for id, *_ in known[-1000:]))
     meter.step(f"record {CHUNK}, at the cap, some have left", [full.record(mixed)])

@@ -286,3 +286,21 @@ def test_a_moment_ahead_of_the_server_is_lowered_to_its_clock(
     assert run(getattr(shard, manner)("ann", 1000.5)) == 1000.5
     ahead = before[0] + 60.0
     assert run(getattr(shard, manner)("ann", ahead, is_server_time=False)) == ahead
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+@pytest.mark.parametrize("manner", ["leave", "forget"])
+def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
+    valkey: Server, prefix: str, store: str, manner: str
+) -> None:
+    """The server's time is between the two bounds of a process, and departures are lowered to it."""
+    backend = Backend(settings(valkey.url, prefix, store=store), clock=Clock())
+    presence = Presence(backend=backend)
+    shard, run = backend.stores["user"].all[0], backend.driver.run
+    erase = manner == "forget"
+    early, between, late = NOON - 2, NOON - 1, NOON
+    run(shard.touch("ann", early, late))
+    run(shard.depart("ann", between, erase=erase))
+    assert not presence.is_online("ann")
+    run(shard.touch("ann", early, late))
+    assert presence.is_online("ann")
