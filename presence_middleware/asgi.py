@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .board import asgi_board
-from .board.messages import Headers, Response
+from .board.messages import Response, raw_headers
 from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
@@ -149,7 +149,7 @@ class PresenceMiddleware:
         finally:
             if not visit.is_over:
                 visit.end()
-        headers = _raw(EMPTY) + cookies
+        headers = raw_headers(EMPTY) + cookies
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body"})
 
@@ -225,13 +225,8 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
 async def _send(response: Response, send: Send) -> None:
     """Send a response."""
     start = {"type": "http.response.start", "status": response.status}
-    await send({**start, "headers": _raw(response.headers)})
+    await send({**start, "headers": raw_headers(response.headers)})
     await send({"type": "http.response.body", "body": response.body})
-
-
-def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return headers as ASGI sends them."""
-    return [(name.lower().encode(), value.encode()) for name, value in headers]
 
 
 def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:

@@ -18,7 +18,7 @@ from .connections import (
     driver,
 )
 from .departed import Departed
-from .events import Hub
+from .events import RELEASE_SECONDS, Hub, Streams
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
@@ -92,14 +92,15 @@ class Backend:
         """Return the hub of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
         hub = self._hubs.get(kind)
         if hub is None:
-            hub = Hub(kind, self.stores[kind], lambda: self.driver, self.sweeper.sweep)
+            streams = Streams(kind, self.stores[kind], lambda: self.driver)
+            hub = Hub(streams, lambda: self.sweeper.sweep(self.driver))
             hub = self._hubs.setdefault(kind, hub)
         return hub
 
     def close_events(self) -> None:
-        """End all iterators over events of this process."""
+        """End all iterators over events of this process, and give up the leases of their names."""
         for hub in list(self._hubs.values()):
-            hub.close()
+            hub.close(RELEASE_SECONDS)
 
     def _shards(self, kind: str) -> Shards:
         settings = self.settings

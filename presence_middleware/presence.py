@@ -429,7 +429,7 @@ def _subscription(
     kind, ids = backend.queries.watched(kind, among)
     hub = backend.hub(kind)
     if name is None:
-        return hub, Subscription(ids, None if after is None else hub.parse_cursor(after))
+        return hub, Subscription(ids, None if after is None else hub.streams.parse_cursor(after))
     if after is not None:
         raise QueryError("pass name or after, not both: a name goes on from where it was")
     return hub, NamedSubscription(checked_name(name), ids)

@@ -17,7 +17,7 @@ from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
 from .cache import Clock, Slot, Slots
-from .messages import Headers, Request, Response, Watch, problem
+from .messages import Request, Response, Watch, problem, raw_headers
 from .reads import Read
 from .routes import Answer, Board
 
@@ -60,12 +60,12 @@ class AsgiBoard:
             await self._stream(answer, answer.watch, receive, send)
             return
         response = StarletteResponse(answer.body, answer.status)
-        response.raw_headers = _raw(answer.headers)
+        response.raw_headers = raw_headers(answer.headers)
         await response(scope, receive, send)
 
     def _is_cursor(self, kind: str, cursor: str) -> bool:
         try:
-            self._presence.backend.hub(kind).parse_cursor(cursor)
+            self._presence.backend.hub(kind).streams.parse_cursor(cursor)
         except QueryError:
             return False
         return True
@@ -78,7 +78,7 @@ class AsgiBoard:
         self._open_streams += 1
         try:
             events = self._presence.events(watch.kind, after=watch.after)
-            start = {"status": answer.status, "headers": _raw(answer.headers)}
+            start = {"status": answer.status, "headers": raw_headers(answer.headers)}
             async with running(_close_at_disconnect, receive, events):
                 with suppress(OSError):  # some servers raise it if the reader is gone
                     await send({"type": "http.response.start", **start})
@@ -105,10 +105,6 @@ async def _close_at_disconnect(receive: Receive, events: AsyncEvents) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     await events.aclose()
-
-
-def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers]
 
 
 def _part(body: bytes, *, is_last: bool = False) -> MutableMapping[str, Any]:

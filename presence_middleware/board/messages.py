@@ -26,6 +26,11 @@ EVERYWHERE: Headers = (
 )
 
 
+def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI sends them."""
+    return [(name.lower().encode(), value.encode()) for name, value in headers]
+
+
 class Request(NamedTuple):
     """A request; `path` is the rest after the board's path, `query` is text decoded as UTF-8."""
 

@@ -124,11 +124,17 @@ def exit_on_signals() -> None:
 
 
 def _exit(signum: int, _: object) -> NoReturn:
-    # A second signal must not interrupt the restoring of the terminal, for example. Blocking it
-    # would not be enough: another thread would receive it.
+    # A second signal must not interrupt the restoring of the terminal, for example. While it is
+    # blocked in this thread, another thread may receive it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+        # Python reports a signal that it received before it was set to SIG_IGN.
+        signal.signal(each, _ignore)
     sys.exit(0 if signum == signal.SIGINT else 128 + signum)
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing."""
 
 
 def interval(_: click.Context, parameter: click.Parameter, value: str) -> float:

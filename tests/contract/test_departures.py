@@ -293,7 +293,7 @@ def test_a_moment_ahead_of_the_server_is_lowered_to_its_clock(
 def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
     valkey: Server, prefix: str, store: str, manner: str
 ) -> None:
-    """The server's time is between the two bounds of a process, and departures are lowered to it."""
+    """The server's time is between the bounds of a process, and departures are lowered to it."""
     backend = Backend(settings(valkey.url, prefix, store=store), clock=Clock())
     presence = Presence(backend=backend)
     shard, run = backend.stores["user"].all[0], backend.driver.run

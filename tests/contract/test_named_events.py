@@ -14,17 +14,33 @@ import trio
 
 from presence_middleware import (
     AsyncPresence,
+    Event,
     EventsLost,
     Presence,
     PresenceUnavailable,
     QueryError,
     Settings,
-    events,
 )
 from presence_middleware.backend import Backend
 from presence_middleware.connections import in_thread
 from presence_middleware.connections.embedded import find_server
-from presence_middleware.events import Event, Events, Hub, NamedSubscription, Sleep, Subscription
+from presence_middleware.events import (
+    Events,
+    Hub,
+    NamedSubscription,
+    Streams,
+    Subscription,
+)
+from presence_middleware.events import (
+    hub as hub_module,
+)
+from presence_middleware.events import (
+    named as named_module,
+)
+from presence_middleware.events import (
+    subscription as subscription_module,
+)
+from presence_middleware.events.iterators import Sleep
 from presence_middleware.stores import Batch, Plan, Position
 from presence_middleware.stores.lease import Lease
 from tests.support.backends import Backend as Place
@@ -86,7 +102,7 @@ def ids(iterator: Iterator[Event], number: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "READ_EVERY", 0.05)
+    monkeypatch.setattr(hub_module, "READ_EVERY", 0.05)
 
 
 @pytest.fixture(params=[1, 16])
@@ -138,7 +154,7 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
 def test_another_process_goes_on_if_the_holder_vanishes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.3)
     vanishing = site.begun(site.process().events(name="mailer"))
     site.come("ann", "bob")
     seen = ids(vanishing, 1)
@@ -223,7 +239,7 @@ def test_lost_data_is_reported_and_the_name_goes_on(plain: Site) -> None:
 def test_a_slow_process_leaves_events_in_the_stream(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "ENOUGH_QUEUED", 5)
+    monkeypatch.setattr(named_module, "ENOUGH_QUEUED", 5)
     first = plain.begun(plain.named())
     subscription = first._subscription
     assert isinstance(subscription, NamedSubscription)
@@ -251,7 +267,7 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     first, subscription, cursors = queued(plain)
     lease = Lease(plain.lease_key.partition(":user:")[0], "user", "mailer")
     # The lease ran out while the process stood still, and another took it.
-    until = time.time() + events.LEASE_SECONDS - 1
+    until = time.time() + named_module.LEASE_SECONDS - 1
     run(plain.presence, "HSET", plain.lease_key, "until", until, "who", "other")
     wait_until(lambda: subscription.positions is None)
     assert subscription.take(Sleep()) is None
@@ -276,7 +292,7 @@ def test_a_forked_child_does_not_give_up_the_lease_of_its_parent(
     first = plain.begun(plain.process().events(name="mailer"))
     holder = plain.holder()
     with monkeypatch.context() as patch:
-        patch.setattr(events, "getpid", lambda: -1)
+        patch.setattr(hub_module, "getpid", lambda: -1)
         first.close()
     plain.come("ann")
     handled = run(plain.presence, "HGET", plain.lease_key, "until")
@@ -287,7 +303,7 @@ def test_a_forked_child_does_not_give_up_the_lease_of_its_parent(
 def test_an_outage_is_reported_and_the_name_goes_on(
     tmp_path: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)
     server = Server(str(find_server()), tmp_path, "--appendonly", "yes")
     site = Site(settings(server.url, prefix, 1))
     try:
@@ -442,7 +458,7 @@ class PartlyAway:
             replies = yield batch
 
 
-def sweep_nothing(_: object) -> None:
+def sweep_nothing() -> None:
     """Announce nobody."""
 
 
@@ -456,8 +472,8 @@ def drained(subscription: Subscription) -> list[str]:
 def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site) -> None:
     shards = plain.presence.backend.stores["user"]
     driver = PartlyAway(plain)
-    hub = Hub("user", shards, lambda: driver, sweep_nothing)  # type: ignore[arg-type,return-value]
-    positions = hub.now(0.0)
+    hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
+    positions = hub.streams.now(0.0)
     plain.come(*(f"id{n}" for n in range(20)))
     subscription = Subscription(after=positions)
     other = Subscription()
@@ -476,7 +492,7 @@ def test_who_goes_on_may_have_read_further_than_this_process(plain: Site) -> Non
     others = Subscription()
     hub.deliver([others])
     plain.come("ann")
-    subscription = Subscription(after=hub.now(0.0))
+    subscription = Subscription(after=hub.streams.now(0.0))
     plain.come("bob")
     hub.deliver([others, subscription])
     assert drained(subscription) == ["bob"]
@@ -486,7 +502,7 @@ def test_who_goes_on_may_have_read_further_than_this_process(plain: Site) -> Non
 def test_a_failure_in_between_moves_no_position(plain: Site) -> None:
     shards = plain.presence.backend.stores["user"]
     driver = PartlyAway(plain)
-    hub = Hub("user", shards, lambda: driver, sweep_nothing)  # type: ignore[arg-type,return-value]
+    hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
     subscription = Subscription()
     hub.deliver([subscription])
     plain.come(*(f"id{n}" for n in range(20)))

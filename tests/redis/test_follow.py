@@ -20,8 +20,9 @@ from presence_middleware import (
     PresenceUnavailable,
     QueryError,
 )
-from presence_middleware import events as module
 from presence_middleware.connections.embedded import find_server
+from presence_middleware.events import hub as hub_module
+from presence_middleware.events import subscription as subscription_module
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys, moment_of
 from tests.support.backends import Server, wait_until
@@ -37,7 +38,7 @@ Open = Callable[..., FollowedSite]
 
 @pytest.fixture(autouse=True)
 def hubs_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ_EVERY", TICK)
+    monkeypatch.setattr(hub_module, "READ_EVERY", TICK)
 
 
 @pytest.fixture
@@ -282,7 +283,7 @@ def test_a_server_that_went_back_in_time_is_noticed(
 def test_a_reader_that_is_too_slow_is_told_so(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_QUEUED", 10)
+    monkeypatch.setattr(subscription_module, "MAX_QUEUED", 10)
     with site.presence.events() as slow, site.presence.events() as fast:
         wait_until(lambda: site.presence.backend.hub("user")._positions)
         for number in range(30):
@@ -295,7 +296,7 @@ def test_a_reader_that_is_too_slow_is_told_so(
 def test_an_outage_is_reported_and_nothing_is_missing_after_it(
     own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)
     site = FollowedSite(own.url, prefix)
     with site.presence.events() as events:
         site.saw("ann")
@@ -311,7 +312,7 @@ def test_an_outage_is_reported_and_nothing_is_missing_after_it(
 def test_a_follower_that_starts_in_an_outage_is_told_and_goes_on(
     own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)
     site = FollowedSite(own.url, prefix)
     own.stop()
     with site.presence.events() as events:
@@ -361,7 +362,7 @@ def test_a_forked_child_has_a_hub_of_its_own(own: Server, prefix: str) -> None:
 def test_a_thousand_iterators_read_each_stream_once_a_second(
     own: Server, prefix: str, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "READ_EVERY", 1.0)
+    monkeypatch.setattr(hub_module, "READ_EVERY", 1.0)
     site = FollowedSite(own.url, prefix, shards=shards)
     with redis.Redis.from_url(own.url) as client, ExitStack() as stack:
         every = [stack.enter_context(site.presence.events()) for _ in range(1000)]

@@ -142,7 +142,7 @@ def test_a_terminal_receives_lines_too(site: dict[str, str]) -> None:
     with Terminal(site, "events") as terminal:
         visit_until(presence, lambda: "online" in terminal.text)
         assert re.search(r"Z, user, online, first\d+\r?\n", terminal.text)
-        terminal.interrupt()
+        terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 0
 
 

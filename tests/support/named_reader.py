@@ -11,8 +11,9 @@ import sys
 import redis
 import trio
 
-from presence_middleware import AsyncPresence, Presence, events
+from presence_middleware import AsyncPresence, Event, Presence
 from presence_middleware.connections import in_thread
+from presence_middleware.events import hub, named
 
 NAME = "mailer"
 
@@ -20,10 +21,10 @@ NAME = "mailer"
 def main(key: str, mode: str) -> None:
     """Handle events until the process is killed."""
     # So that a test need not wait for long.
-    events.READ_EVERY, events.LEASE_SECONDS = 0.1, 1.0
+    hub.READ_EVERY, named.LEASE_SECONDS = 0.1, 1.0
     client = redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"])
 
-    def handle(event: events.Event) -> None:
+    def handle(event: Event) -> None:
         client.rpush(key, json.dumps([os.getpid(), event.id, event.online]))
 
     async def handle_all() -> None:
