@@ -175,8 +175,8 @@ def test_two_commands_are_all_the_set_up() -> None:
     assert tests.endswith("pytest -n 2")
 
 
-def test_the_readme_has_two_screens() -> None:
-    assert len(TEXTS[README].splitlines()) < 125
+def test_the_readme_has_a_few_screens() -> None:
+    assert len(TEXTS[README].splitlines()) < 150
 
 
 @pytest.mark.parametrize(
