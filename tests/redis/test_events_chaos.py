@@ -3,15 +3,18 @@
 Eight processes record at random, with clocks apart. They are killed and replaced all the time.
 """
 
+import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from presence_middleware import Event, Presence, PresenceUnavailable, Settings
@@ -20,9 +23,10 @@ from presence_middleware.stores import Batch, Plan, Store
 from presence_middleware.stores.plan import members_with_scores
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
+from tests.support.event_worker import next_visit
 from tests.support.follower import Follower
 from tests.support.sentinels import Sentinels
-from tests.support.servers import ROOT, environment
+from tests.support.servers import ROOT, WebServer, environment, gunicorn, uvicorn
 
 WORKERS, WINDOW = 8, 3
 CHAOS = 15.0  # seconds
@@ -30,6 +34,17 @@ LAST = 1.0  # seconds before the end in which nobody is killed any more
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def clock_ahead(seconds: float) -> dict[str, str]:
+    """Return the variables of a process whose clock is wrong; none without libfaketime."""
+    if LIBRARY is None:
+        return {}
+    return {
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME": f"{seconds:+f}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
 
 
 class Workers:
@@ -45,10 +60,7 @@ class Workers:
     def _start(self) -> None:
         self._started += 1
         variables = {**self._variables, "WORKER_LOG": str(self._folder / f"{self._started}.did")}
-        if LIBRARY is not None:
-            ahead = random.uniform(-60, 60)
-            variables |= {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"{ahead:+f}s"}
-            variables |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        variables |= clock_ahead(random.uniform(-60, 60))
         with (self._folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.event_worker"],
@@ -87,6 +99,73 @@ class Workers:
                     yield did == "came", id, float(moment)
 
 
+class WebServers:
+    """gunicorn and uvicorn with four workers each, and visitors. The clocks are a minute apart."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.killed = 0
+        self._deeds: list[tuple[bool, str, float]] = []
+        self._pids: dict[int, None] = {}
+        self._is_over = threading.Event()
+        self._stack = ExitStack()
+        variables |= {"PRESENCE_LOGOUT": "/logout", "PRESENCE_PULSE_PATH": "/pulse"}
+        wsgi = gunicorn("tests.support.event_site:wsgi_site()", WORKERS // 2)
+        asgi = uvicorn("tests.support.event_site:asgi_site", WORKERS // 2, "--factory")
+        self._servers = [
+            self._stack.enter_context(
+                WebServer(command, ROOT, folder / name, **variables, **clock_ahead(ahead))
+            )
+            for command, name, ahead in ((wsgi, "wsgi", 30), (asgi, "asgi", -30))
+        ]
+        self._visitors = [threading.Thread(target=self._visit, args=(n,)) for n in range(4)]
+        for visitor in self._visitors:
+            visitor.start()
+
+    def _visit(self, number: int) -> None:
+        address = f"http://{self._servers[number % 2].address}"
+        limits = httpx.Limits(max_keepalive_connections=0)  # so that any worker may answer
+        same_site = {"Sec-Fetch-Site": "same-origin"}
+        with httpx.Client(
+            base_url=address, limits=limits, headers=same_site, trust_env=False
+        ) as client:
+            while not self._is_over.wait(0.005):
+                id, is_leaving, is_closing = next_visit()
+                method, path = "GET", "/logout" if is_leaving else "/"
+                if is_closing:
+                    method, path = "POST", "/pulse?presence=bye"
+                with suppress(httpx.TransportError):  # the worker was killed
+                    response = client.request(method, path, headers={"X-User": id})
+                    assert response.is_success, response.text
+                    if not is_closing:
+                        self._pids[int(response.text)] = None
+                    self._deeds.append((not (is_leaving or is_closing), id, time.monotonic()))
+
+    def kill_one(self) -> None:
+        """Kill a worker; its server starts another."""
+        wait_until(lambda: self._pids)
+        pid = random.choice(list(self._pids))
+        self._pids.clear()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.killed += 1
+
+    def end(self) -> None:
+        """Let all end as a deploy does: they write what waits."""
+        self._is_over.set()
+        for visitor in self._visitors:
+            visitor.join()
+        for server in self._servers:
+            server.stop()
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._stack.close()
+
+    def deeds(self) -> Iterator[tuple[bool, str, float]]:
+        """Yield whether somebody came, who, and when, for each deed of any visitor."""
+        yield from self._deeds
+
+
 def announced(shards: list[Store]) -> Plan[set[str]]:
     """Return who is announced online, by the keys in Redis."""
     ids: set[str] = set()
@@ -104,7 +183,16 @@ def announced(shards: list[Store]) -> Plan[set[str]]:
 class Chaos:
     """A site under which everything is killed, and a follower."""
 
-    def __init__(self, url: str, prefix: str, folder: Path, shards: int, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        folder: Path,
+        shards: int,
+        stack: ExitStack,
+        *,
+        start: Callable[..., Workers | WebServers] = Workers,
+    ) -> None:
         given = {
             "PRESENCE_REDIS_URL": url,
             "PRESENCE_PREFIX": prefix,
@@ -117,7 +205,7 @@ class Chaos:
         self.presence = Presence(Settings.from_env(given))
         self.follower = Follower(self.presence)
         stack.callback(self.follower.close)
-        self.workers = Workers(folder, **given)
+        self.workers = start(folder, **given)
         stack.callback(self.workers.close)
 
     def kill_workers(self, seconds: float) -> None:
@@ -181,6 +269,22 @@ def test_workers_and_the_server_are_killed(tmp_path: Path, prefix: str, shards: 
         came = check_alternation(chaos.follower.told)
         assert chaos.follower.lost == 0
         print(f"{chaos.workers.killed} workers and {restarts} servers killed, {came} came and went")
+
+
+def test_workers_of_web_servers_are_killed(tmp_path: Path, prefix: str) -> None:
+    server = Server(str(find_server()), tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        chaos = Chaos(server.url, prefix, tmp_path, 4, stack, start=WebServers)
+        for _ in range(3):
+            chaos.kill_workers(4)
+            server.stop()
+            server.start()
+        chaos.settle()
+        came = check_alternation(chaos.follower.told)
+        assert chaos.follower.lost == 0
+        assert chaos.workers.killed > 10
+        print(f"{chaos.workers.killed} workers killed, {came} came and went")
 
 
 def test_a_sentinel_fails_over(tmp_path: Path, prefix: str) -> None:

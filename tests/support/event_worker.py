@@ -36,6 +36,14 @@ def lose_replies(stopping: threading.Event) -> None:
     redis.client.Pipeline.execute = lossy  # type: ignore[method-assign, assignment]
 
 
+def next_visit() -> tuple[str, bool, bool]:
+    """Return a user of the group whose turn it is, if they log out, and if they close the page."""
+    turn = int(time.monotonic() / GROUP_SECONDS)  # the same in all processes of a machine
+    dice = random.random()
+    id = f"user{turn % GROUPS}-{random.randrange(GROUP_SIZE)}"
+    return id, dice < 0.02, 0.02 <= dice < 0.05
+
+
 def main() -> None:
     settings = Settings.from_env()
     recorder, presence = recorder_for(settings), Presence(settings)
@@ -44,17 +52,16 @@ def main() -> None:
     lose_replies(stopping)
     with Path(os.environ["WORKER_LOG"]).open("a", buffering=1) as log:
         while not stopping.wait(0.02):
-            now = time.monotonic()  # the same in all processes of a machine
-            id = f"user{int(now / GROUP_SECONDS) % GROUPS}-{random.randrange(GROUP_SIZE)}"
-            dice = random.random()
-            if dice < 0.02:
+            now = time.monotonic()
+            id, is_leaving, is_closing = next_visit()
+            if is_leaving:
                 with suppress(PresenceUnavailable):
                     presence.leave(id)
-            elif dice < 0.05:
+            elif is_closing:
                 recorder.say_goodbye(("user", id), recorder.stamp())
             else:
                 WsgiVisit(recorder, {"HTTP_X_USER": id}).end()
-            log.write(f"{'left' if dice < 0.05 else 'came'} {id} {now}\n")
+            log.write(f"{'left' if is_leaving or is_closing else 'came'} {id} {now}\n")
     recorder.close()
 
 
