@@ -157,8 +157,8 @@ class Hub:
         Raises `PresenceUnavailable` if no shard can be read.
         """
         if not self._positions:
-            age = max(time.monotonic() - subscription.began for subscription in subscriptions)
-            self._positions = self.streams.now(age)
+            age = max(time.monotonic() - subscription.created_at for subscription in subscriptions)
+            self._positions = self.streams.positions(age)
         events, has_more = self.streams.read_on(self._positions)
         for subscription in subscriptions:
             if subscription.after is None:

@@ -10,13 +10,13 @@ from ..errors import PresenceError, PresenceUnavailable
 from ..stores import Position
 from .event import Event, Item, cursor_of
 from .streams import Streams
-from .subscription import Outage, Queue, Sleeper
+from .subscription import BaseSubscription, Outage, Sleeper
 
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
 ENOUGH_QUEUED = 1000  # a named iterator reads no more while so many events wait
 
 
-class NamedSubscription(Queue):
+class NamedSubscription(BaseSubscription):
     """The events that wait for a named iterator, while it holds the lease of the name.
 
     The iterators of all processes that use a name share its lease. An event counts as handled when
@@ -103,7 +103,7 @@ class NamedSubscription(Queue):
     def put(self, items: Sequence[Item], positions: list[Position]) -> None:
         """Add events and errors, which end at `positions`, and wake the iterator."""
         with self._lock:
-            self._queue += self._wanted(items)
+            self._queue += self._filtered(items)
             self.positions = positions
         self._wake()
 
@@ -137,7 +137,7 @@ class NamedSubscription(Queue):
         """
         asked_at = time.monotonic()
         if not self._start:
-            self._start = cursor_of(streams.now(asked_at - self.began))
+            self._start = cursor_of(streams.positions(asked_at - self.created_at))
         handled = self.handled
         start = handled or self._start  # a server that lost its data knows no name
         lease = streams.lease(self._name)

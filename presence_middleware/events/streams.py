@@ -36,7 +36,7 @@ class Streams:
         """Return the lease of those who read under a name."""
         return self._streams[0].lease(name)
 
-    def now(self, age: float) -> list[Position]:
+    def positions(self, age: float) -> list[Position]:
         """Return the positions of all shards of `age` seconds ago. Raises if one is away."""
         positions = self._read([stream.position(age) for stream in self._streams])
         failure = next((each for each in positions if isinstance(each, Exception)), None)

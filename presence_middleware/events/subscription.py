@@ -48,11 +48,12 @@ class Outage:
         self._since = None
 
 
-class Queue:
+class BaseSubscription:
     """What all subscriptions share: a queue, and the iterator that waits for it."""
 
     def __init__(self, among: frozenset[str] | None) -> None:
-        self.began = time.monotonic()
+        self.created_at = time.monotonic()
+        """When it was created, by `time.monotonic()`."""
         self.is_ended = False
         """Whether nothing will be added any more."""
         self._among = among
@@ -68,14 +69,14 @@ class Queue:
         if sleeper is not None:
             sleeper.wake()
 
-    def _wanted(self, items: Sequence[Item]) -> list[Item]:
+    def _filtered(self, items: Sequence[Item]) -> list[Item]:
         among = self._among
         if among is None:
             return list(items)
         return [item for item in items if isinstance(item, PresenceError) or item.id in among]
 
 
-class Subscription(Queue):
+class Subscription(BaseSubscription):
     """The events that wait for an iterator without a name."""
 
     def __init__(
@@ -92,7 +93,7 @@ class Subscription(Queue):
     def put(self, items: Sequence[Item]) -> None:
         """Add events and errors, and wake the iterator."""
         with self._lock:
-            self._queue += self._wanted(items)
+            self._queue += self._filtered(items)
             if len(self._queue) > MAX_QUEUED:
                 self._queue.clear()
                 self._queue.append(EventsLost("this reader is too slow: too many events wait"))

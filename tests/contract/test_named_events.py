@@ -473,7 +473,7 @@ def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site) -> None
     shards = plain.presence.backend.stores["user"]
     driver = PartlyAway(plain)
     hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
-    positions = hub.streams.now(0.0)
+    positions = hub.streams.positions(0.0)
     plain.come(*(f"id{n}" for n in range(20)))
     subscription = Subscription(after=positions)
     other = Subscription()
@@ -492,7 +492,7 @@ def test_who_goes_on_may_have_read_further_than_this_process(plain: Site) -> Non
     others = Subscription()
     hub.deliver([others])
     plain.come("ann")
-    subscription = Subscription(after=hub.streams.now(0.0))
+    subscription = Subscription(after=hub.streams.positions(0.0))
     plain.come("bob")
     hub.deliver([others, subscription])
     assert drained(subscription) == ["bob"]
