@@ -11,19 +11,21 @@ local seen, offline_before = KEYS[1], ARGV[8]
 local FIRST = 9
 
 local wrote_before, is_evicted = false, false
+if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
+  -- The server evicted the sorted set alone. Without this key, every process writes again.
+  redis.call('DEL', writers)
+  is_evicted = true
+end
 if process ~= '' then
-  if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
-    -- The server evicted the sorted set alone. Without this key, every process writes again.
-    redis.call('DEL', writers)
-    is_evicted = true
-  end
   wrote_before = redis.call('ZSCORE', writers, process)
 end
 local function note_write(has_members)
   if process ~= '' then
     redis.call('ZADD', writers, now, process, now, has_members and '' or process)
-    redis.call('EXPIRE', writers, lifetime)
+  elseif has_members then
+    redis.call('ZADD', writers, 'NX', earliest, '')
   end
+  redis.call('EXPIRE', writers, lifetime)
 end
 
 local room = max_members - redis.call('ZCARD', seen)
