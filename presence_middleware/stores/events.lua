@@ -6,7 +6,8 @@
 -- twice.
 --
 -- KEYS[1]          sorted set: id by last-seen time
--- KEYS[#KEYS - 1]  hash: `cut`, in seconds since the epoch; `n`, the number of the last entry
+-- KEYS[#KEYS - 1]  hash: `cut`, in seconds since the epoch; `delay`, how many seconds a sweep left
+--                  between the cut and now; `n`, the number of the last entry
 -- KEYS[#KEYS]      stream: entries with their number `n`, then `+id` or `-id` and the moment since
 --                  which the id is online, or at which it was last seen; or with `reset`, after
 --                  which nothing that was announced before counts
@@ -24,15 +25,21 @@ local function add_entry(...)
   redis.call('EXPIRE', stream, STREAM_SECONDS)
 end
 
-local function move_cut(moment)
+local function move_cut(moment, delay)
   cut = moment
-  redis.call('HSET', KEYS[#KEYS - 1], 'cut', moment)
+  redis.call('HSET', KEYS[#KEYS - 1], 'cut', moment, 'delay', delay)
 end
 
--- Begin anew, because nobody knows any more who has been announced.
-local function reset(moment)
-  move_cut(moment)
+-- Begin anew, because nobody knows any more who has been announced. The delay is empty if this is
+-- no sweep.
+local function reset(moment, delay)
+  move_cut(moment, delay)
   add_entry('reset', moment)
+end
+
+-- Return whether the cut was moved by a sweep with this delay.
+local function is_of_delay(delay)
+  return redis.call('HGET', KEYS[#KEYS - 1], 'delay') == delay
 end
 
 local function is_announced(last_seen)

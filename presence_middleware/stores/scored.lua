@@ -8,7 +8,7 @@
 -- ARGV[9…]  the sightings, in turn
 
 local seen, offline_before = KEYS[1], ARGV[8]
-local FIRST = 9
+local FIRST, MOST_REMOVED = 9, 1000
 
 local wrote_before, is_evicted = false, false
 if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
@@ -43,7 +43,8 @@ local function make_room(ids)
     end
   end
   if new > room then
-    local most = new - room + #ids
+    -- There are many too many after PRESENCE_MAX_MEMBERS was lowered.
+    local most = math.min(new - room + #ids, MOST_REMOVED)
     local offline = redis.call(
       'ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES'
     )

@@ -1,6 +1,7 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -170,7 +171,7 @@ def test_a_clean_up_that_empties_the_set_is_no_lost_data(opened: Open) -> None:
     assert site.told() == [("+cy", GONE)]
 
 
-def test_a_clean_up_leaves_the_mark_of_members_older_than_a_clock_that_was_set_back(
+def test_a_clean_up_keeps_the_mark_of_members_that_were_written_long_ago(
     site: FollowedSite,
 ) -> None:
     site.saw("ann")
@@ -217,6 +218,29 @@ def test_a_clock_set_back_by_a_little_changes_nothing(site: FollowedSite) -> Non
     site.sweep()
     site.saw("bob")
     assert sorted(site.told()) == [("+ann", 0), ("+bob", -100)]
+
+
+def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
+    """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
+    before, after_deploy = opened(), opened(window=2 * WINDOW)
+    before.saw("ann")
+    before.sweep()
+    before.told()
+    for _ in range(3):
+        before.clock.now += GONE / 2
+        after_deploy.clock.now = before.clock.now
+        after_deploy.sweep()
+        before.sweep()
+        before.saw("bob")
+    assert before.told() == [("+bob", GONE / 2), ("-ann", 0)]
+
+
+def test_a_first_write_with_a_short_window_begins_once(opened: Open) -> None:
+    site = opened(window=30, flush_interval=10)
+    site.saw("ann")
+    site.told()
+    site.sweep()
+    assert site.told() == []
 
 
 def test_people_come_and_go_after_a_clock_is_set_back_by_more_than_a_short_window(
@@ -276,6 +300,21 @@ def test_after_an_outage_longer_than_the_window_all_leave_and_come_again(
     ), "with the moments at which they were seen"
     site.saw(*crowd)
     assert {name for name, _ in site.told()} == {f"+{id}" for id in crowd}
+
+
+def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> None:
+    crowd = [f"user{number}" for number in range(3000)]
+    opened(shards=1).saw(*crowd)
+    site = opened(shards=1, max_members=10)
+    site.clock.now += WINDOW + 1
+    sizes = [3000]
+    while sizes[-1] > 10:
+        site.saw("ann")
+        sizes.append(len(site.run(site.store.all[0].online(site.clock.now, 1e6, None, None))))
+    assert all(1 <= a - b <= 1000 for a, b in pairwise(sizes)), sizes
+    site.saw("ann")
+    told = site.told()
+    assert len(told) == len(dict(told)), "once"
 
 
 def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
