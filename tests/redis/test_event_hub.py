@@ -187,7 +187,7 @@ def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
             "query_string": b"kind=user",
             "headers": [(b"authorization", f"Bearer {token}".encode())],
         }
-        task = asyncio.create_task(wrapped(scope, receive, send))  # type: ignore[arg-type]
+        task = asyncio.create_task(wrapped(scope, receive, send))
         await asyncio.wait_for(is_full.wait(), 10)
         wrapped.recorder.backend.close_events()
         try:
