@@ -340,8 +340,9 @@ class Recorder:
     def _refresh_open(self) -> None:
         """Record the visits that have been open for longer than a flush interval."""
         self._end_abandoned()
-        now = self.stamp()
         for visit in self._each_open():
+            # Not the same moment for all: a sweep takes all users of a moment together.
+            now = self.stamp()
             if now - visit.arrival >= self.settings.flush_interval:
                 visit.refresh(now, self._refresh_every)
 

@@ -5,13 +5,16 @@
 -- moves a last-seen time or the cut announces it in the same script, and an id cannot come or go
 -- twice.
 --
--- KEYS[#KEYS - 1]  hash: `cut`, in seconds since the epoch; `n`, the number of the last entry
+-- KEYS[1]          sorted set: id by last-seen time
+-- KEYS[#KEYS - 1]  hash: `cut`, in seconds since the epoch; `delay`, how many seconds a sweep left
+--                  between the cut and now; `n`, the number of the last entry
 -- KEYS[#KEYS]      stream: entries with their number `n`, then `+id` or `-id` and the moment since
 --                  which the id is online, or at which it was last seen; or with `reset`, after
 --                  which nothing that was announced before counts
 
 local stream = KEYS[#KEYS]
 local MAX_ENTRIES, STREAM_SECONDS = 4000, 300
+local ENTRY_SIZE = 500 -- names and values: of 250 ids
 local cut = redis.call('HGET', KEYS[#KEYS - 1], 'cut')
 local changes = {}
 local announced = {came = 0, went = 0}
@@ -22,15 +25,21 @@ local function add_entry(...)
   redis.call('EXPIRE', stream, STREAM_SECONDS)
 end
 
-local function move_cut(moment)
+local function move_cut(moment, delay)
   cut = moment
-  redis.call('HSET', KEYS[#KEYS - 1], 'cut', moment)
+  redis.call('HSET', KEYS[#KEYS - 1], 'cut', moment, 'delay', delay)
 end
 
--- Begin anew, because nobody knows any more who has been announced.
-local function reset(moment)
-  move_cut(moment)
+-- Begin anew, because nobody knows any more who has been announced. The delay is empty if this is
+-- no sweep.
+local function reset(moment, delay)
+  move_cut(moment, delay)
   add_entry('reset', moment)
+end
+
+-- Return whether the cut was moved by a sweep with this delay.
+local function is_of_delay(delay)
+  return redis.call('HGET', KEYS[#KEYS - 1], 'delay') == delay
 end
 
 local function is_announced(last_seen)
@@ -53,7 +62,7 @@ end
 -- Note which ids come online with their sightings, which are not written yet: from `first` to `last`,
 -- time and id in turn.
 local function note_arrivals(seen, goodbyes, window, offline_before, sightings, first, last)
-  local ids, count = {}, 0
+  local ids, count, is_noted = {}, 0, {}
   for i = first + 1, last, 2 do
     count = count + 1
     ids[count] = sightings[i]
@@ -66,7 +75,7 @@ local function note_arrivals(seen, goodbyes, window, offline_before, sightings, 
     local last_seen = before[n]
     if not last_seen or last_seen + 0 <= online_since then
       local time = sightings[first + 2 * n - 2]
-      if time + 0 > cut + 0 then
+      if time + 0 > cut + 0 and not is_noted[ids[n]] then
         local is_online = is_announced(last_seen)
         if is_online and last_seen + 0 <= time - window then
           -- The window ended, and the sweep has not announced it yet.
@@ -74,6 +83,7 @@ local function note_arrivals(seen, goodbyes, window, offline_before, sightings, 
           is_online = false
         end
         if not is_online then
+          is_noted[ids[n]] = true -- a guest may have two sightings in a write
           changes[#changes + 1] = '+' .. ids[n]
           changes[#changes + 1] = time
           announced.came = announced.came + 1
@@ -83,10 +93,16 @@ local function note_arrivals(seen, goodbyes, window, offline_before, sightings, 
   end
 end
 
--- Write what was noted, in an entry of its own.
+-- Write what was noted, in entries of their own.
 local function announce(lifetime)
-  if #changes > 0 then
-    add_entry(unpack(changes))
+  for first = 1, #changes, ENTRY_SIZE do
+    add_entry(unpack(changes, first, math.min(first + ENTRY_SIZE - 1, #changes)))
   end
-  redis.call('EXPIRE', KEYS[#KEYS - 1], lifetime)
+  local remaining = redis.call('PTTL', KEYS[1])
+  if remaining > 0 then
+    -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
+    redis.call('PEXPIRE', KEYS[#KEYS - 1], remaining)
+  else
+    redis.call('EXPIRE', KEYS[#KEYS - 1], lifetime)
+  end
 end

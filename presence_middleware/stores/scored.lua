@@ -8,22 +8,24 @@
 -- ARGV[9…]  the sightings, in turn
 
 local seen, offline_before = KEYS[1], ARGV[8]
-local FIRST = 9
+local FIRST, MOST_REMOVED = 9, 1000
 
 local wrote_before, is_evicted = false, false
+if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
+  -- The server evicted the sorted set alone. Without this key, every process writes again.
+  redis.call('DEL', writers)
+  is_evicted = true
+end
 if process ~= '' then
-  if redis.call('EXISTS', seen) == 0 and redis.call('ZSCORE', writers, '') then
-    -- The server evicted the sorted set alone. Without this key, every process writes again.
-    redis.call('DEL', writers)
-    is_evicted = true
-  end
   wrote_before = redis.call('ZSCORE', writers, process)
 end
 local function note_write(has_members)
   if process ~= '' then
     redis.call('ZADD', writers, now, process, now, has_members and '' or process)
-    redis.call('EXPIRE', writers, lifetime)
+  elseif has_members then
+    redis.call('ZADD', writers, 'NX', earliest, '')
   end
+  redis.call('EXPIRE', writers, lifetime)
 end
 
 local room = max_members - redis.call('ZCARD', seen)
@@ -41,7 +43,8 @@ local function make_room(ids)
     end
   end
   if new > room then
-    local most = new - room + #ids
+    -- There are many too many after PRESENCE_MAX_MEMBERS was lowered.
+    local most = math.min(new - room + #ids, MOST_REMOVED)
     local offline = redis.call(
       'ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES'
     )

@@ -98,12 +98,19 @@ if is_whole and compared > 0 then
   end
 end
 
-if not cut or tonumber(cut) - may_go_back > tonumber(gone_before) then
-  reset(gone_before) -- the first sweep, or the clock was set back
+-- A process with a shorter window moves the cut further than this one.
+local delay = string.format('%.3f', tonumber(now) - tonumber(gone_before))
+local function is_cut_ahead()
+  return tonumber(cut) - may_go_back > tonumber(gone_before)
+    and (is_of_delay(delay) or tonumber(cut) > tonumber(now))
+end
+
+if not cut or is_cut_ahead() then
+  reset(gone_before, delay) -- the first sweep, or the clock was set back
 elseif tonumber(cut) < tonumber(gone_before) then
   local gone, new_cut = page(seen, '(' .. cut, gone_before)
   note_gone(goodbyes, gone)
-  move_cut(new_cut)
+  move_cut(new_cut, delay)
 end
 announce(lifetime)
 

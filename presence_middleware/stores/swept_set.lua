@@ -27,7 +27,7 @@ if room == max_members then
   redis.call('UNLINK', rooms, moves, earlier_moves, edge)
 end
 if is_evicted or not cut then
-  reset(offline_before)
+  reset(offline_before, '')
 end
 
 local departed, full, is_recorded = {}, 0, nil

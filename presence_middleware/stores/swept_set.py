@@ -195,19 +195,22 @@ class SweptSet(SortedSet):
         swept = yield from self.sweep(now, SWEPT)
         if swept.has_more:
             return True
-        (reply,) = yield Batch((("ZSCORE", self._writers_key, ""),))
+        had_members, reply = yield Batch(
+            (("EXISTS", self._seen_key), ("ZSCORE", self._writers_key, ""))
+        )
         noted = score(reply)
         has_more = yield from super().clean_up(now, is_server_time=is_server_time)
         (left,) = yield Batch((("PTTL", self._seen_key),))
-        if left < 0:
+        if had_members and left < 0:
             # The sorted set is empty, so a missing key is no sign of lost data.
             yield Batch((("ZREM", self._writers_key, ""),))
         elif noted is not None:
             # The members may be younger than the last write, by a clock that was set back in
-            # between. Their loss must still be noticed.
+            # between. Their loss must still be noticed, also if the key was evicted before.
             (is_missing,) = yield Batch((("ZADD", self._writers_key, "NX", noted, ""),))
             if is_missing:
-                yield Batch((("PEXPIRE", self._writers_key, left),))
+                lifetime = left if left > 0 else 1000 * self._script.lifetime
+                yield Batch((("PEXPIRE", self._writers_key, lifetime),))
         return has_more
 
     def _clean_before(self, now: float) -> float:

@@ -5,6 +5,7 @@ online exactly if its last-seen time is later than the cut of its shard.
 """
 
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from presence_middleware import EventsLost, Settings
+from presence_middleware import EventsLost, PresenceUnavailable, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.stores import Batch, Plan, Store, merge_plans, run_all
 from presence_middleware.stores.plan import members_with_scores, score
@@ -27,6 +28,8 @@ from presence_middleware.stores.record import Write, to_microseconds
 NOON = 1_767_614_400.0
 PEOPLE = [f"id{n}" for n in range(8)]
 IDS = st.sampled_from(PEOPLE)
+# What may happen between a loss and the write that notices it.
+UNAWARE = ["touch", "leave", "goodbye", "clean up", "sweep"]
 KEYS = ["seen", "edge", "told", "events", "bye", "left", "writers", "at", "moved", "moved-before"]
 
 
@@ -122,11 +125,31 @@ class Announcing(RuleBasedStateMachine):
         ):
             pass
 
-    @rule(key=st.sampled_from([*KEYS, "all"]))
-    def data_is_lost(self, key: str) -> None:
+    @rule(id=IDS)
+    def is_touched(self, id: str) -> None:
+        with suppress(PresenceUnavailable):  # there may be no room
+            self.run(self.store.shard_for(id).touch(id, self.now, self.now))
+
+    @rule(
+        key=st.sampled_from([*KEYS, "all"]),
+        meanwhile=st.lists(st.sampled_from(UNAWARE), max_size=2),
+        id=IDS,
+    )
+    def data_is_lost(self, key: str, meanwhile: list[str], id: str) -> None:
         names = KEYS if key == "all" else [key]
         self.run(_delete([f"{shard.name}:{name}" for shard in self.store.all for name in names]))
         self.may_lose = True
+        for step in meanwhile:
+            if step == "touch":
+                self.is_touched(id)
+            elif step == "leave":
+                self.leaves(id, 0.0, erase=False)
+            elif step == "goodbye":
+                self.says_goodbye(id, 0.0)
+            elif step == "clean up":
+                self.anyone_cleans_up(is_server_time=True)
+            else:
+                self.anyone_sweeps()
         self.are_seen(PEOPLE)  # a loss is noticed with the next write to the shard
 
     @invariant()

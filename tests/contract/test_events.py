@@ -1,6 +1,7 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -113,6 +114,90 @@ def test_a_key_that_was_evicted_alone_is_noticed(site: FollowedSite, name: str) 
     assert after(site, GONE) == [("-ann", 0)]
 
 
+@pytest.mark.parametrize("meanwhile", ["clean up", "sweep", "touch", "leave", "goodbye"])
+def test_an_evicted_key_is_noticed_whoever_comes_first(site: FollowedSite, meanwhile: str) -> None:
+    site.saw("ann", "bob")
+    site.told()
+    site.delete("seen")
+    if meanwhile == "clean up":
+        site.clean_up()
+    elif meanwhile == "sweep":
+        site.sweep()
+    elif meanwhile == "touch":
+        site.presence.touch("ann")
+        site.presence.touch("bob")
+    elif meanwhile == "leave":
+        site.presence.leave("ann")
+    else:
+        site.say_goodbye("ann")
+    site.clock.now += 1
+    site.saw("bob", "ann")
+    with pytest.raises(EventsLost):
+        site.told()
+    site.skip()
+    assert {name for name, _ in after(site, GONE)} == {"-ann", "-bob"}
+
+
+def test_an_evicted_key_is_noticed_that_only_touch_has_written(site: FollowedSite) -> None:
+    site.presence.touch("ann")
+    site.told()
+    site.delete("seen")
+    site.presence.touch("ann")
+    with pytest.raises(EventsLost):
+        site.told()
+
+
+def test_an_evicted_key_is_noticed_when_its_writers_are_forgotten(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.told()
+    site.delete("seen")
+    site.clock.now += WINDOW + 300
+    site.clean_up()
+    assert site.lifetime("ann", "writers") > 0
+    site.saw("ann")
+    with pytest.raises(EventsLost):
+        site.told()
+
+
+def test_a_clean_up_that_empties_the_set_is_no_lost_data(opened: Open) -> None:
+    site = opened(kind="guest")  # kept no longer than the window
+    site.saw("cy")
+    site.clock.now += GONE
+    site.clean_up()
+    site.told()
+    site.sweep()
+    site.clean_up()
+    site.saw("cy")
+    assert site.told() == [("+cy", GONE)]
+
+
+def test_a_clean_up_keeps_the_mark_of_members_that_were_written_long_ago(
+    site: FollowedSite,
+) -> None:
+    site.saw("ann")
+    site.clock.now += WINDOW + 300  # the write was so long ago that its process is forgotten
+    site.clean_up()
+    site.told()
+    site.delete("seen")
+    site.saw("ann")
+    with pytest.raises(EventsLost):
+        site.told()
+    site.skip()
+    assert after(site, GONE) == [("-ann", WINDOW + 300)]
+
+
+def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.clock.now += 300
+    site.told()
+    site.sweep()  # by a process that outlives the last visitor
+    remaining = site.lifetime("ann", "seen")
+    assert 0 < site.lifetime("ann", "told") <= remaining
+    site.expire("seen", 400)
+    site.sweep()
+    assert 0 < site.lifetime("ann", "told") <= 400
+
+
 def test_a_clock_set_back_by_much_begins_anew(site: FollowedSite) -> None:
     site.sweep()
     site.saw("ann")
@@ -133,6 +218,29 @@ def test_a_clock_set_back_by_a_little_changes_nothing(site: FollowedSite) -> Non
     site.sweep()
     site.saw("bob")
     assert sorted(site.told()) == [("+ann", 0), ("+bob", -100)]
+
+
+def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
+    """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
+    before, after_deploy = opened(), opened(window=2 * WINDOW)
+    before.saw("ann")
+    before.sweep()
+    before.told()
+    for _ in range(3):
+        before.clock.now += GONE / 2
+        after_deploy.clock.now = before.clock.now
+        after_deploy.sweep()
+        before.sweep()
+        before.saw("bob")
+    assert before.told() == [("+bob", GONE / 2), ("-ann", 0)]
+
+
+def test_a_first_write_with_a_short_window_begins_once(opened: Open) -> None:
+    site = opened(window=30, flush_interval=10)
+    site.saw("ann")
+    site.told()
+    site.sweep()
+    assert site.told() == []
 
 
 def test_people_come_and_go_after_a_clock_is_set_back_by_more_than_a_short_window(
@@ -194,11 +302,46 @@ def test_after_an_outage_longer_than_the_window_all_leave_and_come_again(
     assert {name for name, _ in site.told()} == {f"+{id}" for id in crowd}
 
 
+def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> None:
+    crowd = [f"user{number}" for number in range(3000)]
+    opened(shards=1).saw(*crowd)
+    site = opened(shards=1, max_members=10)
+    site.clock.now += WINDOW + 1
+    sizes = [3000]
+    while sizes[-1] > 10:
+        site.saw("ann")
+        sizes.append(len(site.run(site.store.all[0].online(site.clock.now, 1e6, None, None))))
+    assert all(1 <= a - b <= 1000 for a, b in pairwise(sizes)), sizes
+    site.saw("ann")
+    told = site.told()
+    assert len(told) == len(dict(told)), "once"
+
+
 def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
     crowd = [f"user{number}" for number in range(300)]
     site.saw(*crowd)
     site.told()
     assert {name for name, _ in after(site, GONE)} == {f"-{id}" for id in crowd}
+
+
+def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:
+    site = opened(shards=1)
+    crowd = [f"user{number}" for number in range(5000)]  # open connections of a process
+    site.saw(*crowd)
+    assert len(site.told()) == 5000
+    told = after(site, GONE)
+    assert len(told) == 5000
+    assert {name for name, _ in told} == {f"-{id}" for id in crowd}
+    assert max(site.entries()) <= 250
+
+
+def test_an_id_that_comes_twice_in_a_write_comes_once(site: FollowedSite) -> None:
+    moment = int(site.clock.now * 1e6)
+    recorded = site.run(
+        site.store.shard_for("ann").record([("ann", moment, moment), ("ann", moment + 1, moment)])
+    )
+    assert recorded.came == 1
+    assert site.told() == [("+ann", 0)]
 
 
 def test_on_a_site_that_slept_whoever_comes_back_first_leaves(site: FollowedSite) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_two_visits_of_an_id_are_merged_to_the_newest_stamp_and_arrival() -> Non
             buffer.put(BOB, *times)
         (seen,) = buffer.take(2)
         assert (seen.who, seen.last_seen, seen.arrival) == (BOB, 9.0, 5.0)
+
+
+def test_open_connections_are_refreshed_one_after_the_other(
+    worker: Worker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits = [worker.open(f"user{number}") for number in range(10)]
+    clock.now += 30
+    ticks = count(worker.recorder.stamp() + 30)
+    monkeypatch.setattr(worker.recorder, "stamp", lambda: float(next(ticks)))
+    worker.recorder.run_once()  # recorded as they arrived
+    worker.recorder.run_once()
+    assert len({visit.stamp for visit in visits}) == 10
 
 
 @pytest.mark.parametrize("method", ["leave", "forget"])

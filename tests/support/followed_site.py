@@ -4,7 +4,7 @@ from typing import Any
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, Plan
+from presence_middleware.stores import Batch, Plan, Position
 from tests.support.timed_site import NOON, Clock, settings
 
 LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
@@ -89,6 +89,16 @@ class FollowedSite:
         for shard in self.store.all:
             for name in names:
                 self.run(_one(("DEL", f"{shard.name}:{name}")))
+
+    def expire(self, name: str, seconds: int) -> None:
+        """Set the remaining lifetime of a key of every shard."""
+        for shard in self.store.all:
+            self.run(_one(("EXPIRE", f"{shard.name}:{name}", seconds)))
+
+    def entries(self) -> list[int]:
+        """Return the number of changes in each entry of all streams."""
+        readings = [self.run(stream.read(Position("0", 0))) for stream in self.streams]
+        return [len(each.changes) for reading in readings for each in reading.announcements]
 
     def lifetime(self, id: str, name: str) -> int:
         """Return the remaining seconds of a key in the shard of an id."""

@@ -110,6 +110,35 @@ def problems_of(environ: Mapping[str, str], **overrides: Any) -> tuple[str, ...]
     return caught.value.problems
 
 
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"PRESENCE_EVENTS": "staff"}, "PRESENCE_EVENTS: unknown kind 'staff'"),
+        ({"PRESENCE_EVENTS": "user, bot"}, "PRESENCE_EVENTS: kind 'bot' has the store hyperloglog"),
+        ({"PRESENCE_EVENTS": "User"}, "PRESENCE_EVENTS: unknown kind 'User'"),
+        (
+            {"PRESENCE_EVENTS": "user, guest", "PRESENCE_STORE": "guest=minute-sets"},
+            "PRESENCE_EVENTS: kind 'guest' has the store minute-sets, but only sorted-set",
+        ),
+        (
+            {"PRESENCE_EVENTS": "user", "PRESENCE_STORE": "hyperloglog"},
+            "PRESENCE_EVENTS: kind 'user' has the store hyperloglog, but only sorted-set",
+        ),
+    ],
+)
+def test_events_of_a_kind_that_is_unknown_or_has_none_are_refused(
+    environ: dict[str, str], problem: str
+) -> None:
+    (found,) = problems_of(environ)
+    assert found.startswith(problem)
+
+
+def test_all_kinds_that_can_have_no_events_are_refused_together() -> None:
+    found = problems_of({"PRESENCE_EVENTS": "staff, guest", "PRESENCE_STORE": "guest=hyperloglog"})
+    assert len(found) == 2
+    assert all(problem.startswith("PRESENCE_EVENTS: ") for problem in found)
+
+
 def test_every_setting_has_wrong_values_here() -> None:
     assert list(WRONG) == [setting.name for setting in fields(Settings)]
 

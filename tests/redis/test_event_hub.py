@@ -1,0 +1,200 @@
+"""The hub of events: its thread, its reads, and iterators that end in unusual ways."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import redis
+
+from presence_middleware import Presence, Settings
+from presence_middleware.asgi import PresenceMiddleware
+from presence_middleware.backend import Backend
+from presence_middleware.connections import close_async_clients
+from presence_middleware.events import Event, Events
+from tests.support.backends import Server, wait_until
+
+
+@pytest.fixture
+def site(variables: dict[str, str]) -> Settings:
+    return Settings.from_env({**variables, "PRESENCE_EVENTS": "user"})
+
+
+@pytest.fixture
+def presence(site: Settings) -> Iterator[Presence]:
+    presence = Presence(backend=Backend(site))
+    yield presence
+    presence.backend.close_events()
+
+
+def first_event(events: Events, seconds: float = 10.0) -> Event | None:
+    """Return the next event, or None if there is none for some seconds."""
+    found: list[Event] = []
+    thread = threading.Thread(target=lambda: found.extend(islice(events, 1)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
+
+
+@pytest.mark.xfail(reason="subscribe() keeps a thread that did not start", strict=True)
+def test_an_iterator_begins_although_the_first_thread_could_not_start(
+    presence: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            presence.events()
+    with presence.events() as events:
+        presence.touch("ann")
+        assert first_event(events) is not None
+
+
+@pytest.mark.xfail(
+    reason="each iterator that begins or ends wakes the thread, which reads", strict=True
+)
+def test_iterators_that_come_and_go_cost_no_further_reads(
+    presence: Presence, valkey: Server
+) -> None:
+    with redis.Redis.from_url(valkey.url) as client, presence.events():
+
+        def reads() -> int:
+            return int(client.info("commandstats")["cmdstat_xrange"]["calls"])
+
+        wait_until(lambda: "cmdstat_xrange" in client.info("commandstats"))
+        before, began = reads(), time.monotonic()
+        for _ in range(100):
+            presence.events().close()
+            client.ping()
+            time.sleep(0.01)
+        seconds = time.monotonic() - began
+        assert reads() - before <= seconds + 2
+
+
+COLLECT = """
+import gc, sys, threading
+from presence_middleware import Presence, Settings
+
+presence = Presence(Settings.from_env())
+
+def names(own):
+    with presence.events() as events:
+        yield "ready"
+        yield from events
+
+def drop():
+    own = []
+    own.append(names(own))
+    next(own[0])
+
+def collect():
+    with presence.backend.hub("user")._lock:  # a collection may begin in any thread, at any time
+        gc.collect()
+
+gc.disable()
+drop()
+thread = threading.Thread(target=collect, daemon=True)
+thread.start()
+thread.join(5)
+sys.stdout.write("blocked" if thread.is_alive() else "free")
+"""
+
+FORK = """
+import os, sys, threading
+from presence_middleware import Presence, Settings
+
+presence = Presence(Settings.from_env())
+events = presence.events()
+if not os.fork():
+    presence.touch("ann")
+    found = []
+    thread = threading.Thread(target=lambda: found.append(next(events).id), daemon=True)
+    thread.start()
+    thread.join(5)
+    sys.stdout.write("waits" if thread.is_alive() else "goes on")
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"""
+
+
+def printed(program: str, variables: dict[str, str]) -> str:
+    """Return what a program prints."""
+    environ = {**os.environ, **variables, "PRESENCE_EVENTS": "user"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.xfail(reason="close() takes a lock that its own thread may hold", strict=True)
+def test_a_generator_that_is_collected_amid_the_work_of_the_hub_blocks_nobody(
+    variables: dict[str, str],
+) -> None:
+    assert printed(COLLECT, variables) == "free"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+@pytest.mark.xfail(reason="the child has no thread that serves it", strict=True)
+def test_an_iterator_from_before_a_fork_does_not_wait_for_ever(variables: dict[str, str]) -> None:
+    assert printed(FORK, variables) == "goes on"
+
+
+@pytest.mark.xfail(reason="nothing interrupts a send to a reader that reads nothing", strict=True)
+def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
+    variables: dict[str, str],
+) -> None:
+    token = "sixteen-letters-and-more"
+    site = Settings.from_env(
+        {
+            **variables,
+            "PRESENCE_EVENTS": "user",
+            "PRESENCE_BOARD_PATH": "/presence",
+            "PRESENCE_BOARD_TOKEN": token,
+        }
+    )
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    async def test() -> None:
+        wrapped = PresenceMiddleware(app, settings=site)
+        is_full, gone = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                is_full.set()
+                await gone.wait()  # as a server waits while the buffer of the connection is full
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/presence/events",
+            "root_path": "",
+            "query_string": b"kind=user",
+            "headers": [(b"authorization", f"Bearer {token}".encode())],
+        }
+        task = asyncio.create_task(wrapped(scope, receive, send))
+        await asyncio.wait_for(is_full.wait(), 10)
+        wrapped.recorder.backend.close_events()
+        try:
+            await asyncio.wait_for(asyncio.shield(task), 5)
+        finally:
+            gone.set()
+            await task
+            await close_async_clients()
+
+    asyncio.run(test())
