@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from starlette.responses import Response as StarletteResponse
 
 from .. import sse
-from ..connections.loops import is_trio, running
+from ..connections.loops import is_trio, running, within
 from ..errors import QueryError
 from ..events import AsyncEvents
 from ..presence import AsyncPresence
@@ -23,6 +23,8 @@ from .routes import Answer, Board
 
 # Each stream holds a connection of the web server. Further readers poll.
 MAX_STREAMS = 100  # of a process
+# A reader that takes nothing for so long loses its stream, so that it delays no shutdown for long.
+SEND_SECONDS = 3.0
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -82,13 +84,13 @@ class AsgiBoard:
             async with running(_close_at_disconnect, receive, events):
                 with suppress(OSError):  # some servers raise it if the reader is gone
                     await send({"type": "http.response.start", **start})
-                    await send(_part(answer.body))
+                    await within(SEND_SECONDS, send(_part(answer.body)))
                     async with aclosing(sse.server_sent_events(events)) as messages:
                         async for message in messages:
-                            await send(_part(message.encode()))
+                            await within(SEND_SECONDS, send(_part(message.encode())))
                             if message == sse.LOST:
                                 break
-                    await send(_part(b"", is_last=True))
+                    await within(SEND_SECONDS, send(_part(b"", is_last=True)))
         finally:
             self._open_streams -= 1
 

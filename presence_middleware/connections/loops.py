@@ -61,6 +61,18 @@ async def running(
         task.cancel()
 
 
+async def within(seconds: float, awaitable: Awaitable[T]) -> T:
+    """Wait for an awaitable. Raises `TimeoutError`, an `OSError`, after `seconds`."""
+    if not is_trio():
+        async with asyncio.timeout(seconds):
+            return await awaitable
+    import trio
+
+    with trio.move_on_after(seconds):
+        return await awaitable
+    raise TimeoutError
+
+
 def is_server_stopping() -> bool:
     """Return whether uvicorn runs this process and was asked to exit.
 

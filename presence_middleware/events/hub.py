@@ -4,11 +4,14 @@ It runs only while there is an iterator. All iterators end when the web server s
 otherwise wait for the responses that wait for events.
 """
 
+import math
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from os import getpid
+from queue import Empty, SimpleQueue
 from weakref import WeakSet
 
 from ..connections import is_server_stopping
@@ -18,6 +21,8 @@ from .streams import Streams
 from .subscription import Outage, Subscription
 
 READ_EVERY = 1.0  # seconds
+
+_hubs: "WeakSet[Hub]" = WeakSet()
 
 
 class Hub:
@@ -31,59 +36,58 @@ class Hub:
         """
         self.streams = streams
         self._sweep = sweep
-        self._reset()
+        self.reset()
+        _hubs.add(self)
 
-    def _reset(self) -> None:
-        self._pid = getpid()
+    def reset(self) -> None:
+        """Begin anew: in a forked child, there are neither the thread nor its iterators."""
         self._lock = threading.Lock()
-        self._woken = threading.Event()
+        self._woken: SimpleQueue[None] = SimpleQueue()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._named: WeakSet[NamedSubscription] = WeakSet()
-        self._leaving: list[NamedSubscription] = []
+        self._ended: deque[Subscription | NamedSubscription] = deque()
         self._thread: threading.Thread | None = None
         self._positions: list[Position] = []
+        self._next_read = -math.inf
         self._outage = Outage()
+
+    def serves(self, subscription: Subscription | NamedSubscription) -> bool:
+        """Return whether a subscription receives events."""
+        return subscription in self._subscriptions or subscription in self._named
 
     def subscribe(self, subscription: Subscription | NamedSubscription) -> None:
         """Deliver events to a subscription from now on, as long as something refers to it."""
-        if self._pid != getpid():
-            self._reset()  # in a forked child, there is no thread of the parent
         with self._lock:
             if isinstance(subscription, NamedSubscription):
                 self._named.add(subscription)
             else:
                 self._subscriptions.add(subscription)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="presence-events")
-                self._thread.daemon = True
-                self._thread.start()
-        self._woken.set()
+                thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
+                thread.start()
+                self._thread = thread
+        if isinstance(subscription, NamedSubscription):
+            self._woken.put(None)  # it asks for its lease at once; others wait for the next read
 
     def unsubscribe(self, subscription: Subscription | NamedSubscription) -> threading.Event | None:
         """Deliver no more events to a subscription.
 
         If it holds the lease of a name, the thread gives it up; return the event that is set then.
         """
-        if self._pid != getpid():
-            return None  # a forked child: the subscription is the parent's
-        released: threading.Event | None = None
-        with self._lock:
-            if not isinstance(subscription, NamedSubscription):
-                self._subscriptions.discard(subscription)
-            elif subscription in self._named:
-                self._named.remove(subscription)
-                self._leaving.append(subscription)
-                released = subscription.released if subscription.positions is not None else None
-        self._woken.set()
-        return released
+        if not self.serves(subscription):
+            return None
+        # Without the lock: the garbage collector may end an iterator in a thread that holds it.
+        self._ended.append(subscription)
+        self._woken.put(None)
+        if isinstance(subscription, NamedSubscription) and subscription.positions is not None:
+            return subscription.released
+        return None
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """End all iterators of this process. Others may begin afterwards.
 
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
-        if self._pid != getpid():
-            return  # a forked child has none yet
         deadline = time.monotonic() + wait_seconds
         with self._lock:
             subscriptions: list[Subscription | NamedSubscription] = [*self._subscriptions]
@@ -97,11 +101,12 @@ class Hub:
     def _run(self) -> None:
         has_more: bool | None = False
         while has_more is not None:
-            began = time.monotonic()
             has_more = self._run_once()
-            if has_more is False:
-                self._woken.wait(max(0.0, began + READ_EVERY - time.monotonic()))
-                self._woken.clear()
+            if has_more:
+                self._next_read = -math.inf
+            elif has_more is False:
+                with suppress(Empty):
+                    self._woken.get(timeout=max(0.0, self._next_read - time.monotonic()))
 
     def _run_once(self) -> bool | None:
         """Serve everybody; return whether there may be more. Return None if the thread ends.
@@ -111,8 +116,8 @@ class Hub:
         if is_server_stopping():
             self.close()
         with self._lock:
+            leaving = self._remove_ended()
             subscriptions, named = list(self._subscriptions), list(self._named)
-            leaving, self._leaving = self._leaving, []
             if not subscriptions:
                 self._positions = []
             if not (subscriptions or named or leaving):
@@ -120,6 +125,12 @@ class Hub:
                 return None
         for each in leaving:
             each.release(self.streams)
+        now = time.monotonic()
+        if now >= self._next_read:
+            self._next_read = now + READ_EVERY
+        else:
+            # Iterators that come and go cause no read, but a new name asks for its lease at once.
+            subscriptions, named = [], [each for each in named if each.is_new]
         if self._is_answering(subscriptions, named):
             with suppress(Exception):  # a user that may only read, for example
                 self._sweep()
@@ -127,6 +138,18 @@ class Hub:
         for each in named:
             has_more = each.serve(self.streams) or has_more
         return has_more
+
+    def _remove_ended(self) -> list[NamedSubscription]:
+        """Remove the subscriptions that have ended; return those with a name."""
+        leaving: list[NamedSubscription] = []
+        while self._ended:
+            subscription = self._ended.popleft()
+            if not isinstance(subscription, NamedSubscription):
+                self._subscriptions.discard(subscription)
+            elif subscription in self._named:
+                self._named.remove(subscription)
+                leaving.append(subscription)
+        return leaving
 
     def _is_answering(
         self, subscriptions: list[Subscription], named: Iterable[NamedSubscription]
@@ -167,3 +190,12 @@ class Hub:
                 # Another process may have read further, so this one has to be up to date first.
                 subscription.catch_up(self.streams, self._positions)
         return has_more
+
+
+def _reset_all() -> None:
+    for hub in _hubs:
+        hub.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)

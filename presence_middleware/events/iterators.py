@@ -1,13 +1,15 @@
 """Endless iterators over events: for threads, and for coroutines of asyncio and trio."""
 
 import threading
+from queue import SimpleQueue
 from typing import Self
 
 from ..connections import Waiter, in_thread
+from ..errors import QueryError
 from .event import Event
 from .hub import Hub
 from .named import NamedSubscription
-from .subscription import Subscription
+from .subscription import Sleeper, Subscription
 
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
 
@@ -24,18 +26,32 @@ class _Iterator:
         """Whether the iterator was closed, or the web server stops."""
         return self._subscription.is_ended
 
+    def _take(self, sleeper: Sleeper) -> Event | None:
+        """Return the next event, or None. Raises `QueryError` after a fork, and what was added."""
+        if not self._hub.serves(self._subscription) and not self.is_ended:
+            raise QueryError("this iterator was opened before a fork: open it in each process")
+        return self._subscription.take(sleeper)
+
     def _close(self) -> threading.Event | None:
         """End the iteration. Return what is set once the lease is given up, if it was held."""
         self._subscription.end()
         return self._hub.unsubscribe(self._subscription)
 
 
-class Sleep(threading.Event):
+class Sleep:
     """Lets a thread wait until another wakes it."""
+
+    def __init__(self) -> None:
+        # An Event has a lock, which the garbage collector might take a second time in a thread.
+        self._woken: SimpleQueue[None] = SimpleQueue()
 
     def wake(self) -> None:
         """Let the thread go on."""
-        self.set()
+        self._woken.put(None)
+
+    def wait(self) -> None:
+        """Wait until `wake` is called."""
+        self._woken.get()
 
 
 class Events(_Iterator):
@@ -52,7 +68,7 @@ class Events(_Iterator):
     def __next__(self) -> Event:
         while not self.is_ended:
             sleep = Sleep()
-            event = self._subscription.take(sleep)
+            event = self._take(sleep)
             if event is not None:
                 return event
             if not self.is_ended:
@@ -96,11 +112,11 @@ class AsyncEvents(_Iterator):
         if self.is_ended:
             return None
         waiter = Waiter()
-        event = self._subscription.take(waiter)
+        event = self._take(waiter)
         if event is not None or self.is_ended:
             return event
         await waiter.wait(seconds)
-        return None if self.is_ended else self._subscription.take(waiter)
+        return None if self.is_ended else self._take(waiter)
 
     async def aclose(self) -> None:
         """End the iteration. If it has a name, another process goes on at once."""

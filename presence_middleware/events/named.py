@@ -67,6 +67,11 @@ class NamedSubscription(BaseSubscription):
             return item
 
     @property
+    def is_new(self) -> bool:
+        """Whether it has not asked for the lease yet."""
+        return not self._start
+
+    @property
     def handled(self) -> str:
         """The cursor up to which events are handled; empty unless it holds the lease."""
         with self._lock:

@@ -63,9 +63,9 @@ class BaseSubscription:
 
     def end(self) -> None:
         """End the iteration. For any thread."""
-        with self._lock:
-            self.is_ended = True
-            sleeper = self._sleeper
+        # Without the lock: the garbage collector may end an iterator in a thread that holds it.
+        self.is_ended = True
+        sleeper = self._sleeper
         if sleeper is not None:
             sleeper.wake()
 

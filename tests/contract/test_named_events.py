@@ -286,20 +286,6 @@ def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
     assert subscription.handled == cursors[3]
 
 
-def test_a_forked_child_does_not_give_up_the_lease_of_its_parent(
-    plain: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = plain.begun(plain.process().events(name="mailer"))
-    holder = plain.holder()
-    with monkeypatch.context() as patch:
-        patch.setattr(hub_module, "getpid", lambda: -1)
-        first.close()
-    plain.come("ann")
-    handled = run(plain.presence, "HGET", plain.lease_key, "until")
-    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "until") != handled)
-    assert plain.holder() == holder
-
-
 def test_an_outage_is_reported_and_the_name_goes_on(
     tmp_path: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,7 +408,7 @@ def test_an_iterator_that_cannot_renew_its_lease_hands_out_nothing() -> None:
     assert subscription.take(sleep) is None
     assert subscription.handled == "1-1.1"
     subscription.renew(time.monotonic() + 60)
-    assert sleep.is_set()
+    assert not sleep._woken.empty()
     assert subscription.take(Sleep()) == event
     subscription.lose()
     assert subscription.take(Sleep()) is None

@@ -42,7 +42,6 @@ def first_event(events: Events, seconds: float = 10.0) -> Event | None:
     return found[0] if found else None
 
 
-@pytest.mark.xfail(reason="subscribe() keeps a thread that did not start", strict=True)
 def test_an_iterator_begins_although_the_first_thread_could_not_start(
     presence: Presence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,9 +57,6 @@ def test_an_iterator_begins_although_the_first_thread_could_not_start(
         assert first_event(events) is not None
 
 
-@pytest.mark.xfail(
-    reason="each iterator that begins or ends wakes the thread, which reads", strict=True
-)
 def test_iterators_that_come_and_go_cost_no_further_reads(
     presence: Presence, valkey: Server
 ) -> None:
@@ -109,20 +105,44 @@ sys.stdout.write("blocked" if thread.is_alive() else "free")
 
 FORK = """
 import os, sys, threading
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence, QueryError, Settings
 
 presence = Presence(Settings.from_env())
 events = presence.events()
 if not os.fork():
-    presence.touch("ann")
-    found = []
-    thread = threading.Thread(target=lambda: found.append(next(events).id), daemon=True)
-    thread.start()
-    thread.join(5)
-    sys.stdout.write("waits" if thread.is_alive() else "goes on")
+    try:
+        next(events)
+    except QueryError as error:
+        print(error)
+    events.close()
+    with presence.events() as own:
+        presence.touch("ann")
+        print(next(own).id)
     sys.stdout.flush()
     os._exit(0)
 os.wait()
+"""
+
+FORK_WITH_NAME = """
+import os, sys, time
+import redis
+from presence_middleware import Presence, Settings
+
+settings = Settings.from_env()
+presence = Presence(settings)
+events = presence.events(name="mailer")
+client = redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"])
+key = settings.prefix + ":user:reader:mailer"
+while not (holder := client.hget(key, "who")):
+    time.sleep(0.01)
+if not os.fork():
+    events.close()
+    os._exit(0)
+os.wait()
+until = client.hget(key, "until")
+while client.hget(key, "until") == until:
+    time.sleep(0.01)
+print(client.hget(key, "who") == holder)
 """
 
 
@@ -136,20 +156,26 @@ def printed(program: str, variables: dict[str, str]) -> str:
     return done.stdout
 
 
-@pytest.mark.xfail(reason="close() takes a lock that its own thread may hold", strict=True)
 def test_a_generator_that_is_collected_amid_the_work_of_the_hub_blocks_nobody(
     variables: dict[str, str],
 ) -> None:
     assert printed(COLLECT, variables) == "free"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
-@pytest.mark.xfail(reason="the child has no thread that serves it", strict=True)
-def test_an_iterator_from_before_a_fork_does_not_wait_for_ever(variables: dict[str, str]) -> None:
-    assert printed(FORK, variables) == "goes on"
+def test_an_iterator_from_before_a_fork_is_refused_and_a_new_one_works(
+    variables: dict[str, str],
+) -> None:
+    error, id = printed(FORK, variables).splitlines()
+    assert error == "this iterator was opened before a fork: open it in each process"
+    assert id == "ann"
 
 
-@pytest.mark.xfail(reason="nothing interrupts a send to a reader that reads nothing", strict=True)
+def test_a_forked_child_does_not_give_up_the_lease_of_its_parent(
+    variables: dict[str, str],
+) -> None:
+    assert printed(FORK_WITH_NAME, variables) == "True\n"
+
+
 def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
     variables: dict[str, str],
 ) -> None:

@@ -346,19 +346,6 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
     site.close()
 
 
-def test_a_forked_child_has_a_hub_of_its_own(own: Server, prefix: str) -> None:
-    site = FollowedSite(own.url, prefix)
-    hub = site.presence.backend.hub("user")
-    with site.presence.events():
-        thread = hub._thread
-        hub._pid = -1  # as after a fork, in which the thread does not exist
-        with site.presence.events() as events:
-            assert hub._thread is not thread
-            site.saw("ann")
-            assert next(events).id == "ann"
-    site.close()
-
-
 def test_a_thousand_iterators_read_each_stream_once_a_second(
     own: Server, prefix: str, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

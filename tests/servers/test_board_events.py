@@ -346,6 +346,7 @@ class Idle:
         self.subscriptions: list[Subscription] = []
         self.subscribe = self.subscriptions.append
         self.unsubscribe = self.subscriptions.remove
+        self.serves = self.subscriptions.__contains__
 
 
 @pytest.mark.parametrize("start", [run, trio.run], ids=["asyncio", "trio"])
