@@ -7,6 +7,7 @@ causes no error, and a silent server costs a single timeout. Options in the URL 
 
 import asyncio
 import os
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,16 @@ Key = tuple[int, RedisURL]
 _sync: dict[Key, Any] = {}
 _async: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
 _sockets: dict[Key, Path] = {}
+
+# A child that is forked while another thread imports a module could never import it. So a fork
+# waits for the import.
+_importing = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.acquire,
+        after_in_parent=_importing.release,
+        after_in_child=_importing.release,
+    )
 
 
 def sync_client(url: RedisURL, *, start: bool = True) -> Any:
@@ -109,11 +120,12 @@ def _address(key: Key, start: bool = True) -> str:
 def _open_sync(url: RedisURL, address: str) -> Any:
     if url.scheme == "memory":
         return _memory("FakeRedis", url.target)
-    from redis import Redis, exceptions
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
+    with _importing:
+        from redis import Redis, exceptions
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
 
-    from .timed import CLASSES
+        from .timed import CLASSES
 
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}

@@ -4,6 +4,10 @@ The timeouts of redis-py are for each packet: a server that sends a byte now and
 reader for minutes. They do not bound the look-up of host names either.
 """
 
+# The first two are used by the look-up of a host and by the first connection of redis-py. If they
+# were imported only then, a process that forks meanwhile would have children that cannot do either.
+import email.parser  # noqa: F401
+import encodings.idna  # noqa: F401
 import math
 import os
 import socket

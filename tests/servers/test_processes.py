@@ -414,6 +414,13 @@ def test_forked_children_and_grandchildren_record_also_if_forked_during_a_write(
     assert online(presence) == everybody
 
 
+def test_a_child_forked_while_a_thread_imports_the_client_can_read(
+    variables: dict[str, str],
+) -> None:
+    command = [sys.executable, "-m", "tests.support.forked_import"]
+    subprocess.run(command, cwd=ROOT, env=environment(**variables), check=True, timeout=30)
+
+
 # Trio
 
 
