@@ -155,11 +155,16 @@ class Queries:
     def watched(
         self, kind: str | None, among: Iterable[Id] | None
     ) -> tuple[str, frozenset[str] | None]:
-        """Check the arguments of `events`; return the kind, and the ids to hear of."""
+        """Check the arguments of `events`; return the kind, and the ids that are followed."""
         kind = self._checked_kind(kind)
+        if kind not in self._lags:
+            kinds = ", ".join([*self._lags, kind])
+            raise UnsupportedQuery(
+                f"kind {kind!r} has no events: set PRESENCE_EVENTS={kinds} in all processes"
+            )
         if among is None:
             return kind, None
-        ids = _stored_ids(among)
+        ids = _stored_ids(among, "among")
         if len(ids) > MAX_AMONG:
             raise QueryError(f"among has {len(ids)} ids: at most {MAX_AMONG} are possible")
         return kind, frozenset(ids)
@@ -351,15 +356,15 @@ def _stored_id(id: Id) -> str:
     return stored
 
 
-def _stored_ids(ids: Iterable[Id]) -> list[str]:
-    """Return ids as they are stored, each once."""
-    return list(dict.fromkeys(map(_stored_id, _checked_ids(ids))))
+def _stored_ids(ids: Iterable[Id], argument: str = "ids") -> list[str]:
+    """Return the ids of an argument as they are stored, each once."""
+    return list(dict.fromkeys(map(_stored_id, _checked_ids(ids, argument))))
 
 
-def _checked_ids(ids: Iterable[Id]) -> Iterable[Id]:
+def _checked_ids(ids: Iterable[Id], argument: str) -> Iterable[Id]:
     # A single text is iterable, too, but its letters are not the ids that the caller means.
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise QueryError(f"ids is {_shown(ids)}: pass several ids, such as a list")
+        raise QueryError(f"{argument} is {_shown(ids)}: pass several ids, such as a list")
     return ids
 
 

@@ -261,11 +261,15 @@ class Settings:
     def shared(self) -> dict[str, str]:
         """Return the settings that must be equal in all processes of a site, without secrets."""
         stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
+        # As a part of a value that all processes publish, it differs for those without events, too.
+        stores |= {
+            f"PRESENCE_STORE {kind}": f"{self.store_of(kind)}, in PRESENCE_EVENTS"
+            for kind in self.events
+        }
         fingerprint = blake2b(self.secret.encode(), digest_size=4).hexdigest()
         optional = {
             "PRESENCE_ROOMS": ", ".join(self.rooms),
             "PRESENCE_PULSE_PATH": self.pulse_path,
-            "PRESENCE_EVENTS": ", ".join(sorted(self.events)),
         }
         return {
             "PRESENCE_WINDOW": parsers.format_duration(self.window),
@@ -303,7 +307,7 @@ class Settings:
             elif self.store_of(kind) != "sorted-set":
                 yield (
                     f"{called['events']}: kind {kind!r} has the store {self.store_of(kind)}, but "
-                    f"only sorted-set knows who comes and goes: see {called['store']}"
+                    f"events need sorted-set: set it in {called['store']}, or leave the kind out"
                 )
         if self.rooms and not self.kinds_with_rooms:
             yield (

@@ -48,7 +48,9 @@ class Streams:
         """Return the positions of a cursor. Raises `QueryError` for any other text."""
         parts = cursor.split(",") if isinstance(cursor, str) and _CURSOR.fullmatch(cursor) else []
         if len(parts) != len(self._streams):
-            raise QueryError("after is not the cursor of an event of this kind")
+            raise QueryError(
+                f"after is {str(cursor)[:100]!r}: pass the cursor of an event of this kind"
+            )
         pairs = [part.rpartition(".")[::2] for part in parts]
         return [Position(entry, int(number)) for entry, number in pairs]
 

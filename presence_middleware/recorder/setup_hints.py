@@ -165,8 +165,8 @@ class SetupHints:
             if name not in self._differing:
                 self._differing.add(name)
                 logs.warn(
-                    "%s is %r in another process of this site but not in this one, so counts will "
-                    "differ: set it to the same value in all processes",
+                    "%s is %r in another process of this site but not in this one, so counts and "
+                    "events will be wrong: set it to the same value in all processes",
                     *(name, value),
                 )
 

@@ -183,7 +183,7 @@ class WithoutRooms:
         raise UnsupportedQuery(_NO_ROOMS)
 
 
-NO_EVENTS = "events need PRESENCE_EVENTS with the kind, such as PRESENCE_EVENTS=user"
+NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
 
 

@@ -55,13 +55,16 @@ local function page(key, low, high)
   return found, last
 end
 
-local swept, turned = unpack(redis.call('HMGET', edge, 'swept', 'turned'))
-local is_whole = redis.call('EXISTS', seen, rooms, edge) == 3
+local swept, turned, delay = unpack(redis.call('HMGET', edge, 'swept', 'turned', 'delay'))
+local is_whole = swept and redis.call('EXISTS', seen, rooms) == 2
+-- A process with a shorter window sweeps further than this one.
+local own_delay = string.format('%.3f', tonumber(now) - tonumber(offline_before))
 local is_ahead = swept and tonumber(swept) - may_go_back > tonumber(offline_before)
-if not is_whole or is_ahead then
+  and (delay == own_delay or tonumber(swept) > tonumber(now))
+if is_ahead or (not is_whole and (swept or redis.call('EXISTS', rooms) == 1)) then
   -- The server has evicted a key, or its clock was set back. Nobody knows who of these is gone.
   redis.call('UNLINK', rooms, moves, earlier_moves, edge)
-elseif tonumber(swept) < tonumber(offline_before) then
+elseif is_whole and tonumber(swept) < tonumber(offline_before) then
   local is_asleep = redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0
   if is_asleep then
     redis.call('UNLINK', rooms)
@@ -74,7 +77,7 @@ elseif tonumber(swept) < tonumber(offline_before) then
       redis.call('ZREM', rooms, gone[i])
     end
   end
-  redis.call('HSET', edge, 'swept', swept)
+  redis.call('HSET', edge, 'swept', swept, 'delay', own_delay)
   if turned == '-inf' or tonumber(turned) < tonumber(now) - late then
     -- All moves that are dropped here were written before the last turn.
     redis.call('UNLINK', earlier_moves)
@@ -98,19 +101,16 @@ if is_whole and compared > 0 then
   end
 end
 
--- A process with a shorter window moves the cut further than this one.
-local delay = string.format('%.3f', tonumber(now) - tonumber(gone_before))
-local function is_cut_ahead()
-  return tonumber(cut) - may_go_back > tonumber(gone_before)
-    and (is_of_delay(delay) or tonumber(cut) > tonumber(now))
-end
-
-if not cut or is_cut_ahead() then
-  reset(gone_before, delay) -- the first sweep, or the clock was set back
+-- As for the rooms above.
+own_delay = string.format('%.3f', tonumber(now) - tonumber(gone_before))
+local is_cut_ahead = cut and tonumber(cut) - may_go_back > tonumber(gone_before)
+  and (is_of_delay(own_delay) or tonumber(cut) > tonumber(now))
+if not cut or is_cut_ahead then
+  reset(gone_before, own_delay) -- the first sweep, or the clock was set back
 elseif tonumber(cut) < tonumber(gone_before) then
   local gone, new_cut = page(seen, '(' .. cut, gone_before)
   note_gone(goodbyes, gone)
-  move_cut(new_cut, delay)
+  move_cut(new_cut, own_delay)
 end
 announce(lifetime)
 

@@ -8,8 +8,9 @@
 -- KEYS[7]   hash: id to the moment at which it last entered or left a room
 -- KEYS[8]   hash: the same of earlier moves
 -- KEYS[9]   hash: `swept`, up to which last-seen time ids have been taken out of their rooms;
---           `dropped`, up to which moment moves are neither in KEYS[7] nor in KEYS[8]; and `turned`,
---           when KEYS[7] last became KEYS[8]
+--           `delay`, how many seconds the last sweep left between that and now; `dropped`, up to
+--           which moment moves are neither in KEYS[7] nor in KEYS[8]; and `turned`, when KEYS[7]
+--           last became KEYS[8]
 -- KEYS[10…] as in events.lua, where it is used
 -- ARGV[9]   the number of sightings
 -- ARGV[10]  seconds for which an id is online after it was seen

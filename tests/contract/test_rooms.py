@@ -302,6 +302,19 @@ def test_ids_beyond_the_cap_are_in_no_room_and_removed_ids_leave_theirs(site: Op
     assert len(workers.site.held()[workers.key("at")]) == 3  # with the mark
 
 
+def test_processes_with_different_windows_empty_no_room(site: Open) -> None:
+    """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
+    before, after_deploy = site(), site(window=2 * WINDOW)
+    before.view(before.one, "/t/1", "ann")
+    before.one.flush()
+    before.clock.now += WINDOW + 50
+    before.view(before.one, "/t/1", "bob")
+    before.one.flush()
+    after_deploy.clock.now = before.clock.now
+    for workers in (before, after_deploy, before, after_deploy):
+        assert workers.room() == ["bob"]
+
+
 @pytest.mark.parametrize("name", ["edge", "at", "seen", "moved"])
 def test_an_evicted_key_leaves_no_ids_in_rooms_that_are_offline(site: Open, name: str) -> None:
     workers = site()

@@ -14,5 +14,5 @@ def site(variables: dict[str, str]) -> Settings:
     "cursor", ["", "0", "1-1.x", "99999999999999999999-0.1", "1.1,1.1", "\u0661.1"]
 )
 def test_a_cursor_that_is_none_is_refused(site: Settings, cursor: str) -> None:
-    with pytest.raises(QueryError, match="after is not the cursor"):
+    with pytest.raises(QueryError, match="pass the cursor of an event"):
         Presence(site).events(after=cursor)

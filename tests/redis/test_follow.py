@@ -450,7 +450,11 @@ def test_a_process_with_other_events_is_warned_of(
     one.saw("ann")
     other.record(("user", "bob"), one.clock.now)
     assert other.flush()
-    assert "PRESENCE_EVENTS" in caplog.text
+    assert "PRESENCE_STORE user is 'sorted-set, in PRESENCE_EVENTS' in another" in caplog.text
+    caplog.clear()
+    one.clock.now += 20  # the agreement is checked again now and then
+    one.saw("ann")
+    assert "PRESENCE_STORE user is 'sorted-set' in another" in caplog.text
     one.close()
     other.close()
 

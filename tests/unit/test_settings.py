@@ -118,11 +118,11 @@ def problems_of(environ: Mapping[str, str], **overrides: Any) -> tuple[str, ...]
         ({"PRESENCE_EVENTS": "User"}, "PRESENCE_EVENTS: unknown kind 'User'"),
         (
             {"PRESENCE_EVENTS": "user, guest", "PRESENCE_STORE": "guest=minute-sets"},
-            "PRESENCE_EVENTS: kind 'guest' has the store minute-sets, but only sorted-set",
+            "PRESENCE_EVENTS: kind 'guest' has the store minute-sets, but events need sorted-set",
         ),
         (
             {"PRESENCE_EVENTS": "user", "PRESENCE_STORE": "hyperloglog"},
-            "PRESENCE_EVENTS: kind 'user' has the store hyperloglog, but only sorted-set",
+            "PRESENCE_EVENTS: kind 'user' has the store hyperloglog, but events need sorted-set",
         ),
     ],
 )
