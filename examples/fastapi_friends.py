@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from presence_middleware import PresenceUnavailable, visit_of
 from presence_middleware.asgi import PresenceMiddleware
-from presence_middleware.sse import server_sent_events
+from presence_middleware.sse import HEADERS, server_sent_events
 from presence_middleware.starlette import Here
 
 FRIENDS = {"ann": ["bob", "eve"], "bob": ["ann"], "eve": ["ann"]}
@@ -78,7 +78,7 @@ async def friend_events(request: Request, presence: Here):
         async for message in server_sent_events(events):
             yield message
 
-    return StreamingResponse(messages(), media_type="text/event-stream")
+    return StreamingResponse(messages(), headers=HEADERS)
 
 
 @app.get("/login/{name}")

@@ -13,15 +13,16 @@ BEAT = ":\n\n"
 RETRY = "retry: 3000\n\n"  # milliseconds after which a browser connects again
 # The empty id lets a browser forget its cursor.
 LOST = "event: lost\nid:\ndata: {}\n\n"
-HEADERS = (
-    ("Content-Type", "text/event-stream"),
-    ("Cache-Control", "no-store"),
-    ("X-Accel-Buffering", "no"),  # nginx would send nothing before its buffer is full
-)
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx would send nothing before its buffer is full
+}
+"""The headers of a response of server-sent events."""
 
 
 async def server_sent_events(events: AsyncEvents) -> AsyncGenerator[str]:
-    """Yield `events` as server-sent events: the content of a response `text/event-stream`.
+    """Yield `events` as server-sent events: the content of a response with `HEADERS`.
 
     Each event is JSON such as `{"kind":"user","id":"42","online":true,"at":"2026-01-05T12:00:00Z"}`
     with its cursor as id. Where events were missed, an event `lost` follows; the page must then ask

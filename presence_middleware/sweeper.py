@@ -28,7 +28,7 @@ class Sweeper:
         self._claim_key, self._shards = keys.swept(prefix), shards
         self._clock, self._health = clock, health
         self.went = 0
-        """The number of users whom this process announced to have gone."""
+        """The number of users that this process announced to have gone."""
 
     def sweep(self, driver: Driver) -> None:
         """Announce a bounded number of users who have gone, unless another process does.

@@ -25,6 +25,8 @@ from .history import ChartedHistory, EncodedHistory
 from .messages import Request, Response, Watch, encoded, facts, iso, problem, text, to_json
 from .reads import Announced, Dated, Read
 
+_STREAM_HEADERS = tuple(sse.HEADERS.items())
+
 Answer = Generator[Read, Slot, Response]
 
 REVALIDATED = "private, no-cache"
@@ -190,13 +192,13 @@ class Board:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
         if self._is_cursor(kind, cursor):
-            return Response(200, sse.HEADERS, b"", Watch(kind, cursor))
+            return Response(200, _STREAM_HEADERS, b"", Watch(kind, cursor))
         slot = yield Read(reads.announced, (kind, self._settings.lag_seconds(kind)))
         read: Announced = slot.result()
         online = [{"id": each.id, "last_seen": iso(each.last_seen)} for each in read.reply]
         values = to_json({"kind": kind, "online": online, "now": iso(read.now)})
         head = f"event: list\nid: {read.cursor}\ndata: {values.decode()}\n\n"
-        return Response(200, sse.HEADERS, head.encode(), Watch(kind, read.cursor))
+        return Response(200, _STREAM_HEADERS, head.encode(), Watch(kind, read.cursor))
 
     def _hours(self, request: Request) -> int:
         """Return how many hours a history covers, at most as many as are stored."""

@@ -40,7 +40,7 @@ class Hub:
         _hubs.add(self)
 
     def reset(self) -> None:
-        """Begin anew: in a forked child, there are neither the thread nor its iterators."""
+        """Begin again: in a forked child, there are neither the thread nor its iterators."""
         self._lock = threading.Lock()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._subscriptions: WeakSet[Subscription] = WeakSet()

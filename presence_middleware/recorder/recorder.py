@@ -65,9 +65,9 @@ class Stats:
     flush_seconds: float
     """The duration of these attempts in total."""
     came: dict[str, int]
-    """Users whom a write announced to have come online, by kind of `PRESENCE_EVENTS`."""
+    """Users that a write announced to have come online, by kind of `PRESENCE_EVENTS`."""
     went: dict[str, int]
-    """Users whom a write or a sweep announced to have gone, by kind of `PRESENCE_EVENTS`."""
+    """Users that a write or a sweep announced to have gone, by kind of `PRESENCE_EVENTS`."""
     last_error: str | None
     """The last error of a write. None if there was none."""
     last_flush: datetime | None

@@ -73,9 +73,9 @@ class Writer:
         self.flush_seconds = 0.0
         """The duration of these attempts in total."""
         self.came: Counter[str] = Counter()
-        """The number of users whom a write announced to have come, by kind."""
+        """The number of users that a write announced to have come, by kind."""
         self.went: Counter[str] = Counter()
-        """The number of users whom a write announced to have gone, by kind."""
+        """The number of users that a write announced to have gone, by kind."""
 
     def write(self, buffer: Buffer, attempt: Attempt) -> None:
         """Write everything that waits in `buffer`, and note the outcome in `attempt`.

@@ -30,7 +30,7 @@ local function move_cut(moment, delay)
   redis.call('HSET', KEYS[#KEYS - 1], 'cut', moment, 'delay', delay)
 end
 
--- Begin anew, because nobody knows any more who has been announced. The delay is empty if this is
+-- Begin again, because it is unknown who has been announced. The delay is empty if this is
 -- no sweep.
 local function reset(moment, delay)
   move_cut(moment, delay)

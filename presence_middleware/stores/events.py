@@ -56,7 +56,10 @@ class EventStream:
     def __init__(self, prefix: str, kind: str) -> None:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
         self._prefix, self._kind = prefix, kind
-        self._stream_key, self._told_key = keys.events(prefix, kind), keys.told(prefix, kind)
+        self._stream_key, self._announced_key = (
+            keys.events(prefix, kind),
+            keys.announced(prefix, kind),
+        )
 
     def lease(self, name: str) -> Lease:
         """Return the lease of those who read the events of this kind under `name`."""
@@ -64,7 +67,7 @@ class EventStream:
 
     def cut(self) -> Plan[float | None]:
         """Return up to which last-seen time it was announced who has gone; None if nothing was."""
-        (moment,) = yield Batch((("HGET", self._told_key, "cut"),))
+        (moment,) = yield Batch((("HGET", self._announced_key, "cut"),))
         return score(moment)
 
     def position(self, age: float) -> Plan[Position]:
@@ -96,7 +99,7 @@ class EventStream:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
 
         With `until`, return nothing that was announced after that position. Raises `EventsLost` if
-        entries are missing, or if the server began anew.
+        entries are missing, or if the server began again.
         """
         end = "+" if until is None else until.entry
         batch = Batch(
@@ -131,7 +134,7 @@ class EventStream:
 
     @property
     def _number_command(self) -> Command:
-        return ("HGET", self._told_key, "n")
+        return ("HGET", self._announced_key, "n")
 
 
 def _pairs(reply: Any) -> Sequence[tuple[Any, Any]]:

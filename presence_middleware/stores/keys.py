@@ -133,9 +133,9 @@ def edge(prefix: str, kind: str) -> str:
     return f"{prefix}:{kind}:edge"
 
 
-def told(prefix: str, kind: str) -> str:
+def announced(prefix: str, kind: str) -> str:
     """Hash: up to which moment it was announced who has gone, and the number of the last entry."""
-    return f"{prefix}:{kind}:told"
+    return f"{prefix}:{kind}:announced"
 
 
 def events(prefix: str, kind: str) -> str:

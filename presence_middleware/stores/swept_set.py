@@ -77,7 +77,7 @@ class SweptSet(SortedSet):
         self._events_keys: tuple[str, ...] = ()
         if lag is not None:
             self._events = EventStream(prefix, kind)
-            self._events_keys = (keys.told(prefix, kind), keys.events(prefix, kind))
+            self._events_keys = (keys.announced(prefix, kind), keys.events(prefix, kind))
         self._own_keys = (
             self._goodbyes_key,
             self._rooms_key,

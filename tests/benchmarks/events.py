@@ -3,8 +3,8 @@
     python -m tests.benchmarks.events [--people 1000000] [--rounds 9] [--server valkey|redis]
 
 First the processor time of the server with and without events: of flushes in which nobody is new,
-some are, or all are, and of sweeps. Then a site of real processes: how long after a request its
-user has come, and after the end of the window has gone, as a follower in another process is told.
+some are, or all are, and of sweeps. Then a site of real processes: how long after a request a
+follower receives that its user came, and how long after the end of the window that the user went.
 """
 
 import argparse
@@ -71,12 +71,12 @@ def sweeps(meter: Meter) -> None:
     store = stores()["on"]
     meter.run(store.sweep(NOON))
     quiet = [took for n in range(200) for took in meter.run(store.sweep(NOON + n * 1e-3))]
-    before = meter.client.hget("bench:on:told", "cut")
+    before = meter.client.hget("bench:on:announced", "cut")
     pages: list[float] = []
     now = NOON + WINDOW / 2  # half of the crowd has gone
     while len(pages) < 200:
         pages += meter.run(store.sweep(now))
-    assert meter.client.hget("bench:on:told", "cut") > before
+    assert meter.client.hget("bench:on:announced", "cut") > before
     for name, took in (("nobody", quiet), ("250", pages)):
         print(
             f"  sweep, {name} gone: median {statistics.median(took) * 1e3:.0f} µs, "
@@ -86,16 +86,16 @@ def sweeps(meter: Meter) -> None:
 
 
 def delays(url: str, people: int) -> None:
-    """Print how late a follower is told who came and who went."""
+    """Print how late a follower receives who came and who went."""
     given: dict[str, Any] = {"redis_url": url, "prefix": "late", "identity": "user=header:x-user"}
     settings = Settings.from_env(
         {}, **given, events="user", window=SHORT_WINDOW, flush_interval=FLUSH_INTERVAL
     )
     recorder, events = Recorder(settings), Presence(settings).events()
-    told: list[tuple[str, bool, float]] = []
+    received: list[tuple[str, bool, float]] = []
 
     def follow() -> None:
-        told.extend((event.id, event.online, time.time()) for event in events)
+        received.extend((event.id, event.online, time.time()) for event in events)
 
     follower = threading.Thread(target=follow)
     follower.start()
@@ -104,13 +104,13 @@ def delays(url: str, people: int) -> None:
         came[f"user{number}"] = time.time()
         recorder.record(("user", f"user{number}"), recorder.stamp())
         time.sleep(random.uniform(0, 0.1))
-    while len(told) < 2 * people:
+    while len(received) < 2 * people:
         time.sleep(0.1)
     events.close()
     follower.join()
     recorder.close()
-    joins = [at - came[id] for id, is_online, at in told if is_online]
-    leaves = [at - came[id] - SHORT_WINDOW for id, is_online, at in told if not is_online]
+    joins = [at - came[id] for id, is_online, at in received if is_online]
+    leaves = [at - came[id] - SHORT_WINDOW for id, is_online, at in received if not is_online]
     print(f"  flush interval {FLUSH_INTERVAL:g} s, {people} people one after another:")
     for name, seconds in (("comes", joins), ("goes, after the window", leaves)):
         print(f"    {name}: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s")

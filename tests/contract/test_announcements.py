@@ -30,7 +30,18 @@ PEOPLE = [f"id{n}" for n in range(8)]
 IDS = st.sampled_from(PEOPLE)
 # What may happen between a loss and the write that notices it.
 UNAWARE = ["touch", "leave", "goodbye", "clean up", "sweep"]
-KEYS = ["seen", "edge", "told", "events", "bye", "left", "writers", "at", "moved", "moved-before"]
+KEYS = [
+    "seen",
+    "edge",
+    "announced",
+    "events",
+    "bye",
+    "left",
+    "writers",
+    "at",
+    "moved",
+    "moved-before",
+]
 
 
 class Announcing(RuleBasedStateMachine):
@@ -192,7 +203,7 @@ def _announced(shard: Store) -> Plan[set[str]]:
     """Return the ids whose last-seen time is later than the cut."""
     cut, seen = yield Batch(
         (
-            ("HGET", f"{shard.name}:told", "cut"),
+            ("HGET", f"{shard.name}:announced", "cut"),
             ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
         )
     )

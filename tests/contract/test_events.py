@@ -15,7 +15,7 @@ GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next 
 ALL = [
     "seen",
     "edge",
-    "told",
+    "announced",
     "events",
     "bye",
     "left",
@@ -51,33 +51,33 @@ def site(opened: Open) -> FollowedSite:
 
 
 def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
-    """Return what is told after some seconds and a sweep."""
+    """Return what is announced after some seconds and a sweep."""
     site.clock.now += seconds
     site.sweep()
-    return site.told()
+    return site.announced()
 
 
 def test_a_user_comes_once_and_goes_once(site: FollowedSite) -> None:
     for _ in range(3):
         site.saw("ann")
         site.clock.now += 60
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     assert after(site, WINDOW - 60 + LAG - 1) == [], "a late write may still arrive"
     assert after(site, 2) == [("-ann", 120)]
     assert after(site, 2) == after(site, 1000) == []
     site.saw("ann")
-    assert site.told() == [("+ann", round(site.clock.now - NOON, 3))]
+    assert site.announced() == [("+ann", round(site.clock.now - NOON, 3))]
 
 
 def test_two_sweeps_at_once_announce_nobody_twice(site: FollowedSite) -> None:
     site.saw("ann", "bob")
-    site.told()
+    site.announced()
     site.clock.now += GONE
     for shard in site.store.all:
         plans = [shard.sweep(site.clock.now) for _ in range(2)]
         for plan in plans:
             site.run(plan)
-    assert sorted(site.told()) == [("-ann", 0), ("-bob", 0)]
+    assert sorted(site.announced()) == [("-ann", 0), ("-bob", 0)]
 
 
 def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) -> None:
@@ -85,31 +85,31 @@ def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) ->
     site = opened()
     site.sweep()
     site.saw("ann", "bob")
-    assert site.told() == [("+bob", 0)]
+    assert site.announced() == [("+bob", 0)]
     assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
 
 
 def test_after_lost_data_a_reader_is_told_so_and_everybody_comes_again(site: FollowedSite) -> None:
     site.saw("ann")
-    site.told()
+    site.announced()
     site.delete(*ALL)
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
     site.skip()
     site.sweep()
     site.saw("ann")
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     assert after(site, GONE) == [("-ann", 0)]
 
 
-@pytest.mark.parametrize("name", ["told", "seen"])
+@pytest.mark.parametrize("name", ["announced", "seen"])
 def test_a_key_that_was_evicted_alone_is_noticed(site: FollowedSite, name: str) -> None:
     site.saw("ann")
-    site.told()
+    site.announced()
     site.delete(name)
     site.saw("ann")
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
     site.skip()
     assert after(site, GONE) == [("-ann", 0)]
 
@@ -117,7 +117,7 @@ def test_a_key_that_was_evicted_alone_is_noticed(site: FollowedSite, name: str) 
 @pytest.mark.parametrize("meanwhile", ["clean up", "sweep", "touch", "leave", "goodbye"])
 def test_an_evicted_key_is_noticed_whoever_comes_first(site: FollowedSite, meanwhile: str) -> None:
     site.saw("ann", "bob")
-    site.told()
+    site.announced()
     site.delete("seen")
     if meanwhile == "clean up":
         site.clean_up()
@@ -133,30 +133,30 @@ def test_an_evicted_key_is_noticed_whoever_comes_first(site: FollowedSite, meanw
     site.clock.now += 1
     site.saw("bob", "ann")
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
     site.skip()
     assert {name for name, _ in after(site, GONE)} == {"-ann", "-bob"}
 
 
 def test_an_evicted_key_is_noticed_that_only_touch_has_written(site: FollowedSite) -> None:
     site.presence.touch("ann")
-    site.told()
+    site.announced()
     site.delete("seen")
     site.presence.touch("ann")
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
 
 
 def test_an_evicted_key_is_noticed_when_its_writers_are_forgotten(site: FollowedSite) -> None:
     site.saw("ann")
-    site.told()
+    site.announced()
     site.delete("seen")
     site.clock.now += WINDOW + 300
     site.clean_up()
     assert site.lifetime("ann", "writers") > 0
     site.saw("ann")
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
 
 
 def test_a_clean_up_that_empties_the_set_is_no_lost_data(opened: Open) -> None:
@@ -164,11 +164,11 @@ def test_a_clean_up_that_empties_the_set_is_no_lost_data(opened: Open) -> None:
     site.saw("cy")
     site.clock.now += GONE
     site.clean_up()
-    site.told()
+    site.announced()
     site.sweep()
     site.clean_up()
     site.saw("cy")
-    assert site.told() == [("+cy", GONE)]
+    assert site.announced() == [("+cy", GONE)]
 
 
 def test_a_clean_up_keeps_the_mark_of_members_that_were_written_long_ago(
@@ -177,11 +177,11 @@ def test_a_clean_up_keeps_the_mark_of_members_that_were_written_long_ago(
     site.saw("ann")
     site.clock.now += WINDOW + 300  # the write was so long ago that its process is forgotten
     site.clean_up()
-    site.told()
+    site.announced()
     site.delete("seen")
     site.saw("ann")
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
     site.skip()
     assert after(site, GONE) == [("-ann", WINDOW + 300)]
 
@@ -189,26 +189,26 @@ def test_a_clean_up_keeps_the_mark_of_members_that_were_written_long_ago(
 def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: FollowedSite) -> None:
     site.saw("ann")
     site.clock.now += 300
-    site.told()
+    site.announced()
     site.sweep()  # by a process that outlives the last visitor
     remaining = site.lifetime("ann", "seen")
-    assert 0 < site.lifetime("ann", "told") <= remaining
+    assert 0 < site.lifetime("ann", "announced") <= remaining
     site.expire("seen", 400)
     site.sweep()
-    assert 0 < site.lifetime("ann", "told") <= 400
+    assert 0 < site.lifetime("ann", "announced") <= 400
 
 
 def test_a_clock_set_back_by_much_begins_anew(site: FollowedSite) -> None:
     site.sweep()
     site.saw("ann")
-    site.told()
+    site.announced()
     site.clock.now -= 2 * WINDOW
     site.sweep()
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
     site.skip()
     site.saw("bob")
-    assert site.told() == [("+bob", -2 * WINDOW)]
+    assert site.announced() == [("+bob", -2 * WINDOW)]
 
 
 def test_a_clock_set_back_by_a_little_changes_nothing(site: FollowedSite) -> None:
@@ -217,7 +217,7 @@ def test_a_clock_set_back_by_a_little_changes_nothing(site: FollowedSite) -> Non
     site.clock.now -= 100
     site.sweep()
     site.saw("bob")
-    assert sorted(site.told()) == [("+ann", 0), ("+bob", -100)]
+    assert sorted(site.announced()) == [("+ann", 0), ("+bob", -100)]
 
 
 def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
@@ -225,22 +225,22 @@ def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
     before, after_deploy = opened(), opened(window=2 * WINDOW)
     before.saw("ann")
     before.sweep()
-    before.told()
+    before.announced()
     for _ in range(3):
         before.clock.now += GONE / 2
         after_deploy.clock.now = before.clock.now
         after_deploy.sweep()
         before.sweep()
         before.saw("bob")
-    assert before.told() == [("+bob", GONE / 2), ("-ann", 0)]
+    assert before.announced() == [("+bob", GONE / 2), ("-ann", 0)]
 
 
 def test_a_first_write_with_a_short_window_begins_once(opened: Open) -> None:
     site = opened(window=30, flush_interval=10)
     site.saw("ann")
-    site.told()
+    site.announced()
     site.sweep()
-    assert site.told() == []
+    assert site.announced() == []
 
 
 def test_people_come_and_go_after_a_clock_is_set_back_by_more_than_a_short_window(
@@ -249,37 +249,37 @@ def test_people_come_and_go_after_a_clock_is_set_back_by_more_than_a_short_windo
     site = opened(window=30)
     site.sweep()
     site.saw("ann")
-    site.told()
+    site.announced()
     site.clock.now -= 100
     site.sweep()
     with pytest.raises(EventsLost):
-        site.told()
+        site.announced()
     site.skip()
     site.saw("bob")
-    assert site.told() == [("+bob", -100)]
+    assert site.announced() == [("+bob", -100)]
 
 
 def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
     site = opened(kind="guest")  # kept no longer than the window
     site.saw("cy")
-    site.told()
+    site.announced()
     site.clock.now += WINDOW + LAG - 1
     site.clean_up()
-    assert site.told() == []
+    assert site.announced() == []
     site.clock.now += 2
     site.clean_up()
-    assert site.told() == [("-cy", 0)]
+    assert site.announced() == [("-cy", 0)]
     assert site.keys_with("cy") == {"events"}
     site.saw("dee")
-    assert site.told() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
+    assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
 
 
 def test_a_sighting_of_long_ago_is_no_join(site: FollowedSite) -> None:
     site.sweep()
     site.saw("ann", ago=GONE)
-    assert site.told() == []
+    assert site.announced() == []
     site.saw("ann")
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     site.saw("ann", ago=30)
     assert after(site, GONE) == [("-ann", 0)], "nor does it lower anything"
 
@@ -291,15 +291,15 @@ def test_after_an_outage_longer_than_the_window_all_leave_and_come_again(
     for number, id in enumerate(crowd):
         site.recorder.record(("user", id), site.clock.now + number / 100, site.clock.now)
     assert site.recorder.flush()
-    site.told()
+    site.announced()
     site.clock.now += 3 * WINDOW
     assert site.sweep() >= 3, "a page at a time"
-    gone = site.told()
+    gone = site.announced()
     assert sorted(gone) == sorted(
         (f"-{id}", round(number / 100, 3)) for number, id in enumerate(crowd)
     ), "with the moments at which they were seen"
     site.saw(*crowd)
-    assert {name for name, _ in site.told()} == {f"+{id}" for id in crowd}
+    assert {name for name, _ in site.announced()} == {f"+{id}" for id in crowd}
 
 
 def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> None:
@@ -313,14 +313,14 @@ def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> N
         sizes.append(len(site.run(site.store.all[0].online(site.clock.now, 1e6, None, None))))
     assert all(1 <= a - b <= 1000 for a, b in pairwise(sizes)), sizes
     site.saw("ann")
-    told = site.told()
-    assert len(told) == len(dict(told)), "once"
+    announced = site.announced()
+    assert len(announced) == len(dict(announced)), "once"
 
 
 def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
     crowd = [f"user{number}" for number in range(300)]
     site.saw(*crowd)
-    site.told()
+    site.announced()
     assert {name for name, _ in after(site, GONE)} == {f"-{id}" for id in crowd}
 
 
@@ -328,10 +328,10 @@ def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:
     site = opened(shards=1)
     crowd = [f"user{number}" for number in range(5000)]  # open connections of a process
     site.saw(*crowd)
-    assert len(site.told()) == 5000
-    told = after(site, GONE)
-    assert len(told) == 5000
-    assert {name for name, _ in told} == {f"-{id}" for id in crowd}
+    assert len(site.announced()) == 5000
+    announced = after(site, GONE)
+    assert len(announced) == 5000
+    assert {name for name, _ in announced} == {f"-{id}" for id in crowd}
     assert max(site.entries()) <= 250
 
 
@@ -341,29 +341,29 @@ def test_an_id_that_comes_twice_in_a_write_comes_once(site: FollowedSite) -> Non
         site.store.shard_for("ann").record([("ann", moment, moment), ("ann", moment + 1, moment)])
     )
     assert recorded.came == 1
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
 
 
 def test_on_a_site_that_slept_whoever_comes_back_first_leaves(site: FollowedSite) -> None:
     site.saw("ann", "bob")
-    site.told()
+    site.announced()
     site.clock.now += 10 * WINDOW
     site.saw("ann")
-    assert site.told() == [("-ann", 0), ("+ann", 10 * WINDOW)]
+    assert site.announced() == [("-ann", 0), ("+ann", 10 * WINDOW)]
     assert after(site, 1) == [("-bob", 0)]
 
 
 def test_whoever_finds_no_room_is_not_announced(opened: Open) -> None:
     site = opened(max_members=2, shards=1)
     site.saw("ann", "bob")
-    site.told()
+    site.announced()
     site.saw("cy", "ann")
-    assert site.told() == []
+    assert site.announced() == []
     site.clock.now += WINDOW + 1
     site.saw("cy")
-    told = site.told()
-    assert told[1] == ("+cy", WINDOW + 1)
-    assert told[0] in (("-ann", 0), ("-bob", 0)), "removed before a sweep announced it"
+    announced = site.announced()
+    assert announced[1] == ("+cy", WINDOW + 1)
+    assert announced[0] in (("-ann", 0), ("-bob", 0)), "removed before a sweep announced it"
     assert len(after(site, LAG)) == 1
 
 
@@ -373,23 +373,23 @@ def test_a_sighting_from_before_a_departure_is_no_join(site: FollowedSite, erase
     site.clock.now += 10
     depart = site.presence.forget if erase else site.presence.leave
     depart("ann")
-    assert site.told() == [("+ann", 0), ("-ann", 0)]
+    assert site.announced() == [("+ann", 0), ("-ann", 0)]
     site.saw("ann", ago=5)
-    assert site.told() == []
+    assert site.announced() == []
     assert site.recorder.stats().dropped == {"left": 1}
     site.clock.now += 1
     site.saw("ann")
-    assert site.told() == [("+ann", 11)]
+    assert site.announced() == [("+ann", 11)]
     depart("ann")
     depart("ann")
-    assert site.told() == [("-ann", 11)], "once"
+    assert site.announced() == [("-ann", 11)], "once"
 
 
 def test_a_kind_that_is_not_named_announces_nobody(opened: Open) -> None:
     site = opened(identity="user=header:x-user, app=header:x-app")
     site.recorder.record(("app", "42"), site.clock.now)
     site.saw("42")
-    assert site.told() == [("+42", 0)]
+    assert site.announced() == [("+42", 0)]
     with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS"):
         site.presence.events("app")
 
@@ -400,10 +400,10 @@ def test_one_person_of_two_kinds_is_two(opened: Open) -> None:
     apps = opened(identity=identity, events=events, kind="app")
     users.saw("42")
     apps.saw("42")
-    assert users.told() == apps.told() == [("+42", 0)]
+    assert users.announced() == apps.announced() == [("+42", 0)]
     apps.presence.leave("42", "app")
-    assert users.told() == []
-    assert apps.told() == [("-42", 0)]
+    assert users.announced() == []
+    assert apps.announced() == [("-42", 0)]
 
 
 def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(site: FollowedSite) -> None:
@@ -420,7 +420,7 @@ def test_a_goodbye_is_told_once_with_its_moment(site: FollowedSite) -> None:
     site.clock.now += 10
     site.say_goodbye("ann")
     grace = site.settings.grace_seconds
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     assert after(site, grace + LAG - 1) == []
     assert after(site, 2) == [("-ann", 10)]
     # Its true last-seen time is written back when that can no longer bring it online.
@@ -436,7 +436,7 @@ def test_a_goodbye_of_a_page_is_not_told_if_another_page_is_open(site: FollowedS
     site.saw("ann", ago=3)
     site.clock.now += 31
     site.saw("ann")
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     assert after(site, site.settings.grace_seconds + LAG) == []
     assert after(site, WINDOW) == [("-ann", 31)]
 
@@ -445,10 +445,10 @@ def test_whoever_comes_back_late_after_a_goodbye_leaves_first(site: FollowedSite
     site.saw("ann")
     site.clock.now += 10
     site.say_goodbye("ann")
-    site.told()
+    site.announced()
     site.clock.now += site.settings.grace_seconds + 1
     site.saw("ann")
-    assert site.told() == [
+    assert site.announced() == [
         ("-ann", 10),
         ("+ann", 11 + site.settings.grace_seconds),
     ]
@@ -459,7 +459,7 @@ def test_a_goodbye_that_arrives_late_is_told_all_the_same(site: FollowedSite) ->
     site.clock.now += WINDOW
     site.sweep()
     site.say_goodbye("ann", ago=95)  # its window would have ended before the last sweep
-    assert site.told() == [("+ann", 0), ("-ann", WINDOW - 95)]
+    assert site.announced() == [("+ann", 0), ("-ann", WINDOW - 95)]
     assert after(site, GONE) == []
 
 
@@ -491,19 +491,19 @@ def test_a_write_that_is_repeated_announces_nobody_twice(site: FollowedSite) -> 
     moment = int(site.clock.now * 1e6)
     for _ in range(3):  # the replies were lost
         site.run(site.store.shard_for("ann").record([("ann", moment, moment)]))
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     site.clock.now += GONE
     site.sweep()
     site.run(site.store.shard_for("ann").record([("ann", moment, moment)]))
-    assert site.told() == [("-ann", 0)]
+    assert site.announced() == [("-ann", 0)]
 
 
 def test_touch_is_told(site: FollowedSite) -> None:
     site.presence.touch("ann")
-    assert site.told() == [("+ann", 0)]
+    assert site.announced() == [("+ann", 0)]
     site.presence.leave("ann")
     site.presence.touch("ann")
-    assert [name for name, _ in site.told()] == ["-ann", "+ann"]
+    assert [name for name, _ in site.announced()] == ["-ann", "+ann"]
 
 
 @pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])

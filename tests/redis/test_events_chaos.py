@@ -90,8 +90,8 @@ class Workers:
             process.kill()
             process.wait()
 
-    def deeds(self) -> Iterator[tuple[bool, str, float]]:
-        """Yield whether somebody came, who, and when, for each deed of any worker."""
+    def visits(self) -> Iterator[tuple[bool, str, float]]:
+        """Yield whether somebody came, who, and when, for each visit of any worker."""
         for file in self._folder.glob("*.did"):
             for line in file.read_text().splitlines():
                 with suppress(ValueError):  # a worker that was killed while it wrote
@@ -104,7 +104,7 @@ class WebServers:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.killed = 0
-        self._deeds: list[tuple[bool, str, float]] = []
+        self._visits: list[tuple[bool, str, float]] = []
         self._pids: dict[int, None] = {}
         self._is_over = threading.Event()
         self._stack = ExitStack()
@@ -138,7 +138,7 @@ class WebServers:
                     assert response.is_success, response.text
                     if not is_closing:
                         self._pids[int(response.text)] = None
-                    self._deeds.append((not (is_leaving or is_closing), id, time.monotonic()))
+                    self._visits.append((not (is_leaving or is_closing), id, time.monotonic()))
 
     def kill_one(self) -> None:
         """Kill a worker; its server starts another."""
@@ -161,9 +161,9 @@ class WebServers:
         self._is_over.set()
         self._stack.close()
 
-    def deeds(self) -> Iterator[tuple[bool, str, float]]:
-        """Yield whether somebody came, who, and when, for each deed of any visitor."""
-        yield from self._deeds
+    def visits(self) -> Iterator[tuple[bool, str, float]]:
+        """Yield whether somebody came, who, and when, for each response."""
+        yield from self._visits
 
 
 def announced(shards: list[Store]) -> Plan[set[str]]:
@@ -172,7 +172,7 @@ def announced(shards: list[Store]) -> Plan[set[str]]:
     for shard in shards:
         cut, seen = yield Batch(
             (
-                ("HGET", f"{shard.name}:told", "cut"),
+                ("HGET", f"{shard.name}:announced", "cut"),
                 ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
             )
         )
@@ -221,27 +221,27 @@ class Chaos:
         return {"nobody knows"}
 
     def settle(self) -> None:
-        """Let the last deeds be written; then the follower's list must be true."""
-        wait_until(lambda: len(self.follower.told) > 0)
+        """Let the last visits be written; then the follower's list must be true."""
+        wait_until(lambda: len(self.follower.received) > 0)
         began = time.monotonic()
         wait_until(lambda: time.monotonic() > began + 3 + LAST)
         self.workers.end()
         ended = time.monotonic()
         wait_until(lambda: self.follower.online == self.truth(), 10)
-        deeds = list(self.workers.deeds())
-        here = {id for came, id, at in deeds if came and at > ended - 1}
-        left = {id for came, id, at in deeds if not came and at > began}
+        visits = list(self.workers.visits())
+        here = {id for came, id, at in visits if came and at > ended - 1}
+        left = {id for came, id, at in visits if not came and at > began}
         missing = here - left - self.follower.online
         assert time.monotonic() > ended + WINDOW or not missing, missing
-        wait_until(lambda: not self.follower.online, 30)  # told by the follower's own process
+        wait_until(lambda: not self.follower.online, 30)  # the follower's own process sweeps
         assert self.truth() == set()
 
 
-def check_alternation(told: list[Event]) -> int:
+def check_alternation(events: list[Event]) -> int:
     """Check that everybody came, went, came, went and so on; return how many came."""
     online: dict[str, Event] = {}
     came = 0
-    for event in told:
+    for event in events:
         assert event.online == (event.id not in online), event
         if event.online:
             came += 1
@@ -266,7 +266,7 @@ def test_workers_and_the_server_are_killed(tmp_path: Path, prefix: str, shards: 
             server.start()
             restarts += 1
         chaos.settle()
-        came = check_alternation(chaos.follower.told)
+        came = check_alternation(chaos.follower.received)
         assert chaos.follower.lost == 0
         print(f"{chaos.workers.killed} workers and {restarts} servers killed, {came} came and went")
 
@@ -281,7 +281,7 @@ def test_workers_of_web_servers_are_killed(tmp_path: Path, prefix: str) -> None:
             server.stop()
             server.start()
         chaos.settle()
-        came = check_alternation(chaos.follower.told)
+        came = check_alternation(chaos.follower.received)
         assert chaos.follower.lost == 0
         assert chaos.workers.killed > 10
         print(f"{chaos.workers.killed} workers killed, {came} came and went")
@@ -296,7 +296,7 @@ def test_a_sentinel_fails_over(tmp_path: Path, prefix: str) -> None:
         sentinels.primary.kill()
         chaos.kill_workers(8)
         chaos.settle()
-        print(f"{chaos.follower.lost} times lost, {len(chaos.follower.told)} events")
+        print(f"{chaos.follower.lost} times lost, {len(chaos.follower.received)} events")
 
 
 def test_a_primary_of_a_cluster_is_killed(tmp_path: Path, prefix: str) -> None:
@@ -308,4 +308,4 @@ def test_a_primary_of_a_cluster_is_killed(tmp_path: Path, prefix: str) -> None:
         cluster.primaries[1].stop()
         chaos.kill_workers(10)
         chaos.settle()
-        print(f"{chaos.follower.lost} times lost, {len(chaos.follower.told)} events")
+        print(f"{chaos.follower.lost} times lost, {len(chaos.follower.received)} events")

@@ -1,4 +1,4 @@
-"""`events()`: what an iterator is told, what it misses, and what it costs."""
+"""`events()`: what an iterator receives, what it misses, and what it costs."""
 
 import asyncio
 from collections import Counter
@@ -83,7 +83,7 @@ def test_a_thread_is_told_who_comes_and_goes(
     wait_until(lambda: follower.names() == ["+ann"])
     site.clock.now += WINDOW + LAG + 1
     wait_until(lambda: follower.names() == ["+ann", "-ann"])  # this process sweeps
-    came, went = follower.told
+    came, went = follower.received
     assert (came.kind, came.id, came.online, came.at) == ("user", "ann", True, moment_of(NOON))
     assert (went.online, went.at) == (False, moment_of(NOON))
     assert follower.lost == 0
@@ -106,22 +106,22 @@ def test_a_leave_is_told_within_a_tick(
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_coroutines_are_told_who_comes_and_goes(site: FollowedSite, library: str) -> None:
     async def follow() -> list[str]:
-        told = []
+        received = []
         presence = AsyncPresence(site.settings, clock=site.clock)
         async with presence.events(among=["ann", "bob"]) as events:
             site.saw("ann", "cy")
             async for event in events:
-                told.append(("-+"[event.online]) + event.id)
+                received.append(("-+"[event.online]) + event.id)
                 if event.online:
                     site.presence.leave(event.id)
                 else:
                     break
         assert [event async for event in events] == []
         await presence.aclose()
-        return told
+        return received
 
-    told = asyncio.run(follow()) if library == "asyncio" else trio.run(follow)
-    assert told == ["+ann", "-ann"]
+    received = asyncio.run(follow()) if library == "asyncio" else trio.run(follow)
+    assert received == ["+ann", "-ann"]
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
@@ -153,7 +153,7 @@ def test_among_filters_and_errors_pass(site: FollowedSite) -> None:
     with site.presence.events(among=["ann", 7]) as events:
         site.saw("bob", "ann", "7")
         assert {next(events).id, next(events).id} == {"ann", "7"}
-        site.delete("edge", "told", "events", "seen")
+        site.delete("edge", "announced", "events", "seen")
         site.sweep()
         with pytest.raises(EventsLost):
             next(events)
@@ -173,7 +173,7 @@ def test_too_many_ids_are_refused(site: FollowedSite) -> None:
 
 def test_after_a_cursor_nothing_is_missing_and_nothing_is_told_again(site: FollowedSite) -> None:
     ids = [f"user{number}" for number in range(30)]
-    told: list[str] = []
+    received: list[str] = []
     with site.presence.events() as first:
         wait_until(lambda: site.presence.backend.hub("user")._positions)
         site.saw(ids[0])
@@ -181,15 +181,15 @@ def test_after_a_cursor_nothing_is_missing_and_nothing_is_told_again(site: Follo
         for step in range(1, 30, 4):  # the hub goes on between two iterators
             for id in ids[step : step + 4]:
                 site.saw(id)
-            told.append(event.id)
+            received.append(event.id)
             with site.presence.events(after=event.cursor) as events:
                 for _ in range(2):
                     event = next(events)
-                    told.append(event.id)
-            told.pop()
+                    received.append(event.id)
+            received.pop()
         with site.presence.events(after=event.cursor) as events:
-            told += [event.id] + [next(events).id for _ in range(30 - len(told) - 1)]
-    assert sorted(told) == sorted(ids)
+            received += [event.id] + [next(events).id for _ in range(30 - len(received) - 1)]
+    assert sorted(received) == sorted(ids)
 
 
 def test_whoever_resumes_within_an_entry_gets_all_of_it_again(own: Server, prefix: str) -> None:
@@ -231,7 +231,7 @@ def test_a_hole_in_the_stream_is_lost(
     site.saw("ann")
     wait_until(lambda: follower.online == {"ann"})
     with redis.Redis.from_url(own.url) as client, client.pipeline() as pipeline:
-        client.hincrby(f"{prefix}:user:told", "n", 1)  # as after an entry that nobody has
+        client.hincrby(f"{prefix}:user:announced", "n", 1)  # as after an entry that nobody has
     site.saw("bob")
     wait_until(lambda: follower.lost)
     site.saw("cy")
@@ -337,7 +337,7 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
     ids = [f"user{number}" for number in range(20)]
     wrong = site.store.shard_for(ids[0])
     with redis.Redis.from_url(own.url) as client:
-        client.set(f"{wrong.name}:told", "text")
+        client.set(f"{wrong.name}:announced", "text")
     there = [id for id in ids if site.store.shard_for(id) is not wrong]
     site.saw(*there)
     wait_until(lambda: follower.online == set(there))
@@ -410,7 +410,7 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
     off = commands_of(own, prefix)
     assert off == commands_of(own, prefix, events=())
     text = "\n".join(off)
-    for word in (":edge", ":told", ":events", ":swept", "XADD", ":bye", "PRESENCE_EVENTS"):
+    for word in (":edge", ":announced", ":events", ":swept", "XADD", ":bye", "PRESENCE_EVENTS"):
         assert word not in text, word
     names = Counter(command.split()[0] for command in off)
     assert set(names) <= {

@@ -1,4 +1,4 @@
-"""A site whose users are announced, in a test: a clock that the test moves, and what was told."""
+"""A site whose users are announced, in a test, with a clock that the test moves."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class FollowedSite:
         """Read on after everything that was announced."""
         self.positions = [self.run(stream.last_position()) for stream in self.streams]
 
-    def told(self) -> list[tuple[str, float]]:
+    def announced(self) -> list[tuple[str, float]]:
         """Return what was announced since the last call: `+id` or `-id`, and seconds after noon.
 
         Raises `EventsLost`.

@@ -12,7 +12,7 @@ class Follower:
     def __init__(self, presence: Presence, **given: Any) -> None:
         self.events = presence.events(**given)
         self.online: set[str] = set()
-        self.told: list[Event] = []
+        self.received: list[Event] = []
         self.lost = 0
         self._presence = presence
         self._thread = threading.Thread(target=self._follow)
@@ -23,7 +23,7 @@ class Follower:
         while True:
             try:
                 for event in self.events:
-                    self.told.append(event)
+                    self.received.append(event)
                     (self.online.add if event.online else self.online.discard)(event.id)
                 return  # noqa: TRY300
             except EventsLost:
@@ -42,7 +42,7 @@ class Follower:
                     return
 
     def names(self) -> list[str]:
-        return ["-+"[event.online] + event.id for event in self.told]
+        return ["-+"[event.online] + event.id for event in self.received]
 
     def close(self) -> None:
         self.events.close()
