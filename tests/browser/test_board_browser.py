@@ -230,6 +230,7 @@ def test_a_widget_on_a_page_that_was_opened_with_credentials_works(
     expect(page.locator("[data-presence='']")).to_have_text("1 online")
 
 
+@pytest.mark.slow
 def test_a_widget_counts_who_is_in_the_room_of_its_page_and_in_another(
     open_board: Opened, presence: Presence, variables: dict[str, str]
 ) -> None:

@@ -39,6 +39,7 @@ wsgi_application = wsgi.PresenceMiddleware(wsgi_app)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.timeout(120),
+    pytest.mark.slow,
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.browsers import chromium, needs_chromium
 from tests.support.servers import WebServer, gunicorn
 
@@ -199,7 +199,7 @@ def reads(browser: Browser, site: Site) -> Iterator[Reads]:
     assert errors == []
 
 
-@pytest.mark.parametrize("path", ["/b", "/slow"])
+@pytest.mark.parametrize("path", [*matrix("/b"), "/slow"])
 def test_a_click_is_no_departure(reads: Reads, path: str) -> None:
     """The request for the next page, and even its pulse, may arrive before the goodbye."""
     ann = reads()
@@ -266,6 +266,7 @@ def test_a_reload_says_goodbye_once(reads: Reads) -> None:
     assert ann.is_online
 
 
+@pytest.mark.slow
 def test_downloads_and_hash_changes_say_no_goodbye(reads: Reads) -> None:
     ann = reads()
     page = ann.opens("/a")

@@ -117,6 +117,7 @@ def test_a_history_has_every_peak_in_at_most_1500_points(
     assert max(count for _, count in shown) >= max(n for at, n in samples.items() if at > oldest)
 
 
+@pytest.mark.slow
 def test_steps_of_several_days_have_their_highest_minute(valkey: Server, prefix: str) -> None:
     site, samples = settings(valkey.url, prefix, 3660), walk(3660, every=97)
     write(site, samples)

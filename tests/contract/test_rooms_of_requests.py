@@ -168,6 +168,7 @@ def test_guests_beyond_the_quota_of_their_address_are_in_no_room(site: Any) -> N
     assert here.room("/t/1") == [f"guest{number:03}" for number in range(100)]
 
 
+@pytest.mark.slow
 def test_an_open_socket_does_not_pull_its_user_back(valkey: Server, prefix: str) -> None:
     settings = timed_site.settings(
         valkey.url, prefix, rooms="named", window="6s", flush_interval="0.1s"

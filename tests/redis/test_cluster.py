@@ -80,6 +80,7 @@ def go_on(node: Node) -> None:
     os.kill(node.process.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("away", "back"), [(stop, go_on), pytest.param(Node.stop, Node.start, marks=pytest.mark.matrix)]
 )
@@ -109,6 +110,7 @@ def test_without_one_primary_the_others_still_work_and_nobody_is_missing_afterwa
     assert stats.recorded == stats.coalesced + stats.flushed + dropped
 
 
+@pytest.mark.slow
 def test_a_failover_under_traffic_loses_nobody(tmp_path: Path, prefix: str) -> None:
     cluster = Cluster(tmp_path, replicas=1)
     site = Site(cluster, settings_of(cluster, prefix))

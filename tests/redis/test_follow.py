@@ -459,6 +459,7 @@ def test_a_process_with_other_events_is_warned_of(
     other.close()
 
 
+@pytest.mark.slow
 def test_a_node_that_is_away_stops_only_its_own_events(
     tmp_path: Path, prefix: str, followers: Callable[..., Follower]
 ) -> None:

@@ -274,6 +274,7 @@ def test_ten_thousand_open_connections_are_a_batch_every_third_of_the_window(
     worker.recorder.close()
 
 
+@pytest.mark.slow
 def test_an_open_connection_takes_little_room(valkey: Server, prefix: str, clock: Clock) -> None:
     worker = Worker(valkey.url, prefix, clock)
     worker.wait(1)

@@ -149,6 +149,7 @@ def broken(_: object) -> str:
     raise LookupError
 
 
+@pytest.mark.slow
 def test_six_recorders_take_two_seconds_together_to_end(own: Server, prefix: str) -> None:
     program = """
 import sys

@@ -104,6 +104,7 @@ def test_a_tls_server_that_sends_slowly_holds_no_reader(
     front.refuse()
 
 
+@pytest.mark.slow
 def test_the_round_trips_of_a_read_share_one_deadline(place: Place, prefix: str) -> None:
     """Each page of a list comes in time, the sum of them does not."""
     asked = readers(settings_of(place.url, prefix), limit=None)

@@ -26,7 +26,7 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import environment, free_port
 
 PASSWORD = "canary-password-of-the-user"
@@ -170,7 +170,7 @@ def test_options_in_the_url_are_enough_for_tls(server: TlsServer, prefix: str, s
     assert asyncio.run(ask()) == {"user": 1, "guest": 1, "bot": 0}
 
 
-@pytest.mark.parametrize("scheme", ["rediss+cluster", "valkeys+cluster"])
+@pytest.mark.parametrize("scheme", ["rediss+cluster", *matrix("valkeys+cluster")])
 def test_a_cluster_works_over_tls(cluster: TlsServer, prefix: str, scheme: str) -> None:
     site = settings(cluster.tls_url(scheme), prefix)
     assert records(site)

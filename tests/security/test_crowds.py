@@ -18,7 +18,7 @@ from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.identity import bots
-from tests.support.backends import Server
+from tests.support.backends import Server, matrix
 from tests.support.timed_site import Clock, get
 
 LOG = Path(__file__).parents[3] / "shared" / "data" / "apache_access.log"
@@ -187,8 +187,8 @@ def check(presence: Presence, crowds: Crowds, settings: Settings, now: float) ->
                 assert {who.id for who in listed} == set(online), (kind, *at)
 
 
-@pytest.mark.parametrize("asks", [asks_wsgi, asks_asgi])
-@pytest.mark.parametrize("store", ["", "bot=sorted-set"])
+@pytest.mark.parametrize("asks", [asks_wsgi, *matrix(asks_asgi)])
+@pytest.mark.parametrize("store", ["", *matrix("bot=sorted-set")])
 def test_users_guests_and_bots_match_an_independent_count(
     *,
     asks: Any,

@@ -161,6 +161,7 @@ def traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 @SIZES
 @FLOODS
 @pytest.mark.timeout(500)

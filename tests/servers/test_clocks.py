@@ -140,6 +140,7 @@ def test_hosts_with_clocks_hours_apart_report_the_same(
                 )  # minute sets: a minute
 
 
+@pytest.mark.slow
 def test_a_host_whose_clock_jumps_keeps_recording(
     variables: dict[str, str], tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_active_users_are_soon_online_again_after_the_server_clock_jumps_forward
     wait_until(lambda: jumping_site.has_back("ann"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("is_quick")
 def test_active_users_are_online_again_within_a_window_after_the_server_clock_is_set_back(
     server: JumpingServer, jumping_site: Site

@@ -16,7 +16,7 @@ import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.connections.embedded import find_server
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import environment
 from tests.support.terminal import COMMAND, Terminal
 
@@ -146,7 +146,7 @@ def test_a_terminal_receives_lines_too(site: dict[str, str]) -> None:
         assert terminal.end() == 0
 
 
-@pytest.mark.parametrize("type", ["set", "zset"])
+@pytest.mark.parametrize("type", ["set", *matrix("zset")])
 def test_among_prints_only_the_members_of_a_key(
     site: dict[str, str], client: "redis.Redis", prefix: str, type: str
 ) -> None:
@@ -213,6 +213,7 @@ def test_invalid_arguments_are_reported(
     assert text in error
 
 
+@pytest.mark.slow
 def test_without_redis_the_command_ends_with_3(server: Server) -> None:
     site = SITE | {"PRESENCE_REDIS_URL": server.url}
     with Events(site) as events:
@@ -258,7 +259,10 @@ def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
         assert command.stderr.read() == ""
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "status"),
+    [(signal.SIGINT, 0), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.matrix)],
+)
 def test_a_named_command_that_ends_lets_another_go_on_at_once(
     site: dict[str, str], client: "redis.Redis", prefix: str, signum: int, status: int
 ) -> None:

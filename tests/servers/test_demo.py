@@ -40,6 +40,7 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in listed.splitlines() if str(folder) in line]
 
 
+@pytest.mark.slow
 def test_the_demo_shows_visitors_and_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
     assert "simulated" not in demo.output()
     assert "you are bot curl," in demo.get("curl/8")

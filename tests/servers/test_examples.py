@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from redis import Redis
 from websockets.sync.client import connect
 
 from presence_middleware import Presence, Settings
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import ENDED, ROOT, Command, WebServer, environment, gunicorn, uvicorn
 
 EXAMPLES = ROOT / "examples"
@@ -32,6 +32,11 @@ TEMPLATES = [name for name in SITES if name not in ("pyramid", "paste")]
 """The examples with a page that is a template."""
 
 Run = Callable[..., WebServer]
+
+
+def usual(names: Iterable[str]) -> list[Any]:
+    """Return the names of examples; the tests of most run only with `-m matrix`."""
+    return [name if name in {"flask", "fastapi"} else matrix(name)[0] for name in names]
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def read(browser: httpx.Client, path: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", SITES)
+@pytest.mark.parametrize("name", usual(SITES))
 def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, name: str) -> None:
     site, home = run(SITES[name]), "/async" if name == "django-async" else "/"
     with site.client("A") as ann, site.client("B") as bob, site.client("C") as guest:
@@ -89,7 +94,7 @@ def test_an_example_counts_its_users_and_guests(run: Run, presence: Presence, na
             assert read(bob, home)["who"] == ["bob"]
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", usual(TEMPLATES))
 def test_a_template_of_an_example_shows_who_is_online(
     run: Run, presence: Presence, name: str
 ) -> None:
@@ -162,7 +167,7 @@ def log_in(browser: httpx.Client) -> httpx.Cookies:
     return httpx.Cookies(browser.cookies)
 
 
-@pytest.mark.parametrize("name", SITES)
+@pytest.mark.parametrize("name", usual(SITES))
 def test_an_example_shows_its_pages_without_numbers_while_redis_is_away(
     run: Run, name: str
 ) -> None:
@@ -180,7 +185,7 @@ def test_an_example_shows_its_pages_without_numbers_while_redis_is_away(
             assert "ann</li>" not in read_text(ann, "/page")
 
 
-@pytest.mark.parametrize("name", [name for name in SITES if not name.startswith("django")])
+@pytest.mark.parametrize("name", usual(name for name in SITES if not name.startswith("django")))
 def test_an_example_ends_its_sessions_while_redis_is_away(run: Run, name: str) -> None:
     site = run(SITES[name], **AWAY)
     with site.client("A") as ann:
@@ -246,6 +251,7 @@ def test_flask_shows_friends_online_and_last_seen_times(
     keys.delete(f"user:{ann}:friends")
 
 
+@pytest.mark.slow
 def test_friends_light_up_when_they_come_online(run: Run, variables: dict[str, str]) -> None:
     live = {"PRESENCE_EVENTS": "user", "PRESENCE_EXCLUDE": "+/friends/events"}
     live |= {"PRESENCE_WINDOW": "6s", "PRESENCE_FLUSH_INTERVAL": "1s"}

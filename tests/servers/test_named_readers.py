@@ -7,6 +7,7 @@ import sys
 from itertools import cycle
 from typing import Any
 
+import pytest
 import redis
 
 from presence_middleware import Presence, Settings
@@ -26,6 +27,7 @@ def announced(presence: Presence, prefix: str) -> list[tuple[str, bool]]:
     return [(change.id, change.is_online) for change in changes]
 
 
+@pytest.mark.slow
 def test_no_event_is_missed_and_all_are_handled_in_order_when_holders_are_killed(
     valkey: Server, variables: dict[str, str], prefix: str
 ) -> None:

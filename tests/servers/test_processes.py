@@ -63,15 +63,15 @@ class Case(NamedTuple):
 
 CASES = {
     "gunicorn": Case(GUNICORN, gunicorn(WSGI, 2)),
-    "gunicorn gevent preload": Case(GUNICORN, gunicorn(WSGI, 2, "-kgevent", PRELOAD)),
     "uvicorn": Case(UVICORN, uvicorn(ASGI), 1),
-    "uvicorn without lifespan": Case(NO_LIFESPAN, uvicorn(ASGI, 1, "--lifespan=off"), 1),
     "hypercorn trio": Case(HYPERCORN, hypercorn(ASGI, 1, "-ktrio"), 1),
     "granian asgi": Case(GRANIAN[0], granian(ASGI, 2, "--interface=asgi")),
-    "granian wsgi": Case(GRANIAN[1], granian(WSGI, 2, "--interface=wsgi")),
     "waitress": Case("waitress", waitress(WSGI), 1),
 }
 SLOW_CASES = {
+    "gunicorn gevent preload": Case(GUNICORN, gunicorn(WSGI, 2, "-kgevent", PRELOAD)),
+    "uvicorn without lifespan": Case(NO_LIFESPAN, uvicorn(ASGI, 1, "--lifespan=off"), 1),
+    "granian wsgi": Case(GRANIAN[1], granian(WSGI, 2, "--interface=wsgi")),
     "gunicorn preload": Case(GUNICORN, gunicorn(WSGI, 2, PRELOAD)),
     "gthread": Case(GUNICORN, gunicorn(WSGI, 2, "--threads=4")),
     "gthread preload": Case(GUNICORN, gunicorn(WSGI, 2, "--threads=4", PRELOAD)),

@@ -167,6 +167,7 @@ def highest_memory(lines: int) -> int:
     return highest
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_length_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
