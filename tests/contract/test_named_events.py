@@ -42,9 +42,11 @@ from presence_middleware.events import (
 )
 from presence_middleware.events.iterators import Sleep
 from presence_middleware.stores import Batch, Plan, Position
+from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.lease import Lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
+from tests.support.stopwatch import Stopwatch
 
 
 def run(presence: Presence, *command: Any) -> Any:
@@ -424,6 +426,8 @@ class PartlyAway:
     def __init__(self, site: Site) -> None:
         self._driver = site.presence.backend.driver
         self.away: set[str] = set()
+        self.refused = ""
+        """A command that no node answers."""
 
     def node_of(self, shard: str) -> str:
         return shard
@@ -439,7 +443,8 @@ class PartlyAway:
             except StopIteration as end:
                 return end.value
             names = {str(argument) for command in batch.commands for argument in command}
-            if any(name.startswith(shard) for name in names for shard in self.away):
+            away = any(name.startswith(shard) for name in names for shard in self.away)
+            if away or self.refused in names:
                 raise PresenceUnavailable("this node is away")
             replies = yield batch
 
@@ -502,3 +507,39 @@ def test_a_failure_in_between_moves_no_position(plain: Site) -> None:
         client.restore(f"{last}:events", 300_000, stream, replace=True)
     hub.deliver([subscription])
     assert sorted(found + drained(subscription)) == sorted(f"id{n}" for n in range(20))
+
+
+def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(plain: Site) -> None:
+    shards = plain.presence.backend.stores["user"]
+    driver = PartlyAway(plain)
+    hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
+    subscription = Subscription()
+    hub.deliver([subscription])
+    plain.come(*(f"id{n}" for n in range(20)))
+    run(plain.presence, "HINCRBY", f"{shards.all[1].name}:announced", "n", 1)
+    driver.refused = "XREVRANGE"  # the shard goes away right after it was read
+    hub.deliver([subscription])
+    found = drained(subscription)
+    assert 0 < len(found) < 20
+    driver.refused = ""
+    hub.deliver([subscription])
+    with pytest.raises(EventsLost):
+        subscription.take(Sleep())
+
+
+def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> None:
+    plain.begun(plain.named())
+    (hub,) = {iterator._hub for iterator in plain._opened}
+    hub.close(10)
+    assert plain.holder() is None
+
+
+def test_a_reader_that_fell_behind_catches_up_without_waiting(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores_events, "ENTRIES_A_READ", 2)
+    monkeypatch.setattr(hub_module, "READ_EVERY", 2.0)
+    with plain.presence.events() as events, Stopwatch() as watch:
+        plain.come(*(f"id{n}" for n in range(60)))
+        assert len({next(events).id for _ in range(60)}) == 60
+        assert watch.seconds < 8, "less than by a read every two seconds"
