@@ -89,7 +89,9 @@ def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) ->
     assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
 
 
-def test_after_lost_data_a_reader_is_told_so_and_everybody_comes_again(site: FollowedSite) -> None:
+def test_after_lost_data_a_reader_gets_an_error_and_everybody_comes_again(
+    site: FollowedSite,
+) -> None:
     site.saw("ann")
     site.announced()
     site.delete(*ALL)
@@ -198,7 +200,7 @@ def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: Follow
     assert 0 < site.lifetime("ann", "announced") <= 400
 
 
-def test_a_clock_set_back_by_much_begins_anew(site: FollowedSite) -> None:
+def test_a_clock_set_back_by_much_begins_again(site: FollowedSite) -> None:
     site.sweep()
     site.saw("ann")
     site.announced()
@@ -415,7 +417,7 @@ def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(site: Foll
     assert 0 < site.lifetime("ann", "events") <= 300
 
 
-def test_a_goodbye_is_told_once_with_its_moment(site: FollowedSite) -> None:
+def test_a_goodbye_is_announced_once_with_its_moment(site: FollowedSite) -> None:
     site.saw("ann")
     site.clock.now += 10
     site.say_goodbye("ann")
@@ -430,7 +432,7 @@ def test_a_goodbye_is_told_once_with_its_moment(site: FollowedSite) -> None:
     assert site.presence.last_seen("ann") == moment_of(NOON + 10)
 
 
-def test_a_goodbye_of_a_page_is_not_told_if_another_page_is_open(site: FollowedSite) -> None:
+def test_a_goodbye_of_a_page_is_not_announced_if_another_page_is_open(site: FollowedSite) -> None:
     site.saw("ann")
     site.say_goodbye("ann")
     site.saw("ann", ago=3)
@@ -454,7 +456,7 @@ def test_whoever_comes_back_late_after_a_goodbye_leaves_first(site: FollowedSite
     ]
 
 
-def test_a_goodbye_that_arrives_late_is_told_all_the_same(site: FollowedSite) -> None:
+def test_a_goodbye_that_arrives_late_is_announced_too(site: FollowedSite) -> None:
     site.saw("ann")
     site.clock.now += WINDOW
     site.sweep()
@@ -498,7 +500,7 @@ def test_a_write_that_is_repeated_announces_nobody_twice(site: FollowedSite) -> 
     assert site.announced() == [("-ann", 0)]
 
 
-def test_touch_is_told(site: FollowedSite) -> None:
+def test_touch_is_announced(site: FollowedSite) -> None:
     site.presence.touch("ann")
     assert site.announced() == [("+ann", 0)]
     site.presence.leave("ann")

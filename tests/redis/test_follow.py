@@ -75,7 +75,7 @@ def followers() -> Iterator[Callable[..., Follower]]:
         yield follow
 
 
-def test_a_thread_is_told_who_comes_and_goes(
+def test_a_thread_receives_who_comes_and_goes(
     site: FollowedSite, followers: Callable[..., Follower]
 ) -> None:
     follower = followers(site.presence)
@@ -89,7 +89,7 @@ def test_a_thread_is_told_who_comes_and_goes(
     assert follower.lost == 0
 
 
-def test_a_leave_is_told_within_a_tick(
+def test_a_leave_arrives_within_a_tick(
     own: Server, prefix: str, followers: Callable[..., Follower]
 ) -> None:
     site = FollowedSite(own.url, prefix, flush_interval="3m")
@@ -104,7 +104,7 @@ def test_a_leave_is_told_within_a_tick(
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_coroutines_are_told_who_comes_and_goes(site: FollowedSite, library: str) -> None:
+def test_coroutines_receive_who_comes_and_goes(site: FollowedSite, library: str) -> None:
     async def follow() -> list[str]:
         received = []
         presence = AsyncPresence(site.settings, clock=site.clock)
@@ -171,7 +171,7 @@ def test_too_many_ids_are_refused(site: FollowedSite) -> None:
         site.presence.events(among=map(str, range(1001)))
 
 
-def test_after_a_cursor_nothing_is_missing_and_nothing_is_told_again(site: FollowedSite) -> None:
+def test_after_a_cursor_nothing_is_missing_or_repeated(site: FollowedSite) -> None:
     ids = [f"user{number}" for number in range(30)]
     received: list[str] = []
     with site.presence.events() as first:
@@ -280,7 +280,7 @@ def test_a_server_that_went_back_in_time_is_noticed(
     site.close()
 
 
-def test_a_reader_that_is_too_slow_is_told_so(
+def test_a_reader_that_is_too_slow_gets_an_error(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_module, "MAX_QUEUED", 10)
@@ -309,7 +309,7 @@ def test_an_outage_is_reported_and_nothing_is_missing_after_it(
     site.close()
 
 
-def test_a_follower_that_starts_in_an_outage_is_told_and_goes_on(
+def test_a_follower_that_starts_in_an_outage_gets_an_error_and_goes_on(
     own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)

@@ -184,7 +184,7 @@ def test_a_reader_goes_on_after_its_last_event(
     run(test)
 
 
-def test_a_reader_whose_place_is_lost_is_told_so_and_begins_again(
+def test_a_reader_whose_place_is_lost_gets_a_message_and_begins_again(
     site: asgi.PresenceMiddleware, presence: Presence
 ) -> None:
     async def test() -> None:
