@@ -100,10 +100,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while reply := server.recv(BYTES):
                 time.sleep(self.delay)
-                while self.drip is not None and reply:
+                # The test may set it to None meanwhile.
+                while reply and (drip := self.drip) is not None:
                     client.sendall(reply[:1])
                     reply = reply[1:]
-                    time.sleep(self.drip)
+                    time.sleep(drip)
                 client.sendall(reply)
             client.shutdown(socket.SHUT_RDWR)
 
