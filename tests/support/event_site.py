@@ -5,7 +5,6 @@ Redis are lost.
 """
 
 import os
-import threading
 from typing import Any
 
 from starlette.applications import Starlette
@@ -30,12 +29,12 @@ async def asgi_page(request: Request) -> PlainTextResponse:
 
 def wsgi_site() -> wsgi.PresenceMiddleware:
     """Return the site for gunicorn."""
-    lose_replies(threading.Event())
+    lose_replies()
     return wsgi.PresenceMiddleware(wsgi_page)
 
 
 def asgi_site() -> asgi.PresenceMiddleware:
     """Return the site for uvicorn."""
-    lose_replies(threading.Event())
+    lose_replies()
     routes = [Route("/{path:path}", asgi_page, methods=["GET", "POST"])]
     return asgi.PresenceMiddleware(Starlette(routes=routes))

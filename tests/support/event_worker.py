@@ -6,10 +6,11 @@ It writes what it did to a file, and loses some of the replies of the server.
 import os
 import random
 import signal
-import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import redis
@@ -23,13 +24,13 @@ GROUPS, GROUP_SECONDS, GROUP_SIZE = 5, 3.0, 20
 LOST_REPLIES = 0.03
 
 
-def lose_replies(stopping: threading.Event) -> None:
-    """Let some pipelines fail whose commands the server has executed."""
+def lose_replies(is_over: Callable[[], bool] = lambda: False) -> None:
+    """Let some pipelines fail whose commands the server has executed, until it is over."""
     execute = redis.client.Pipeline.execute
 
     def lossy(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
         replies = execute(pipeline, *args, **kwargs)
-        if random.random() < LOST_REPLIES and not stopping.is_set():
+        if random.random() < LOST_REPLIES and not is_over():
             raise redis.ConnectionError("the reply was lost")
         return replies
 
@@ -47,11 +48,13 @@ def next_visit() -> tuple[str, bool, bool]:
 def main() -> None:
     settings = Settings.from_env()
     recorder, presence = recorder_for(settings), Presence(settings)
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    lose_replies(stopping)
+    # Not an Event: the loop may hold its lock when the signal comes.
+    signals: SimpleQueue[int] = SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda signum, _: signals.put(signum))
+    lose_replies(lambda: not signals.empty())
     with Path(os.environ["WORKER_LOG"]).open("a", buffering=1) as log:
-        while not stopping.wait(0.02):
+        while signals.empty():
+            time.sleep(0.02)
             now = time.monotonic()
             id, is_leaving, is_closing = next_visit()
             if is_leaving:
