@@ -6,11 +6,11 @@ It writes what it did to a file, and loses some of the replies of the server.
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import redis
@@ -48,13 +48,14 @@ def next_visit() -> tuple[str, bool, bool]:
 def main() -> None:
     settings = Settings.from_env()
     recorder, presence = recorder_for(settings), Presence(settings)
-    # Not an Event: the loop may hold its lock when the signal comes.
-    signals: SimpleQueue[int] = SimpleQueue()
-    signal.signal(signal.SIGTERM, lambda signum, _: signals.put(signum))
-    lose_replies(lambda: not signals.empty())
+    # A handler that sets an Event would wait for ever if the loop holds the lock of the Event.
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda signum, _: signals.append(signum))
+    lose_replies(lambda: bool(signals))
+    pause = threading.Event()  # libfaketime breaks time.sleep
     with Path(os.environ["WORKER_LOG"]).open("a", buffering=1) as log:
-        while signals.empty():
-            time.sleep(0.02)
+        while not signals:
+            pause.wait(0.02)
             now = time.monotonic()
             id, is_leaving, is_closing = next_visit()
             if is_leaving:
