@@ -27,8 +27,6 @@ class Sweeper:
         """
         self._claim_key, self._shards = keys.swept(prefix), shards
         self._clock, self._health = clock, health
-        self.went = 0
-        """The number of users that this process announced to have gone."""
 
     def sweep(self, driver: Driver) -> None:
         """Announce a bounded number of users who have gone, unless another process does.
@@ -65,7 +63,6 @@ class Sweeper:
             for shard, outcome in zip(shards, outcomes, strict=True):
                 if isinstance(outcome, Exception):
                     raise outcome
-                self.went += outcome.went
                 if outcome.has_more:
                     remaining.append(shard)
             shards = remaining

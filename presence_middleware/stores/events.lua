@@ -15,7 +15,7 @@
 local stream = KEYS[#KEYS]
 local MAX_ENTRIES, STREAM_SECONDS = 4000, 300
 local ENTRY_SIZE = 500 -- names and values: of 250 ids
-local cut = redis.call('HGET', KEYS[#KEYS - 1], 'cut')
+local cut, cut_delay = unpack(redis.call('HMGET', KEYS[#KEYS - 1], 'cut', 'delay'))
 local changes = {}
 local announced = {came = 0, went = 0}
 
@@ -35,11 +35,6 @@ end
 local function reset(moment, delay)
   move_cut(moment, delay)
   add_entry('reset', moment)
-end
-
--- Return whether the cut was moved by a sweep with this delay.
-local function is_of_delay(delay)
-  return redis.call('HGET', KEYS[#KEYS - 1], 'delay') == delay
 end
 
 local function is_announced(last_seen)

@@ -1,10 +1,9 @@
 -- What stands in for events.lua where nobody is announced.
 
-local cut = false
+local cut, cut_delay = false, false
 local announced = {came = 0, went = 0}
 local function reset() end
 local function move_cut() end
-local function is_of_delay() end
 local function note_gone() end
 local function note_arrivals() end
 local function announce() end

@@ -31,6 +31,18 @@ local gone_before = ARGV[8]
 
 local has_more = false
 
+-- Return how many seconds this sweep leaves between a moment and now.
+local function delay_of(moment)
+  return string.format('%.3f', tonumber(now) - tonumber(moment))
+end
+
+-- Return whether an earlier sweep, which left `delay`, reached so far beyond a moment of this one
+-- that the clock was set back. A process with a shorter window reaches further too.
+local function is_ahead(reached, moment, delay)
+  return reached and tonumber(reached) - may_go_back > tonumber(moment)
+    and (delay == delay_of(moment) or tonumber(reached) > tonumber(now))
+end
+
 -- Return up to `most` members with a score above `low` and up to `high`, and the score up to which
 -- these are all.
 local function page(key, low, high)
@@ -57,11 +69,8 @@ end
 
 local swept, turned, delay = unpack(redis.call('HMGET', edge, 'swept', 'turned', 'delay'))
 local is_whole = swept and redis.call('EXISTS', seen, rooms) == 2
--- A process with a shorter window sweeps further than this one.
-local own_delay = string.format('%.3f', tonumber(now) - tonumber(offline_before))
-local is_ahead = swept and tonumber(swept) - may_go_back > tonumber(offline_before)
-  and (delay == own_delay or tonumber(swept) > tonumber(now))
-if is_ahead or (not is_whole and (swept or redis.call('EXISTS', rooms) == 1)) then
+if is_ahead(swept, offline_before, delay)
+  or (not is_whole and (swept or redis.call('EXISTS', rooms) == 1)) then
   -- The server has evicted a key, or its clock was set back. Nobody knows who of these is gone.
   redis.call('UNLINK', rooms, moves, earlier_moves, edge)
 elseif is_whole and tonumber(swept) < tonumber(offline_before) then
@@ -77,7 +86,7 @@ elseif is_whole and tonumber(swept) < tonumber(offline_before) then
       redis.call('ZREM', rooms, gone[i])
     end
   end
-  redis.call('HSET', edge, 'swept', swept, 'delay', own_delay)
+  redis.call('HSET', edge, 'swept', swept, 'delay', delay_of(offline_before))
   if turned == '-inf' or tonumber(turned) < tonumber(now) - late then
     -- All moves that are dropped here were written before the last turn.
     redis.call('UNLINK', earlier_moves)
@@ -101,16 +110,12 @@ if is_whole and compared > 0 then
   end
 end
 
--- As for the rooms above.
-own_delay = string.format('%.3f', tonumber(now) - tonumber(gone_before))
-local is_cut_ahead = cut and tonumber(cut) - may_go_back > tonumber(gone_before)
-  and (is_of_delay(own_delay) or tonumber(cut) > tonumber(now))
-if not cut or is_cut_ahead then
-  reset(gone_before, own_delay) -- the first sweep, or the clock was set back
+if not cut or is_ahead(cut, gone_before, cut_delay) then
+  reset(gone_before, delay_of(gone_before)) -- the first sweep, or the clock was set back
 elseif tonumber(cut) < tonumber(gone_before) then
   local gone, new_cut = page(seen, '(' .. cut, gone_before)
   note_gone(goodbyes, gone)
-  move_cut(new_cut, own_delay)
+  move_cut(new_cut, delay_of(gone_before))
 end
 announce(lifetime)
 

@@ -1,19 +1,18 @@
 """The board in Chromium with events: the list of names changes without polling."""
 
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Request, expect, sync_playwright
+from playwright.sync_api import Page, Request, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.connections.embedded import find_server
 from tests.support.backends import Server
+from tests.support.browsers import chromium, needs_chromium
 from tests.support.servers import WebServer, gunicorn, uvicorn
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TOKEN = "the-token-of-the-board"
 SITE = """
 from presence_middleware import asgi, wsgi
@@ -37,7 +36,7 @@ wsgi_application = wsgi.PresenceMiddleware(wsgi_app)
 """
 
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    needs_chromium,
     pytest.mark.timeout(120),
     pytest.mark.slow,
 ]
@@ -100,10 +99,7 @@ class Board:
 def opened() -> Iterator[Callable[[WebServer], Board]]:
     """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
     errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as browser:
 
         def open_board(site: WebServer) -> Board:
             page = browser.new_page()
@@ -112,7 +108,6 @@ def opened() -> Iterator[Callable[[WebServer], Board]]:
             return Board(page)
 
         yield open_board
-        browser.close()
     assert errors == []
 
 

@@ -24,24 +24,13 @@ from presence_middleware.backend import Backend
 from presence_middleware.stores import Batch, Plan, Store, merge_plans, run_all
 from presence_middleware.stores.plan import members_with_scores, score
 from presence_middleware.stores.record import Write, to_microseconds
+from tests.support.followed_site import KEYS
 
 NOON = 1_767_614_400.0
 PEOPLE = [f"id{n}" for n in range(8)]
 IDS = st.sampled_from(PEOPLE)
 # What may happen between a loss and the write that notices it.
 UNAWARE = ["touch", "leave", "goodbye", "clean up", "sweep"]
-KEYS = [
-    "seen",
-    "edge",
-    "announced",
-    "events",
-    "bye",
-    "left",
-    "writers",
-    "at",
-    "moved",
-    "moved-before",
-]
 
 
 class Announcing(RuleBasedStateMachine):

@@ -8,24 +8,11 @@ import pytest
 
 from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
 from presence_middleware.stores import moment_of
-from tests.support.followed_site import LAG, FollowedSite
+from tests.support.followed_site import KEYS, LAG, FollowedSite
 from tests.support.timed_site import NOON, WINDOW, settings
 
 GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
-ALL = [
-    "seen",
-    "edge",
-    "announced",
-    "events",
-    "bye",
-    "left",
-    "gone",
-    "forgotten",
-    "writers",
-    "at",
-    "moved",
-    "moved-before",
-]
+ALL = [*KEYS, "gone", "forgotten"]
 Open = Callable[..., FollowedSite]
 
 

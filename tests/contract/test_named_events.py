@@ -41,7 +41,7 @@ from presence_middleware.events import (
     subscription as subscription_module,
 )
 from presence_middleware.events.iterators import Sleep
-from presence_middleware.stores import Batch, Plan, Position
+from presence_middleware.stores import Batch, Plan, Position, Shards
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.lease import Lease
 from tests.support.backends import Backend as Place
@@ -453,6 +453,13 @@ def sweep_nothing() -> None:
     """Announce nobody."""
 
 
+def partly_away(site: Site) -> tuple[Shards, PartlyAway, Hub]:
+    """Return the shards of a site, a driver that can lose them, and a hub that reads with it."""
+    shards, driver = site.presence.backend.stores["user"], PartlyAway(site)
+    streams = Streams("user", shards, lambda: driver)  # type: ignore[arg-type,return-value]
+    return shards, driver, Hub(streams, sweep_nothing)
+
+
 def drained(subscription: Subscription) -> list[str]:
     found = []
     while (event := subscription.take(Sleep())) is not None:
@@ -461,9 +468,7 @@ def drained(subscription: Subscription) -> list[str]:
 
 
 def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site) -> None:
-    shards = plain.presence.backend.stores["user"]
-    driver = PartlyAway(plain)
-    hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
+    shards, driver, hub = partly_away(plain)
     positions = hub.streams.positions(0.0)
     plain.come(*(f"id{n}" for n in range(20)))
     subscription = Subscription(after=positions)
@@ -491,9 +496,7 @@ def test_who_goes_on_may_have_read_further_than_this_process(plain: Site) -> Non
 
 
 def test_a_failure_in_between_moves_no_position(plain: Site) -> None:
-    shards = plain.presence.backend.stores["user"]
-    driver = PartlyAway(plain)
-    hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
+    shards, _, hub = partly_away(plain)
     subscription = Subscription()
     hub.deliver([subscription])
     plain.come(*(f"id{n}" for n in range(20)))
@@ -510,9 +513,7 @@ def test_a_failure_in_between_moves_no_position(plain: Site) -> None:
 
 
 def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(plain: Site) -> None:
-    shards = plain.presence.backend.stores["user"]
-    driver = PartlyAway(plain)
-    hub = Hub(Streams("user", shards, lambda: driver), sweep_nothing)  # type: ignore[arg-type,return-value]
+    shards, driver, hub = partly_away(plain)
     subscription = Subscription()
     hub.deliver([subscription])
     plain.come(*(f"id{n}" for n in range(20)))

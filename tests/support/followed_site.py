@@ -7,6 +7,19 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan, Position
 from tests.support.timed_site import NOON, Clock, settings
 
+KEYS = [
+    "seen",
+    "edge",
+    "announced",
+    "events",
+    "bye",
+    "left",
+    "writers",
+    "at",
+    "moved",
+    "moved-before",
+]
+"""The ends of the keys of a shard that announces; departures have more."""
 LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
 
 
