@@ -505,3 +505,15 @@ def test_without_events_there_is_nothing_to_follow(prefix: str) -> None:
     site = settings(f"memory://{prefix}", prefix)
     with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS=user"):
         Presence(site).events()
+
+
+def test_a_late_sighting_beside_a_newer_one_of_somebody_else_is_no_join(opened: Open) -> None:
+    site = opened(shards=1)
+    site.saw("ann")
+    assert site.announced() == [("+ann", 0)]
+    site.clock.now += WINDOW + 2  # the window of ann is over, but not announced yet
+    now = site.clock.now
+    site.recorder.record(("user", "ann"), now - 3)
+    site.recorder.record(("user", "bob"), now)
+    assert site.recorder.flush()
+    assert site.announced() == [("+bob", WINDOW + 2)]
