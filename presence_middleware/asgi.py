@@ -18,7 +18,7 @@ from .connections import Clock, in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence
-from .pulse import EMPTY, pulse_for
+from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, VISIT, AsgiRequest, below_root
@@ -73,9 +73,10 @@ class PresenceMiddleware:
             check_app(app, "asgi")
             self.recorder = recorder_for(settings, client, clock)
             self.presence = AsyncPresence(backend=self.recorder.backend)
-            self._board = asgi_board(self.recorder.settings, self.presence)
-            self._pulse = pulse_for(self.recorder.settings)
-            self._checks_status = self.recorder.resolver.checks_status
+            settings = self.recorder.settings
+            self._pulse = pulse_for(settings, AsgiRequest, _app_of)
+            board = asgi_board(settings, self.presence)
+            self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
         except SettingsError as error:
             if not is_in_loop():
                 raise
@@ -92,31 +93,19 @@ class PresenceMiddleware:
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             await self.app(scope, receive, send)
             return
-        scope = _readable(scope)
-        signal = None
-        if self._pulse is not None and scope["type"] == "http":
-            path = below_root(scope)
-            if self._pulse.concerns(path, scope.get("method")):
-                received = self._pulse.receive(path, AsgiRequest(scope))
-                if isinstance(received, Response):
-                    await _send(received, send)
-                    return
+        scope, signal = _readable(scope), None
+        for responder in self._responders if scope["type"] == "http" else ():
+            received = responder.receive(below_root(scope), scope)
+            if isinstance(received, Signal):
                 signal = received
-        if self._board is not None and self._board.serves(scope):
-            await self._board(scope, receive, send)
-            return
-        await self._visit(scope, receive, send, signal)
-
-    async def _visit(
-        self, scope: Scope, receive: Receive, send: Send, signal: Signal | None
-    ) -> None:
-        """Call the app, and record the visit."""
-        visit = AsgiVisit(self.recorder, scope, signal)
-        scope[VISIT] = scope[READER] = visit
+            elif received is not None:
+                await received(scope, receive, send)
+                return
+        visit = scope[VISIT] = scope[READER] = AsgiVisit(self.recorder, scope, signal)
         if signal is not None and signal.is_own:
             await self._take_pulse(scope, receive, send, visit)
             return
-        if self._checks_status or visit.is_logout:
+        if visit.needs_status:
             send = _noting(send, visit)
         if scope["type"] == "http":
             send = _send_and_end(send, visit)
@@ -144,7 +133,7 @@ class PresenceMiddleware:
 
         try:
             if self._pulse is not None and self._pulse.needs_app:
-                inner = _noting(send_nothing, visit) if self._checks_status else send_nothing
+                inner = _noting(send_nothing, visit) if visit.needs_status else send_nothing
                 await self.app(scope, receive, _send_and_end(inner, visit))
         finally:
             if not visit.is_over:
@@ -194,7 +183,7 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
 
         Raises `PresenceUnavailable` if Redis does not answer.
         """
-        self.record()
+        self.note()
         if self.recorder.has_pending:
             return await in_thread(self.recorder.read, plan)
         return await self.backend.async_driver.run(plan)
@@ -222,11 +211,15 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
             await in_thread(partial(self.recorder.depart, who, erase=True))
 
 
-async def _send(response: Response, send: Send) -> None:
-    """Send a response."""
-    start = {"type": "http.response.start", "status": response.status}
-    await send({**start, "headers": raw_headers(response.headers)})
-    await send({"type": "http.response.body", "body": response.body})
+def _app_of(response: Response) -> ASGIApplication:
+    """Return an app that answers with a response."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": response.status}
+        await send({**start, "headers": raw_headers(response.headers)})
+        await send({"type": "http.response.body", "body": response.body})
+
+    return answer
 
 
 def _send_and_end(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:

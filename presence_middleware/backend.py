@@ -7,6 +7,7 @@ it.
 import math
 from functools import cache, cached_property, partial
 from typing import Any
+from weakref import WeakSet
 
 from .connections import (
     AsyncRunner,
@@ -17,8 +18,8 @@ from .connections import (
     async_driver,
     driver,
 )
-from .departed import Departed
 from .events import RELEASE_SECONDS, Hub, Streams
+from .people import People
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
@@ -48,7 +49,8 @@ class Backend:
         self.layout = Layout(settings.prefix, settings.shards, max(keep_seconds.values()))
         self.shared_settings = SharedSettings(settings.prefix, settings.shared(), keep_seconds)
         self.history = History(settings.prefix, settings.history)
-        self.departed = Departed(settings.window, settings.max_pending)
+        self.departures: WeakSet[People] = WeakSet()
+        """Whoever must know who left: the people of each recorder in this process."""
         announced = [shard for kind in settings.events for shard in self.stores[kind].all]
         self.sweeper = Sweeper(settings.prefix, announced, self.clock, self.health)
         self._hubs: dict[str, Hub] = {}
@@ -60,7 +62,7 @@ class Backend:
             stores=self.stores,
             layout=self.layout,
             history=self.history,
-            departed=self.departed,
+            departures=self.departures,
             rooms=self.rooms,
         )
 

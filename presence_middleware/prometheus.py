@@ -16,7 +16,7 @@ from .connections import in_thread
 from .errors import PresenceError
 from .presence import Presence
 from .recorder import Recorder, Stats, recorder_for
-from .recorder.buffer import Reason
+from .people import Reason
 
 READ_EVERY = 1.0  # seconds
 

@@ -3,71 +3,88 @@
 It is off unless `PRESENCE_PULSE_PATH` is set.
 """
 
+from collections.abc import Callable
 from importlib.resources import files
 from string import Template
+from typing import Any, Protocol
 
 from .board.messages import Headers, Response, problem, text
 from .board.messages import Request as ReceivedRequest
 from .request import Request
 from .settings import Settings
-from .signals import Signal, is_same_origin, read_signal
+from .signals import is_same_origin, read_signal
 
 CACHED = "public, max-age=3600"
 EMPTY: Headers = (("Cache-Control", "no-store"),)
 """The headers of the 204 that answers a pulse."""
 
 
+class Responder(Protocol):
+    """Takes the requests to some paths in place of the app."""
+
+    def receive(self, path: str, state: Any) -> Any:
+        """Return an app that answers a request, a `Signal`, or None for most requests.
+
+        `path` is the path below the mount point, and `state` the environ or scope. Never raises.
+        """
+
+
 class Pulse:
     """The pulse of a site."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Serve the pulse at `settings.pulse_path`."""
-        self.path = settings.pulse_path
-        """The path of the pulse, below the mount point of the app."""
-        self._script_path = f"{self.path}.js"
+    def __init__(
+        self,
+        settings: Settings,
+        request: Callable[[Any], Request],
+        app_of: Callable[[Response], Any],
+    ) -> None:
+        """Serve the pulse at `settings.pulse_path`.
+
+        `request` makes a request of an environ or scope, and `app_of` an app of a response.
+        """
+        self._path = settings.pulse_path
+        self._script_path = f"{self._path}.js"
         self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
         """True if only layers of the app may know whose pulse it is, so that it must run."""
         self._script = text("javascript", _script(settings), CACHED)
+        self._request, self._app_of = request, app_of
 
-    def concerns(self, path: str, method: str | None) -> bool:
-        """Return False for most requests: `receive` would return None for them."""
-        return method == "POST" or path.startswith(self.path)
-
-    def receive(self, path: str, request: Request) -> Response | Signal | None:
+    def receive(self, path: str, state: Any) -> Any:
         """Return the signal in a request, or None. Never raises.
 
-        Return the response instead if the request is no visit: for the script, and at the path of
-        the pulse for other methods than POST and for other sites. `path` is the path below the
-        mount point of the app.
+        Return an app instead if the request is no visit: for the script, and at the path of the
+        pulse for other methods than POST and for other sites.
         """
-        if path not in (self.path, self._script_path):
-            return read_signal(request, is_own=False)
-        return self._response(path, request) or read_signal(request, is_own=True)
+        is_own = path.startswith(self._path) and path in (self._path, self._script_path)
+        method = state.get("REQUEST_METHOD") or state.get("method")
+        if not is_own and method != "POST":
+            return None
+        request = self._request(state)
+        response = self._response(path, request) if is_own else None
+        if response is None:
+            return read_signal(request, is_own=is_own)
+        received = ReceivedRequest(request.method, path, "", request.header)
+        return self._app_of(response.to(received))
 
     def _response(self, path: str, request: Request) -> Response | None:
         is_script = path == self._script_path
         allowed = "GET, HEAD" if is_script else "POST"
         if request.method not in allowed.split(", "):
-            response = problem(405, f"only {allowed} is allowed", ("Allow", allowed))
-        elif is_script:
-            response = self._script
-        elif not _is_same_origin(request):
-            response = problem(403, "only a page of this site may send this")
-        else:
-            return None
-        return response.to(ReceivedRequest(request.method, path, "", request.header))
+            return problem(405, f"only {allowed} is allowed", ("Allow", allowed))
+        if is_script:
+            return self._script
+        try:
+            is_same = is_same_origin(request)
+        except Exception:  # a malformed environ or scope
+            is_same = False
+        return None if is_same else problem(403, "only a page of this site may send this")
 
 
-def pulse_for(settings: Settings) -> Pulse | None:
-    """Return the pulse of a site, or None if it is off."""
-    return Pulse(settings) if settings.pulse_path else None
-
-
-def _is_same_origin(request: Request) -> bool:
-    try:
-        return is_same_origin(request)
-    except Exception:  # a malformed environ or scope
-        return False
+def pulse_for(
+    settings: Settings, request: Callable[[Any], Request], app_of: Callable[[Response], Any]
+) -> Pulse | None:
+    """Return the pulse of a site, or None if it is off. The arguments are those of `Pulse`."""
+    return Pulse(settings, request, app_of) if settings.pulse_path else None
 
 
 def _script(settings: Settings) -> bytes:

@@ -13,13 +13,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from .connections import ServerClock
-from .departed import Departed, Departure, Manner
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
+from .people import People
 from .parsers import duration, format_duration
 from .rooms import Rooms
 from .settings import Settings
 from .stores import (
+    Act,
     History,
     Layout,
     Plan,
@@ -31,6 +32,7 @@ from .stores import (
     moment_of,
     run_all,
 )
+from .stores.record import to_microseconds
 
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
@@ -54,11 +56,11 @@ class Queries:
         stores: Mapping[str, Shards],
         layout: Layout,
         history: History,
-        departed: Departed,
+        departures: Iterable[People],
         rooms: Rooms | None,
     ) -> None:
         """Create the queries on the given parts of a `Backend`."""
-        self._clock, self._departed = clock, departed
+        self._clock, self._departures = clock, departures
         self._window = settings.window
         self._kinds = settings.kinds
         self._rooms, self._kinds_with_rooms = rooms, settings.kinds_with_rooms
@@ -259,7 +261,9 @@ class Queries:
             .shard_for(id)
             .depart(id, latest, is_server_time=self._clock.is_server_time, erase=erase)
         )
-        self._departed.note(who, Departure(stamp, moment, Manner.FORGET if erase else Manner.LEAVE))
+        act = Act.ERASED if erase else Act.LEFT
+        for people in self._departures:
+            people.departed(who, act, stamp, to_microseconds(moment))
 
     def _checked(self, plan: Plan[T]) -> Plan[T]:
         """Run a read. Every few seconds, check `PRESENCE_SHARDS` in the same round trip."""

@@ -5,7 +5,7 @@ different values stay different.
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -20,6 +20,16 @@ USER = "presence_middleware.user"
 # settings and functions. The bound protects against a function that invents names.
 MOST_NAMES = 256
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2, also of cookie names
+
+
+class HeaderNames:
+    """The names of some headers, in the forms of WSGI and of ASGI."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Convert names such as `user-agent`, each once."""
+        self.names = tuple(sorted(set(names)))
+        self.environ_keys = tuple(map(_environ_key, self.names))
+        self.raw = tuple(map(_header_name, self.names))
 
 
 class Request(Protocol):
@@ -58,6 +68,9 @@ class Request(Protocol):
         visit: a prefetch, for example, is decided by the value of its header.
         """
 
+    def fingerprint(self, headers: "HeaderNames") -> int:
+        """Return a hash of the client's address and of some headers."""
+
     @property
     def user_agent(self) -> str | None:
         """Return the User-Agent; None if absent."""
@@ -95,7 +108,6 @@ class Request(Protocol):
         """Return the value of a key of the WSGI environ or the ASGI scope; None if absent."""
 
 
-UNREAD = "unread"  # by identity: no request holds this object
 OVER: Mapping[str, Any] = MappingProxyType({})
 """An empty mapping that replaces the environ or scope of a request that is over."""
 
@@ -128,6 +140,9 @@ class WsgiRequest:
             or "HTTP_X_MOZ" in environ
             or environ.get("REQUEST_METHOD") == "OPTIONS"
         )
+
+    def fingerprint(self, headers: HeaderNames) -> int:
+        return hash((self.address, *map(self.state.get, headers.environ_keys)))
 
     @property
     def user_agent(self) -> str | None:
@@ -170,7 +185,6 @@ class AsgiRequest:
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self.state = scope
         self._headers: dict[bytes, bytes] | None = None
-        self._user_agent: str | None = UNREAD
         client = scope.get("client")
         self.peer: str | None = str(client[0]) if client and client[0] else None
         self.address = self.peer
@@ -194,11 +208,13 @@ class AsgiRequest:
             or scope.get("method") == "OPTIONS"
         )
 
+    def fingerprint(self, headers: HeaderNames) -> int:
+        values = self._headers or self._read_headers()
+        return hash((self.address, *map(values.get, headers.raw)))
+
     @property
     def user_agent(self) -> str | None:
-        if self._user_agent is UNREAD:  # read twice: crawlers and guests are identified by it
-            self._user_agent = self.header("user-agent")
-        return self._user_agent
+        return self.header("user-agent")
 
     def header(self, name: str) -> str | None:
         value = (self._headers or self._read_headers()).get(_header_name(name))
@@ -224,8 +240,7 @@ class AsgiRequest:
 
     def release(self) -> None:
         """Drop the scope and all values that were read from it."""
-        self.state, self._headers, self._user_agent = OVER, None, None
-        self.peer = self.address = None
+        self.state, self._headers, self.peer, self.address = OVER, None, None, None
 
     def _read_headers(self) -> dict[bytes, bytes]:
         headers = self._headers = _by_name(self.state.get("headers", ()))

@@ -99,7 +99,7 @@ class TemplatePresence:
                 "the handler and pass it to the template"
             )
         # As a visit does, but without its `run`, which must be awaited under ASGI.
-        visit.record()
+        visit.note()
         try:
             return cast(Recorder, visit.recorder).read(query(visit.backend.queries))
         except PresenceUnavailable:

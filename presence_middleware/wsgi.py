@@ -14,7 +14,7 @@ from .board.messages import Response
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence
-from .pulse import EMPTY, pulse_for
+from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .request import READER, USER, VISIT, WsgiRequest
@@ -53,31 +53,28 @@ class PresenceMiddleware:
         self.app = app
         self.recorder = recorder_for(settings, client, clock)
         self.presence = Presence(backend=self.recorder.backend)
-        self._board = wsgi_board(self.recorder.settings, self.presence)
-        self._pulse = pulse_for(self.recorder.settings)
-        self._checks_status = self.recorder.resolver.checks_status
+        settings = self.recorder.settings
+        self._pulse = pulse_for(settings, WsgiRequest, _app_of)
+        board = wsgi_board(settings, self.presence)
+        self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        signal = None
-        if self._pulse is not None:
-            path = environ.get("PATH_INFO", "")
-            if self._pulse.concerns(path, environ.get("REQUEST_METHOD")):
-                received = self._pulse.receive(path, WsgiRequest(environ))
-                if isinstance(received, Response):
-                    return _send(received, start_response)
-                signal = received
-        if self._board is not None and self._board.serves(environ):
-            return self._board(environ, start_response)
         outer: Visit | None = environ.get(VISIT)
         if outer is not None:
             if outer.recorder is self.recorder and not outer.is_over:
                 return self.app(environ, start_response)
             environ.pop(USER, None)  # of an earlier request, if the server uses an environ again
-        visit = WsgiVisit(self.recorder, environ, signal)
-        environ[VISIT] = environ[READER] = visit
+        signal: Signal | None = None
+        for responder in self._responders:
+            received = responder.receive(environ.get("PATH_INFO", ""), environ)
+            if isinstance(received, Signal):
+                signal = received
+            elif received is not None:
+                return received(environ, start_response)
+        visit = environ[VISIT] = environ[READER] = WsgiVisit(self.recorder, environ, signal)
         if signal is not None and signal.is_own:
             return self._take_pulse(environ, start_response, visit)
-        if self._checks_status or visit.is_logout:
+        if visit.needs_status:
             start_response = _noting(start_response, visit)
         try:
             body = self.app(environ, start_response)
@@ -107,7 +104,7 @@ class PresenceMiddleware:
 
         try:
             if self._pulse is not None and self._pulse.needs_app:
-                start: Any = _noting(start_nothing, visit) if self._checks_status else start_nothing
+                start: Any = _noting(start_nothing, visit) if visit.needs_status else start_nothing
                 body = self.app(environ, start)
                 try:
                     next(iter(body), b"")  # a generator runs no earlier
@@ -136,7 +133,7 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
 
         Raises `PresenceUnavailable` if Redis does not answer.
         """
-        self.record()
+        self.note()
         return self.recorder.read(plan)
 
     def leave(self, id: Id | None, kind: str | None = None) -> None:
@@ -162,11 +159,15 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
             self.recorder.depart(who, erase=True)
 
 
-def _send(response: Response, start_response: StartResponse) -> list[bytes]:
-    """Start a response and return its body."""
-    status = f"{response.status} {HTTPStatus(response.status).phrase}"
-    start_response(status, list(response.headers))
-    return [response.body]
+def _app_of(response: Response) -> WSGIApplication:
+    """Return an app that answers with a response."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        status = f"{response.status} {HTTPStatus(response.status).phrase}"
+        start_response(status, list(response.headers))
+        return [response.body]
+
+    return answer
 
 
 def _noting(start_response: StartResponse, visit: Visit) -> StartResponse:

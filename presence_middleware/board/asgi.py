@@ -44,9 +44,9 @@ class AsgiBoard:
         self._board, self._read = Board(settings, self._is_cursor), AsyncSharedReads(run)
         self._open_streams = 0
 
-    def serves(self, scope: Scope) -> bool:
-        """Return whether a request is for the board."""
-        return scope["type"] == "http" and self._board.below(below_root(scope)) is not None
+    def receive(self, path: str, scope: Scope) -> Any:
+        """Return an app for the board's paths, and None for others."""
+        return None if self._board.below(path) is None else self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Request.url of Starlette is not used: it is built from the Host header, which may be

@@ -30,9 +30,9 @@ class WsgiBoard:
 
         self._board, self._read = Board(settings), SharedReads(run)
 
-    def serves(self, environ: WSGIEnvironment) -> bool:
-        """Return whether a request is for the board."""
-        return self._board.below(environ.get("PATH_INFO", "")) is not None
+    def receive(self, path: str, environ: WSGIEnvironment) -> Any:
+        """Return an app for the board's paths, and None for others."""
+        return None if self._board.below(path) is None else self
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = self._board.below(environ.get("PATH_INFO", "")) or ""

@@ -81,6 +81,11 @@ class ServerClock:
         """Return the upper bound of a stamp in the server's time, in seconds since the epoch."""
         return round(self._high + stamp, 6)
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The bounds of the server's time at the stamp 0, in whole microseconds since the epoch."""
+        return int(self._low * 1e6 + 0.5), int(self._high * 1e6 + 0.5)
+
     def microseconds(self, stamp: float) -> int:
         """Return the lower bound of a stamp as whole microseconds since the epoch."""
         return int((self._low + stamp) * 1e6 + 0.5)

@@ -4,21 +4,24 @@ This takes a few microseconds, does no I/O and never raises. It happens when the
 at the latest when the response is complete, so that a login during the request counts.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from .. import logs
-from ..request import Request
+from ..request import HeaderNames, Request
 from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
-from .guests import Guests
 from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, plain_hash
 from .reading import Read, SourceOptions
+from .sessions import Verified
 from .sources import FUNCTION, function
 
 MAX_ID_BYTES = 256  # bytes
+REMEMBERED = 20_000  # requests whose identity need not be looked up again
+REMEMBERED_SECONDS = 60.0
 
 Who = tuple[str, Id]
 """A kind and an id."""
@@ -45,8 +48,18 @@ class Matcher(Protocol):
     has_quota: bool
     """True if a client can invent ids, so that each address has a quota of them."""
 
+    headers: frozenset[str] | None
+    """The headers that decide what it finds, with the client's address; None if others may."""
+
     def find(self, request: Request) -> Id | None:
         """Return the id in a request, or None."""
+
+    def look_up(self, request: Request) -> tuple[Id | None, float]:
+        """Return the id in a request, or None, and for how many seconds that holds."""
+
+
+Found = tuple["Who | None", Matcher]
+"""Who a request is from (None if such requests are not counted), and the matcher that found them."""
 
 
 class RuleMatcher:
@@ -58,7 +71,6 @@ class RuleMatcher:
         self,
         rule: rules.Rule,
         hasher: Hasher,
-        guests: Guests,
         session_secrets: tuple[str, ...],
         *,
         awaits_login: bool,
@@ -68,23 +80,25 @@ class RuleMatcher:
         self.is_checked = rule.checked
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
+        self.headers = frozenset([rule.header]) if rule.header else None
         self._rule = rule
         self._read = _source(rule, SourceOptions(session_secrets, may_remember=not rule.hashed))
         self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
-        self._guests = guests if rule.type.forgeable else None
         self._has_failed = False
 
     def find(self, request: Request) -> Id | None:
         try:
             value = self._read(request)
-            if not value:
-                return None
-            if self._guests is not None:
-                return self._guests.id(request.address, value, self._to_id) or None
-            return self._to_id(value) or None
+            return (self._to_id(value) or None) if value else None
         except Exception as error:  # the site's code, or a framework's
             self._report(error)
             return None
+
+    def look_up(self, request: Request) -> tuple[Id | None, float]:
+        if not isinstance(self._read, Verified):
+            return self.find(request), math.inf
+        value, seconds = self._read.look_up(request)
+        return (self._to_id(value) or None) if value else None, seconds
 
     def _report(self, error: Exception) -> None:
         """Log the first failure, without its message, which may contain data of a client."""
@@ -126,6 +140,7 @@ class CrawlerMatcher:
         """Create a matcher. `logins` are the rules after it that prove a login."""
         self.kind = KIND if is_counted else None
         self.awaits_login = awaits_login
+        self.headers = _union([frozenset(["user-agent"]), *(login.headers for login in logins)])
         self._crawlers, self._logins = crawlers, logins
 
     def find(self, request: Request) -> Id | None:
@@ -137,9 +152,78 @@ class CrawlerMatcher:
             return None
         return name
 
+    def look_up(self, request: Request) -> tuple[Id | None, float]:
+        return self.find(request), math.inf
+
+
+def _union(headers: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    """Return all headers of several matchers; None if one of them depends on anything else."""
+    union: frozenset[str] = frozenset()
+    for each in headers:
+        if each is None:
+            return None
+        union |= each
+    return union
+
+
+class Search:
+    """Matchers in their order. What the last of them find is remembered for a minute.
+
+    These depend on nothing but some headers and the client's address, which never change during a
+    request. They are remembered by a hash: nothing that a client sent is stored.
+    """
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        last = len(matchers)
+        while last and matchers[last - 1].headers is not None:
+            last -= 1
+        self._first, self._last = matchers[:last], matchers[last:]
+        self._names = HeaderNames(_union(each.headers for each in self._last) or ())
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget everything, because ids are made with another key from now on."""
+        self._known: dict[int, tuple[Found | None, float]] = {}
+
+    def find(self, request: Request) -> Found | None:
+        """Return who a request is from, and the matcher that found them; or None."""
+        for matcher in self._first:
+            id = matcher.find(request)
+            if id is not None:
+                return _found(matcher, id)
+        known = self._known
+        try:
+            place = request.fingerprint(self._names)
+            found, until = known[place]
+            if until > time.monotonic():
+                return found
+        except KeyError:
+            pass
+        except Exception:  # a malformed environ or scope
+            return self._look_up(request)[0]
+        found, seconds = self._look_up(request)
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[place] = found, time.monotonic() + min(seconds, REMEMBERED_SECONDS)
+        return found
+
+    def _look_up(self, request: Request) -> tuple[Found | None, float]:
+        """Return who the last matchers find, and for how many seconds that holds."""
+        least = math.inf
+        for matcher in self._last:
+            id, seconds = matcher.look_up(request)
+            least = min(least, seconds)
+            if id is not None:
+                return _found(matcher, id), least
+        return None, least
+
+
+def _found(matcher: Matcher, id: Id) -> Found:
+    return (None if matcher.kind is None else (matcher.kind, id)), matcher
+
 
 class IdentityResolver:
-    """The rules of a site, with the key of hashed ids and the guests seen so far."""
+    """The rules of a site, with the key of hashed ids."""
 
     def __init__(
         self,
@@ -148,26 +232,23 @@ class IdentityResolver:
         secret: str,
         session_secrets: tuple[str, ...],
         bots: str,
-        guests: Guests,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a resolver for the rules of `chain`.
 
         `secret` is the key of hashed ids; if it is empty, the processes share a key through Redis.
-        `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.MODES`. `guests`
-        limits the new guests of each network. `monotonic` is the clock, in seconds, of the budget
-        for new User-Agents.
+        `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.MODES`.
+        `monotonic` is the clock, in seconds, of the budget for new User-Agents.
 
         Raises `SettingsError` if a function that a rule names does not exist.
         """
-        self.guests = guests
         self.shared_key: SharedHasher | None = None
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
         hasher: Hasher
         if secret or not any(rule.hashed for rule in chain):
             hasher = SecretHasher(secret)
         else:
-            hasher = self.shared_key = SharedHasher(guests.forget_ids)
+            hasher = self.shared_key = SharedHasher(self._forget)
         self.kinds = rules.kinds(chain, bots)
         self.default_kind = next(
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
@@ -179,54 +260,54 @@ class IdentityResolver:
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
         # request must not be recorded under a kind from which the layer hides them.
         awaits_identify = any(rule.type.reads_nothing for rule in chain)
-        matchers = [
+        matchers: list[Matcher] = [
             RuleMatcher(
-                *(rule, hasher, guests, session_secrets),
+                *(rule, hasher, session_secrets),
                 awaits_login=awaits_identify or any(set_by_app[:place]),
             )
             for place, rule in enumerate(chain)
         ]
-        self._matchers: list[Matcher] = list(matchers)
-        self._unchecked: list[Matcher] = [each for each in matchers if not each.is_checked]
-        self.checks_status = len(self._unchecked) < len(matchers)
+        unchecked = [each for each in matchers if not each.is_checked]
+        self.checks_status = len(unchecked) < len(matchers)
         """True if identities depend on the status of the response."""
         if bots != OFF:
-            self._insert_crawlers(
-                Crawlers(monotonic), is_counted=bots == COUNT, awaits_login=any(set_by_app)
-            )
-        for place, matcher in enumerate(self._matchers):
+            crawlers, is_counted = Crawlers(monotonic), bots == COUNT
+            for each in (matchers, unchecked):
+                _insert_crawlers(
+                    each, crawlers, is_counted=is_counted, awaits_login=any(set_by_app)
+                )
+        for place, matcher in enumerate(matchers):
             matcher.place = place
+        self._search, self._unchecked = Search(matchers), Search(unchecked)
 
-    def _insert_crawlers(self, crawlers: Crawlers, *, is_counted: bool, awaits_login: bool) -> None:
-        """Look for crawlers after the rules that prove a login, before ids that clients choose."""
-        for matchers in (self._matchers, self._unchecked):
-            rules = [matcher for matcher in matchers if isinstance(matcher, RuleMatcher)]
-            place = next(
-                (place for place, rule in enumerate(rules) if not rule.shows_login), len(rules)
-            )
-            logins = [rule for rule in rules[place:] if rule.shows_login]
-            matchers.insert(
-                place,
-                CrawlerMatcher(crawlers, logins, is_counted=is_counted, awaits_login=awaits_login),
-            )
+    def _forget(self) -> None:
+        self._search.forget()
+        self._unchecked.forget()
 
-    def resolve(self, request: Request, *, is_refused: bool = False) -> tuple[Matcher, Id] | None:
-        """Return the first matcher that finds an id in a request, and the id; or None.
+    def resolve(self, request: Request, *, is_refused: bool = False) -> Found | None:
+        """Return who a request is from, and the matcher that found them; or None.
 
         The caller must count the id of a checked matcher only if the response accepts the login.
         With `is_refused`, checked rules find no id.
         """
-        for matcher in self._unchecked if is_refused else self._matchers:
-            id = matcher.find(request)
-            if id is not None:
-                return matcher, id
-        return None
+        return (self._unchecked if is_refused else self._search).find(request)
 
     def resolve_id(self, id: Id) -> str | None:
         """Return an id as it is stored; None if this process has not received the key yet."""
         if isinstance(id, str):
             return id
         return self.shared_key.finish(id) if self.shared_key and self.shared_key.key else None
+
+
+def _insert_crawlers(
+    matchers: list[Matcher], crawlers: Crawlers, *, is_counted: bool, awaits_login: bool
+) -> None:
+    """Look for crawlers after the rules that prove a login, before ids that clients choose."""
+    rules = [matcher for matcher in matchers if isinstance(matcher, RuleMatcher)]
+    place = next((place for place, rule in enumerate(rules) if not rule.shows_login), len(rules))
+    logins = [rule for rule in rules[place:] if rule.shows_login]
+    crawler = CrawlerMatcher(crawlers, logins, is_counted=is_counted, awaits_login=awaits_login)
+    matchers.insert(place, crawler)
 
 
 def normalize_id(value: str) -> str:

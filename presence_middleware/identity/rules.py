@@ -43,6 +43,15 @@ class Rule:
     def type(self) -> SourceType:
         return SOURCES.get(self.source, FUNCTION)
 
+    @property
+    def header(self) -> str:
+        """The header that decides what it finds, with the client's address; empty if others may."""
+        if self.source == "header":
+            return self.argument.lower()
+        if self.source == "bearer":
+            return "cookie" if "@" in self.argument else "authorization"
+        return self.type.header
+
     def __str__(self) -> str:
         argument = f":{self.argument}" if self.argument else ""
         form = "hashed" if self.hashed else "raw"

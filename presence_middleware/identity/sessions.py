@@ -44,6 +44,9 @@ _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 Payload = tuple[object, float]
 """The signed value, and the time at which it expires, in seconds since the epoch."""
 
+Result = tuple[str | None, float]
+"""An id, if there is one, and until when or for how long that holds, in seconds."""
+
 Verify = Callable[[str], Payload]
 """Returns the payload of a value; raises any exception if it is not signed with its secret."""
 
@@ -122,7 +125,7 @@ def auth_tkt(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return _verified(
+    return Verified(
         cookie(name, last=True), list(map(verifier, options.session_secrets)), as_id, options
     )
 
@@ -178,7 +181,7 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
         for secret in options.session_secrets
         for derivation in _DERIVATIONS
     ]
-    return _verified(
+    return Verified(
         cookie(name, last=True),
         verifiers,
         lambda payload: as_id(nested(payload, key) if key else payload),
@@ -232,7 +235,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return _verified(
+    return Verified(
         _cookie_token(name) if name else _header_token,
         list(map(verifier, options.session_secrets)),
         lambda claims: as_id(nested(claims, claim)),
@@ -288,7 +291,7 @@ def _session_cookie(
     with the same name.
     """
     key, _, name = argument.partition("@")
-    return _verified(
+    return Verified(
         cookie(name or "session", last=last),
         verifiers,
         lambda session: to_id(nested(session, key)),
@@ -303,45 +306,52 @@ def _flask_id(value: object) -> str | None:
     return as_id(value)
 
 
-def _verified(
-    read: Read,
-    verifiers: list[Verify],
-    id_of: Callable[[object], str | None],
-    options: SourceOptions,
-) -> Read:
-    """Return a reader that verifies the value from `read` and remembers the result for a minute.
+class Verified:
+    """A source of verified values. It remembers the results for a minute.
 
     Verifying takes as long as recording twenty sightings. Only a digest of the value, the id and
     its expiry time are remembered.
     """
-    known: dict[bytes, tuple[str | None, float]] = {}
 
-    def check(value: str) -> tuple[str | None, float]:
-        for verify in verifiers:
+    def __init__(
+        self,
+        read: Read,
+        verifiers: list[Verify],
+        id_of: Callable[[object], str | None],
+        options: SourceOptions,
+    ) -> None:
+        """Verify the value from `read`. `id_of` makes an id of a signed payload."""
+        self._read, self._verifiers, self._id_of = read, verifiers, id_of
+        self._may_remember = options.may_remember
+        self._known: dict[bytes, Result] = {}
+
+    def __call__(self, request: Request) -> str | None:
+        """Return the id in a request, or None."""
+        id, _ = self.look_up(request)
+        return id
+
+    def look_up(self, request: Request) -> Result:
+        """Return the id in a request, or None, and for how many seconds that holds."""
+        value = self._read(request)
+        if not value:
+            return None, _NEVER
+        if len(value) > MAX_TOKEN_LENGTH or not value.isascii():
+            return None, _NEVER
+        digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
+        id, until = self._known.get(digest, (None, 0.0))
+        if until <= now:
+            id, until = self._check(value)
+            until = min(until, now + (REMEMBERED_SECONDS if id else 1))
+            if self._may_remember:
+                if len(self._known) >= REMEMBERED:
+                    self._known.clear()
+                self._known[digest] = id, until
+        return (id if until > now else None), until - now
+
+    def _check(self, value: str) -> Result:
+        for verify in self._verifiers:
             # A verifier raises for signatures of other secrets, and anything for malformed values.
             with suppress(Exception):
                 payload, until = verify(value)
-                return id_of(payload), until
+                return self._id_of(payload), until
         return None, _NEVER
-
-    def verified(request: Request) -> str | None:
-        value = read(request)
-        if not value or len(value) > MAX_TOKEN_LENGTH or not value.isascii():
-            return None
-        digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
-        id, until = known.get(digest, (None, 0.0))
-        if until <= now:
-            id, until = check(value)
-            if options.may_remember:
-                _remember(known, digest, id, min(until, now + (REMEMBERED_SECONDS if id else 1)))
-        return id if until > now else None
-
-    return verified
-
-
-def _remember(
-    known: dict[bytes, tuple[str | None, float]], digest: bytes, id: str | None, until: float
-) -> None:
-    if len(known) >= REMEMBERED:
-        known.clear()
-    known[digest] = id, until

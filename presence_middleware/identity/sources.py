@@ -53,6 +53,8 @@ class SourceType:
     """True if a client can invent any number of ids from the same address."""
     checked: bool = False
     """True if its ids count only where the response accepts the login."""
+    header: str = ""
+    """The header that decides what it finds, with the client's address; empty if others may."""
     signed: bool = False
     """True if its values are verified with `PRESENCE_SESSION_SECRET`."""
     reads_nothing: bool = False
@@ -253,12 +255,13 @@ SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
     "identify": SourceType(identify, set_by_app=True, reads_nothing=True),
     "header": SourceType(header, "NAME", "X-User"),
-    "basic": SourceType(basic, checked=True),
+    "basic": SourceType(basic, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
     "flask-session": SourceType(
         sessions.flask_session,
         "KEY[@COOKIE]",
         "_user_id",
+        header="cookie",
         signed=True,
         module="itsdangerous",
         extra="flask",
@@ -267,6 +270,7 @@ SOURCES: Mapping[str, SourceType] = {
         sessions.starlette_session,
         "KEY[@COOKIE]",
         "user",
+        header="cookie",
         signed=True,
         module="itsdangerous",
         extra="starlette",
@@ -275,12 +279,18 @@ SOURCES: Mapping[str, SourceType] = {
         sessions.pyramid_session,
         "KEY[@COOKIE]",
         "auth.userid",
+        header="cookie",
         signed=True,
         module="webob",
         extra="pyramid",
     ),
     "auth-tkt": SourceType(
-        sessions.auth_tkt, "[COOKIE]", signed=True, module="pyramid", extra="pyramid"
+        sessions.auth_tkt,
+        "[COOKIE]",
+        header="cookie",
+        signed=True,
+        module="pyramid",
+        extra="pyramid",
     ),
     "bearer": SourceType(
         sessions.bearer, "CLAIM[@COOKIE]", "sub", signed=True, module="jwt", extra="jwt"
@@ -289,22 +299,44 @@ SOURCES: Mapping[str, SourceType] = {
         sessions.signed_cookie,
         "KEY@COOKIE[:SALT]",
         "a.id@ds_actor:actor",
+        header="cookie",
         signed=True,
         module="itsdangerous",
         extra="flask",
     ),
     "django-session": SourceType(
-        django_session, "[COOKIE]", hashed=True, client_supplied=True, forgeable=True
+        django_session,
+        "[COOKIE]",
+        header="cookie",
+        hashed=True,
+        client_supplied=True,
+        forgeable=True,
     ),
     "cookie": SourceType(
-        cookie, "NAME", "sessionid", hashed=True, client_supplied=True, forgeable=True
+        cookie,
+        "NAME",
+        "sessionid",
+        header="cookie",
+        hashed=True,
+        client_supplied=True,
+        forgeable=True,
     ),
     "user-agent": SourceType(
-        user_agent, hashed=True, shared_key=True, client_supplied=True, forgeable=True
+        user_agent,
+        header="user-agent",
+        hashed=True,
+        shared_key=True,
+        client_supplied=True,
+        forgeable=True,
     ),
     "ip": SourceType(ip, hashed=True, client_supplied=True),
     "visitor": SourceType(
-        visitor, hashed=True, shared_key=True, client_supplied=True, forgeable=True
+        visitor,
+        header="user-agent",
+        hashed=True,
+        shared_key=True,
+        client_supplied=True,
+        forgeable=True,
     ),
     "environ": SourceType(state, "KEY", "site.user", set_by_app=True),
     "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),

@@ -1,4 +1,4 @@
-"""The recorder takes sightings from visits and writes them, off the path of requests."""
+"""The recorder takes what people did from visits and writes it, off the path of requests."""
 
 import atexit
 import concurrent.futures.thread  # noqa: F401 - Redis clients import it: at exit, that is too late
@@ -11,33 +11,32 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
-from os import getpid
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from .. import logs
 from ..backend import Backend, backend_for
-from ..connections import Clock
-from ..departed import Manner
+from ..connections import Clock, RedisHealth
 from ..errors import PresenceUnavailable, RedisRefused
-from ..identity import Guests, Id, IdentityResolver, Report, Who, report_nothing
+from ..identity import Guests, IdentityResolver, Who
+from ..people import People, Reason, Room, Sightings
 from ..request import Request
 from ..settings import Settings
 from ..signals import Signal
-from ..stores import NOWHERE, Plan
-from .buffer import Buffer, Entrance, Reason, Sightings
+from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
-from .thread import FlushThread, is_uwsgi
 from .upkeep import Cleaner, Sampler
+from .verdict import Purpose
 from .visit import Visit
+from .worker import FlushThread, Worker
 from .writer import Attempt, MayTry, Writer
 
 REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
-WAKE_AGAIN = 1.0  # seconds
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
+SEEN = Act.SEEN
 
 T = TypeVar("T")
 _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
@@ -102,20 +101,13 @@ class Recorder:
         self.background = background
         """False if only `flush` and `run_once` write, and no thread."""
         self.backend: Backend = backend_for(settings, client, clock)
-        self.health = self.backend.health
         self.stamp = self.backend.clock.stamp
         """Return the current time in seconds, by the clock of all stamps in this process."""
-        self._driver = self.backend.writing_driver
-        self._closing_driver = self._driver.joining()
         self.hints = SetupHints(settings)
         """The warnings that this process logs about its setup."""
-        self._filter = RequestFilter(settings, self.hints)
-        self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
-        self._rooms = self.backend.rooms
-        self.resolver = resolver_for(settings, self.hints.warn_of_crowd)
-        self._keep_seconds = {kind: settings.keep_seconds(kind) for kind in settings.kinds}
-        self._refresh_every = settings.refresh_seconds
-        self._warned_of_threads = False
+        self.filter = RequestFilter(settings, self.hints)
+        self.resolver = resolver_for(settings)
+        self.guests = Guests(settings.trusted_proxies, self.hints.warn_of_crowd)
         self.reset()
         live_recorders.add(self)
 
@@ -125,233 +117,186 @@ class Recorder:
         The parent process writes its own sightings. Locks and threads of the parent do not work
         in the child, so the child creates its own.
         """
-        self._pid = getpid()
-        self.buffer = Buffer(self.settings.max_pending, sightings)
-        """The sightings and departures that wait to be written."""
+        self.people = People(self.settings.max_pending, self.settings.window, sightings)
+        """What people did that waits to be written, and the people of the last window."""
+        self.backend.departures.add(self.people)
         self.open_visits: dict[Visit, None] = {}
         """The visits that have arrived and not ended, oldest first."""
         self._abandoned: deque[Visit] = deque()
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
-        self._starting, self._inline = threading.Lock(), threading.Lock()
-        self.thread: FlushThread | None = None
-        """The thread that writes. None before the first visit, and where threads cannot run."""
-        self._is_started = False
-        self._wake_after = -math.inf
+        self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
-        self._writer = Writer(self.backend, self._driver, self.resolver, self.hints)
+        self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
         self._cleaner = Cleaner(self.backend, self._writer, self.hints)
-        self._sampler = Sampler(self.backend, self._driver)
-        self._last_flush: datetime | None = None
+        self._sampler = Sampler(self.backend, self._writer.driver)
+
+    @property
+    def health(self) -> RedisHealth:
+        """Whether Redis is well."""
+        return self.backend.health
+
+    @property
+    def thread(self) -> FlushThread | None:
+        """The thread that writes. None before the first visit, and where threads cannot run."""
+        return self.worker.thread
 
     # Called by visits, on the path of requests.
 
-    def admit(self, visit: Visit) -> bool:
-        """Add a visit that has just arrived to `open_visits`, if it is to be recorded.
+    def admit(self, visit: Visit, signal: Signal | None) -> None:
+        """Decide what a visit is that has just arrived. Add it to `open_visits` if it counts.
 
-        Return False for a visit that does not count, such as a health check or a prefetch.
+        `signal` is what a page said with the request. The room of a signal is that of the page: the
+        path of the request is no room.
         """
+        now, rooms = visit.arrival, self.backend.rooms
         try:
-            is_plain = visit.is_plain(self._plain_paths)
+            is_plain = now < self.filter.next_inspection and visit.is_plain(
+                self.filter.special_paths
+            )
         except Exception:  # an invalid environ or scope: the filter warns of it
             is_plain = False
-        is_due = self._looks_at_all or visit.arrival >= self.hints.look_at
-        if is_due or not is_plain:
-            visit.is_logout = self._filter.is_logout(visit)
-            if not self._filter.admit(visit, visit.arrival):
-                return False
-        if not self._is_started:
+        if signal is None and is_plain:
+            visit.is_usual = not self.resolver.checks_status
+        else:
+            visit.signal, visit.purpose = signal, self.filter.purpose_of(visit, now, signal)
+            if visit.purpose in (Purpose.NO_VISIT, Purpose.EXCLUDED_LOGOUT):
+                return
+        if not self.worker.is_started:
             self._start()
         self.open_visits[visit] = None
-        if self._rooms is not None:
-            number = self._rooms.number_for(visit)
-            if number is not None:
-                visit.entrance = number, visit.arrival
-        return True
+        if rooms is None:
+            return
+        if signal is None:
+            number = rooms.number_for(visit)
+        else:
+            number = None if signal.page is None else rooms.number_at(signal.page) or NOWHERE
+        if number is not None:
+            visit.room = Room(number, now)
 
     def room_number(self, room: str) -> int | None:
         """Return the number of a room that a handler enters; None if the site has no rooms.
 
         `room` is its name or a path in it; empty for no room.
         """
-        if self._rooms is None:
+        if self.backend.rooms is None:
             self.hints.warn_of_missing_rooms()
             return None
-        return self._rooms.number_of(room) if room else NOWHERE
-
-    def admit_signal(self, visit: Visit, signal: Signal) -> bool:
-        """Add a visit that a page sent as a pulse or goodbye, if it is to be recorded.
-
-        Its room is that of the page: the path of the request is no room. Return False for a signal
-        that does not count, such as one that another site sent.
-        """
-        if not self._filter.admit(visit, visit.arrival, is_signal=True):
-            return False
-        if not signal.is_same_origin:
-            return False
-        if not self._is_started:
-            self._start()
-        self.open_visits[visit] = None
-        if self._rooms is not None and signal.page is not None:
-            visit.entrance = self._rooms.number_at(signal.page) or NOWHERE, visit.arrival
-        return True
+        return self.backend.rooms.number_of(room) if room else NOWHERE
 
     def note_signal(self, who: Who | None) -> None:
         """Note whom a pulse or goodbye named, for the warnings about the setup."""
         self.hints.note_signal(None if who is None else who[0])
 
-    def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool:
-        """Return whether a guest is within the quota of its address and network.
+    def admit_guest(self, request: Request, who: Who, at: float) -> bool:
+        """Return whether a guest is known, or within the quota of its address and network.
 
-        `stamp` is the time by the recorder's clock. A guest above the quota is counted as dropped.
+        `at` is the time by the recorder's clock. A guest above the quota is counted as dropped.
         """
-        if self.resolver.guests.admit(request, guest, stamp):
+        people = self.people
+        if at >= people.period_ends:
+            self._turn(at)
+        if who in people.recent:
             return True
-        self.buffer.refuse("quota")
+        if self.guests.admit(request, is_new=not people.knows(who)):
+            return True
+        people.refuse("quota")
         return False
+
+    def _turn(self, now: float) -> None:
+        """Begin a period of guests and of people, which must be the same."""
+        self.people.turn(now)
+        self.guests.turn()
 
     def record(
         self,
         who: Who,
-        stamp: float,
+        at: float,
         arrival: float | None = None,
-        entrance: Entrance | None = None,
+        act: Act = SEEN,
+        room: Room | None = None,
     ) -> None:
-        """Add a sighting of `who`, a kind and an id. Does no I/O.
+        """Note what `who` did, a kind and an id: by default, that they were seen. Does no I/O.
 
-        `stamp` is the time by the recorder's clock. `arrival` is when the request or connection
-        arrived, by default `stamp`. `entrance` is the room that it entered, or None.
+        `at` is the moment by the recorder's clock. `arrival` is when the request or connection
+        arrived, by default `at`. `room` is the room that it entered, or None. Does nothing if the
+        store of the kind cannot: HyperLogLogs forget nobody, and only sorted sets know goodbyes.
         """
-        self.buffer.put(who, stamp, stamp if arrival is None else arrival, entrance)
-        if stamp > self._wake_after:
+        if act is not SEEN:
+            if not self._can(act, who[0]):
+                return
+            self._check_process()
+        self.people.note(who, at, at if arrival is None else arrival, act, room)
+        if at > self.worker.wake_after or act is not SEEN:
             self._wake()
+
+    def _can(self, act: Act, kind: str) -> bool:
+        if act is Act.GOODBYE:
+            return self.settings.is_swept(kind)
+        return act is Act.ERASED or self.settings.store_of(kind) != "hyperloglog"
 
     def abandoned(self, visit: Visit) -> None:
         """Have the thread end a visit, whose response was dropped unclosed. Takes no lock."""
         self._abandoned.append(visit)
 
-    def log_out(self, who: Who, stamp: float) -> None:
-        """Have the thread take an identity offline that logged out at `stamp`. Waits for no I/O.
-
-        Does nothing where the store of the kind cannot: HyperLogLogs forget nobody.
-        """
-        if self.settings.store_of(who[0]) == "hyperloglog":
-            return
-        self._check_process()
-        self.buffer.add_departure(who, stamp, Manner.LEAVE)
-        self._wake()
-
-    def say_goodbye(self, who: Who, stamp: float) -> None:
-        """Have the thread end the window of an identity soon, which closed its page at `stamp`.
-
-        Waits for no I/O. Does nothing where the store of the kind cannot.
-        """
-        if not self.settings.is_swept(who[0]):
-            return
-        self._check_process()
-        self.buffer.add_departure(who, stamp, Manner.GOODBYE)
-        self._wake()
-
-    def is_leaving(self, who: Who, arrival: float) -> bool:
-        """Return whether a logout waits of an identity that arrived before it."""
-        departure = self.buffer.departure_of(who)
-        if departure is None or departure.manner == Manner.GOODBYE:
-            return False
-        return arrival <= departure.stamp
-
     # The thread, or a request in its place.
 
     def _wake(self) -> None:
-        """Wake the thread. Until its next round, sightings only wait in the buffer.
+        """Wake the thread. Until its next round, what people did only waits."""
+        if self.background:
+            self._start()
+            if self.worker.wake():
+                self.health.waits(self.people.pending, self.settings.flush_interval)
 
-        A thread that does not come is woken again after `WAKE_AGAIN` seconds.
-        """
-        if not self.background:
-            return
-        thread = self._start()
-        self._wake_after = self.stamp() + WAKE_AGAIN
-        if thread is None:
-            self._run_once_inline()
-        else:
-            thread.wake()
-            self.health.waits(self.buffer.pending, self.settings.flush_interval)
-
-    def _start(self) -> FlushThread | None:
-        """Return the running thread, started if need be. Return None where threads cannot run."""
+    def _start(self) -> None:
+        """Start the thread if need be."""
         self._check_process()
         if not self.background:
-            self._is_started = True
-            return None
-        # uWSGI forks without a hook: there, each visit must compare the process id.
-        self._is_started = not is_uwsgi()
-        with self._starting:
-            if self.thread is None or not self.thread.is_alive():
-                self._writer.driver = self._driver
-                self.thread = FlushThread.launch(self.run_once, self.settings.flush_interval)
-            return self.thread
+            self.worker.is_started = True
+            return
+        self._writer.driver = self.backend.writing_driver
+        self.worker.start()
 
     def _check_process(self) -> None:
-        """Reset the recorder if this process is a child whose fork called no hook.
-
-        Also if gevent has replaced the type of locks since: an old lock would stop all greenlets.
-        """
-        if getpid() != self._pid or type(self.write_lock) is not type(threading.Lock()):
-            self.reset(self.buffer.waiting())
-
-    def _run_once_inline(self) -> None:
-        """Run a round in the thread of a request, never two at a time. Then pause as usual."""
-        if not self._inline.acquire(blocking=False):
-            return
-        try:
-            if not self._warned_of_threads:
-                self._warned_of_threads = True
-                logs.warn(
-                    "background threads are disabled, so some requests will wait for Redis; start "
-                    "uWSGI with --enable-threads"
-                )
-            self._wake_after = self.stamp() + self.run_once()
-        finally:
-            self._inline.release()
+        """Reset the recorder if this process is a child whose fork called no hook."""
+        if self.worker.is_inherited:
+            self.reset(self.people.waiting())
 
     def run_once(self) -> float:
         """Run a round of the thread; return the seconds to pause before the next.
 
-        A round refreshes open connections, writes waiting sightings, rewrites lost data, removes
-        stale data and samples the history. Never raises: an error is logged as an outage.
+        A round refreshes open connections, writes what waits, rewrites lost data, removes stale
+        data and samples the history. Never raises: an error is logged as an outage.
         """
-        self._wake_after = -math.inf
+        self.worker.wake_after = -math.inf
         try:
             self._refresh_open()
-            is_busy = not self.buffer.is_empty
+            is_busy = not self.people.is_empty
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
-                self._writer.rewrite_lost(self.buffer)
+                self._writer.rewrite_lost()
             self.backend.sweeper.sweep(self._writer.driver)
             self._cleaner.clean_up()
-            self.buffer.forget_idle(self.stamp(), self.settings.window)
+            if self.stamp() >= self.people.period_ends:
+                self._turn(self.stamp())
             if is_written:
-                self.hints.check(self.buffer.recorded, self._driver)
+                self.hints.check(self.people.recorded, self.backend.writing_driver)
                 self._sampler.sample()
         except Exception as error:
-            self.health.outage(error, self.buffer.pending)
+            self.health.outage(error, self.people.pending)
             is_busy = True
         return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if is_busy else 0.0
 
     def _refresh_open(self) -> None:
         """Record the visits that have been open for longer than a flush interval."""
         self._end_abandoned()
-        for visit in self._each_open():
+        for number, visit in enumerate(list(self.open_visits), 1):
             # Not the same moment for all: a sweep takes all users of a moment together.
             now = self.stamp()
             if now - visit.arrival >= self.settings.flush_interval:
-                visit.refresh(now, self._refresh_every)
-
-    def _each_open(self) -> Iterator[Visit]:
-        """Yield the open visits. Among many, let other threads have their turn now and then."""
-        for number, visit in enumerate(list(self.open_visits), 1):
-            yield visit
+                visit.refresh(now, self.settings.refresh_seconds)
             if not number % REFRESHED_IN_A_ROW:
-                time.sleep(0)
+                time.sleep(0)  # let other threads have their turn
 
     def _end_abandoned(self) -> None:
         with suppress(IndexError):  # another thread may take the last
@@ -368,42 +313,34 @@ class Recorder:
         Never raises. Waits no longer than half of `seconds` for another write to end, and starts
         no round trip after that.
         """
-        attempt = Attempt(time.monotonic() + seconds / 2, may_try, query)
+        attempt = Attempt(may_try, time.monotonic() + seconds / 2, query)
         self._check_process()
-        buffer, health = self.buffer, self.health
-        if buffer.is_empty:
+        people, health = self.people, self.health
+        if people.is_empty:
             attempt.is_complete = True
             return attempt
         if not self.write_lock.acquire(timeout=min(seconds, FLUSH_SECONDS) / 2):
             return attempt
         try:
-            flushed_before = buffer.flushed
-            self._writer.write(buffer, attempt)
+            flushed = people.flushed
+            self._writer.write(attempt)
             health.attempt_ended()
-            if attempt.left:
-                # An open connection must not keep a user online who left: Redis refuses its
-                # sightings only as long as it stores the departure.
-                for visit in self._each_open():
-                    visit.dismiss(attempt.left)
-            flushed = buffer.flushed - flushed_before
-            if flushed:
-                self._last_flush = datetime.now(UTC)
             if attempt.failure:
-                health.outage(attempt.failure, buffer.pending)
+                health.outage(attempt.failure, people.pending)
             if attempt.is_complete:
-                health.outage_over(flushed, buffer.expired_or_full)
+                health.outage_over(people.flushed - flushed, people.expired_or_full)
             else:
-                now = self.stamp()
-                keep_since = {kind: now - keep for kind, keep in self._keep_seconds.items()}
-                buffer.drop_expired(now - self.settings.window, keep_since)
+                now, settings = self.stamp(), self.settings
+                keep_since = {kind: now - settings.keep_seconds(kind) for kind in settings.kinds}
+                people.drop_expired(now - settings.window, keep_since)
         finally:
             self.write_lock.release()
         return attempt
 
     @property
     def has_pending(self) -> bool:
-        """Return whether a sighting or a departure waits to be written."""
-        return not self.buffer.is_empty
+        """Return whether anything waits to be written."""
+        return not self.people.is_empty
 
     def flush(self, seconds: float = math.inf) -> bool:
         """Write everything that waits, including the visits that are open.
@@ -413,7 +350,7 @@ class Recorder:
         """
         self._end_abandoned()
         for visit in list(self.open_visits):
-            visit.record()
+            visit.note()
         return self._write(lambda _: True, seconds).is_complete
 
     def write_for_reader(self) -> None:
@@ -445,9 +382,7 @@ class Recorder:
         With `erase`, also delete its last-seen time. Never raises.
         """
         stamp = self.stamp()
-        self.buffer.add_departure(who, stamp, Manner.FORGET if erase else Manner.LEAVE)
-        for visit in list(self.open_visits):
-            visit.dismiss({who: stamp})
+        self.people.note(who, stamp, stamp, Act.ERASED if erase else Act.LEFT)
         self.write_for_reader()
 
     def close(self, seconds: float = FLUSH_SECONDS) -> None:
@@ -456,38 +391,33 @@ class Recorder:
         Logs the number of sightings that could not be written. The next visit starts a new thread.
         Never raises, and never starts an embedded server that is gone.
         """
-        if getpid() != self._pid:
+        if self.worker.is_inherited:
             return  # a forked child: the parent writes its own sightings
         deadline = time.monotonic() + seconds
-        self._writer.driver = self._closing_driver
+        self._writer.driver = self.backend.writing_driver.joining()
         if not self.flush(seconds):
-            logs.warn("shutting down with %d sightings unwritten", self.buffer.pending)
-        if self.thread is not None:
-            self.thread.stop(max(0.0, deadline - time.monotonic()))
-            self.thread = None
-        self._is_started = False
+            logs.warn("shutting down with %d sightings unwritten", self.people.pending)
+        self.worker.stop(max(0.0, deadline - time.monotonic()))
 
     def stats(self) -> Stats:
         """Return the counters of this process. Does no I/O."""
+        totals, stores = self._writer.totals, self.backend.stores
         return Stats(
-            **self.buffer.counters(),
-            flushes=self._writer.flushes,
-            flush_seconds=self._writer.flush_seconds,
-            came={kind: self._writer.came[kind] for kind in self.settings.events},
+            **self.people.counters(),
+            flushes=totals.flushes,
+            flush_seconds=totals.flush_seconds,
+            came={kind: totals.came[kind] for kind in self.settings.events},
             went={
-                kind: self._writer.went[kind]
-                + sum(shard.swept for shard in self.backend.stores[kind].all)
+                kind: totals.went[kind] + sum(shard.swept for shard in stores[kind].all)
                 for kind in self.settings.events
             },
             last_error=self.health.last_error,
-            last_flush=self._last_flush,
+            last_flush=totals.last_flush,
         )
 
 
-def resolver_for(
-    settings: Settings, report: Report = report_nothing, **others: Any
-) -> IdentityResolver:
-    """Return the identity resolver of a site. It calls `report` when a quota of guests is reached.
+def resolver_for(settings: Settings, **others: Any) -> IdentityResolver:
+    """Return the identity resolver of a site.
 
     `others` are further keyword arguments of `IdentityResolver`. Raises `SettingsError` if a
     function that `PRESENCE_IDENTITY` names cannot be imported.
@@ -497,7 +427,6 @@ def resolver_for(
         secret=settings.secret,
         session_secrets=settings.session_secret,
         bots=settings.bots,
-        guests=Guests(settings.window, settings.trusted_proxies, report),
         **others,
     )
 

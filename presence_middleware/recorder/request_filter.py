@@ -1,16 +1,19 @@
-"""Decide which requests count as visits, and find the address of the client. No I/O.
+"""Decide what a request is, and find the address of the client. No I/O.
 
 Prefetches, CORS preflights, passive requests and health checks are not visits, because no user is
 looking at them.
 """
 
+import math
 import re
 from collections.abc import Callable
 
 from ..identity import locator
 from ..request import Request
 from ..settings import Settings
+from ..signals import Signal
 from .setup_hints import SetupHints
+from .verdict import Purpose
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
@@ -22,50 +25,50 @@ class RequestFilter:
     def __init__(self, settings: Settings, hints: SetupHints) -> None:
         paths = settings.exclude
         self._is_excluded = path_matcher(paths)
+        self._is_logout = path_matcher(settings.logout)
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         self._enabled = settings.enabled
         self._hints = hints
-        self._is_logout = path_matcher(settings.logout)
         globs = "".join((*paths, *settings.logout))
-        self.looks_at_all = not self._enabled or self._locate is not None or "*" in globs
-        """True if every request must be examined, also a plain one."""
-        self.paths = exact_paths(paths) | exact_paths(settings.logout)
+        self._inspects_all = not self._enabled or self._locate is not None or "*" in globs
+        self.special_paths = exact_paths(paths) | exact_paths(settings.logout)
         """Paths that are not visits or that log out. Requests to other paths may be plain."""
 
-    def admit(self, request: Request, now: float, *, is_signal: bool = False) -> bool:
-        """Return whether a request is a visit, and set the address of its client.
+    @property
+    def next_inspection(self) -> float:
+        """Until when `purpose_of` returns `PAGE` for a plain request, by the recorder's clock."""
+        return -math.inf if self._inspects_all else self._hints.look_at
 
-        `now` is the time by the recorder's clock, in seconds. With `is_signal`, `PRESENCE_EXCLUDE`
-        does not matter. Never raises: a request that cannot be read is not a visit.
+    def purpose_of(self, request: Request, now: float, signal: Signal | None = None) -> Purpose:
+        """Return what a request is, and set the address of its client.
+
+        `now` is the time by the recorder's clock, in seconds. `signal` is what a page said with the
+        request; then `PRESENCE_EXCLUDE` and `PRESENCE_LOGOUT` do not matter. Never raises: a
+        request that cannot be read is not a visit.
         """
         try:
             if self._locate is not None:
                 request.address = self._locate(request)
-            if not self._enabled or (not is_signal and self._is_excluded(request.path)):
-                return False
-            if _has_no_visitor(request) or _is_preflight(request):
-                return False
-            if now >= self._hints.look_at:
+            if not self._enabled or _has_no_visitor(request) or _is_preflight(request):
+                return Purpose.NO_VISIT
+            path = request.path
+            is_excluded = signal is None and self._is_excluded(path)
+            if now >= self._hints.look_at and not is_excluded:
                 self._hints.look(request, now)
+            if signal is not None:
+                return _purpose_of_signal(signal)
+            if self._is_logout(path) and request.get("type") != "websocket":
+                return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT
         except Exception as error:  # a malformed environ or scope
             self._hints.unreadable(error)
-            return False
-        return True
+            return Purpose.NO_VISIT
+        return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
 
-    def is_logout(self, request: Request) -> bool:
-        """Return whether a request logs its user out, provided that its response is not an error.
 
-        Requests for a path of `PRESENCE_LOGOUT` do, except prefetches and the like. Never raises.
-        """
-        try:
-            return (
-                self._enabled
-                and self._is_logout(request.path)
-                and request.get("type") != "websocket"
-                and not (_has_no_visitor(request) or _is_preflight(request))
-            )
-        except Exception:  # a malformed environ or scope, which `admit` reports
-            return False
+def _purpose_of_signal(signal: Signal) -> Purpose:
+    if not signal.is_same_origin:
+        return Purpose.NO_VISIT
+    return Purpose.GOODBYE if signal.is_goodbye else Purpose.PULSE
 
 
 def _has_no_visitor(request: Request) -> bool:

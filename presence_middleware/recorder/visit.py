@@ -7,7 +7,6 @@ from ..backend import Backend
 from ..errors import QueryError
 from ..identity import (
     BOT,
-    Id,
     Identity,
     IdentityResolver,
     Matcher,
@@ -15,23 +14,17 @@ from ..identity import (
     known_kind,
     normalize_id,
 )
+from ..people import Room
 from ..request import OVER, Request
 from ..signals import Signal
-from .buffer import Entrance
+from ..stores import Act
+from .verdict import Answer, Login, Purpose, answer_of, verdict
 
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
-REFUSED = frozenset({401, 403})
-"""The statuses with which a site refuses the login of a request."""
-ACCEPTED = frozenset({*range(200, 300), 101, 304})
-"""The statuses with which a site accepts the login of a request.
-
-Redirects and 404 are not among them: many sites send those before they check a password.
-"""
-FIRST_ERROR = 400
-"""The lowest status with which a request for a path of `PRESENCE_LOGOUT` logs no user out."""
+SEEN = Act.SEEN
 
 
-class Sink(Protocol):
+class Recording(Protocol):
     """The part of the recorder that a visit uses."""
 
     backend: Backend
@@ -40,77 +33,75 @@ class Sink(Protocol):
 
     @property
     def stamp(self) -> Callable[[], float]: ...
-    def admit(self, visit: "Visit") -> bool: ...
+    def admit(self, visit: "Visit", signal: Signal | None) -> None: ...
+    def admit_guest(self, request: Request, who: Who, at: float) -> bool: ...
+    def record(
+        self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
+    ) -> None: ...
     def room_number(self, room: str) -> int | None: ...
-    def admit_signal(self, visit: "Visit", signal: Signal) -> bool: ...
     def note_signal(self, who: Who | None) -> None: ...
-    def record(self, who: Who, stamp: float, arrival: float, entrance: Entrance | None) -> None: ...
-    def say_goodbye(self, who: Who, stamp: float) -> None: ...
-    def admit_guest(self, request: Request, guest: Id, stamp: float) -> bool: ...
     def write_for_reader(self) -> None: ...
-    def log_out(self, who: Who, stamp: float) -> None: ...
-    def is_leaving(self, who: Who, arrival: float) -> bool: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
 
 class Visit(Request):
     """A request that may be recorded.
 
-    Handlers and inner layers find it in the environ or scope as `presence_middleware.visit`.
+    Handlers and inner layers find it in the environ or scope as `presence_middleware.visit`. What
+    is the same for nearly all visits is an attribute of the class.
     """
 
     state: Mapping[str, Any]
     """The WSGI environ or the ASGI scope."""
 
-    is_logout = False
-    """True if its path is in `PRESENCE_LOGOUT`: it logs its user out unless it fails."""
+    purpose = Purpose.PAGE
 
-    is_counted: bool
-    """True if it is recorded: health checks, prefetches and the like are not."""
-
-    is_goodbye = False
-    """True if the page of its user was closed: it ends the user's window soon."""
+    is_usual = False
+    """True if it is a page, and nothing but the request shows who came."""
 
     signal: Signal | None = None
     """What a page said with this request; None for most requests."""
 
-    entrance: Entrance | None = None
+    room: Room | None = None
     """The room that it entered or left; None if its user stays where they were."""
 
     status: int | None = None
     """The status of the response if the visit depends on it; None before the response begins."""
 
-    _is_refused = False
-    """True if the response refuses the login that the request shows."""
-
+    _answered_at = 0.0
+    _is_long = False
+    _identified: Who | None = None
+    _noted: Who | None = None
+    """Who was recorded last."""
     _login: tuple[Who, Matcher | None] | None = None
     """The user to log out, and the matcher that found them; None if a layer identified them."""
 
-    _answered_at = 0.0
-    """The time at which the response began, by the recorder's clock."""
-
-    def __init__(self, recorder: Sink, signal: Signal | None = None) -> None:
+    def __init__(self, recorder: Recording, signal: Signal | None = None) -> None:
         """Begin a visit when its request arrives. The caller must call `end` later.
 
-        `recorder` decides whether the visit counts, and records it. `signal` is what a page said
+        `recorder` decides what the request is, and records the visit. `signal` is what a page said
         with the request.
         """
         self.recorder = recorder
         self.backend = recorder.backend
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
-        self._identified: Who | None = None
-        self._recorded: Who | None = None
-        self._dismissed: tuple[Who, float] | None = None
-        """The user who has left since this visit arrived, and that arrival."""
-        self._is_long = False
-        if signal is None:
-            self.is_counted = recorder.admit(self)
-        else:
-            self.signal, self.is_goodbye = signal, signal.is_goodbye
-            self.is_counted = recorder.admit_signal(self, signal)
-        if self.is_logout:
-            self.note_login()
+        recorder.admit(self, signal)
+
+    @property
+    def needs_status(self) -> bool:
+        """True if what is recorded depends on the status of the response."""
+        return not self.is_usual and (self.is_logout or self.recorder.resolver.checks_status)
+
+    @property
+    def is_logout(self) -> bool:
+        """True if the request logs its user out, unless its response is an error."""
+        return self.purpose in (Purpose.LOGOUT, Purpose.EXCLUDED_LOGOUT)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the visit has ended."""
+        return self.state is OVER
 
     def identify(self, id: str | int | None, kind: str | None = None) -> None:
         """Set the identity of this visit. It replaces the identity that the request itself shows.
@@ -124,12 +115,11 @@ class Visit(Request):
         resolver = self.recorder.resolver
         kind = known_kind(resolver.default_kind if kind is None else kind, resolver.kinds)
         stored = normalize_id(str(id)) if id is not None else ""
-        self._identified = (kind, stored) if stored else None
-        if self.is_logout:
-            self.note_login()
-        if stored and self._is_long and not self.is_over:
+        self._identified, self.is_usual = (kind, stored) if stored else None, False
+        self.note_login()
+        if self._identified is not None and self._is_long and not self.is_over:
             self.stamp = self.arrival = self.recorder.stamp()
-            self._put((kind, stored), None)
+            self._record(self._identified, None)
 
     @property
     def identity(self) -> Identity | None:
@@ -138,16 +128,16 @@ class Visit(Request):
         It is None for a hashed guest until this process has read the key of hashes from Redis. It
         is None until the response accepts the login if a `checked` rule finds the user.
         """
-        who, _ = self._resolve()
-        if who is None:
+        who, matcher = self._resolve()
+        is_refused = _login(who, matcher) is Login.CHECKED and not self._is_accepted
+        if who is None or is_refused:
             return None
         id = self.recorder.resolver.resolve_id(who[1])
         return None if id is None else Identity(who[0], id)
 
     @property
-    def is_over(self) -> bool:
-        """True if the visit has ended."""
-        return self.state is OVER
+    def _is_accepted(self) -> bool:
+        return answer_of(self.status) is Answer.ACCEPTED
 
     def enter(self, room: str) -> None:
         """Enter a room, with any name such as `chat:7`, or leave the room with an empty name.
@@ -162,10 +152,10 @@ class Visit(Request):
         if number is None:
             return
         stamp = self.recorder.stamp()
-        self.entrance = number, stamp
-        if self._recorded is not None and self.state is not OVER:
+        self.room = Room(number, stamp)
+        if self._noted is not None and self.state is not OVER:
             self.stamp = stamp
-            self._put(self._recorded, None)
+            self._record(self._noted, None)
 
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.
@@ -176,7 +166,7 @@ class Visit(Request):
         """
         if not self.is_logout or self.state is OVER:
             return
-        who, matcher = self._resolve(is_provisional=True)
+        who, matcher = self._resolve()
         if who is None or who[0] == BOT:
             return
         if self._login is None or _place(matcher) < _place(self._login[1]):
@@ -190,7 +180,6 @@ class Visit(Request):
         """
         self.note_login()
         self.status = status
-        self._is_refused = status in REFUSED
         self._answered_at = self.recorder.stamp()
 
     def flush(self) -> None:
@@ -198,17 +187,17 @@ class Visit(Request):
 
         This waits for Redis, but not in an outage.
         """
-        self.record()
+        self.note()
         self.recorder.write_for_reader()
 
-    def record(self) -> None:
+    def note(self) -> None:
         """Record the current identity, once for each identity that this visit has.
 
         This does nothing after the end of the visit, and nothing on a request that may log its user
         out: whether that is recorded depends on the response.
         """
-        if self.state is not OVER and not (self.is_logout or self.is_goodbye):
-            self._record(*self._resolve())
+        if self.state is not OVER and self.purpose in (Purpose.PAGE, Purpose.PULSE):
+            self._conclude(*self._resolve())
 
     def refresh(self, now: float, interval: float) -> None:
         """Record a connection that is still open, at most once per `interval` seconds.
@@ -216,29 +205,17 @@ class Visit(Request):
         `now` is the time by the recorder's clock, in seconds.
         """
         # Another thread may have ended it meanwhile.
-        if self.state is OVER or self.is_logout or self.is_goodbye:
+        if self.state is OVER or self.purpose not in (Purpose.PAGE, Purpose.PULSE):
             return
         who, matcher = self._resolve()
         is_long = self._is_long or now - self.arrival >= min(PATIENCE, interval)
         if not is_long and matcher is not None and matcher.awaits_login:
             return  # a layer may still log a user in, who must not count as a guest until then
-        if who is None or who != self._recorded:
-            self._record(who, matcher)
-        elif now - self.stamp >= interval:
+        is_due = who == self._noted and now - self.stamp >= interval
+        if is_due:
             self.stamp = now
-            if self.recorder.is_leaving(who, self.arrival):
-                self._dismissed = who, self.arrival
-            self._put(who, matcher)
-        self._is_long = is_long
-
-    def dismiss(self, left: Mapping[Who, float]) -> None:
-        """Stop recording this visit if its user left after it arrived.
-
-        `left` maps each user who has left to the arrival of the newest of their refused visits.
-        """
-        who, arrival = self._recorded, self.arrival
-        if who is not None and who in left and arrival <= left[who]:
-            self._dismissed = who, arrival
+        self._conclude(who, matcher, again=is_due)
+        self._is_long, self.is_usual = is_long, self.is_usual and not is_long
 
     def end(self) -> None:
         """End the visit after its request, also after an error. A second call does nothing."""
@@ -246,16 +223,17 @@ class Visit(Request):
             return
         recorder = self.recorder
         recorder.open_visits.pop(self, None)
-        if self.status is None:
-            self._is_refused = True
-        if self.signal is not None:
-            self._end_signal()
-        elif self.is_logout and self._log_out():
-            pass
-        elif self._is_long:
-            self.refresh(recorder.stamp(), 0)
-        else:
-            self._record(*self._resolve())
+        if self.is_usual:
+            found = recorder.resolver.resolve(self)
+            if found is not None and found[0] != self._noted:
+                self._record(*found)
+        elif self.purpose is not Purpose.NO_VISIT:
+            who, matcher = self._resolve(is_ending=True)
+            if self._is_long and who == self._noted:
+                self.stamp = recorder.stamp()
+            act = self._conclude(who, matcher, again=self._is_long)
+            if self.signal is not None:
+                recorder.note_signal(None if act is None else who)
         # The environ refers to the visit. Released, both are freed with the last reference.
         self.release()
 
@@ -265,70 +243,63 @@ class Visit(Request):
 
     def abandon(self) -> None:
         """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
-        if self.is_counted and not self.is_over:
+        if self.purpose is not Purpose.NO_VISIT and not self.is_over:
             self.recorder.abandoned(self)
 
-    def _log_out(self) -> bool:
-        """Take the user offline who logged out in this request. Return False if no user did."""
-        if self._login is None or self.status is None or self.status >= FIRST_ERROR:
-            return False
-        who, matcher = self._login
-        # As with sightings, the quota bounds the number of guests that a client can invent.
-        if matcher is None or not matcher.has_quota or self._is_within_quota(who):
-            self.recorder.log_out(who, self._answered_at)
-        return True
-
-    def _end_signal(self) -> None:
-        """Record a pulse like any visit, or say goodbye."""
-        who, matcher = self._resolve()
-        if not self.is_counted:
-            return
-        self.recorder.note_signal(who)
-        if not self.is_goodbye:
-            self._record(who, matcher)
-            return
-        has_quota = matcher is not None and matcher.has_quota
-        if who is not None and (not has_quota or self._is_within_quota(who)):
-            self.recorder.say_goodbye(who, self.arrival)
-
-    def _is_within_quota(self, who: Who) -> bool:
-        return self.recorder.admit_guest(self, who[1], self.stamp)
-
-    def _resolve(self, *, is_provisional: bool = False) -> tuple[Who | None, Matcher | None]:
+    def _resolve(self, *, is_ending: bool = False) -> tuple[Who | None, Matcher | None]:
         """Return the kind and id of this visit, and the matcher that found them.
 
-        The matcher is None if an inner layer set the identity. The id of a checked matcher counts
-        only after the response has accepted the login, unless `is_provisional`.
+        The matcher is None if an inner layer set the identity. At its end, a request without a
+        response shows no login.
         """
         if self._identified is not None:
             return self._identified, None
-        if self.state is OVER:
-            return self._recorded, None
-        match = self.recorder.resolver.resolve(self, is_refused=self._is_refused)
-        if match is None or self.state is OVER:  # another thread may have ended it meanwhile
-            return self._recorded if self.state is OVER else None, None
-        matcher, id = match
-        if matcher.is_checked and self.status not in ACCEPTED and not is_provisional:
-            return None, None
-        return (None if matcher.kind is None else (matcher.kind, id)), matcher
+        answer = answer_of(self.status)
+        is_refused = answer is Answer.REFUSED or (is_ending and answer is Answer.NONE)
+        found = self.recorder.resolver.resolve(self, is_refused=is_refused)
+        if self.state is OVER:  # also if another thread has ended it meanwhile
+            return self._noted, None
+        return (None, None) if found is None else found
 
-    def _record(self, who: Who | None, matcher: Matcher | None) -> None:
-        if who is None or who == self._recorded:
-            return
-        if self._is_long:
-            # The connection has a new user, who has been here only since the login.
-            self.stamp = self.arrival = self.recorder.stamp()
-        self._put(who, matcher)
+    def _conclude(
+        self, who: Who | None, matcher: Matcher | None, *, again: bool = False
+    ) -> Act | None:
+        """Record what the visit comes to, given the identity that it shows now; return the act.
 
-    def _put(self, who: Who, matcher: Matcher | None) -> None:
-        self._recorded = who
-        if not self.is_counted:
+        A sighting is recorded once for each identity, unless `again` is true.
+        """
+        before = Login.NONE if self._login is None else Login.SHOWN
+        act = verdict(self.purpose, answer_of(self.status), before, _login(who, matcher))
+        if act is Act.LEFT and self._login is not None:
+            self._record(*self._login, act, self._answered_at)
+        elif act is Act.GOODBYE:
+            self._record(who, matcher, act, self.arrival)
+        elif act is SEEN and (again or who != self._noted):
+            if self._is_long and who != self._noted:
+                # The connection has a new user, who has been here only since the login.
+                self.stamp = self.arrival = self.recorder.stamp()
+            self._record(who, matcher)
+        return act
+
+    def _record(
+        self, who: Who | None, matcher: Matcher | None, act: Act = SEEN, at: float | None = None
+    ) -> None:
+        """Record an act of somebody, by default that they were seen at `stamp`."""
+        self._noted = who
+        if who is None or self.purpose is Purpose.NO_VISIT:
             return
-        if self._dismissed is not None and self._dismissed == (who, self.arrival):
-            return
-        if matcher is not None and matcher.has_quota and not self._is_within_quota(who):
-            return
-        self.recorder.record(who, self.stamp, self.arrival, self.entrance)
+        # The quota bounds the number of guests that a client can invent, also to log them out.
+        has_quota = matcher is not None and matcher.has_quota
+        if not has_quota or self.recorder.admit_guest(self, who, self.stamp):
+            at = self.stamp if at is None else at
+            self.recorder.record(who, at, self.arrival, act, self.room)
+
+
+def _login(who: Who | None, matcher: Matcher | None) -> Login:
+    """Return what an identity shows about its user."""
+    if who is None:
+        return Login.NONE
+    return Login.CHECKED if matcher is not None and matcher.is_checked else Login.SHOWN
 
 
 def _place(matcher: Matcher | None) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .changes import Act, Departure, Move, Seen, Write, Written
 from .agreement import Layout, SharedSettings, agree
 from .events import EventStream, Position, Reading
 from .history import History, Sample
@@ -9,7 +10,7 @@ from .hyperloglog import HyperLogLog
 from .lease import Lease
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
-from .record import Move, Recorded, Stamped, Write
+from .record import Recorded, Stamped
 from .shards import Shards
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
@@ -24,6 +25,10 @@ STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
 
 __all__ = [
     "NOWHERE",
+    "Act",
+    "Departure",
+    "Seen",
+    "Written",
     "STORES",
     "Batch",
     "Command",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import PresenceUnavailable
 from . import keys
+from .changes import Move, Write
 from .departures import digest, load_script
 from .plan import Argument, Batch, Command, Plan, score, texts
 
@@ -33,20 +34,7 @@ Stamped = tuple[str, int, int]
 The times differ for a connection that stays open: it is seen repeatedly but arrived once.
 """
 
-Move = tuple[int, int]
-"""The number of the room that an id entered (0: it left its room), and the moment of that.
-
-The moment is in microseconds since the epoch.
-"""
 NO_MOVES: Mapping[str, Move] = MappingProxyType({})
-
-
-class Write(NamedTuple):
-    """A write of a process, noted in Redis so that the process notices lost data."""
-
-    process: str
-    moment: int
-    """Microseconds since the epoch."""
 
 
 class Recorded(NamedTuple):

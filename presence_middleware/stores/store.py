@@ -12,6 +12,7 @@ from ..errors import UnsupportedQuery
 from . import keys
 from .events import EventStream
 from .plan import Batch, Plan, score
+from .changes import Act, Departure, Seen, Written
 from .record import NO_MOVES, Move, Recorded, Stamped, Write
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
@@ -77,6 +78,11 @@ class Store(Protocol):
         that are yet to come, and after all that there were. Raises `PresenceUnavailable` if there
         is no room.
         """
+
+    def write(
+        self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
+    ) -> Plan[Written]:
+        """Write what people did."""
 
     def count(self, now: float, window: float) -> Plan[int]:
         """Return how many ids were seen in the `window` seconds before `now`."""
@@ -158,6 +164,33 @@ class WithoutRooms:
     """The answers of a store that knows neither rooms nor goodbyes."""
 
     swept = 0
+    is_server_time = True
+
+    def write(self, seen, departures, write=None):
+        def departs():
+            for act, id, moment, _ in departures:
+                if act is Act.GOODBYE:
+                    yield from self.say_goodbye(
+                        id, moment / 1e6, is_server_time=self.is_server_time
+                    )
+                else:
+                    yield from self.depart(
+                        id,
+                        moment / 1e6,
+                        is_server_time=self.is_server_time,
+                        erase=act is Act.ERASED,
+                    )
+
+        first = type(self).__name__ == "MinuteSets"
+        if first:
+            yield from departs()
+        stamped = [each[:3] for each in seen]
+        moves = {each[0]: each[3] for each in seen if each[3] is not None}
+        recorded = (yield from self.record(stamped, write, moves)) if stamped else Recorded()
+        if not first:
+            yield from departs()
+        refused = [n for n, each in enumerate(seen) if each[0] in recorded.left]
+        return Written(refused, recorded.full, recorded.wrote_before, recorded.came, recorded.went)
 
     def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
         raise UnsupportedQuery("a goodbye needs a kind with the store sorted-set")

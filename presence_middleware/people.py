@@ -1,0 +1,404 @@
+"""The people that a process saw or took offline lately: what waits to be written, and the rest.
+
+A person is all that this process remembers of an identity, and there is no second memory. All times
+are by the recorder's clock.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+from .identity import Who
+from .stores import Act, Store
+
+NEVER = float("-inf")
+TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
+HASHES = 10  # times the limit: those who are remembered by a hash alone
+
+SEEN, GOODBYE, LEFT, ERASED = Act
+
+Reason = Literal["expired", "full", "left", "members", "quota"]
+"""Why a sighting was dropped.
+
+`expired`: it left the window before Redis answered. `full`: the memory was at its limit. `left`:
+the user had left after it. `members`: `PRESENCE_MAX_MEMBERS` was reached. `quota`: its address
+had brought too many guests.
+"""
+
+Sightings = list[tuple[Who, float, float]]
+"""Identities with their last-seen and arrival times."""
+
+
+class Room(NamedTuple):
+    """A room, and since when somebody is in it."""
+
+    number: int
+    """The number of the room, or `NOWHERE`."""
+    since: float
+
+
+class Departed:
+    """A goodbye, a logout or an erasure, until it is sent and for a window after."""
+
+    __slots__ = ("act", "at", "is_sent", "moment")
+
+    def __init__(self, act: Act, at: float, *, is_sent: bool = False) -> None:
+        self.act, self.at, self.is_sent = act, at, is_sent
+        self.moment: int | None = None
+        """The moment that was sent, in microseconds since the epoch; None if none was."""
+
+
+class Person:
+    """All that this process remembers of an identity.
+
+    A sighting waits if it is newer than the last that was sent, so there is no state to keep in
+    step.
+    """
+
+    __slots__ = (
+        "arrival",
+        "goodbye",
+        "id",
+        "is_moving",
+        "is_queued",
+        "left",
+        "room",
+        "seen",
+        "sent",
+        "shard",
+        "who",
+    )
+
+    def __init__(self, who: Who) -> None:
+        self.who = who
+        self.seen = self.sent = self.arrival = NEVER
+        self.goodbye: Departed | None = None
+        self.left: Departed | None = None
+        """The last logout or erasure."""
+        self.room: Room | None = None
+        """The room that was entered or left last. None if there was none."""
+        self.is_moving = False
+        """True until the room is written."""
+        self.is_queued = False
+        self.id: str | None = None
+        """The id as it is stored. None until the writer has resolved it."""
+        self.shard: Store | None = None
+        """The shard that holds the id. None until the writer has resolved it."""
+
+    def departures_due(self) -> tuple[Departed, ...]:
+        """Return the departures to send. A goodbye that a later sighting undoes is not sent."""
+        left, goodbye = self.left, self.goodbye
+        due: tuple[Departed, ...] = ()
+        if left is not None and not left.is_sent:
+            due = (left,)
+        if goodbye is not None and not goodbye.is_sent and goodbye.at >= self.seen:
+            due = (*due, goodbye)
+        return due
+
+
+class Taken(NamedTuple):
+    """What is to be sent of a person, as it was when the writer took it."""
+
+    person: Person
+    seen: float | None
+    """The last-seen time; None if that is sent already."""
+    arrival: float
+    room: Room | None
+    """The room that was entered; None if there is nothing new."""
+    departures: tuple[Departed, ...]
+
+
+class People:
+    """The people of one process. Bounded.
+
+    Each sighting is counted once: recorded = coalesced + flushed + pending + dropped.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        window: float,
+        sightings: Sightings = [],  # noqa: B006 - only read
+    ) -> None:
+        """Remember people for `window` seconds at least. Of some, `sightings` wait already.
+
+        At most `limit` sightings wait, and at most twice as many people are remembered.
+        """
+        self._limit, self._window = limit, window
+        self.lock = threading.Lock()
+        """Held by each method for a moment, never across I/O."""
+        # A period is as long as the window.
+        self.recent: dict[Who, Person] = {}
+        """The people of the current period."""
+        self.period_ends = NEVER
+        """When `turn` must be called."""
+        self._earlier: dict[Who, Person] = {}
+        # Beyond the limit, people are known by a hash alone, which takes a tenth of the memory.
+        self._hashes: set[int] = set()
+        self._earlier_hashes: set[int] = set()
+        self._queue: deque[Person] = deque()
+        self._in_flight: list[Sequence[Taken]] = []
+        self.recorded = self.coalesced = self.flushed = self.pending = 0
+        self.dropped: Counter[Reason] = Counter()
+        for who, seen, arrival in sightings:
+            self.note(who, seen, arrival)
+
+    # Called by requests.
+
+    def knows(self, who: Who) -> bool:
+        """Return whether somebody was seen lately: in this period or in the one before."""
+        if who in self.recent or who in self._earlier:
+            return True
+        known = hash(who)
+        return known in self._hashes or known in self._earlier_hashes
+
+    def note(
+        self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
+    ) -> None:
+        """Merge what somebody did into what is known of them. At the limit, drop and count it.
+
+        `at` is the moment of the act, and `arrival` that of the request or connection. A sighting
+        of a connection that is older than the logout of its user is refused.
+        """
+        self.lock.acquire()  # each request comes here, and `with` takes twice as long
+        try:
+            person = self.recent.get(who) or self._remember(who)
+            if act is not SEEN:
+                self._depart(person, act, at)
+                return
+            self.recorded += 1
+            left = person.left
+            if left is not None and arrival <= left.at:
+                self.dropped["left"] += 1
+                return
+            is_waiting = person.seen > person.sent
+            if room is not None and _is_move(room, person.room):
+                person.room, person.is_moving = room, True
+            elif at <= person.seen and not is_waiting:
+                self.coalesced += 1  # it is older than what is written
+                return
+            if is_waiting:
+                self.coalesced += 1
+                if at > person.seen:
+                    person.seen = at
+                if arrival > person.arrival:  # a departure between two arrivals refuses the older
+                    person.arrival = arrival
+            elif self.pending >= self._limit:
+                self.dropped["full"] += 1
+            else:
+                self.pending += 1
+                if at > person.seen:
+                    person.seen = at
+                else:
+                    person.sent = NEVER  # only the room is new
+                person.arrival = arrival
+                if not person.is_queued:
+                    person.is_queued = True
+                    self._queue.append(person)
+        finally:
+            self.lock.release()
+
+    def refuse(self, reason: Reason) -> None:
+        """Count a sighting that is dropped before it waits."""
+        with self.lock:
+            self.recorded += 1
+            self.dropped[reason] += 1
+
+    def _depart(self, person: Person, act: Act, at: float) -> None:
+        """Merge a departure. The caller holds the lock."""
+        if act is GOODBYE:
+            if person.goodbye is None or person.goodbye.at < at:
+                person.goodbye = Departed(act, at)
+        else:
+            if person.arrival <= at < person.seen:
+                at = person.seen  # a connection from before the logout was seen after it
+            waiting = person.left
+            if waiting is not None and not waiting.is_sent:
+                act, at = max(act, waiting.act), max(at, waiting.at)
+            person.left = Departed(act, at)
+            if act is ERASED and person.sent < person.seen <= at:
+                person.seen = person.sent
+                self.pending -= 1
+                self.dropped["left"] += 1
+        self._enqueue(person)
+
+    def _remember(self, who: Who) -> Person:
+        """Return somebody who is not among the recent people, and remember them if there is room.
+
+        The caller holds the lock. Beyond the limit, a person is written and then forgotten.
+        """
+        person = self._earlier.pop(who, None) or Person(who)
+        if len(self.recent) + len(self._earlier) < 2 * self._limit:
+            self.recent[who] = person
+            return person
+        forgotten = person.who
+        if self._earlier:
+            forgotten, _ = self._earlier.popitem()
+            self.recent[who] = person
+        if len(self._hashes) < HASHES * self._limit:
+            self._hashes.add(hash(forgotten))
+        return person
+
+    def _enqueue(self, person: Person) -> None:
+        if not person.is_queued and len(self._queue) < 2 * self._limit:
+            person.is_queued = True
+            self._queue.append(person)
+
+    # Called by the writer, one write at a time.
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing waits."""
+        return not (self._queue or self._in_flight)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def expired_or_full(self) -> int:
+        """The number of sightings that were dropped because Redis was away for too long."""
+        return self.dropped["expired"] + self.dropped["full"]
+
+    def counters(self) -> dict[str, Any]:
+        """Return all counters at the same moment, so that they add up."""
+        with self.lock:
+            return {
+                "recorded": self.recorded,
+                "coalesced": self.coalesced,
+                "flushed": self.flushed,
+                "pending": self.pending,
+                "dropped": dict(+self.dropped),
+            }
+
+    def waiting(self) -> Sightings:
+        """Return the sightings that wait.
+
+        Takes no lock: in a forked child, it may be held for ever.
+        """
+        queued = list(self._queue)
+        return [(each.who, each.seen, each.arrival) for each in queued if each.seen > each.sent]
+
+    def take(self, limit: int) -> list[Taken]:
+        """Take what up to `limit` people did, the oldest first.
+
+        The caller must call `written` for what the server answered, then `restore`.
+        """
+        queue, taken = self._queue, list[Taken]()
+        with self.lock:
+            for _ in range(min(limit, len(queue))):
+                person = queue.popleft()
+                person.is_queued = False
+                seen = person.seen if person.seen > person.sent else None
+                has_departed = person.left is not person.goodbye  # usually, both are None
+                due = person.departures_due() if has_departed else ()
+                if seen is not None or due:
+                    room = person.room if person.is_moving else None
+                    taken.append(Taken(person, seen, person.arrival, room, due))
+            self._in_flight.append(taken)
+        return taken
+
+    def written(self, taken: Sequence[Taken], refused: Collection[int], full: int) -> None:
+        """Note that the server answered.
+
+        `refused` are the positions of sightings of people who had left after they arrived, and
+        `full` is the number of new ids that found no room.
+        """
+        with self.lock:
+            for position, (person, seen, arrival, room, departures) in enumerate(taken):
+                for departure in departures:
+                    departure.is_sent = True
+                if seen is None:
+                    continue
+                if position in refused:
+                    if person.left is None or person.left.at < arrival:
+                        person.left = Departed(LEFT, arrival, is_sent=True)
+                    if person.seen == seen and person.arrival == arrival:
+                        person.seen = person.sent
+                        self.pending -= 1
+                        self.dropped["left"] += 1
+                    continue
+                person.sent = seen
+                if room is person.room:
+                    person.is_moving = False
+                if person.seen == seen:  # otherwise a newer sighting waits, which was merged
+                    self.pending -= 1
+                    self.flushed += 1
+            self.flushed -= full
+            self.dropped["members"] += full
+
+    def restore(self) -> None:
+        """Let those wait again of whom there is still something to send."""
+        with self.lock:
+            for taken in self._in_flight:
+                for person, *_ in taken:
+                    if person.seen > person.sent or person.departures_due():
+                        self._enqueue(person)
+            self._in_flight = []
+
+    def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
+        """Note a departure that a reader of this process has written.
+
+        `at` is its moment, and `moment` the same in microseconds since the epoch.
+        """
+        with self.lock:
+            person = self.recent.get(who) or self._remember(who)
+            person.left = Departed(act, at, is_sent=True)
+            person.left.moment = moment
+
+    def lost(self, shard: Store, since: float) -> None:
+        """Let everything wait again that happened after `since` and that `shard` has lost."""
+        with self.lock:
+            for person in self._all_of(shard):
+                for departure in (person.left, person.goodbye):
+                    is_lost = departure is not None and departure.moment is not None
+                    if departure is not None and is_lost and departure.at > since:
+                        departure.is_sent = False
+                        self._enqueue(person)
+                if since < person.seen <= person.sent:
+                    person.sent = NEVER
+                    person.is_moving = person.room is not None
+                    self.recorded += 1
+                    self.pending += 1
+                    self._enqueue(person)
+
+    def _all_of(self, shard: Store) -> Iterator[Person]:
+        for period in (self._earlier, self.recent):
+            for person in period.values():
+                if person.shard is shard:
+                    yield person
+
+    def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
+        """Drop waiting sightings that are too old to be of use.
+
+        A sighting from before `window_began` no longer makes a user online, but may still set a
+        last-seen time: it waits if it is newer than `retained_since` of its kind, and if at most
+        half of the limit waits.
+        """
+        with self.lock:
+            is_tight = self.pending > TIGHT * self._limit
+            for person in self._queue:
+                since = window_began
+                if not is_tight:
+                    since = min(since, retained_since[person.who[0]])
+                if person.sent < person.seen <= since:
+                    person.seen = person.sent
+                    self.pending -= 1
+                    self.dropped["expired"] += 1
+
+    def turn(self, now: float) -> None:
+        """Begin a period: forget those who did nothing in the period that ends."""
+        with self.lock:
+            self._earlier, self.recent = self.recent, {}
+            in_flight = (each.person for taken in self._in_flight for each in taken)
+            for person in chain(self._queue, in_flight):
+                self.recent[person.who] = person
+                self._earlier.pop(person.who, None)
+            self._earlier_hashes, self._hashes = self._hashes, set()
+            self.period_ends = now + self._window
+
+
+def _is_move(room: Room, known: Room | None) -> bool:
+    """Return whether `room` was entered after the room that is known."""
+    return known is None or (room.since >= known.since and room != known)
