@@ -147,7 +147,7 @@ def _identify_later(state: Any, user: Callable[[], object]) -> Visit | None:
 
     `state` may be a copy of the scope or environ that the visit reads, as Channels' routers make.
     """
-    visit: Any = state.get(VISIT)
+    visit: Visit | None = state.get(VISIT)
     if visit is not None and not visit.is_over:
         state = visit.state
     state[USER] = user
