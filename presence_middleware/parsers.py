@@ -19,9 +19,10 @@ DEFAULT_EXCLUDE = (
 """Paths that browsers and monitors request by themselves."""
 MIN_SECRET_LENGTH = 16  # characters
 MAX_SHARDS = 1024
-MAX_SECONDS = 10 * 366 * 86400
+DAY = 24 * 3600  # seconds
+MAX_SECONDS = 10 * 366 * DAY
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)\s*")
 _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?\s*[smhd]\s*)+")
 _YES = {"1", "true", "yes", "on"}

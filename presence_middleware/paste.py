@@ -5,7 +5,9 @@ variables of the environment override them.
 """
 
 import configparser
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ from .errors import SettingsError
 from .settings import Settings
 from .wsgi import PresenceMiddleware
 
-_PACKAGE = "presence_middleware"
-_FACTORY_KEYS = ("paste.filter_factory", "paste.filter_app_factory")
+# Keys of a section that may name this middleware, and how they do it.
+_FACTORY_KEYS = ("use", "paste.filter_factory", "paste.filter_app_factory")
+_IS_OURS = re.compile(
+    r"egg:\s*presence[-_]middleware\s*(#.*)?|(call:)?presence_middleware\.paste:.*"
+).fullmatch
 # Keys of a section that are for Paste, not for the filter.
-_PASTE_KEYS = {"use", "next", "filter-with", "require", *_FACTORY_KEYS}
+_PASTE_KEYS = {"next", "filter-with", "require", *_FACTORY_KEYS}
 
 
 def filter_factory(
@@ -29,7 +34,15 @@ def filter_factory(
     `global_conf` has the variables of the ini file, and `local_conf` the settings of the filter's
     section. Raises `SettingsError` with all invalid settings, by file, section and key.
     """
-    settings = _settings(global_conf, local_conf)
+    where = global_conf.get("__file__", "ini")
+    try:
+        settings = Settings.from_env(None, local_conf, where)
+    except SettingsError:
+        # Paste does not pass the name of the section. The error names the one with these settings.
+        with suppress(SettingsError):
+            filters = _filters(where, global_conf)
+            where = next((each.where for each in filters if each.settings == local_conf), where)
+        settings = Settings.from_env(None, local_conf, where)
     return lambda app: PresenceMiddleware(app, settings=settings)
 
 
@@ -75,78 +88,45 @@ def find_filter(ini: str) -> Filter:
     raise SettingsError(f"{file}: no {section} with use = egg:presence_middleware")
 
 
-def _settings(global_conf: Mapping[str, str], local_conf: Mapping[str, str]) -> Settings:
-    file = global_conf.get("__file__", "ini")
-    try:
-        return Settings.from_env(None, local_conf, file)
-    except SettingsError:
-        section = _section_with(local_conf, file, global_conf)
-        if section is None:
-            raise
-        return Settings.from_env(None, local_conf, section.where)
-
-
-def _section_with(
-    local_conf: Mapping[str, str], file: str, global_conf: Mapping[str, str]
-) -> Filter | None:
-    """Return the filter section that has these settings: Paste does not pass its name."""
-    try:
-        filters = list(_filters(file, global_conf))
-    except SettingsError:
-        return None
-    return next((each for each in filters if each.settings == local_conf), None)
-
-
 def _filters(file: str, variables: Mapping[str, str]) -> Iterator[Filter]:
     """Yield the sections of a file that use this middleware, in their order."""
     for section in _loader(file).get_sections():
         kind, _, name = section.partition(":")
         if kind in {"filter", "filter-app"}:
             settings = _read(file, section, variables)
-            if _is_ours(settings):
+            if any(_IS_OURS(settings.get(key, "")) for key in _FACTORY_KEYS):
                 given = {key: value for key, value in settings.items() if key not in _PASTE_KEYS}
                 yield Filter(name.strip(), f"{file} [{section}]", given)
 
 
-def _read(
-    file: str, section: str, variables: Mapping[str, str], users: tuple[str, ...] = ()
-) -> dict[str, str]:
-    """Return the keys of a section, merged with the keys of the section that its `use` names.
-
-    `users` are the sections whose `use` led here.
-    """
-    where = f"{file} [{section}]"
-    if where in users:
-        raise SettingsError(f"{where}: use leads back to itself")
-    try:
-        keys: dict[str, str] = dict(_loader(file).get_settings(section, dict(variables)))
-    except configparser.InterpolationError as error:
-        # Its message repeats the value, which may be a secret.
-        raise SettingsError(
-            f"{where} {error.option}: expected %% for a percent sign, and %(key)s for the value "
-            "of another key"
-        ) from None
-    except KeyError as error:
-        raise SettingsError(f"{where}: get of {error.args[0]}, which is not set") from None
-    use = keys.get("use", "")
-    scheme, colon, target = use.partition(":")
-    if use and not colon:
-        base = _read(file, f"filter:{use}", variables, (*users, where))
-    elif scheme == "config":
-        path, _, name = target.partition("#")
-        path = str(Path(file).parent / path)
-        base = _read(path, f"filter:{name or 'main'}", variables, (*users, where))
-    else:
-        return keys
-    return {**base, **keys, "use": base.get("use", "")}
-
-
-def _is_ours(keys: Mapping[str, str]) -> bool:
-    use = keys.get("use", "")
-    if use.startswith("egg:"):
-        return use.removeprefix("egg:").partition("#")[0].strip().replace("-", "_") == _PACKAGE
-    functions = (use, *(keys.get(key, "") for key in _FACTORY_KEYS))
-    return any(function.removeprefix("call:").startswith(f"{__name__}:") for function in functions)
+def _read(file: str, section: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys of a section, merged with those of the sections that its `use` leads to."""
+    keys: dict[str, str] = {}
+    sections: set[tuple[str, str]] = set()
+    while (file, section) not in sections:
+        sections.add((file, section))
+        where = f"{file} [{section}]"
+        try:
+            found = _loader(file).get_settings(section, dict(variables))
+        except configparser.InterpolationError as error:
+            # Its message repeats the value, which may be a secret.
+            raise SettingsError(
+                f"{where} {error.option}: expected %% for a percent sign, and %(key)s for the "
+                "value of another key"
+            ) from None
+        except KeyError as error:
+            raise SettingsError(f"{where}: get of {error.args[0]}, which is not set") from None
+        use = found.get("use", "")
+        keys = {**found, **keys, "use": use}
+        scheme, colon, target = use.partition(":")
+        if use and not colon:
+            section = f"filter:{use}"
+        elif scheme == "config":
+            path, _, name = target.partition("#")
+            file, section = str(Path(file).parent / path), f"filter:{name or 'main'}"
+        else:
+            return keys
+    raise SettingsError(f"{file} [{section}]: use leads back to itself")
 
 
 def _loader(file: str) -> Any:

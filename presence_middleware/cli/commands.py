@@ -1,18 +1,20 @@
 """The `presence` command and its subcommands, except `events`, `watch` and `replay`."""
 
 import os
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import click
 
 from .. import parsers
 from ..backend import Backend
-from ..doctor import EffectiveSetting, Finding, effective_settings, examine
+from ..doctor import EffectiveSetting, effective_settings, examine
 from ..errors import PresenceError
+from ..presence import Presence
 from ..stores import Sighting
 from . import context, output
 from .chart import Span
+from .context import Answer
 from .events import events
 from .replay import replay
 from .watch import watch
@@ -29,34 +31,26 @@ _CHART_LINES = 14
 
 
 @click.group(epilog=STATUS, context_settings={"max_content_width": 100})
-@click.option(
-    "--ini",
-    metavar="FILE[#NAME]",
-    callback=context.remember_ini,
-    expose_value=False,
-    help="Paste ini file with settings in [filter:NAME].",
-)
+@click.option("--ini", metavar="FILE[#NAME]", help="Paste ini file with settings in [filter:NAME].")
 @click.version_option(package_name="presence_middleware")
-def presence() -> None:
+@click.pass_context
+def presence(site: click.Context, ini: str | None) -> None:
     """Show who is online on this site.
 
     Settings are PRESENCE_* variables of the environment. They override the file of --ini.
     """
+    site.obj = ini
 
 
 @presence.command()
 @context.kind_argument
 @context.window_option
 @context.room_option
-@context.json_option
-def count(kind_given: str | None, window: str | None, room: str | None, as_json: bool) -> None:
+@context.answering
+def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Answer:
     """Print how many are online."""
-    with context.site_reader(kind_given) as (reader, kind):
-        number = reader.count(kind, window=window, room=room)
-    if as_json:
-        output.document({"kind": kind, **_room(room), "count": number})
-    else:
-        click.echo(number)
+    number = reader.count(kind, window=window, room=room)
+    return Answer({**_room(room), "count": number}, lambda: click.echo(number))
 
 
 @presence.command()
@@ -66,88 +60,80 @@ def count(kind_given: str | None, window: str | None, room: str | None, as_json:
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most."
 )
-@context.json_option
-def online(
-    kind_given: str | None, window: str | None, room: str | None, limit: int, as_json: bool
-) -> None:
+@context.answering
+def online(reader: Presence, kind: str, window: str | None, room: str | None, limit: int) -> Answer:
     """Print who is online, newest first, and how long ago.
 
     Who is in a room is sorted by id.
     """
-    with context.site_reader(kind_given) as (reader, kind):
-        sightings = reader.online(kind, window=window, limit=limit, room=room)
-    if as_json:
-        people = [{"id": each.id, "last_seen": output.iso(each.last_seen)} for each in sightings]
-        output.document({"kind": kind, **_room(room), "online": people})
-    else:
-        output.table((kind, "last seen"), map(_row, sightings))
+    sightings = reader.online(kind, window=window, limit=limit, room=room)
+    people = [{"id": each.id, "last_seen": output.iso(each.last_seen)} for each in sightings]
+
+    def row(sighting: Sighting) -> tuple[str, ...]:
+        if sighting.last_seen is None:
+            return (sighting.id,)
+        age = output.age(sighting.last_seen)
+        is_terminal = output.is_terminal()
+        return sighting.id, f"{parsers.format_duration(age)} ago" if is_terminal else f"{age}s"
+
+    return Answer(
+        {**_room(room), "online": people},
+        lambda: output.table((kind, "last seen"), map(row, sightings)),
+    )
 
 
 def _room(room: str | None) -> dict[str, str]:
     return {} if room is None else {"room": room}
 
 
-def _row(sighting: Sighting) -> tuple[str, ...]:
-    if sighting.last_seen is None:
-        return (sighting.id,)
-    seconds = output.age(sighting.last_seen)
-    if output.is_terminal():
-        return (sighting.id, f"{parsers.format_duration(seconds)} ago")
-    return (sighting.id, f"{seconds}s")
-
-
 @presence.command()
 @context.ids_argument
 @context.kind_option
 @context.window_option
-@context.json_option
-def seen(ids: tuple[str, ...], kind_given: str | None, window: str | None, as_json: bool) -> None:
+@context.answering
+def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) -> Answer:
     """Print whether each ID is online and when it was last seen.
 
     Exit with 1 if an ID is not online.
     """
-    with context.site_reader(kind_given) as (reader, kind):
-        online = set(reader.online_among(ids, kind, window=window))
-        moments = reader.last_seen_among(ids, kind)
+    online = set(reader.online_among(ids, kind, window=window))
+    # By the id as it is stored, which may differ from the argument by blanks.
+    moments = reader.last_seen_among(ids, kind)
     people = [
         {"id": id, "online": id in online, "last_seen": output.iso(moment)}
         for id, moment in moments.items()
     ]
-    if as_json:
-        output.document({"kind": kind, **(people[0] if len(ids) == 1 else {"seen": people})})
-    else:
-        # By the id as it is stored, which may differ from the argument by blanks.
-        rows = [(id, *_state(id in online, moment)) for id, moment in moments.items()]
-        if len(ids) == 1:
-            output.fields(*rows[0][1:])
-        else:
-            output.table((kind, "", "last seen", ""), rows)
-    if len(online) < len(moments):
-        context.exit_no()
 
+    def state(id: str, moment: datetime | None) -> tuple[str, ...]:
+        if moment is None:
+            return ("online" if id in online else "never seen",)
+        state = "online" if id in online else "offline"
+        return state, output.ago(moment), str(output.iso(moment))
 
-def _state(is_online: bool, moment: datetime | None) -> tuple[str, ...]:
-    if moment is None:
-        return ("online" if is_online else "never seen",)
-    return ("online" if is_online else "offline", output.ago(moment), str(output.iso(moment)))
+    if len(ids) == 1:
+        ((id, moment),) = moments.items()
+        return Answer(people[0], lambda: output.fields(*state(id, moment)), id in online)
+    rows = ((id, *state(id, moment)) for id, moment in moments.items())
+    return Answer(
+        {"seen": people},
+        lambda: output.table((kind, "", "last seen", ""), rows),
+        len(online) == len(moments),
+    )
 
 
 @presence.command()
 @click.argument("key")
 @context.kind_option
 @context.window_option
-@context.json_option
-def friends(key: str, kind_given: str | None, window: str | None, as_json: bool) -> None:
+@context.answering
+def friends(reader: Presence, kind: str, key: str, window: str | None) -> Answer:
     """Print which ids of a Redis set or sorted set are online.
 
     KEY is the key of the set. The newest is printed first.
     """
-    with context.site_reader(kind_given) as (reader, kind):
-        ids = reader.online_friends(key, kind, window=window)
-    if as_json:
-        output.document({"kind": kind, "key": key, "online": ids})
-    else:
-        output.table((kind,), ((id,) for id in ids))
+    ids = reader.online_friends(key, kind, window=window)
+    show = partial(output.table, (kind,), [(id,) for id in ids])
+    return Answer({"key": key, "online": ids}, show)
 
 
 @presence.command()
@@ -182,51 +168,47 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
     show_default=True,
     help="How far back.",
 )
-@context.json_option
-def history(kind_given: str | None, hours: float, as_json: bool) -> None:
+@context.answering
+def history(reader: Presence, kind: str, hours: float) -> Answer:
     """Print how many were online in each minute.
 
     On a terminal, draw a chart.
     """
-    with context.site_reader(kind_given) as (reader, kind):
-        samples = reader.history(hours, kind)
-    if as_json:
-        points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-        output.document({"kind": kind, "samples": points})
-    elif output.is_terminal():
-        now = datetime.now(UTC)
-        output.print_chart(samples, Span(now - timedelta(hours=hours), now), _CHART_LINES)
-    else:
-        for sample in samples:
-            click.echo(f"{output.iso(sample.at)}\t{sample.count}")
+    samples = reader.history(hours, kind)
+    points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
+
+    def show() -> None:
+        if output.is_terminal():
+            now = datetime.now(UTC)
+            output.print_chart(samples, Span(now - timedelta(hours=hours), now), _CHART_LINES)
+        else:
+            output.table((), ((str(point["at"]), str(point["count"])) for point in points))
+
+    return Answer({"samples": points}, show)
 
 
 @presence.command()
 @context.kind_option
 @click.option("--reset", is_flag=True, help="Forget the peak and start a new record.")
 @context.yes_option
-@context.json_option
-def peak(kind_given: str | None, reset: bool, yes: bool, as_json: bool) -> None:
+@context.answering
+def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
     """Print the most that were ever online, and when.
 
     Exit with 1 if nothing is recorded.
     """
-    with context.site_reader(kind_given) as (reader, kind):
-        if reset:
-            context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
-            reader.reset_peak(kind)
-            output.remark(f"The peak of {kind} is forgotten.")
-            return
-        highest = reader.peak(kind)
-    if as_json:
-        at, most = (highest.at, highest.count) if highest else (None, None)
-        output.document({"kind": kind, "count": most, "at": output.iso(at)})
-    elif highest:
-        output.fields(str(highest.count), output.ago(highest.at), str(output.iso(highest.at)))
-    else:
-        output.remark("Nothing is recorded yet.")
-    if not highest:
-        context.exit_no()
+    if reset:
+        context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
+        reader.reset_peak(kind)
+        remark = partial(output.remark, f"The peak of {kind} is forgotten.")
+        return Answer({"count": None, "at": None}, remark)
+    highest = reader.peak(kind)
+    if highest is None:
+        remark = partial(output.remark, "Nothing is recorded yet.")
+        return Answer({"count": None, "at": None}, remark, is_yes=False)
+    most, at = highest.count, str(output.iso(highest.at))
+    show = partial(output.fields, str(most), output.ago(highest.at), at)
+    return Answer({"count": most, "at": at}, show)
 
 
 @presence.command()
@@ -256,7 +238,20 @@ def doctor(with_settings: bool, as_json: bool) -> None:
     except PresenceError as error:
         # The exit status is 1, as for every other problem that the doctor finds.
         raise click.ClickException(str(error)) from error
-    is_right = _as_document(effective, findings) if as_json else _as_lines(effective, findings)
+    if not as_json:
+        for setting in effective:
+            output.line(f"      {setting}")
+    # Each finding is printed as soon as its check has run.
+    reports = []
+    for finding in findings:
+        reports.append(finding._asdict())
+        if not as_json:
+            mark, style = ("ok", "green") if finding.is_right else ("WRONG", "bold red")
+            output.line(f"{mark:5} {finding.what}", style)
+    is_right = all(report["is_right"] for report in reports)
+    if as_json:
+        answer = {"is_right": is_right, "settings": _by_name(effective), "findings": reports}
+        output.document(answer)
     if not is_right:
         context.exit_no()
 
@@ -267,26 +262,7 @@ def _effective_settings() -> list[EffectiveSetting]:
     return list(effective_settings(context.site_settings(), os.environ, ini))
 
 
-def _as_document(effective: Iterable[EffectiveSetting], findings: Iterable[Finding]) -> bool:
-    reports = [finding._asdict() for finding in findings]
-    is_right = all(finding["is_right"] for finding in reports)
-    output.document({"is_right": is_right, "settings": _by_name(effective), "findings": reports})
-    return is_right
-
-
-def _as_lines(effective: Iterable[EffectiveSetting], findings: Iterable[Finding]) -> bool:
-    """Print each finding as soon as its check has run. Return True if all are right."""
-    for setting in effective:
-        output.line(f"      {setting}")
-    is_right = True
-    for finding in findings:
-        is_right = is_right and finding.is_right
-        mark, style = ("ok", "green") if finding.is_right else ("WRONG", "bold red")
-        output.line(f"{mark:5} {finding.what}", style)
-    return is_right
-
-
-def _by_name(effective: Iterable[EffectiveSetting]) -> dict[str, dict[str, str]]:
+def _by_name(effective: list[EffectiveSetting]) -> dict[str, dict[str, str]]:
     return {each.name: {"value": each.value, "from": each.origin} for each in effective}
 
 

@@ -2,9 +2,10 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from functools import wraps
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -14,11 +15,11 @@ from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..paste import Filter, find_filter
 from ..presence import Presence
 from ..settings import Settings
+from . import output
 
 NO, USAGE, UNAVAILABLE = 1, 2, 3
 MIN_INTERVAL = 0.1  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_INI = "presence_middleware.ini"
 
 kind_option = click.option(
     "--kind",
@@ -51,10 +52,36 @@ class Unavailable(click.ClickException):
     exit_code = UNAVAILABLE
 
 
-def remember_ini(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    """Store the value of `--ini` for the subcommand; the callback of that option."""
-    context.meta[_INI] = value
-    return value
+class Answer(NamedTuple):
+    """The answer of a command."""
+
+    document: dict[str, Any]
+    """The answer for `--json`, without the kind."""
+    show: Callable[[], None]
+    """Prints the answer for people and scripts."""
+    is_yes: bool = True
+    """If it is False, the exit status is 1."""
+
+
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Return a command that prints what `command` answers, also with `--json`.
+
+    `command` is called with a reader of the site, the kind, and the further options.
+    """
+
+    @json_option
+    @wraps(command)
+    def run(kind_given: str | None, as_json: bool, **options: Any) -> None:
+        with site_reader(kind_given) as (reader, kind):
+            answer = command(reader, kind, **options)
+        if as_json:
+            output.document({"kind": kind, **answer.document})
+        else:
+            answer.show()
+        if not answer.is_yes:
+            exit_no()
+
+    return run
 
 
 def ini_filter() -> Filter | None:
@@ -62,7 +89,7 @@ def ini_filter() -> Filter | None:
 
     Raises `SettingsError` if there is no such file or section.
     """
-    ini = click.get_current_context().meta.get(_INI)
+    ini = click.get_current_context().obj
     return find_filter(ini) if ini else None
 
 
@@ -119,22 +146,16 @@ def exit_no() -> NoReturn:
 
 def exit_on_signals() -> None:
     """End the command with its `finally` blocks: with 0 on Ctrl-C, with 143 on SIGTERM."""
+
+    def end(signum: int, _: object) -> NoReturn:
+        # A second signal must not interrupt the restoring of the terminal, for example. It is not
+        # set to SIG_IGN, because Python reports a signal that it received before.
+        for each in _SIGNALS:
+            signal.signal(each, lambda *_: None)
+        sys.exit(0 if signum == signal.SIGINT else 128 + signum)
+
     for signum in _SIGNALS:
-        signal.signal(signum, _exit)
-
-
-def _exit(signum: int, _: object) -> NoReturn:
-    # A second signal must not interrupt the restoring of the terminal, for example. While it is
-    # blocked in this thread, another thread may receive it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    for each in _SIGNALS:
-        # Python reports a signal that it received before it was set to SIG_IGN.
-        signal.signal(each, _ignore)
-    sys.exit(0 if signum == signal.SIGINT else 128 + signum)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing."""
+        signal.signal(signum, end)
 
 
 def interval(_: click.Context, parameter: click.Parameter, value: str) -> float:

@@ -7,8 +7,6 @@ import sys
 import click
 
 from ..errors import EventsLost, QueryError
-from ..events import Event
-from ..presence import Presence
 from ..queries import MAX_AMONG
 from ..stores import Batch, Command, Plan
 from ..stores.plan import readable_texts, text
@@ -46,7 +44,20 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
         ids = None if key is None else reader.run(_members(key))
         context.exit_on_signals()
         try:
-            _print_events(reader, kind, ids, name, as_json)
+            with reader.events(kind, among=ids, name=name) as stream:
+                while True:
+                    try:
+                        event = next(stream)
+                    except EventsLost as error:
+                        click.echo(f"presence: {error}", err=True)
+                        continue
+                    # `echo` flushes each line.
+                    if as_json:
+                        click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
+                        continue
+                    state = "online" if event.online else "offline"
+                    at, id = str(output.iso(event.at)), output.printable(event.id)
+                    output.fields(at, event.kind, state, id)
         except BrokenPipeError:
             # What waits for the closed pipe must not fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,27 +78,3 @@ def _members(key: str) -> Plan[list[str]]:
         )
     (members,) = yield Batch(((read, key, *rest),))
     return readable_texts(members)
-
-
-def _print_events(
-    reader: Presence, kind: str, ids: list[str] | None, name: str | None, as_json: bool
-) -> None:
-    with reader.events(kind, among=ids, name=name) as stream:
-        while True:
-            try:
-                event = next(stream)
-            except EventsLost as error:
-                click.echo(f"presence: {error}", err=True)
-            else:
-                _print(event, as_json)
-
-
-def _print(event: Event, as_json: bool) -> None:
-    # `echo` flushes each line.
-    if as_json:
-        answer = event._asdict() | {"at": output.iso(event.at)}
-        click.echo(json.dumps(answer))
-    else:
-        state = "online" if event.online else "offline"
-        parts = (str(output.iso(event.at)), event.kind, state, output.printable(event.id))
-        output.fields(*parts)

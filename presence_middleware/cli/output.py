@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..parsers import DAY
 from ..stores import Sample
 from .chart import Span, chart, in_ascii
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-_UNITS = {"day": 86400, "hour": 3600, "minute": 60}
+_UNITS = {"day": DAY, "hour": 3600, "minute": 60}
 
 
 def is_terminal() -> bool:

@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html import escape
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 from wsgiref.types import StartResponse, WSGIEnvironment
+
+from webob import Response
 
 from ..errors import PresenceError, QueryError
 from ..settings import Settings
@@ -27,8 +28,6 @@ MAX_FORM_BYTES = 1000
 MAX_NAME_CHARACTERS = 40
 LISTED = 50  # ids of each kind
 IN_TEXT = 3  # of these, for clients that are no browser
-
-Response = tuple[str, list[tuple[str, str]], bytes]
 
 
 class Topic(NamedTuple):
@@ -51,33 +50,43 @@ class Site:
 
     def __init__(self, crowd: int = 0) -> None:
         """`crowd` is the number of simulated visitors, which the pages mention."""
-        self._crowd = crowd
+        visitors = _number(crowd, "visitor is", "visitors are")
+        note = f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
+        self._crowd = note if crowd else ""
         self._template = Template(_file("page.html").decode())
-        self._routes: dict[str, Callable[[WSGIEnvironment], Response]] = {
-            **{f"GET {path}": self._page for path in PAGES},
-            "GET /demo.js": lambda _: _ok("text/javascript", _file("page.js")),
-            "GET /online.json": self._json,
-            "POST /login": _login,
-            "POST /logout": _logout,
-        }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Serve a request. The cookie contains the name of a user who is logged in."""
-        environ["presence_middleware.visit"].identify(_name(environ))
-        route = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
-        status, headers, body = self._routes.get(route, _not_found)(environ)
-        start_response(status, [*headers, ("Content-Length", str(len(body)))])
-        return [body]
-
-    def _page(self, environ: WSGIEnvironment) -> Response:
+        visit = environ["presence_middleware.visit"]
+        name = unquote(visit.cookie(COOKIE) or "")
+        visit.identify(name)
         path = environ["PATH_INFO"]
-        if "text/html" in environ.get("HTTP_ACCEPT", ""):
-            return _ok("text/html", self._as_html(environ, path).encode())
-        return _ok("text/plain", _as_text(self._state(environ, path)))
-
-    def _json(self, environ: WSGIEnvironment) -> Response:
-        path = parse_qs(environ.get("QUERY_STRING", "")).get("page", ["/"])[0]
-        return _ok("application/json", json.dumps(self._state(environ, path)).encode())
+        match environ["REQUEST_METHOD"], path:
+            case "GET", "/demo.js":
+                response = _ok(_file("page.js"), "text/javascript")
+            case "GET", "/online.json":
+                query = parse_qs(environ.get("QUERY_STRING", ""))
+                state = self._state(environ, query.get("page", ["/"])[0])
+                response = _ok(json.dumps(state).encode(), "application/json")
+            case "GET", _ if path in PAGES and "text/html" in environ.get("HTTP_ACCEPT", ""):
+                response = _ok(self._as_html(environ, path).encode(), "text/html")
+            case "GET", _ if path in PAGES:
+                response = _ok(_as_text(self._state(environ, path)).encode(), "text/plain")
+            case "POST", "/login":
+                form = _form(environ)
+                name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
+                visit.identify(name)  # this request is the user's already
+                response = _redirect(form)
+                response.set_cookie(COOKIE, quote(name), httponly=True, samesite="Lax")
+            case "POST", "/logout":
+                if name:
+                    environ["presence_middleware.presence"].leave(name)
+                response = _redirect(_form(environ))
+                response.delete_cookie(COOKIE)
+            case _:
+                response = Response(b"not found\n", status=404, content_type="text/plain")
+        start_response(response.status, response.headerlist)
+        return [response.body]
 
     def _as_html(self, environ: WSGIEnvironment, path: str) -> str:
         # None in an outage: then the page leaves the sentence out.
@@ -88,19 +97,22 @@ class Site:
             "text": PAGES[path].text,
             "path": path,
             "here": "" if here is None else f"{_number(here, 'person', 'people')} on this page",
-            "crowd": _crowd_note(self._crowd),
+            "crowd": self._crowd,
             "board": settings.board_path,
         }
-        flags = {
-            "not_front": "" if path == "/" else "hidden",
-            "no_board": "" if settings.board_path else "hidden",
-        }
+        links = [
+            f'<a href="{other}"{_if(other == path, " aria-current=page")}>{topic.title} '
+            f'<b data-page="{other}"></b></a>\n'
+            for other, topic in PAGES.items()
+        ]
         scripts = [f"{settings.pulse_path}.js"] if settings.pulse_path else []
         scripts += [f"{settings.board_path}/widget.js"] if settings.board_path else []
-        links = "".join(_link(other, is_current=other == path) for other in PAGES)
-        escaped = {name: escape(text) for name, text in texts.items()}
         return self._template.substitute(
-            escaped, links=links, scripts="".join(map(_script, scripts)), **flags
+            {name: escape(text) for name, text in texts.items()},
+            links="".join(links),
+            scripts="".join(f'<script src="{script}" async></script>\n' for script in scripts),
+            not_front=_if(path != "/", "hidden"),
+            no_board=_if(not settings.board_path, "hidden"),
         )
 
     def _state(self, environ: WSGIEnvironment, path: str) -> dict[str, Any]:
@@ -116,14 +128,13 @@ class Site:
             }
         except PresenceError as error:
             return {"error": str(error)}
-        you = visit.identity
         return {
             "counts": counts,
-            "crowd": _crowd_note(self._crowd),
+            "crowd": self._crowd,
             "here": pages.get(path),
             "pages": pages,
             "online": online,
-            "you": {"kind": you.kind, "id": you.id} if you else None,
+            "you": visit.identity and visit.identity._asdict(),
             "worker": os.getpid(),
         }
 
@@ -140,62 +151,23 @@ def _people_in(counts: Callable[..., dict[str, int] | None], path: str) -> int |
     return None if kinds is None else sum(kinds.values())
 
 
-def _login(environ: WSGIEnvironment) -> Response:
-    form = _form(environ)
-    name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
-    environ["presence_middleware.visit"].identify(name)  # this request is the user's already
-    return _redirect(form, f"{COOKIE}={quote(name)}; Path=/; HttpOnly; SameSite=Lax")
-
-
-def _logout(environ: WSGIEnvironment) -> Response:
-    if name := _name(environ):
-        environ["presence_middleware.presence"].leave(name)
-    return _redirect(_form(environ), f"{COOKIE}=; Path=/; Max-Age=0")
-
-
-def _not_found(environ: WSGIEnvironment) -> Response:
-    return "404 Not Found", [("Content-Type", "text/plain")], b"not found\n"
-
-
-def _ok(type: str, body: bytes) -> Response:
-    headers = [("Content-Type", f"{type}; charset=utf-8"), ("Cache-Control", "no-cache")]
-    return "200 OK", headers, body
-
-
-def _redirect(form: dict[str, str], cookie: str) -> Response:
-    page = form.get("page", "/")
-    location = page if page in PAGES else "/"
-    return "303 See Other", [("Location", location), ("Set-Cookie", cookie)], b""
-
-
 def _form(environ: WSGIEnvironment) -> dict[str, str]:
     length = min(int(environ.get("CONTENT_LENGTH") or 0), MAX_FORM_BYTES)
     fields = parse_qs(environ["wsgi.input"].read(length).decode(errors="replace"))
     return {name: values[0] for name, values in fields.items()}
 
 
-def _name(environ: WSGIEnvironment) -> str:
-    try:
-        cookies: SimpleCookie = SimpleCookie(environ.get("HTTP_COOKIE", ""))
-    except CookieError:
-        return ""
-    return unquote(cookies[COOKIE].value) if COOKIE in cookies else ""
+def _ok(body: bytes, type: str) -> Response:
+    return Response(body, content_type=type, charset="utf-8", cache_control="no-cache")
 
 
-def _link(path: str, *, is_current: bool) -> str:
-    current = ' aria-current="page"' if is_current else ""
-    return f'<a href="{path}"{current}>{PAGES[path].title} <b data-page="{path}"></b></a>\n'
+def _redirect(form: dict[str, str]) -> Response:
+    page = form.get("page")
+    return Response(status=303, location=page if page in PAGES else "/")
 
 
-def _script(address: str) -> str:
-    return f'<script src="{address}" async></script>\n'
-
-
-def _crowd_note(crowd: int) -> str:
-    if not crowd:
-        return ""
-    visitors = _number(crowd, "visitor is", "visitors are")
-    return f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
+def _if(condition: bool, text: str) -> str:
+    return text if condition else ""
 
 
 def _number(count: int, one: str, many: str) -> str:
@@ -203,15 +175,14 @@ def _number(count: int, one: str, many: str) -> str:
 
 
 def _as_json(sighting: Sighting) -> dict[str, Any]:
-    age = 0.0  # minute sets store no times
-    if sighting.last_seen is not None:
-        age = (datetime.now(UTC) - sighting.last_seen).total_seconds()
-    return {"id": sighting.id, "seconds": max(0, round(age))}
+    # Minute sets store no times.
+    age = datetime.now(UTC) - (sighting.last_seen or datetime.now(UTC))
+    return {"id": sighting.id, "seconds": max(0, round(age.total_seconds()))}
 
 
-def _as_text(state: dict[str, Any]) -> bytes:
+def _as_text(state: dict[str, Any]) -> str:
     if "error" in state:
-        return f"The number online is unknown: {state['error']}\n".encode()
+        return f"The number online is unknown: {state['error']}\n"
     lines = [f"{_number(n, kind, f'{kind}s')} online" for kind, n in state["counts"].items()]
     if state["here"] is not None:
         lines.append(f"{_number(state['here'], 'person', 'people')} on this page")
@@ -223,8 +194,7 @@ def _as_text(state: dict[str, Any]) -> bytes:
             lines.append(f"  {_number(more, f'more {kind}', f'more {kind}s')}")
     you = state["you"]
     who = f"{you['kind']} {you['id']}" if you else "not recorded"
-    lines.append(f"you are {who}, answered by worker {state['worker']}")
-    return ("\n".join(lines) + "\n").encode()
+    return "\n".join([*lines, f"you are {who}, answered by worker {state['worker']}", ""])
 
 
 def _file(name: str) -> bytes:

@@ -9,19 +9,23 @@ The names of simulated users end with `(simulated)`. The crowd has a prefix of i
 """
 
 import heapq
-import io
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import takewhile
 from random import Random
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 from wsgiref.types import WSGIApplication
+
+from webob import Request
 
 from ..backend import Backend
 from ..errors import PresenceError
+from ..parsers import DAY
 from ..stores.keys import MINUTE
 from ..wsgi import PresenceMiddleware
 
@@ -33,14 +37,13 @@ NAMES = ("Grace", "Katherine", "Margaret", "Radia", "Barbara", "Frances", "Karen
 ONE_USER_IN = 5  # visitors
 AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
-DAY = 24 * 3600.0  # seconds, as all times here
+# Seconds, as all times here.
 STAY = (60.0, 420.0)
 AWAY = (20.0, 100.0)
 NIGHT = 12.0  # times as long are visitors away in the middle of the simulated night
 PAUSE = (5.0, 20.0)  # between two requests of a visitor
 MOVES = 0.5  # how often a visitor opens another page after a pause, rather than reads on
 TURN_SECONDS = 1.0  # until a process asks again whether it has its turn
-LONGEST_STEP = 5.0  # a machine that was asleep repeats no more than this
 
 Stay = tuple[float, float]
 """When a visitor comes and goes, in seconds since the epoch."""
@@ -56,62 +59,29 @@ class Browser:
 
     def open(self, path: str) -> None:
         """Open a page."""
-        self._send("GET", path, HTTP_ACCEPT="text/html", HTTP_SEC_FETCH_MODE="navigate")
+        self._send(path, Accept="text/html", Sec_Fetch_Mode="navigate")
 
     def submit(self, path: str, **fields: str) -> None:
         """Submit a form."""
-        self._send("POST", path, urlencode(fields).encode(), HTTP_SEC_FETCH_MODE="navigate")
+        self._send(path, fields, Sec_Fetch_Mode="navigate")
 
     def pulse(self, path: str) -> None:
         """Report that somebody reads the page at `path`, as pulse.js does."""
-        self._signal(f"here:{quote(path)}")
+        self._send(f"/pulse?presence=here:{quote(path)}", {}, Sec_Fetch_Site="same-origin")
 
     def say_goodbye(self) -> None:
         """Report that the page was closed, as pulse.js does."""
-        self._signal("bye")
+        self._send("/pulse?presence=bye", {}, Sec_Fetch_Site="same-origin")
 
-    def _signal(self, value: str) -> None:
-        query = f"presence={value}"
-        self._send("POST", "/pulse", QUERY_STRING=query, HTTP_SEC_FETCH_SITE="same-origin")
-
-    def _send(self, method: str, path: str, body: bytes = b"", **others: str) -> None:
-        environ = {
-            "REQUEST_METHOD": method,
-            "SCRIPT_NAME": "",
-            "PATH_INFO": path,
-            "QUERY_STRING": "",
-            "CONTENT_LENGTH": str(len(body)),
-            "SERVER_NAME": "localhost",
-            "SERVER_PORT": "80",
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "REMOTE_ADDR": self._address,
-            "HTTP_HOST": "localhost",
-            "HTTP_USER_AGENT": AGENT,
-            "HTTP_COOKIE": self._cookie,
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(body),
-            "wsgi.errors": io.StringIO(),
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": True,
-            "wsgi.run_once": False,
-            **others,
-        }
-        response: Any = self._app(environ, self._start_response)
-        try:
-            for _ in response:
-                pass
-        finally:
-            if hasattr(response, "close"):
-                response.close()
-
-    def _start_response(
-        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
-    ) -> Callable[[bytes], object]:
-        for name, value in headers:
-            if name == "Set-Cookie":
-                self._cookie = value.partition(";")[0]
-        return lambda _: None
+    def _send(self, url: str, form: dict[str, str] | None = None, **headers: str) -> None:
+        """Send a request, which is a POST if there is a form, and keep the cookie of the site."""
+        environ = {"REMOTE_ADDR": self._address, "HTTP_COOKIE": self._cookie}
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = Request.blank(url, environ, headers={"User-Agent": AGENT, **given}, POST=form)
+        response: Any = request.get_response(self._app)
+        _ = response.body  # reads and closes it
+        cookie = response.headers.get("Set-Cookie", self._cookie)
+        self._cookie = cookie.partition(";")[0]
 
 
 class Visitor:
@@ -190,20 +160,19 @@ class Crowd:
         `user` and `guest` are the names of the kinds. A guest stays online for `linger` seconds
         after a goodbye, a user logs out. Minutes are counted since the epoch.
         """
-        last = int(self._start // MINUTE)
-        minutes = range(last - int(DAY // MINUTE) + 1, last + 1)
-        counts = {kind: dict.fromkeys(minutes, 0) for kind in (user, guest)}
+        counts: Counter[tuple[str, int]] = Counter()
         for visitor in self._visitors:
             kind, after = (user, 0.0) if visitor.name else (guest, linger)
-            count = counts[kind]
-            for arrival, departure in visitor.stays():
-                if arrival > self._start:
-                    break
-                end = math.ceil((departure + after) / MINUTE)
-                for minute in range(math.ceil(arrival / MINUTE), end):
-                    if minute in count:
-                        count[minute] += 1
-        return counts
+            for arrival, departure in takewhile(
+                lambda stay: stay[0] <= self._start, visitor.stays()
+            ):
+                minutes = range(
+                    math.ceil(arrival / MINUTE), math.ceil((departure + after) / MINUTE)
+                )
+                counts.update((kind, minute) for minute in minutes)
+        last = int(self._start // MINUTE)
+        day = range(last - DAY // MINUTE + 1, last + 1)
+        return {kind: {minute: counts[kind, minute] for minute in day} for kind in (user, guest)}
 
 
 def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> None:
@@ -214,14 +183,13 @@ def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> Non
     driver, history = backend.driver, backend.history
     last = max(minute for counts in past.values() for minute in counts)
     # Most of the crowd comes only now, so its past is the better sample of this minute.
-    is_claimed = driver.run(history.claim(last))
+    sampled_elsewhere = set() if driver.run(history.claim(last)) else {last}
     for kind, counts in past.items():
         samples = driver.run(history.samples(kind, (min(counts) - 1) * MINUTE, last * MINUTE))
-        missing = counts.keys() - {int(sample.at.timestamp() // MINUTE) for sample in samples}
-        if not is_claimed:
-            missing.discard(last)
+        sampled = sampled_elsewhere | {int(each.at.timestamp() // MINUTE) for each in samples}
+        missing = {minute: count for minute, count in counts.items() if minute not in sampled}
         if missing:
-            driver.run(history.fill(kind, {minute: counts[minute] for minute in missing}))
+            driver.run(history.fill(kind, missing))
 
 
 def start_crowd(
@@ -232,8 +200,24 @@ def start_crowd(
     The thread begins when `has_turn` returns True. Return a function that ends it.
     """
     stopped = threading.Event()
-    arguments = site, pages, size, has_turn, stopped
-    thread = threading.Thread(target=_run, args=arguments, name="demo-crowd", daemon=True)
+
+    def run() -> None:
+        while not has_turn():
+            if stopped.wait(TURN_SECONDS):
+                return
+        # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
+        start = time.time() - time.monotonic()
+        crowd = Crowd(site, pages, size, start + time.monotonic())
+        backend, settings = site.recorder.backend, site.recorder.settings
+        user, guest, *_ = settings.kinds
+        # In an outage the chart begins empty, and the pages show that Redis does not answer.
+        with suppress(PresenceError):
+            fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
+        due = 0.0
+        while not stopped.wait(max(0.0, due - start - time.monotonic())):
+            due = crowd.run_until(start + time.monotonic())
+
+    thread = threading.Thread(target=run, name="demo-crowd", daemon=True)
     thread.start()
 
     def stop() -> None:
@@ -241,27 +225,3 @@ def start_crowd(
         thread.join()
 
     return stop
-
-
-def _run(
-    site: PresenceMiddleware,
-    pages: tuple[str, ...],
-    size: int,
-    has_turn: Callable[[], bool],
-    stopped: threading.Event,
-) -> None:
-    while not has_turn():
-        if stopped.wait(TURN_SECONDS):
-            return
-    now, before = time.time(), time.monotonic()
-    crowd = Crowd(site, pages, size, now)
-    backend, settings = site.recorder.backend, site.recorder.settings
-    user, guest, *_ = settings.kinds
-    # In an outage the chart begins empty, and the pages show that Redis does not answer.
-    with suppress(PresenceError):
-        fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
-    due = crowd.run_until(now)
-    while not stopped.wait(min(max(due - now, 0.0), LONGEST_STEP)):
-        elapsed, before = time.monotonic() - before, time.monotonic()
-        now += min(elapsed, LONGEST_STEP)
-        due = crowd.run_until(now)

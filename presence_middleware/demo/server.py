@@ -16,7 +16,6 @@ from typing import IO, Any
 from gunicorn.app.base import BaseApplication
 
 from ..connections import embedded
-from ..connections.url import RedisURL
 from ..errors import PresenceError, PresenceUnavailable
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
@@ -66,9 +65,9 @@ class Demo(BaseApplication):  # type: ignore[misc]
         # both signals at once may hang.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         site = PresenceMiddleware(Site(self._crowd))
-        _connect(site)
+        connect(site)
         if self._crowd:
-            stop = start_crowd(site, tuple(PAGES), self._crowd, lambda: _has_lock(self._lock))
+            stop = start_crowd(site, tuple(PAGES), self._crowd, lambda: has_lock(self._lock))
             atexit.register(stop)
         return site
 
@@ -84,31 +83,48 @@ def serve(host: str, port: int, crowd: int) -> None:
     token = {"PRESENCE_BOARD_TOKEN": secrets.token_urlsafe(12)}
     os.environ.update({**DEFAULTS, **token, **os.environ, **FIXED, **prefix})
     url = Settings.from_env().redis_url
-    _check_free(host, port)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        _start_server(url)
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise PresenceError(
+            f"cannot listen on {host}:{port} ({error.strerror}): pass another --port"
+        ) from error
+    options = {
+        "bind": f"fd://{listener.fileno()}",
+        "workers": 2,
+        # Browsers open connections ahead of requests. One would occupy a worker without threads.
+        "worker_class": "gthread",
+        "threads": 4,
+        "keepalive": 0,  # so that both workers answer
+        "graceful_timeout": STOP_SECONDS,
+        "loglevel": "warning",
+        "control_socket_disable": True,
+        "when_ready": lambda _: print(_welcome(f"http://{host}:{port}", crowd), flush=True),
+    }
+    try:
+        if url.scheme == "embedded":
+            start_server(Path(url.target))
         with tempfile.TemporaryFile() as lock:
-            Demo(_options(host, port, crowd), crowd, lock).run()
+            Demo(options, crowd, lock).run()
     finally:
         if url.scheme == "embedded":
             embedded.wait_until_stopped(Path(url.target))
 
 
-def _start_server(url: RedisURL) -> None:
-    """Start the embedded server, if that is what the URL names.
+def start_server(directory: Path) -> None:
+    """Start the embedded server of a directory. Raises `PresenceUnavailable` if it does not start.
 
-    A first visitor would wait for it, and no page waits for long. Raises `PresenceUnavailable`.
+    A first visitor would wait for it, and no page waits for long.
     """
-    if url.scheme != "embedded":
-        return
     for _ in range(STARTS - 1):
         with suppress(PresenceUnavailable):
-            embedded.serve(Path(url.target))
+            embedded.serve(directory)
             return
-    embedded.serve(Path(url.target))
+    embedded.serve(directory)
 
 
-def _connect(site: PresenceMiddleware) -> None:
+def connect(site: PresenceMiddleware) -> None:
     """Open a connection before the first request, which would otherwise wait for the imports.
 
     On a busy machine they take longer than a page may wait. Redis may be away meanwhile.
@@ -119,7 +135,7 @@ def _connect(site: PresenceMiddleware) -> None:
             return
 
 
-def _has_lock(file: IO[bytes]) -> bool:
+def has_lock(file: IO[bytes]) -> bool:
     """Return whether this process has the lock on a file, which a fork does not inherit."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,30 +144,15 @@ def _has_lock(file: IO[bytes]) -> bool:
     return True
 
 
-def _options(host: str, port: int, crowd: int) -> dict[str, Any]:
-    return {
-        "bind": f"{host}:{port}",
-        "workers": 2,
-        # Browsers open connections ahead of requests. One would occupy a worker without threads.
-        "worker_class": "gthread",
-        "threads": 4,
-        "keepalive": 0,  # so that both workers answer
-        "graceful_timeout": STOP_SECONDS,
-        "loglevel": "warning",
-        "control_socket_disable": True,
-        "when_ready": lambda _: print(_welcome(host, port, crowd), flush=True),
-    }
-
-
-def _welcome(host: str, port: int, crowd: int) -> str:
+def _welcome(url: str, crowd: int) -> str:
     names = [f"PRESENCE_{name}" for name in IN_ANOTHER_SHELL]
     shell = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in names)
     board, token = (os.environ[f"PRESENCE_BOARD_{name}"] for name in ("PATH", "TOKEN"))
     visitors = "visitor" if crowd == 1 else "visitors"
     lines = [
-        f"Who is online: http://{host}:{port}/",
+        f"Who is online: {url}/",
         "  open it in a browser or two, and call it with curl",
-        f"  the board: http://{host}:{port}{board}, its token: {token}",
+        f"  the board: {url}{board}, its token: {token}",
         f"  in another shell: {shell} {sys.argv[0]} count guest",
     ]
     if crowd:
@@ -159,15 +160,3 @@ def _welcome(host: str, port: int, crowd: int) -> str:
             f"  {crowd} simulated {visitors}, also in the chart: --crowd 0 switches them off"
         )
     return "\n".join([*lines, "Press Ctrl-C to stop it."])
-
-
-def _check_free(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise PresenceError(
-                f"cannot listen on {host}:{port} ({error.strerror}): pass another --port"
-            ) from error

@@ -14,9 +14,10 @@ account of every request that has a session. That is an additional query on a pa
 Channels needs another line: see `IdentifyWebSocketUser`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from inspect import getattr_static, isawaitable
+from inspect import getattr_static
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -25,8 +26,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import LazyObject, empty
 
+from ..recorder import Visit
 from ..request import USER, VISIT
-from ..signals import Signal
 
 GetResponse = Callable[[HttpRequest], Any]
 
@@ -42,8 +43,9 @@ def identify_user(get_response: GetResponse) -> GetResponse:
     every_user = identify_every_user(get_response)
 
     def middleware(request: HttpRequest) -> Any:
+        visit = _state(request).get(VISIT)
         # The view of a logout forgets its user, and no view of a pulse asks for it.
-        if _is_logout(request) or _signal(request) is not None:
+        if visit is not None and (visit.is_logout or visit.signal is not None):
             return every_user(request)
         _identify_later(_state(request), partial(_user, request))
         return get_response(request)
@@ -69,40 +71,37 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
 
     A request to `PRESENCE_PULSE_PATH`, which no view has, gets an empty response.
     """
-    get_response = _answering_pulses(get_response)
 
     def middleware(request: HttpRequest) -> Any:
-        needs_account = _identify_later(_state(request), partial(_user, request))
+        visit = _identify_later(_state(request), partial(_user, request))
         session = request.session
-        accessed = session.accessed
-        is_user = session.get(SESSION_KEY) is not None
-        if is_user and needs_account and _is_logout(request):
-            request.user.is_authenticated  # noqa: B018  # loads the account
-        session.accessed = accessed  # the page itself does not depend on the session
-        _note_login(request)
-        response = get_response(request)
+        with _unaccessed(session):
+            is_user = session.get(SESSION_KEY) is not None
+            if is_user and visit is not None and visit.is_logout and _needs_account(visit):
+                request.user.is_authenticated  # noqa: B018  # loads the account
+        if visit is not None:
+            visit.note_login()  # the view may log its user out
+        response = HttpResponse(status=204) if _is_pulse(visit) else get_response(request)
         # Not before the view, unless that logs out: it would find a loaded user and not touch the
         # session, so that the response would lack its `Vary: Cookie`.
-        if is_user and needs_account and _loaded_user(request) is None:
-            accessed = session.accessed
-            request.user.is_authenticated  # noqa: B018
-            session.accessed = accessed
+        if is_user and _needs_account(visit) and _loaded_user(request) is None:
+            with _unaccessed(session):
+                request.user.is_authenticated  # noqa: B018
         return response
 
     async def async_middleware(request: HttpRequest) -> Any:
-        needs_account = _identify_later(_state(request), partial(_user, request))
+        visit = _identify_later(_state(request), partial(_user, request))
         session = request.session
-        accessed = session.accessed
-        is_user = await session.aget(SESSION_KEY) is not None
-        if is_user and needs_account and _is_logout(request):
-            await request.auser()
-        session.accessed = accessed
-        _note_login(request)
-        response = await get_response(request)
-        if is_user and needs_account and _loaded_user(request) is None:
-            accessed = session.accessed
-            await request.auser()
-            session.accessed = accessed
+        with _unaccessed(session):
+            is_user = await session.aget(SESSION_KEY) is not None
+            if is_user and visit is not None and visit.is_logout and _needs_account(visit):
+                await request.auser()
+        if visit is not None:
+            visit.note_login()
+        response = HttpResponse(status=204) if _is_pulse(visit) else await get_response(request)
+        if is_user and _needs_account(visit) and _loaded_user(request) is None:
+            with _unaccessed(session):
+                await request.auser()
         return response
 
     return async_middleware if iscoroutinefunction(get_response) else middleware
@@ -143,54 +142,34 @@ def _state(request: HttpRequest) -> Any:
     return request.scope if hasattr(request, "scope") else request.environ
 
 
-def _is_logout(request: HttpRequest) -> bool:
-    """Return whether the path of a request is one of `PRESENCE_LOGOUT`."""
-    visit = _state(request).get(VISIT)
-    return visit is not None and visit.is_logout
-
-
-def _signal(request: HttpRequest) -> Signal | None:
-    """Return what a page said with a request by the script of the pulse, or None."""
-    visit = _state(request).get(VISIT)
-    return None if visit is None else visit.signal
-
-
-def _answering_pulses(get_response: GetResponse) -> GetResponse:
-    """Return `get_response`, which does not get requests to `PRESENCE_PULSE_PATH`."""
-
-    def respond(request: HttpRequest) -> Any:
-        signal = _signal(request)
-        is_pulse = signal is not None and signal.is_own
-        return HttpResponse(status=204) if is_pulse else get_response(request)
-
-    async def respond_async(request: HttpRequest) -> Any:
-        response = respond(request)
-        return await response if isawaitable(response) else response
-
-    if not iscoroutinefunction(get_response):
-        return respond
-    return respond_async
-
-
-def _note_login(request: HttpRequest) -> None:
-    """Have the visit note its user, because the view may log them out."""
-    if _is_logout(request):
-        _state(request)[VISIT].note_login()
-
-
-def _identify_later(state: Any, user: Callable[[], object]) -> bool:
-    """Have the `auth` source call `user` when it needs the logged-in user.
+def _identify_later(state: Any, user: Callable[[], object]) -> Visit | None:
+    """Have the `auth` source call `user` when it needs the logged-in user. Return the visit.
 
     `state` may be a copy of the scope or environ that the visit reads, as Channels' routers make.
-    Return True if a rule reads an attribute of the user, for which the account must be loaded.
     """
-    visit = state.get(VISIT)
-    needs_account = False
+    visit: Visit | None = state.get(VISIT)
     if visit is not None and not visit.is_over:
         state = visit.state
-        needs_account = visit.recorder.resolver.needs_account
     state[USER] = user
-    return needs_account
+    return visit
+
+
+def _needs_account(visit: Visit | None) -> bool:
+    """Return whether a rule reads an attribute of the user, for which an id is not enough."""
+    return visit is not None and visit.recorder.resolver.needs_account
+
+
+def _is_pulse(visit: Visit | None) -> bool:
+    """Return whether a request is for `PRESENCE_PULSE_PATH`, which no view has."""
+    return visit is not None and visit.signal is not None and visit.signal.is_own
+
+
+@contextmanager
+def _unaccessed(session: Any) -> Iterator[None]:
+    """Have a session not count as accessed, because the page itself does not depend on it."""
+    accessed = session.accessed
+    yield
+    session.accessed = accessed
 
 
 class Account:

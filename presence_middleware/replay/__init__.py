@@ -1,8 +1,9 @@
 """Counts who would have been online, from access logs, by the rules of the middleware."""
 
+from .combined import FIELDS
 from .files import Logs, size_of
 from .site import Replay
 from .summary import Series, Summary
 from .timeline import Moment
 
-__all__ = ["Logs", "Moment", "Replay", "Series", "Summary", "size_of"]
+__all__ = ["FIELDS", "Logs", "Moment", "Replay", "Series", "Summary", "size_of"]

@@ -7,12 +7,13 @@ that timed out, cannot be read.
 """
 
 import re
-from datetime import datetime, timedelta, timezone
+from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from ..request import text
+from ..request import WsgiRequest
 
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _LINE = re.compile(
@@ -23,13 +24,18 @@ _LINE = re.compile(
     rf"(?: {_QUOTED} {_QUOTED}(?: .*)?)?\s*",
     re.ASCII | re.DOTALL,
 ).fullmatch
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+FIELDS = (
+    *("REMOTE_ADDR", "REMOTE_USER", "REQUEST_METHOD", "PATH_INFO"),
+    *("HTTP_REFERER", "HTTP_USER_AGENT"),
+)
+"""The keys of a WSGI environ that a line may hold."""
 
 
 class Line(NamedTuple):
-    """The request of a line."""
+    """The request of a line. Its texts are bytes decoded as Latin-1, as in a WSGI environ."""
 
     at: int
     """The time of the line, in seconds since the epoch."""
@@ -40,6 +46,12 @@ class Line(NamedTuple):
     """The path that the application received: decoded, and without the query."""
     referer: str | None
     user_agent: str | None
+
+    @property
+    def request(self) -> WsgiRequest:
+        """The request as identity rules read it."""
+        pairs = zip(FIELDS, self[1:], strict=True)
+        return WsgiRequest({key: value for key, value in pairs if value is not None})
 
 
 def parse(line: bytes) -> Line | None:
@@ -59,47 +71,33 @@ def parse(line: bytes) -> Line | None:
 
 def _field(written: str | None) -> str | None:
     """Return a field as the request had it; None where the log has `-` because it was absent."""
-    if written is None or written in {"-", "", '""'}:
-        return None
-    return written if written.isascii() and "\\" not in written else _unescaped(written)
+    return None if written in {None, "-", "", '""'} else _unescaped(str(written))
 
 
-def _unescaped(field: str) -> str:
-    return text(_ESCAPE.sub(_escaped, field))
+def _unescaped(written: str) -> str:
+    return _ESCAPE.sub(_character, written) if "\\" in written else written
 
 
-def _escaped(match: re.Match[str]) -> str:
-    code = match[1]
-    return chr(int(code[1:], 16)) if len(code) == 3 else _CONTROLS.get(code, code)
+def _character(match: re.Match[str]) -> str:
+    code, other = match.groups()
+    return chr(int(code, 16)) if code else _CONTROLS.get(other, other)
 
 
 def _path(target: str) -> str:
     path = target.partition("?")[0]
     if not path.startswith("/"):
-        path = _path_of_url(path)
-    if not path.isascii() or "\\" in path:
-        path = _unescaped(path)
-    return unquote(path, errors="surrogateescape") if "%" in path else path
-
-
-def _path_of_url(target: str) -> str:
-    """Return the path of a target that is a whole URL; return any other, such as `*`, unchanged."""
-    try:
-        return urlsplit(target).path or "/"
-    except ValueError:
-        return target
+        # A target may be a whole URL. Any other, such as `*`, is unchanged.
+        with suppress(ValueError):
+            path = urlsplit(path).path or "/"
+    return unquote(_unescaped(path), "latin-1")
 
 
 @lru_cache(maxsize=1024)
 def _seconds(minute: str, zone: str) -> int:
-    """Return the seconds since the epoch of a minute such as `05/Jan/2026:12:00`."""
-    offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[3:]))
-    moment = datetime(
-        year=int(minute[7:11]),
-        month=_MONTHS.index(minute[3:6]) + 1,
-        day=int(minute[:2]),
-        hour=int(minute[12:14]),
-        minute=int(minute[15:]),
-        tzinfo=timezone(-offset if zone[0] == "-" else offset),
-    )
-    return int(moment.timestamp())
+    """Return the seconds since the epoch of a minute such as `05/Jan/2026:12:00`.
+
+    Names of months are English, whatever the locale of this process.
+    """
+    day, month, rest = minute.split("/")
+    moment = f"{day} {_MONTHS.index(month) + 1} {rest} {zone}"
+    return int(datetime.strptime(moment, "%d %m %Y:%H:%M %z").timestamp())

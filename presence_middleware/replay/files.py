@@ -6,7 +6,6 @@ import io
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,24 +60,24 @@ class Logs:
         return heapq.merge(*map(self._ordered, self._paths), key=attrgetter("at"))
 
     def _ordered(self, path: str) -> Iterator[Line]:
+        """Yield the lines of a log, without those that are far ahead of it."""
         return without_lines_ahead(self._parsed(path), self._set_aside, time.time())
 
     def _set_aside(self, _: Line) -> None:
         self.ahead += 1
 
     def _parsed(self, path: str) -> Iterator[Line]:
-        for raw in self._raw(path):
-            self.lines += 1
-            line = parse(raw)
-            if line is None:
-                self.unreadable += 1
-            else:
-                yield line
-
-    def _raw(self, path: str) -> Iterator[bytes]:
         try:
-            with _opened(path, self._report) as file:
-                yield from _bounded(file)
+            with io.BufferedReader(CountedFile(path, self._report), BUFFER) as file:
+                is_packed = file.peek(len(GZIP)).startswith(GZIP)
+                # Of a truncated gzip, this yields all lines before the end.
+                for raw in _bounded(gzip.GzipFile(fileobj=file) if is_packed else file):
+                    self.lines += 1
+                    line = parse(raw)
+                    if line is None:
+                        self.unreadable += 1
+                    else:
+                        yield line
         except (OSError, EOFError, zlib.error) as error:  # such as a truncated gzip
             self.broken[path] = str(error)
 
@@ -88,17 +87,6 @@ def size_of(paths: Sequence[str]) -> int | None:
     if not all(Path(path).is_file() for path in paths):
         return None
     return sum(Path(path).stat().st_size for path in paths)
-
-
-@contextmanager
-def _opened(path: str, report: Callable[[int], object]) -> Iterator[io.BufferedIOBase]:
-    with io.BufferedReader(CountedFile(path, report), BUFFER) as file:
-        if not file.peek(len(GZIP)).startswith(GZIP):
-            yield file
-            return
-        # Of a truncated file, this yields all lines before the end.
-        with gzip.GzipFile(fileobj=file) as inflated:
-            yield inflated
 
 
 def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:

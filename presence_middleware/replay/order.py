@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 
+from ..parsers import DAY
 from .combined import Line
 
-AHEAD = 86400  # seconds
+AHEAD = DAY
 FOLLOWING = 100  # lines that are compared, if the log has as many left
 SEVERAL = 10  # lines that must agree with a line of the future
 

@@ -6,9 +6,8 @@ from ..stores import Sample
 from ..svg import Line, draw
 from .timeline import MINUTE, Moment
 
-MAX_POINTS = (
-    1440  # a point for each minute of a day; a longer log has a point every 2, 4, 8 … minutes
-)
+# A point for each minute of a day. A longer log has a point every 2, 4, 8 … minutes.
+MAX_POINTS = 1440
 
 
 class Series:
@@ -24,38 +23,33 @@ class Series:
 
     def add(self, moment: Moment) -> None:
         """Add the next moment; moments come in order."""
-        self._put(moment)
-        while len(self.points) > self._most:
+        at = moment.at // self.step * self.step
+        if self.points and self.points[-1].at == at:
+            highest = tuple(map(max, self.points[-1].counts, moment.counts))
+            self.points[-1] = Moment(at, highest)
+            return
+        self.points.append(Moment(at, moment.counts))
+        if len(self.points) > self._most:
             self.step *= 2
             shorter, self.points = self.points, []
             for point in shorter:
-                self._put(point)
-
-    def _put(self, moment: Moment) -> None:
-        at = moment.at // self.step * self.step
-        if not self.points or self.points[-1].at != at:
-            self.points.append(Moment(at, moment.counts))
-        elif moment.counts != self.points[-1].counts:
-            highest = tuple(map(max, self.points[-1].counts, moment.counts))
-            self.points[-1] = Moment(at, highest)
+                self.add(point)
 
 
 class Summary:
-    """The peaks and the series of a replay, and how many of its lines did not count."""
+    """The peaks and the series of a replay."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.series = Series()
-        self._counts: tuple[int, ...] = ()
         self.peaks: dict[str, Sample | None] = dict.fromkeys(kinds)
         """The first highest minute of each kind; None if none of the kind came."""
-        self.requests = self.unreadable = self.late = self.ahead = self.refused = 0
 
     def add(self, moment: Moment) -> None:
         """Add the next moment; moments come in order."""
         self.series.add(moment)
-        if moment.counts != self._counts:
-            self._counts = moment.counts
-            self._raise_peaks(moment)
+        for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
+            if count > (peak.count if peak else 0):
+                self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)
 
     def chart(self) -> str:
         """Return an SVG with a line for each kind that came; its times are in UTC."""
@@ -72,8 +66,3 @@ class Summary:
         ]
         start, end = (points[0].at, points[-1].at) if points else (0, step)
         return draw(lines, start, max(end, start + step), gap=step)
-
-    def _raise_peaks(self, moment: Moment) -> None:
-        for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
-            if count > (peak.count if peak else 0):
-                self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..identity import Id, Who
+from ..identity import Who
 
 MINUTE = 60
 MAX_QUIET = 1440  # minutes without a visit that are reported; the gap after them is not
@@ -26,26 +26,6 @@ class Moment(NamedTuple):
     """In the order of the kinds."""
 
 
-class Online:
-    """The ids of a kind with their last-seen times, the latest at the end."""
-
-    def __init__(self, window: float) -> None:
-        self._window = window
-        self._seen: OrderedDict[Id, float] = OrderedDict()
-
-    def add(self, id: Id, at: float) -> None:
-        """Add a sighting; `at`, in seconds, is no earlier than in the call before."""
-        self._seen[id] = at
-        self._seen.move_to_end(id)
-
-    def count(self, now: float) -> int:
-        """Remove the ids that were last seen a window before `now`; return how many are left."""
-        seen, over = self._seen, now - self._window
-        while seen and next(iter(seen.values())) <= over:
-            seen.popitem(last=False)
-        return len(seen)
-
-
 class Timeline:
     """Counts sightings that come in nearly any order, and reports each minute in order."""
 
@@ -53,11 +33,13 @@ class Timeline:
         self, kinds: tuple[str, ...], window: float, report: Callable[[Moment], object]
     ) -> None:
         """Call `report` with each minute; a user is online for `window` seconds."""
-        self._online = {kind: Online(window) for kind in kinds}
-        self._nobody = (0,) * len(kinds)
+        self._counts = dict.fromkeys(kinds, 0)
+        self._window, self._patience = window, math.ceil(window / MINUTE)
         self._report = report
-        self._patience = math.ceil(window / MINUTE)
-        self._waiting: dict[int, dict[Who, float]] = {}
+        self._seen: OrderedDict[Who, int] = OrderedDict()
+        """Who is online, by last-seen time, the latest at the end."""
+        self._waiting: dict[int, dict[Who, int]] = {}
+        """The last-seen times of each minute that is not reported yet."""
         self._newest: int | None = None
         self._next = self._quiet = 0
         self.late = 0
@@ -68,7 +50,16 @@ class Timeline:
         minute = -(-at // MINUTE)  # the first full minute that includes it
         sightings = self._waiting.get(minute)
         if sightings is None:
-            sightings = self._begin(minute)
+            if self._newest is None:
+                self._next = self._newest = minute
+            elif minute < self._newest - self._patience:
+                self.late += 1
+                return
+            self._next = min(self._next, minute)
+            if minute > self._newest:
+                self._newest = minute
+                self._report_until(minute - self._patience - 1)
+            sightings = self._waiting[minute] = {}
         if who is not None and at >= sightings.get(who, at):
             sightings[who] = at
 
@@ -77,35 +68,23 @@ class Timeline:
         if self._newest is not None:
             self._report_until(self._newest)
 
-    def _begin(self, minute: int) -> dict[Who, float]:
-        """Return the place for the sightings of a minute that has none yet."""
-        if self._newest is None:
-            self._next = self._newest = minute
-        elif minute < self._newest - self._patience:
-            self.late += 1
-            return {}
-        self._next = min(self._next, minute)
-        if minute > self._newest:
-            self._newest = minute
-            self._report_until(minute - self._patience - 1)
-        return self._waiting.setdefault(minute, {})
-
     def _report_until(self, last: int) -> None:
         while self._next <= last:
             if self._quiet >= MAX_QUIET and self._next not in self._waiting:
                 self._next = min(self._waiting, default=last + 1)
-            else:
-                self._report(self._moment(self._next))
-                self._next += 1
-
-    def _moment(self, minute: int) -> Moment:
-        now = minute * MINUTE
-        sightings = self._waiting.pop(minute, None)
-        if self._quiet and not sightings:
-            self._quiet += 1
-            return Moment(now, self._nobody)
-        for (kind, id), at in sorted((sightings or {}).items(), key=itemgetter(1)):
-            self._online[kind].add(id, at)
-        counts = tuple(online.count(now) for online in self._online.values())
-        self._quiet = 0 if any(counts) else 1
-        return Moment(now, counts)
+                continue
+            now = self._next * MINUTE
+            sightings = self._waiting.pop(self._next, {})
+            for who, at in sorted(sightings.items(), key=itemgetter(1)):
+                self._counts[who[0]] += who not in self._seen
+                self._seen[who] = at
+                self._seen.move_to_end(who)
+            while self._seen and next(iter(self._seen.values())) <= now - self._window:
+                (kind, _), _ = self._seen.popitem(last=False)
+                self._counts[kind] -= 1
+            if sightings:
+                self._quiet = 0
+            elif not self._seen:
+                self._quiet += 1
+            self._report(Moment(now, tuple(self._counts.values())))
+            self._next += 1
