@@ -83,11 +83,8 @@ class PresenceMiddleware:
             self._problem = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._problem:
-            await _refuse(self._problem, scope, send)
-            return
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, self._closing(receive, scope), send)
+        if self._problem or scope["type"] not in ("http", "websocket"):
+            await self._pass_on(scope, receive, send)
             return
         outer: Visit | None = scope.get(VISIT)
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
@@ -150,13 +147,20 @@ class PresenceMiddleware:
         finally:
             scope.update(watched)  # outer layers may read keys that inner layers set
 
-    def _closing(self, receive: Receive, scope: Scope) -> Receive:
-        """Return a `receive` that closes the recorder before the app receives the shutdown.
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is no visit, such as the lifespan of the server.
 
-        Pending sightings are written then, because a server may exit right after the shutdown.
+        At its shutdown, the recorder is closed before the app receives the message: a server may
+        exit right after it. A problem is reported to the server at its startup, so that it exits
+        (ASGI lifespan protocol). Raises the problem for any request.
         """
-        if scope["type"] != "lifespan":
-            return receive
+        is_lifespan = scope["type"] == "lifespan"
+        if self._problem:
+            if not is_lifespan:
+                raise self._problem
+            message = f"presence: {self._problem}"
+            await send({"type": "lifespan.startup.failed", "message": message})
+            return
 
         async def receive_and_close() -> Message:
             message = await receive()
@@ -166,7 +170,7 @@ class PresenceMiddleware:
                 await self.presence.aclose()
             return message
 
-        return receive_and_close
+        await self.app(scope, receive_and_close if is_lifespan else receive, send)
 
 
 class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
@@ -278,16 +282,6 @@ class _LogoutScope(dict[str, Any]):
         super().__setitem__(key, value)
         if key in ("session", "user"):
             self[VISIT].note_login()
-
-
-async def _refuse(problem: SettingsError, scope: Scope, send: Send) -> None:
-    """Report a problem to the server, which then exits (ASGI lifespan protocol).
-
-    Raises `problem` for a request.
-    """
-    if scope["type"] != "lifespan":
-        raise problem
-    await send({"type": "lifespan.startup.failed", "message": f"presence: {problem}"})
 
 
 def _readable(scope: Scope) -> Scope:

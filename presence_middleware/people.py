@@ -181,9 +181,10 @@ class People:
                 return
             if is_waiting:
                 self.coalesced += 1
-                if at > person.seen:
+                # Each maximum counts: a departure between two arrivals refuses only the older.
+                if at > person.seen:  # noqa: PLR1730 - a call of `max` takes four times as long
                     person.seen = at
-                if arrival > person.arrival:  # a departure between two arrivals refuses the older
+                if arrival > person.arrival:  # noqa: PLR1730
                     person.arrival = arrival
             elif self.pending >= self._limit:
                 self.dropped["full"] += 1
@@ -390,13 +391,14 @@ class People:
     def turn(self, now: float) -> None:
         """Begin a period: forget those who did nothing in the period that ends."""
         with self.lock:
+            has_just_ended = now < self.period_ends + self._window
             self._earlier, self.recent = self.recent, {}
             in_flight = (each.person for taken in self._in_flight for each in taken)
             for person in chain(self._queue, in_flight):
                 self.recent[person.who] = person
                 self._earlier.pop(person.who, None)
             self._earlier_hashes, self._hashes = self._hashes, set()
-            self.period_ends = now + self._window
+            self.period_ends = (self.period_ends if has_just_ended else now) + self._window
 
 
 def _is_move(room: Room, known: Room | None) -> bool:

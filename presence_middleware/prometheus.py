@@ -14,9 +14,9 @@ from prometheus_client.registry import REGISTRY, Collector
 
 from .connections import in_thread
 from .errors import PresenceError
+from .people import Reason
 from .presence import Presence
 from .recorder import Recorder, Stats, recorder_for
-from .people import Reason
 
 READ_EVERY = 1.0  # seconds
 

@@ -15,8 +15,8 @@ from uuid import UUID
 from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
 from .identity import known_kind, normalize_id
-from .people import People
 from .parsers import duration, format_duration
+from .people import People
 from .rooms import Rooms
 from .settings import Settings
 from .stores import (

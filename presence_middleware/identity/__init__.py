@@ -12,9 +12,9 @@ from .addresses import (
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
 from .guests import QUOTA, SITE_QUOTA, Crowd, Guests, Report, report_nothing
-from .hashing import Hasher, Id, PendingId, SecretHasher, SharedHasher
+from .hashing import Hasher, Id, PendingId, SecretHasher, SharedHasher, Who
 from .reading import user_id
-from .resolver import Identity, IdentityResolver, Matcher, Who, normalize_id
+from .resolver import Identity, IdentityResolver, Matcher, normalize_id
 from .rules import Rule, kinds, known_kind, parse_chain
 
 __all__ = [

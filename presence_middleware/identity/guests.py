@@ -1,16 +1,18 @@
 """The quota of new guests of each network.
 
-A client can make up any number of cookies and User-Agents. So the guests of each network are counted
-in periods as long as the window, and new guests beyond its quota are refused. Who is new is for the
-caller to say: guests seen before are always refreshed.
+A client can make up any number of cookies and User-Agents. So the new guests of each network are
+counted in periods as long as the window, and those beyond its quota are refused. Guests seen before
+are always refreshed.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from enum import Enum, auto
+from typing import Protocol
 
 from ..request import Request
 from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, networks
+from .hashing import Who
 
 # New guests of a host in a window. A host is an IPv4 address or, because a host may use any number
 # of IPv6 addresses, a /64.
@@ -44,29 +46,56 @@ def report_nothing(_: Crowd) -> None:
     """Do nothing; the default where nothing is logged."""
 
 
+class Memory(Protocol):
+    """Who was seen lately, in periods as long as the window."""
+
+    period_ends: float
+    """When `turn` must be called."""
+
+    @property
+    def recent(self) -> Container[Who]:
+        """The people of the current period."""
+
+    def knows(self, who: Who) -> bool:
+        """Return whether somebody was seen in this period or in the one before."""
+
+    def turn(self, now: float) -> None:
+        """Begin a period."""
+
+
 class Guests:
     """Counts the guests of each network in the current period, and in the period before.
 
     Threads may race for a count, so a few guests more than the quota may be admitted.
     """
 
-    def __init__(self, proxies: Proxies, report: Report = report_nothing) -> None:
-        """Count guests; call `report` when a quota is reached.
+    def __init__(
+        self, memory: Memory, window: float, proxies: Proxies, report: Report = report_nothing
+    ) -> None:
+        """Count the guests that are not in `memory`; call `report` when a quota is reached.
 
-        The peer of a request has no quota if it seems to be a proxy with unknown clients, because
-        `proxies` does not contain it or because it sends no header with their addresses.
+        `window` is in seconds. The peer of a request has no quota if it seems to be a proxy with
+        unknown clients, because `proxies` does not contain it or because it sends no header with
+        their addresses.
         """
+        self._memory, self._window = memory, window
         self._proxies, self._report = proxies, report
         self._before: Counter[int] = Counter()
         self._current: Counter[int] = Counter()
         self._new: Counter[int] = Counter()
         """The guests of the current period that the period before did not have."""
 
-    def admit(self, request: Request, *, is_new: bool) -> bool:
+    def admit(self, request: Request, guest: Who, at: float) -> bool:
         """Return whether a guest counts: False if it is new and a quota is used up.
 
-        Call it once for each guest and period.
+        `at` is the time of the request, in seconds. The caller remembers a guest that counts.
         """
+        memory = self._memory
+        if at >= memory.period_ends:
+            self.turn(at)
+        if guest in memory.recent:
+            return True
+        is_new = not memory.knows(guest)
         # An address with a port or in the form `::ffff:192.0.2.1` is counted in its normal form.
         host, site = networks(client_address(request))
         limits = [(self._counter(host), QUOTA, Crowd.HOST)]
@@ -82,9 +111,12 @@ class Guests:
             self._new[counter] += is_new
         return True
 
-    def turn(self) -> None:
-        """Begin a period: the current one becomes the one before."""
-        self._before, self._current, self._new = self._current, Counter(), Counter()
+    def turn(self, now: float) -> None:
+        """Begin a period: the current one becomes the one before, unless it ended long ago."""
+        has_just_ended = now < self._memory.period_ends + self._window
+        self._memory.turn(now)
+        self._before = self._current if has_just_ended else Counter()
+        self._current, self._new = Counter(), Counter()
 
     def _counter(self, network: int) -> int:
         has_its_own = network in self._current or len(self._current) < COUNTED

@@ -17,6 +17,9 @@ PendingId = bytes
 
 Id = str | PendingId
 
+Who = tuple[str, Id]
+"""A kind and an id."""
+
 
 class Hasher(Protocol):
     """Hashes values into ids."""

@@ -14,7 +14,7 @@ from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
-from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, plain_hash
+from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, Who, plain_hash
 from .reading import Read, SourceOptions
 from .sessions import Verified
 from .sources import FUNCTION, function
@@ -22,9 +22,6 @@ from .sources import FUNCTION, function
 MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
 REMEMBERED_SECONDS = 60.0
-
-Who = tuple[str, Id]
-"""A kind and an id."""
 
 
 class Identity(NamedTuple):
@@ -58,8 +55,8 @@ class Matcher(Protocol):
         """Return the id in a request, or None, and for how many seconds that holds."""
 
 
-Found = tuple["Who | None", Matcher]
-"""Who a request is from (None if such requests are not counted), and the matcher that found them."""
+Found = tuple[Who | None, Matcher]
+"""Who a request is from, and the matcher that found them. None if such requests do not count."""
 
 
 class RuleMatcher:

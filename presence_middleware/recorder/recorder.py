@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,7 +106,6 @@ class Recorder:
         """The warnings that this process logs about its setup."""
         self.filter = RequestFilter(settings, self.hints)
         self.resolver = resolver_for(settings)
-        self.guests = Guests(settings.trusted_proxies, self.hints.warn_of_crowd)
         self.reset()
         live_recorders.add(self)
 
@@ -120,6 +118,12 @@ class Recorder:
         self.people = People(self.settings.max_pending, self.settings.window, sightings)
         """What people did that waits to be written, and the people of the last window."""
         self.backend.departures.add(self.people)
+        self.guests = Guests(
+            self.people,
+            self.settings.window,
+            self.settings.trusted_proxies,
+            self.hints.warn_of_crowd,
+        )
         self.open_visits: dict[Visit, None] = {}
         """The visits that have arrived and not ended, oldest first."""
         self._abandoned: deque[Visit] = deque()
@@ -193,20 +197,12 @@ class Recorder:
 
         `at` is the time by the recorder's clock. A guest above the quota is counted as dropped.
         """
-        people = self.people
-        if at >= people.period_ends:
-            self._turn(at)
-        if who in people.recent:
+        if who in self.people.recent and at < self.people.period_ends:
+            return True  # as for most requests
+        if self.guests.admit(request, who, at):
             return True
-        if self.guests.admit(request, is_new=not people.knows(who)):
-            return True
-        people.refuse("quota")
+        self.people.refuse("quota")
         return False
-
-    def _turn(self, now: float) -> None:
-        """Begin a period of guests and of people, which must be the same."""
-        self.people.turn(now)
-        self.guests.turn()
 
     def record(
         self,
@@ -278,7 +274,7 @@ class Recorder:
             self.backend.sweeper.sweep(self._writer.driver)
             self._cleaner.clean_up()
             if self.stamp() >= self.people.period_ends:
-                self._turn(self.stamp())
+                self.guests.turn(self.stamp())
             if is_written:
                 self.hints.check(self.people.recorded, self.backend.writing_driver)
                 self._sampler.sample()

@@ -81,7 +81,7 @@ class FlushThread(threading.Thread):
 
 
 class Worker:
-    """Has the rounds of a recorder run in this process. A forked child needs a worker of its own."""
+    """Has the rounds of a recorder run in this process. A forked child needs its own worker."""
 
     def __init__(
         self, run_once: Callable[[], float], interval: float, stamp: Callable[[], float]

@@ -12,7 +12,7 @@ from ..connections import TRUSTED, Driver
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken
-from ..stores import Act, Departure, Move, Plan, Seen, Store, Written, run_all
+from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
 from ..stores.record import CHUNK
 from .agreement import Agreement
 from .rewrite_log import RewriteLog

@@ -1,11 +1,13 @@
 """A site that a log is read into: its exclusions, rules and quotas are the middleware's own."""
 
 import itertools
+import math
 from collections.abc import Callable
 
-from ..identity import Who, locator
+from ..identity import Guests, Who, locator
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import path_matcher
+from ..request import Request
 from ..settings import Settings
 from .combined import Line
 from .timeline import Moment, Timeline
@@ -25,6 +27,8 @@ class Replay:
         # a budget of its own, so all of them are looked up.
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
         self._timeline = Timeline(settings.kinds, settings.window, report)
+        self._memory = Memory(settings.window)
+        self._guests = Guests(self._memory, settings.window, settings.trusted_proxies)
         self.refused = 0
         """The number of visits that were not counted because of the quota of their address."""
 
@@ -53,13 +57,39 @@ class Replay:
         if self._is_excluded(request.path):
             return None
         # A log does not show whether the site accepted a login, so checked rules find no id.
-        match = self._resolver.resolve(request, is_refused=True)
-        if match is None:
+        found = self._resolver.resolve(request, is_refused=True)
+        who, matcher = found or (None, None)
+        if who is None or matcher is None:
             return None
-        matcher, id = match
-        if matcher.kind is None:
-            return None
-        if matcher.has_quota and not self._resolver.guests.admit(request, id, line.at):
+        if matcher.has_quota and not self._admit(request, who, line.at):
             self.refused += 1
             return None
-        return matcher.kind, id
+        return who
+
+    def _admit(self, request: Request, guest: Who, at: float) -> bool:
+        """Return whether a guest is known, or within the quota of its address and network."""
+        is_admitted = self._guests.admit(request, guest, at)
+        if is_admitted:
+            self._memory.recent.add(guest)
+        return is_admitted
+
+
+class Memory:
+    """The guests of a log in the current period and in the one before."""
+
+    def __init__(self, window: float) -> None:
+        """A period is as long as `window`, in seconds."""
+        self._window = window
+        self.recent: set[Who] = set()
+        self._earlier: set[Who] = set()
+        self.period_ends = -math.inf
+
+    def knows(self, who: Who) -> bool:
+        """Return whether a guest was seen in this period or in the one before."""
+        return who in self.recent or who in self._earlier
+
+    def turn(self, now: float) -> None:
+        """Begin a period, where the last one ended if that was just now."""
+        has_just_ended = now < self.period_ends + self._window
+        self._earlier, self.recent = self.recent if has_just_ended else set(), set()
+        self.period_ends = (self.period_ends if has_just_ended else now) + self._window

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from .changes import Act, Departure, Move, Seen, Write, Written
 from .agreement import Layout, SharedSettings, agree
+from .changes import Act, Departure, Move, Seen, Write, Written
 from .events import EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
@@ -25,13 +25,11 @@ STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
 
 __all__ = [
     "NOWHERE",
-    "Act",
-    "Departure",
-    "Seen",
-    "Written",
     "STORES",
+    "Act",
     "Batch",
     "Command",
+    "Departure",
     "EventStream",
     "History",
     "Layout",
@@ -42,6 +40,7 @@ __all__ = [
     "Reading",
     "Recorded",
     "Sample",
+    "Seen",
     "Shards",
     "SharedSettings",
     "Sighting",
@@ -49,6 +48,7 @@ __all__ = [
     "Store",
     "SweptSet",
     "Write",
+    "Written",
     "agree",
     "merge_plans",
     "moment_of",

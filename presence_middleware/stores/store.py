@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from ..errors import UnsupportedQuery
 from . import keys
+from .changes import Act, Departure, Seen, Written
 from .events import EventStream
 from .plan import Batch, Plan, score
-from .changes import Act, Departure, Seen, Written
 from .record import NO_MOVES, Move, Recorded, Stamped, Write
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`

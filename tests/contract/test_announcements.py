@@ -21,9 +21,16 @@ from hypothesis.stateful import (
 
 from presence_middleware import EventsLost, PresenceUnavailable, Settings
 from presence_middleware.backend import Backend
-from presence_middleware.stores import Batch, Plan, Store, merge_plans, run_all
+from presence_middleware.stores import (
+    Batch,
+    Plan,
+    Store,
+    Write,
+    merge_plans,
+    run_all,
+    to_microseconds,
+)
 from presence_middleware.stores.plan import members_with_scores, score
-from presence_middleware.stores.record import Write, to_microseconds
 from tests.support.followed_site import KEYS
 
 NOON = 1_767_614_400.0

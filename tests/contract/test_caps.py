@@ -1,7 +1,7 @@
 """Caps: the maximum number of members of a kind, and of guests of an address."""
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from presence_middleware.connections import Driver, RedisHealth
 from presence_middleware.identity import Guests, Proxies, guests, parse_proxies
+from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
 from presence_middleware.recorder.upkeep import CLEAN_EVERY
@@ -323,25 +324,29 @@ def view(address: str | None, **headers: str) -> WsgiRequest:
     return WsgiRequest({**named, **({"REMOTE_ADDR": address} if address else {})})
 
 
-def id_of(said: str) -> str:
-    return f"id of {said}"
-
-
 class Door:
     """Guests, a clock, and how many were too many."""
 
-    def __init__(self, proxies: Proxies = Proxies()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        proxies: Proxies = Proxies(),  # noqa: B008 - frozen
+        remembered: int = 20_000,
+    ) -> None:
         self.clock, self.refused = Clock(), 0
         self.reported: list[guests.Crowd] = []
-        self.guests = Guests(WINDOW, proxies, self.reported.append)
+        self.people = People(remembered, WINDOW)
+        self.guests = Guests(self.people, WINDOW, proxies, self.reported.append)
 
     def comes(self, said: str, address: str | None = ADDRESS, **headers: str) -> bool:
         """Return whether a guest with these headers is recorded."""
         request = view(address, **headers)
-        id = self.guests.id(request.address, said, id_of)
-        assert id == f"id of {said}"
-        is_let_in = self.guests.admit(request, id, self.clock.now)
+        who = "guest", f"{said} of {address}"
+        is_let_in = self.guests.admit(request, who, self.clock.now)
         self.refused += not is_let_in
+        if is_let_in:
+            self.people.note(who, self.clock.now, self.clock.now)
+            self.people.written(self.people.take(1), (), 0)
+            self.people.restore()
         return is_let_in
 
     def come(self, how: str, many: int, address: str | None = ADDRESS, **headers: str) -> int:
@@ -350,16 +355,12 @@ class Door:
 
     def remembered(self) -> int:
         """Return the length of the longest container: of guests or of networks."""
-        return max(_lengths(self.guests))
+        return max(*_lengths(self.guests), *_lengths(self.people))
 
 
-def _lengths(holder: object) -> Iterator[int]:
-    """Yield the length of each container that an object of the quota holds."""
-    for held in vars(holder).values():
-        if hasattr(held, "__len__"):
-            yield len(held)
-        elif type(held).__module__ == guests.__name__:
-            yield from _lengths(held)
+def _lengths(holder: object) -> list[int]:
+    """Return the length of each container that an object of the quota holds."""
+    return [len(held) for held in vars(holder).values() if isinstance(held, (dict, set, deque))]
 
 
 def test_each_address_has_its_own_quota_of_guests() -> None:
@@ -494,11 +495,8 @@ def test_many_hosts_of_one_network_of_ipv4_are_not_held_together() -> None:
     assert sum(door.come(host, 50, host) for host in hosts) == 5000
 
 
-def test_quotas_go_on_when_more_guests_are_there_than_are_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(guests, "REMEMBERED", 200)
-    door = Door()
+def test_quotas_go_on_when_more_guests_are_there_than_are_remembered() -> None:
+    door = Door(remembered=200)
     crowd = [f"198.51.{n // 250}.{n % 250}" for n in range(1000)]
     assert sum(door.comes("guest", host) for host in crowd) == 1000
     assert door.come("forged", 500) == guests.QUOTA
@@ -528,19 +526,7 @@ def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
     hosts = forged_hosts(sites[-1], 700)
     let_in = sum(door.come(f"forged{host}", 3, host) for host in hosts)
     assert guests.SITE_QUOTA - 100 < let_in <= guests.SITE_QUOTA
-    current = door.guests._current
-    assert max(*_lengths(current.hosts), *_lengths(current.sites)) <= 2 * guests.COUNTED
-
-
-def test_the_filter_forgets_no_guest_and_confuses_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As full as with a million guests."""
-    monkeypatch.setattr(guests, "REMEMBERED", 0)
-    monkeypatch.setattr(guests, "FILTER_BITS", guests.FILTER_BITS // 256)
-    known, people = guests._Known(), [hash((ADDRESS, f"guest{n}")) for n in range(8000)]
-    for person in people[:4000]:
-        known.add(person)
-    assert all(person in known for person in people[:4000])
-    assert sum(person in known for person in people[4000:]) < 4000 * 0.04
+    assert max(_lengths(door.guests)) <= 2 * guests.COUNTED
 
 
 @pytest.mark.parametrize("mapped", ["::ffff:192.0.2.{}", "192.0.2.{}"])
@@ -552,10 +538,8 @@ def test_a_host_of_ipv4_is_one_address_however_it_is_written(mapped: str) -> Non
 def test_remembered_guests_are_bounded_and_beyond_the_bound_no_guest_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guests, "REMEMBERED", 200)
-    monkeypatch.setattr(guests, "FILTER_BITS", 8 * 200)
     monkeypatch.setattr(guests, "COUNTED", 100)
-    door = Door()
+    door = Door(remembered=20)
     assert door.come("known", 50) == 50
     for window in range(4):
         for n in range(1000):

@@ -243,17 +243,6 @@ def test_offline_ids_make_room_for_new_ids(valkey: Server, prefix: str) -> None:
     recorder.close()
 
 
-def test_a_backend_forgets_departures_of_before_the_window(valkey: Server, prefix: str) -> None:
-    clock = Clock()
-    backend = Backend(settings(valkey.url, prefix, max_pending=3), clock=clock)
-    presence = Presence(backend=backend)
-    for number in range(5):
-        presence.leave(f"user{number}")
-    assert [who[1] for who, _ in backend.departed] == ["user2", "user3", "user4"]
-    backend.departed.forget_before(clock.now + WINDOW + 1)
-    assert not backend.departed
-
-
 def test_a_logout_does_not_wait_for_a_server_that_is_known_to_be_away(
     own: Server, prefix: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from presence_middleware import Sighting
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Backend, matrix
 from tests.support.timed_site import NOON, WINDOW, opened, settings
 
@@ -45,7 +45,7 @@ class Pages:
     def closes(self, *ids: str, ago: float = 0.0, worker: int = 1, kind: str = "user") -> None:
         """A process writes that ids said goodbye, by default not the process that saw them."""
         for id in ids:
-            self.workers[worker].say_goodbye((kind, id), self.clock.now - ago)
+            self.workers[worker].record((kind, id), self.clock.now - ago, act=Act.GOODBYE)
         assert self.workers[worker].flush()
 
     def clean_up(self) -> None:

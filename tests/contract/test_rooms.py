@@ -11,8 +11,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from presence_middleware import Presence, QueryError, UnsupportedQuery
+from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import NOWHERE, moment_of, room_number
+from presence_middleware.stores import NOWHERE, Act, moment_of, room_number
 from tests.support.backends import Backend, Server, matrix
 from tests.support.room_model import Model, Waiting
 from tests.support.timed_site import NOON, WINDOW, Clock, Site, opened, settings
@@ -81,13 +82,13 @@ class Compared:
     def _see(self, worker: int, id: str, move: tuple[str, float] | None) -> None:
         now = self.clock.now
         waiting = self.waiting[worker].setdefault(id, Waiting())
-        if not self.workers[worker].buffer.pending:
+        if not self.workers[worker].people.pending:
             self.oldest[worker] = now
         waiting.seen, waiting.move = now, move or waiting.move
         entrance = None
         if move is not None:
-            entrance = (room_number(move[0]) if move[0] else NOWHERE, now)
-        self.workers[worker].record(("user", id), now, now, entrance)
+            entrance = Room(room_number(move[0]) if move[0] else NOWHERE, now)
+        self.workers[worker].record(("user", id), now, room=entrance)
 
     def flush(self, worker: int) -> None:
         assert self.workers[worker].flush()
@@ -105,7 +106,7 @@ class Compared:
     def logout(self, worker: int, id: str) -> None:
         waiting = self.waiting[worker].setdefault(id, Waiting())
         waiting.logout = self.clock.now
-        self.workers[worker].log_out(("user", id), self.clock.now)
+        self.workers[worker].record(("user", id), self.clock.now, act=Act.LEFT)
 
     def leave(self, id: str) -> None:
         self.site.presence.leave(id)
@@ -117,7 +118,7 @@ class Compared:
 
     def bye(self, worker: int, id: str) -> None:
         self.flush(worker)
-        self.workers[worker].say_goodbye(("user", id), self.clock.now)
+        self.workers[worker].record(("user", id), self.clock.now, act=Act.GOODBYE)
         self.workers[worker].flush()
         self.model.departs(id, self.clock.now, "bye")
 
@@ -180,7 +181,7 @@ class Workers:
         self.clock.now += 0.25
         number = room_number(room) if room else NOWHERE
         for id in ids:
-            worker.record((kind, id), self.clock.now, None, (number, self.clock.now))
+            worker.record((kind, id), self.clock.now, room=Room(number, self.clock.now))
 
     def call(self, worker: Recorder, *ids: str) -> None:
         """Ids are seen by requests that are no pages."""
@@ -259,9 +260,9 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: st
     for _ in range(20):
         for room in ("/t/1", "/t/2"):
             stamp = worker.stamp()
-            worker.log_out(("user", "ann"), stamp)
-            entrance = room_number(room), stamp + 1e-9
-            worker.record(("user", "ann"), stamp + 1e-9, None, entrance)
+            worker.record(("user", "ann"), stamp, act=Act.LEFT)
+            entrance = Room(room_number(room), stamp + 1e-9)
+            worker.record(("user", "ann"), stamp + 1e-9, room=entrance)
             assert worker.flush()
             assert presence.count(room=room) == 1
     worker.close()
@@ -425,7 +426,7 @@ def test_a_goodbye_that_is_written_late_takes_out_of_the_room_at_once(site: Open
     workers = site(pulse_path="/pulse")
     workers.view(workers.one, "/t/1", "ann", "bob")
     workers.one.flush()
-    workers.one.say_goodbye(("user", "ann"), workers.clock.now)
+    workers.one.record(("user", "ann"), workers.clock.now, act=Act.GOODBYE)
     workers.clock.now += 100
     workers.call(workers.other, "bob")
     workers.other.flush()

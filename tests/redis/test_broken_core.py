@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from presence_middleware.recorder import writer
-from presence_middleware.recorder.buffer import Buffer, Entry
-from presence_middleware.stores import Stamped, departures, record
+from presence_middleware.people import People
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import departures, record
 from tests.support.backends import Server
 from tests.support.timed_site import Site, opened, settings
 
@@ -65,12 +65,12 @@ def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def forgets_the_arrival(patch: pytest.MonkeyPatch) -> None:
-    stamped = writer.Writer.stamped
+    record = Recorder.record
 
-    def broken(self: writer.Writer, buffer: Buffer, taken: list[Entry]) -> list[Stamped]:
-        return [(id, moment, moment) for id, moment, _ in stamped(self, buffer, taken)]
+    def broken(self: Recorder, who: Any, at: float, arrival: Any = None, *others: Any) -> None:
+        record(self, who, at, None, *others)
 
-    patch.setattr(writer.Writer, "stamped", broken)
+    patch.setattr(Recorder, "record", broken)
 
 
 BROKEN = {
@@ -119,36 +119,36 @@ class NoLock:
         pass
 
 
-def is_sound(buffer: Any) -> bool:
+def is_sound(people: Any) -> bool:
     """Return whether counters add up and no id waits twice while threads record and write."""
     doubles = []
 
     def work() -> None:
         for number in range(3000):
-            buffer.put(("user", str(number // 8 % 5)), float(number), float(number))
+            people.note(("user", str(number // 8 % 5)), float(number), float(number))
             if not number % 3:
-                taken = buffer.take(100)
-                doubles.append(len(taken) - len({entry.who for entry in taken}))
-                buffer.mark_written(taken, [], 0)
+                taken = people.take(100)
+                doubles.append(len(taken) - len({each.person.who for each in taken}))
+                people.written(taken, (), 0)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    counters = buffer.counters()
+    counters = people.counters()
     dropped = sum(counters.pop("dropped").values())
     recorded = counters.pop("recorded")
     return not any(doubles) and recorded == sum(counters.values()) + dropped == 12_000
 
 
-def test_without_its_lock_the_buffer_is_not_sound() -> None:
+def test_without_its_lock_the_memory_is_not_sound() -> None:
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        assert is_sound(Buffer(100))
+        assert is_sound(People(100, 600))
         for _ in range(50):
-            broken = Buffer(100)
+            broken = People(100, 600)
             broken.lock = NoLock()  # type: ignore[assignment]
             try:
                 if not is_sound(broken):

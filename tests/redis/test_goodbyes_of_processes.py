@@ -17,7 +17,7 @@ from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder import rewrite_log as module
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
 from tests.support.timed_site import NOON, WINDOW, Clock, settings
@@ -54,7 +54,7 @@ class Worker:
         self.opens(name).end()
 
     def closes(self, name: str) -> None:
-        self.recorder.say_goodbye(("user", name), self.clock.now)
+        self.recorder.record(("user", name), self.clock.now, act=Act.GOODBYE)
 
     def passes(self, seconds: float) -> None:
         """Let time go by, with a round of the thread in each second."""
@@ -132,7 +132,7 @@ def test_a_logout_with_a_goodbye_stays_a_logout_also_after_lost_data(
         if is_goodbye:
             worker.closes("ann")
         else:
-            worker.recorder.log_out(ANN, worker.clock.now)
+            worker.recorder.record(ANN, worker.clock.now, act=Act.LEFT)
         assert is_waiting or worker.recorder.flush()
     assert worker.recorder.flush()
     assert not worker.presence.is_online("ann")
@@ -152,7 +152,7 @@ def test_a_goodbye_does_not_move_a_logout_that_waits(own: Server, prefix: str) -
     worker = Worker(own.url, prefix)
     worker.clicks("ann")
     assert worker.recorder.flush()
-    worker.recorder.log_out(ANN, worker.clock.now + 1)
+    worker.recorder.record(ANN, worker.clock.now + 1, act=Act.LEFT)
     worker.clock.now += 2
     worker.clicks("ann")
     worker.clock.now += 1

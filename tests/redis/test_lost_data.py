@@ -10,7 +10,7 @@ from presence_middleware import Presence
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder import rewrite_log as module
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
 from tests.support.clusters import Cluster
 from tests.support.timed_site import NOON, WINDOW, Clock, settings
@@ -97,7 +97,7 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
     (shard,) = worker.recorder.backend.stores["user"].all
     # Another process cleans up, and forgets the processes that are silent.
     worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now, is_server_time=False))
-    worker.recorder.log_out(("user", "bob"), worker.clock.now)
+    worker.recorder.record(("user", "bob"), worker.clock.now, act=Act.LEFT)
     worker.clock.now += 1
     worker.saw("bob")
     assert worker.recorder.stats().recorded == 2

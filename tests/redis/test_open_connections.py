@@ -15,8 +15,8 @@ import redis
 
 from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
+from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.stores import moment_of
 from presence_middleware.stores.record import CHUNK
 from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
@@ -71,11 +71,11 @@ def worker(
 
 def test_two_visits_of_an_id_are_merged_to_the_newest_stamp_and_arrival() -> None:
     for sightings in ([(9.0, 1.0), (5.0, 5.0)], [(5.0, 5.0), (9.0, 1.0)]):
-        buffer = Buffer(limit=2)
+        people = People(limit=2, window=600)
         for times in sightings:
-            buffer.put(BOB, *times)
-        (seen,) = buffer.take(2)
-        assert (seen.who, seen.last_seen, seen.arrival) == (BOB, 9.0, 5.0)
+            people.note(BOB, *times)
+        (taken,) = people.take(2)
+        assert (taken.person.who, taken.seen, taken.arrival) == (BOB, 9.0, 5.0)
 
 
 def test_open_connections_are_refreshed_one_after_the_other(
@@ -144,7 +144,7 @@ def test_a_login_on_an_open_connection_counts_at_once_after_leave(
     visit.identify(None)
     visit.end()
     visit.identify(again)  # after its end
-    visit.record()
+    visit.note()
     visit.end()
     worker.recorder.flush()
     assert again not in worker.online()

@@ -19,11 +19,11 @@ from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, w
 from presence_middleware.connections import Driver, embedded
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.identity import Who
+from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
-from presence_middleware.recorder import recorder as recorder_module
-from presence_middleware.recorder.buffer import Buffer
-from presence_middleware.recorder.thread import FlushThread
+from presence_middleware.recorder import worker as worker_module
 from presence_middleware.recorder.upkeep import Cleaner
+from presence_middleware.recorder.worker import FlushThread
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.stopwatch import Stopwatch
@@ -31,9 +31,9 @@ from tests.support.stopwatch import Stopwatch
 BOB = ("user", "bob")
 
 
-def times(buffer: Buffer) -> dict[Who, tuple[float, float]]:
+def times(people: People) -> dict[Who, tuple[float | None, float]]:
     """Take the waiting sightings out; return their last-seen times and arrivals."""
-    return {entry.who: (entry.last_seen, entry.arrival) for entry in buffer.take(100)}
+    return {each.person.who: (each.seen, each.arrival) for each in people.take(100)}
 
 
 def settings(url: str, prefix: str, **others: object) -> Settings:
@@ -136,30 +136,30 @@ def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
 
 
 def test_past_the_limit_known_ids_are_refreshed_and_new_ids_dropped_and_counted() -> None:
-    buffer = Buffer(limit=2)
+    people = People(limit=2, window=600)
     for name in ("a", "b", "c"):
-        buffer.put(("user", name), 1.0, 1.0)
-    buffer.put(("user", "a"), 2.0, 2.0)
-    assert times(buffer) == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
-    assert buffer.dropped["full"] == 1
-    assert buffer.coalesced == 1
+        people.note(("user", name), 1.0, 1.0)
+    people.note(("user", "a"), 2.0, 2.0)
+    assert times(people) == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
+    assert people.dropped["full"] == 1
+    assert people.coalesced == 1
 
 
 def test_unwritten_sightings_are_merged_under_newer_sightings() -> None:
-    buffer = Buffer(limit=4)  # of which two are in flight, and one of these waits again
+    people = People(limit=3, window=600)  # of whom two are in flight, and one is seen again
     old, new = (1.0, 1.0), (2.0, 2.0)
-    buffer.put(("user", "old"), *old)
-    buffer.put(BOB, *old)
-    buffer.take(100)
-    assert buffer.pending == 2
-    buffer.put(BOB, *new)
-    buffer.put(("user", "new"), *new)
-    buffer.put(("user", "newer"), *new)
-    buffer.restore()
-    assert buffer.pending == 3
-    assert times(buffer) == {("user", "old"): old, BOB: new, ("user", "new"): new}
-    assert buffer.recorded == 5
-    assert buffer.coalesced + buffer.dropped["full"] + buffer.pending == 5
+    people.note(("user", "old"), *old)
+    people.note(BOB, *old)
+    people.take(100)
+    assert people.pending == 2
+    people.note(BOB, *new)
+    people.note(("user", "new"), *new)
+    people.note(("user", "newer"), *new)
+    people.restore()
+    assert people.pending == 3
+    assert times(people) == {("user", "old"): old, BOB: new, ("user", "new"): new}
+    assert people.recorded == 5
+    assert people.coalesced + people.dropped["full"] + people.pending == 5
 
 
 def test_an_outage_loses_nobody_of_the_window_and_is_logged_once(
@@ -244,14 +244,14 @@ def test_a_child_starts_afresh_and_the_parent_writes_what_it_held(
     recorder = Recorder(site)
     recorder.background = False
     visit(recorder, "parent")
-    recorder.buffer.lock.acquire()
+    recorder.people.lock.acquire()
     recorder.write_lock.acquire()
     pid = os.fork()
     if pid == 0:
         visit(recorder, "child")
         written = recorder.flush()
         os._exit(0 if written and recorder.stats().recorded == 1 else 1)
-    recorder.buffer.lock.release()
+    recorder.people.lock.release()
     recorder.write_lock.release()
     assert os.waitpid(pid, 0)[1] == 0
     presence = Presence(site)
@@ -267,7 +267,7 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
     site = settings(valkey.url, prefix)
     recorder = Recorder(site, clock=clock, background=False)
     with monkeypatch.context() as parent:
-        parent.setattr(recorder_module, "getpid", lambda: -1)
+        parent.setattr(worker_module, "getpid", lambda: -1)
         recorder.reset()
         recorder.background = True
         parent.setattr(FlushThread, "start", lambda _: None)
@@ -434,7 +434,7 @@ def test_a_child_that_exits_does_not_write_for_its_parent(
     recorder.background = False
     visit(recorder, "bob")
     with monkeypatch.context() as child:
-        child.setattr(recorder_module, "getpid", lambda: -1)
+        child.setattr(worker_module, "getpid", lambda: -1)
         recorder.close()
     assert recorder.stats().flushed == 0
     assert recorder.flush()  # the parent

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.identity import Guests, Proxies, user_id
+from presence_middleware.identity import Guests, Proxies, Who, user_id
+from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import path_matcher
 from presence_middleware.request import AsgiRequest, WsgiRequest
@@ -25,11 +26,18 @@ SECRET = "a secret of the test's own, long enough"
 
 
 def test_requests_that_overlap_the_end_of_a_period_lose_no_known_guests() -> None:
-    guests = Guests(600, Proxies())
+    people = People(1000, 600)
+    guests = Guests(people, 600, Proxies())
     view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
 
     def come(how: str, many: int, at: float) -> int:
-        return sum(guests.admit(view, f"{how}{n}", at) for n in range(many))
+        return sum(comes(("guest", f"{how}{n}"), at) for n in range(many))
+
+    def comes(who: Who, at: float) -> bool:
+        is_admitted = guests.admit(view, who, at)
+        if is_admitted:
+            people.note(who, at, at)
+        return is_admitted
 
     assert come("known", 60, 0.0) == 60
     assert come("b", 1, 600.1) == 1
@@ -55,7 +63,7 @@ def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str
     settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
     recorder = Recorder(settings)
     visit = Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
-    visit.record()
+    visit.note()
     assert visit.is_over
     recorder.flush()
     assert Presence(settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}

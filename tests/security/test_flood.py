@@ -17,8 +17,8 @@ import redis
 from presence_middleware import Identity, Presence, Settings, wsgi
 from presence_middleware.identity import bots, guests
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
+from presence_middleware.people import People
 from presence_middleware.recorder import Stats
-from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, matrix, wait_until
@@ -249,16 +249,16 @@ def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
 
 def test_a_user_being_written_is_refreshed_when_the_buffer_is_full() -> None:
     """If the write fails, the newest sighting of this user must stay in the buffer."""
-    buffer, who = Buffer(limit=3), ("user", "ann")
-    buffer.put(who, 1.0, 1.0)
-    buffer.take(3)
+    people, who = People(limit=3, window=600), ("user", "ann")
+    people.note(who, 1.0, 1.0)
+    people.take(3)
     for n in range(10):
-        buffer.put(("guest", f"forged{n}"), 1.0, 1.0)
-    assert buffer.pending == 3
-    buffer.put(who, 2.0, 2.0)
-    buffer.restore()
-    assert buffer.pending <= 3
-    assert {seen.who: seen.last_seen for seen in buffer.take(3)}[who] == 2.0
+        people.note(("guest", f"forged{n}"), 1.0, 1.0)
+    assert people.pending == 3
+    people.note(who, 2.0, 2.0)
+    people.restore()
+    assert people.pending <= 3
+    assert {each.person.who: each.seen for each in people.take(3)}[who] == 2.0
 
 
 # Crawlers: how often the list is looked through, never how long it takes.

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.cli.commands import presence as command
+from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import room_number
 from tests.support.backends import Server
@@ -313,7 +314,7 @@ def test_count_and_online_of_a_room(script: Script, variables: dict[str, str]) -
     recorder = Recorder(Settings.from_env(variables), background=False)
     now = recorder.stamp()
     for id, room in (("bob", "/t/1"), ("ann", "/t/1"), ("cid", "/t/2")):
-        recorder.record(("user", id), now, None, (room_number(room), now))
+        recorder.record(("user", id), now, room=Room(room_number(room), now))
     assert recorder.flush()
     assert script.says("count", "--room", "/t/1") == "2\n"
     assert script.says("count", "--room", "/t/1/a-title") == "2\n"

@@ -17,9 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_fd_to_metric_families
 
 from presence_middleware import Presence, Settings
+from presence_middleware.people import Reason
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, recorder_for
-from presence_middleware.recorder.buffer import Reason
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.faults import Fault, Place, adds_up, at_a_place, hung, refused

@@ -17,6 +17,7 @@ import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.recorder import recorder_for
+from presence_middleware.stores import Act
 from presence_middleware.wsgi import WsgiVisit
 
 GROUPS, GROUP_SECONDS, GROUP_SIZE = 5, 3.0, 20
@@ -62,7 +63,7 @@ def main() -> None:
                 with suppress(PresenceUnavailable):
                     presence.leave(id)
             elif is_closing:
-                recorder.say_goodbye(("user", id), recorder.stamp())
+                recorder.record(("user", id), recorder.stamp(), act=Act.GOODBYE)
             else:
                 WsgiVisit(recorder, {"HTTP_X_USER": id}).end()
             log.write(f"{'left' if is_leaving or is_closing else 'came'} {id} {now}\n")

@@ -42,7 +42,7 @@ def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
         # Python lets `join` return before the system's thread has ended, which may hold a lock of
         # the interpreter still.
         wait_until(lambda: len(list(Path("/proc/self/task").iterdir())) <= 1)
-    with recorder.write_lock, recorder.buffer.lock:
+    with recorder.write_lock, recorder.people.lock:
         pid = fork()
         if pid == 0:
             signal.alarm(10)

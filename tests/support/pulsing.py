@@ -9,7 +9,7 @@ from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 from presence_middleware import Settings, asgi, wsgi
-from presence_middleware.departed import Manner
+from presence_middleware.people import Person
 from presence_middleware.recorder import Recorder
 
 State = MutableMapping[str, Any]
@@ -69,13 +69,17 @@ class PulsingSite:
     @property
     def seen(self) -> list[tuple[str, Any]]:
         """The kinds and ids that wait to be written."""
-        return [who for who, _, _ in self.recorder.buffer.waiting()]
+        return [who for who, _, _ in self.recorder.people.waiting()]
 
     @property
     def gone(self) -> list[tuple[str, Any]]:
         """The kinds and ids whose goodbyes wait to be written."""
-        departures = self.recorder.buffer.departures().items()
-        return [who for who, departure in departures if departure.manner == Manner.GOODBYE]
+        return [each.who for each in self.people if each.goodbye and not each.goodbye.is_sent]
+
+    @property
+    def people(self) -> list[Person]:
+        """Everybody of this process."""
+        return list(self.recorder.people.recent.values())
 
     def pulse(self, query: str = "presence=here:/", **more: Any) -> Answer:
         """Send a pulse as pulse.js does."""
