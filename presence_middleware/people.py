@@ -42,10 +42,12 @@ class Room(NamedTuple):
 class Departed:
     """A goodbye, a logout or an erasure, until it is sent and for a window after."""
 
-    __slots__ = ("act", "at", "is_sent", "moment")
+    __slots__ = ("act", "at", "is_sent", "moment", "refused")
 
     def __init__(self, act: Act, at: float, *, is_sent: bool = False) -> None:
         self.act, self.at, self.is_sent = act, at, is_sent
+        self.refused = NEVER
+        """The newest arrival whose sightings it has refused."""
         self.moment: int | None = None
         """The moment that was sent, in microseconds since the epoch; None if none was."""
 
@@ -148,11 +150,15 @@ class People:
     # Called by requests.
 
     def knows(self, who: Who) -> bool:
-        """Return whether somebody was seen lately: in this period or in the one before."""
+        """Return whether somebody was seen in this period or in the one before.
+
+        If there are too many people to know, return True.
+        """
         if who in self.recent or who in self._earlier:
             return True
-        known = hash(who)
-        return known in self._hashes or known in self._earlier_hashes
+        known, most = hash(who), HASHES * self._limit
+        is_full = len(self._hashes) >= most or len(self._earlier_hashes) >= most
+        return is_full or known in self._hashes or known in self._earlier_hashes
 
     def note(
         self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
@@ -168,15 +174,18 @@ class People:
             if act is not SEEN:
                 self._depart(person, act, at)
                 return
-            self.recorded += 1
             left = person.left
             if left is not None and arrival <= left.at:
-                self.dropped["left"] += 1
+                if arrival > left.refused:  # an open connection is counted once
+                    left.refused = arrival
+                    self.recorded += 1
+                    self.dropped["left"] += 1
                 return
+            self.recorded += 1
             is_waiting = person.seen > person.sent
             if room is not None and _is_move(room, person.room):
                 person.room, person.is_moving = room, True
-            elif at <= person.seen and not is_waiting:
+            elif at < person.seen and not is_waiting:
                 self.coalesced += 1  # it is older than what is written
                 return
             if is_waiting:
@@ -193,7 +202,7 @@ class People:
                 if at > person.seen:
                     person.seen = at
                 else:
-                    person.sent = NEVER  # only the room is new
+                    person.sent = NEVER  # only the room is new, or the clock stands still
                 person.arrival = arrival
                 if not person.is_queued:
                     person.is_queued = True
@@ -315,8 +324,9 @@ class People:
                 if position in refused:
                     if person.left is None or person.left.at < arrival:
                         person.left = Departed(LEFT, arrival, is_sent=True)
+                        person.left.refused = arrival
                     if person.seen == seen and person.arrival == arrival:
-                        person.seen = person.sent
+                        person.seen = person.sent = NEVER
                         self.pending -= 1
                         self.dropped["left"] += 1
                     continue
@@ -334,7 +344,8 @@ class People:
         with self.lock:
             for taken in self._in_flight:
                 for person, *_ in taken:
-                    if person.seen > person.sent or person.departures_due():
+                    has_departed = person.left is not person.goodbye
+                    if person.seen > person.sent or (has_departed and person.departures_due()):
                         self._enqueue(person)
             self._in_flight = []
 
@@ -357,7 +368,7 @@ class People:
                     if departure is not None and is_lost and departure.at > since:
                         departure.is_sent = False
                         self._enqueue(person)
-                if since < person.seen <= person.sent:
+                if since < person.seen <= person.sent and self.pending < self._limit:
                     person.sent = NEVER
                     person.is_moving = person.room is not None
                     self.recorded += 1
@@ -391,8 +402,10 @@ class People:
     def turn(self, now: float) -> None:
         """Begin a period: forget those who did nothing in the period that ends."""
         with self.lock:
+            is_first = self.period_ends == NEVER
             has_just_ended = now < self.period_ends + self._window
-            self._earlier, self.recent = self.recent, {}
+            is_known = has_just_ended or is_first
+            self._earlier, self.recent = self.recent if is_known else {}, {}
             in_flight = (each.person for taken in self._in_flight for each in taken)
             for person in chain(self._queue, in_flight):
                 self.recent[person.who] = person

@@ -28,7 +28,6 @@ from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .upkeep import Cleaner, Sampler
-from .verdict import Purpose
 from .visit import Visit
 from .worker import FlushThread, Worker
 from .writer import Attempt, MayTry, Writer
@@ -164,7 +163,7 @@ class Recorder:
             visit.is_usual = not self.resolver.checks_status
         else:
             visit.signal, visit.purpose = signal, self.filter.purpose_of(visit, now, signal)
-            if visit.purpose in (Purpose.NO_VISIT, Purpose.EXCLUDED_LOGOUT):
+            if not visit.is_counted:
                 return
         if not self.worker.is_started:
             self._start()

@@ -16,6 +16,7 @@ from ..identity import (
 )
 from ..people import Room
 from ..request import OVER, Request
+from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
 from .verdict import Answer, Login, Purpose, answer_of, verdict
@@ -28,6 +29,7 @@ class Recording(Protocol):
     """The part of the recorder that a visit uses."""
 
     backend: Backend
+    settings: Settings
     resolver: IdentityResolver
     open_visits: dict["Visit", None]
 
@@ -87,11 +89,18 @@ class Visit(Request):
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
         recorder.admit(self, signal)
+        if not self.is_usual:
+            self.note_login()
 
     @property
     def needs_status(self) -> bool:
         """True if what is recorded depends on the status of the response."""
         return not self.is_usual and (self.is_logout or self.recorder.resolver.checks_status)
+
+    @property
+    def is_counted(self) -> bool:
+        """True if it may be recorded: health checks, prefetches and the like are not."""
+        return self.purpose not in (Purpose.NO_VISIT, Purpose.EXCLUDED_LOGOUT)
 
     @property
     def is_logout(self) -> bool:
@@ -227,7 +236,10 @@ class Visit(Request):
             found = recorder.resolver.resolve(self)
             if found is not None and found[0] != self._noted:
                 self._record(*found)
-        elif self.purpose is not Purpose.NO_VISIT:
+        elif self.purpose is Purpose.NO_VISIT:
+            if recorder.settings.enabled:  # an outer layer may ask who that was
+                self._noted, _ = self._resolve(is_ending=True)
+        else:
             who, matcher = self._resolve(is_ending=True)
             if self._is_long and who == self._noted:
                 self.stamp = recorder.stamp()

@@ -98,9 +98,15 @@ def test_switched_off_nothing_is_recorded_and_readers_stay(valkey: Server, prefi
     off = Settings.from_env({"PRESENCE_ENABLED": "0"}, redis_url=valkey.url, prefix=prefix)
     Presence(on).touch("bob")
     threads_before = flushers()
-    wrapped = wsgi.PresenceMiddleware(app, settings=off)
+    found = []
+
+    def asking(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        found.append(environ["presence_middleware.visit"].identity)
+        return app(environ, start_response)
+
+    wrapped = wsgi.PresenceMiddleware(asking, settings=off)
     environ = ask(wrapped)
-    assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
+    assert found == [Identity("user", "ann")]
     reader = environ["presence_middleware.presence"]
     assert reader.online_among(["ann", "bob"]) == ["bob"]
     assert reader.count() == 1

@@ -12,6 +12,7 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
 from presence_middleware.identity.reading import walk
+from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, ask_asgi, ask_wsgi, ids
 
@@ -22,8 +23,12 @@ SAID = "it may be what a client said"
 
 
 def chain(identity: str, secret: str = SECRET) -> Settings:
-    """Settings that need no Redis."""
-    return Settings.from_env({}, identity=identity, secret=secret, enabled=False, bots="off")
+    """Settings of a site that needs no server, and that writes nothing."""
+    settings = Settings.from_env(
+        {}, redis_url="memory://identity", identity=identity, secret=secret, bots="off"
+    )
+    recorder_for(settings).background = False
+    return settings
 
 
 def cookies(*lines: str) -> Request:

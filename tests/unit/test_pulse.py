@@ -303,7 +303,7 @@ def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None
 
     def look(state: Any) -> None:
         visit = state[VISIT]
-        visit.record()
+        visit.note()
         visit.refresh(visit.arrival + 100, 1.0)
         visit.enter("chat:7")
 
