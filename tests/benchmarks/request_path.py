@@ -6,6 +6,7 @@ Counted is the processor time of the thread, the least of all rounds, less that 
 only passes on.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -197,6 +198,7 @@ def rows_of_start(processes: int) -> Iterator[Row]:
 
 def time_start(url: str) -> tuple[float, float]:
     """Return the seconds a request of this process: of its first thousand, and of later ones."""
+    logging.disable()
     app = wsgi.PresenceMiddleware(
         wsgi_app, settings=settings(url, "user=header:X-Member, guest=visitor")
     )

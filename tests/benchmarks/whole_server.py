@@ -3,7 +3,7 @@
 uvicorn (uvloop, httptools) with Starlette, and gunicorn (gthread) with Flask, one worker each. The
 load comes from another process, which never sleeps: to wake it would be work of the server. The
 bare site, the wrapped one, and the wrapped one with `PRESENCE_ENABLED=0` take turns, round by
-round, and the least of all rounds counts.
+round, and the least of all rounds counts. A round of a second has a flush in it.
 """
 
 import tempfile
