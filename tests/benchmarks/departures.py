@@ -5,6 +5,7 @@ and cuts it off; the server is counted by itself, before and after.
 """
 
 import logging
+import math
 import os
 import select
 import subprocess
@@ -54,11 +55,14 @@ def rows_of_outage(departures: int, limit: float) -> Iterator[Row]:
             proxy.refuse()
             left = departures - Site(url).presence.count(window=HERE)
         share = departures / GOAL_FOR
-        took = written[0] if written and left == departures else float("inf")
+        share = departures / GOAL_FOR
+        is_done = bool(written) and left == departures
+        took = written[0] if is_done else math.inf
         name = f"{departures:,} {manner} of an outage"
         done = f"{left:,} written" + ("" if written else f", given up after {limit:.0f} s")
         yield Row(f"{name}: written in", took, max(1.0, SECONDS * share), "s", done)
-        yield Row(f"{name}: sent", sent, MEGABYTES * share, "MB", done)
+        detail = f"{sent:.2f} MB for {left:,}"
+        yield Row(f"{name}: sent", sent if is_done else math.inf, MEGABYTES * share, "MB", detail)
         yield Row(f"{name}: memory", growth, TIMES_MEMORY, "times", f"of {before / 1e3:.0f} MB")
 
 

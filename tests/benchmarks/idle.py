@@ -48,11 +48,15 @@ def _count(sites: list[tuple[str, int]], seconds: float) -> dict[str, tuple[int,
         for name, processes in sites:
             url = opened.enter_context(server())
             command = [sys.executable, "-m", __name__, url, name, str(processes)]
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment())
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+            )
             opened.enter_context(child)  # its exit closes the child's input, and waits for its end
+            assert child.stdout is not None
+            for _ in range(processes):
+                child.stdout.readline()
             address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
             monitors[name] = opened.enter_context(socket.create_connection(address))
-            time.sleep(0.05 * processes)
         time.sleep(SETTLED)
         for monitor in monitors.values():
             monitor.sendall(b"MONITOR\r\n")
@@ -81,6 +85,7 @@ def idle(url: str, name: str, processes: int) -> None:
     site.visit("ann", "/t/7/a", REMOTE_USER="ann")
     if name == "with a listener":
         threading.Thread(target=list, args=(site.presence.events(),), daemon=True).start()
+    os.write(1, b"begun\n")  # whole, beside those of the other processes
     sys.stdin.read()
     os._exit(0)
 
