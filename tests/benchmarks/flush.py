@@ -1,137 +1,211 @@
-"""What writing the sightings of a process takes, beside plain pipelined ZADDs, in one run.
+"""What writing takes: of the server, beside a plain pipelined ZADD of the same, and of the wire.
 
-    python -m tests.benchmarks.flush [--rounds 30] [--server valkey|redis]
-
-For crowds of several sizes: the processor time of this process and of the server for one identity.
-Beside it, a pipeline that does no more than `ZADD … GT` with the same ids, 500 a command, and one
-`EXPIRE`. Then how many round trips a flush over 64 shards, and some reads, take. Install hiredis
-for the fastest clients on either side.
+Everything comes from requests to a wrapper, whose recorder writes only when it is asked to.
 """
 
-import argparse
 import random
-import shutil
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
 
-import redis
+from presence_middleware import Settings, wsgi
 
-from presence_middleware import Presence, Settings
-from presence_middleware.recorder import Recorder
+from .machine import Gauge, Row, server
 
-from .machine import processor_seconds, server
-
-CROWDS = (1, 50, 2000, 10_000)
-PLAIN_CHUNK = 500
-WARM_UP = 5  # rounds
-
-
-class Taken(NamedTuple):
-    """Seconds of the processor for one identity."""
-
-    ours: float
-    plain: float
-    our_server: float
-    plain_server: float
+FLUSH = 5000
+CHUNK = 250  # ids a plain ZADD
+LOGOUTS = 20  # a flush
+READERS = 1000  # who navigate in a flush
+EVERYTHING = {"rooms": "/t/{topic}/*", "events": "user", "pulse_path": "/pulse", "logout": "/out"}
 
 
-def settings(url: str, **others: Any) -> Settings:
-    given = {"identity": "user=header:X-User", "window": "10h", "flush_interval": "3h", **others}
-    return Settings.from_env({}, redis_url=url, **given)
+class Site:
+    """A wrapped site and its requests. It writes only in `flush`."""
+
+    def __init__(self, url: str, **given: Any) -> None:
+        """`given` are settings."""
+        self.settings = Settings.from_env(
+            {},
+            redis_url=url,
+            **{
+                "identity": "user=header:X-User:raw",
+                "logout": "/out",
+                "max_members": 10**8,
+                **given,
+            },
+        )
+        self._wrapper = wsgi.PresenceMiddleware(_app, settings=self.settings)
+        self.recorder, self.presence = self._wrapper.recorder, self._wrapper.presence
+        self.recorder.background = False
+
+    def visit(self, user: str, path: str = "/", **more: str) -> None:
+        """Send a request of a user."""
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "SCRIPT_NAME": "",
+            "PATH_INFO": path,
+            "QUERY_STRING": "",
+            "REMOTE_ADDR": "203.0.113.9",
+            "HTTP_HOST": "www.example.com",
+            "HTTP_USER_AGENT": "Mozilla/5.0 (X11) Firefox/140",
+            "HTTP_X_USER": user,
+            **more,
+        }
+        for _ in self._wrapper(environ, _start):
+            pass
+
+    def log_out(self, user: str) -> None:
+        self.visit(user, "/out")
+
+    def pulse(self, user: str, says: str) -> None:
+        """Send `here` or `bye` as the script of a page does."""
+        own = {"QUERY_STRING": f"presence={says}", "HTTP_SEC_FETCH_SITE": "same-origin"}
+        self.visit(user, "/pulse", REQUEST_METHOD="POST", **own)
+
+    def say_goodbye(self, user: str) -> None:
+        self.pulse(user, "bye")
+
+    def fill(self, users: Iterable[str]) -> None:
+        """Record users, and write them in portions."""
+        for number, user in enumerate(users, 1):
+            self.visit(user)
+            if not number % 20_000:
+                self.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        """Write everything. A flush may be unfinished on a busy machine: then it goes on."""
+        deadline = time.monotonic() + 30
+        while not self.recorder.flush():
+            assert time.monotonic() < deadline, "the server does not answer"
 
 
-def measure(url: str, people: int, rounds: int) -> list[Taken]:
-    recorder = Recorder(settings(url, prefix=f"crowd{people}"), background=False)
-    client: Any = redis.Redis.from_url(url, protocol=2)
-    process = int(client.info("server")["process_id"])
-    ids = [f"user-{number:017d}" for number in range(people)]
-
-    def timed(work: Callable[[], object]) -> tuple[float, float]:
-        began, server_began = time.thread_time(), processor_seconds(process)
-        work()
-        taken, by_server = time.thread_time() - began, processor_seconds(process) - server_began
-        return taken / people, by_server / people
-
-    taken = []
-    for _ in range(rounds + WARM_UP):
-        random.shuffle(ids)
-        now = time.monotonic()
-        for number, id in enumerate(ids):
-            recorder.record(("user", id), now + number * 1e-6)
-        ours, our_server = timed(recorder.flush)
-        moment = time.time()
-        members = [(id, moment + number * 1e-6) for number, id in enumerate(ids)]
-        plain, plain_server = timed(lambda: write_plainly(client, members))  # noqa: B023
-        taken.append(Taken(ours, plain, our_server, plain_server))
-    recorder.close()
-    client.close()
-    return taken[WARM_UP:]
+def _app(environ: Any, start_response: Any) -> list[bytes]:
+    start_response("200 OK", [])
+    return [b"hello"]
 
 
-def write_plainly(client: Any, members: list[tuple[str, float]]) -> None:
-    pipeline = client.pipeline(transaction=False)
-    for start in range(0, len(members), PLAIN_CHUNK):
-        pipeline.zadd("plain", dict(members[start : start + PLAIN_CHUNK]), gt=True)
-    pipeline.expire("plain", 1000)
+def _start(*_: Any) -> Callable[[bytes], object]:
+    return lambda _: None
+
+
+def names(people: int) -> list[str]:
+    """Return ids of 22 bytes."""
+    return [f"user-{number:017d}" for number in range(people)]
+
+
+def rows_of_server(people: int, rounds: int) -> Iterator[Row]:
+    """Return the server's time for a sighting, in times of a plain ZADD; then amid logouts.
+
+    The logouts come from another recorder, which writes them before the sightings are written. As
+    memory is what takes time here, and other work disturbs it, the median of the ratios counts.
+    """
+    with server() as url, Gauge(url) as gauge:
+        given = {"window": "10h", "max_members": 10**8}
+        users, site = names(people), Site(url, **given, flush_interval="3h")
+        another = Site(url, **given, flush_interval="2h")
+        site.fill(users)
+        _write_plainly(gauge.client, users)
+        taken: dict[int, list[tuple[float, float]]] = {0: [], LOGOUTS: []}
+        for _ in range(rounds):
+            for logouts, pairs in taken.items():
+                seen = random.sample(users, FLUSH)
+                for number, user in enumerate(seen, 1):
+                    site.visit(user)
+                    if logouts and not number % (FLUSH // logouts):
+                        another.log_out(random.choice(users))
+                another.flush()
+                ours = gauge.seconds_of(site.flush) / FLUSH * 1e6
+                plain = gauge.seconds_of(partial(_write_plainly, gauge.client, seen))
+                pairs.append((ours, plain / FLUSH * 1e6))
+        for logouts, goal in ((0, 1.8), (LOGOUTS, 2.0)):
+            ours, plain = (min(column) for column in zip(*taken[logouts], strict=True))
+            yield Row(
+                f"server, a sighting among {people:,}" + (f", {logouts} logouts" * bool(logouts)),
+                statistics.median(ours / plain for ours, plain in taken[logouts]),
+                goal,
+                "times a plain ZADD",
+                f"{ours:.2f} µs against {plain:.2f} at least; flushes of {FLUSH:,}",
+            )
+        for each in (site, another):
+            each.recorder.close()
+
+
+def _write_plainly(client: Any, users: list[str]) -> None:
+    pipeline, now = client.pipeline(transaction=False), time.time()
+    members = [(id, now + number * 1e-6) for number, id in enumerate(users)]
+    for start in range(0, len(users), CHUNK):
+        pipeline.zadd("plain", dict(members[start : start + CHUNK]), gt=True)
     pipeline.execute()
 
 
-def report(people: int, taken: list[Taken]) -> None:
-    ours = statistics.median(each.ours / each.plain for each in taken)
-    by_server = statistics.median(each.our_server / each.plain_server for each in taken)
-    print(
-        f"  {people:>6} identities: {min(each.ours for each in taken) * 1e6:7.2f} µs each here, "
-        f"{ours:.2f} times a plain ZADD; {min(each.our_server for each in taken) * 1e6:6.2f} µs "
-        f"in the server, {by_server:.2f} times",
-        flush=True,
-    )
+def rows_of_navigation(rounds: int) -> Iterator[Row]:
+    """Return what page, goodbye and pulse of the same user in a flush take, beside a page."""
+    with server() as url, Gauge(url) as gauge:
+        site, users = Site(url, pulse_path="/pulse"), names(READERS)
+
+        def page(user: str) -> None:
+            site.visit(user, "/a/page")
+
+        def navigation(user: str) -> None:
+            site.visit(user, "/a/page")
+            site.say_goodbye(user)
+            site.pulse(user, "here:/a/page")
+
+        taken: dict[Callable[[str], None], list[tuple[float, float]]] = {page: [], navigation: []}
+        site.fill(users)
+        for _ in range(rounds):
+            for go, found in taken.items():
+                received: list[int] = []
+                for user in users:
+                    go(user)
+                seconds = gauge.seconds_of(lambda: received.append(gauge.bytes_of(site.flush)))  # noqa: B023
+                found.append((received[0] / READERS, seconds / READERS))
+        alone, whole = (
+            [min(column) for column in zip(*each, strict=True)] for each in taken.values()
+        )
+        for number, what, unit, scale in ((0, "bytes", "B", 1), (1, "server", "µs", 1e6)):
+            yield Row(
+                f"navigation with pulse, {what}",
+                whole[number] / alone[number],
+                2.2,
+                "times a page",
+                f"{whole[number] * scale:.1f} {unit} against {alone[number] * scale:.1f}",
+            )
+        site.recorder.close()
 
 
-def round_trips(url: str) -> None:
-    """Counts what this process sends, by the pipelines that it executes."""
-    given = settings(url, shards=64, prefix="shards", identity="user=auth, guest=visitor")
-    recorder, presence = Recorder(given, background=False), Presence(given)
-    executed: list[int] = []
-    execute = redis.client.Pipeline.execute
+def rows_of_one(rounds: int = 10) -> Iterator[Row]:
+    """Return the bytes that a flush of one person sends."""
+    for name, given in (("", {}), (", everything on", EVERYTHING)):
+        with server() as url, Gauge(url) as gauge:
+            site = Site(url, **given)
+            site.fill(["ann"])
 
-    def counted(pipeline: Any, *given: Any, **named: Any) -> Any:
-        executed.append(len(pipeline.command_stack))
-        return execute(pipeline, *given, **named)
+            def flush(site: Site = site) -> None:
+                site.visit("ann", "/t/7/a")
+                site.flush()
 
-    redis.client.Pipeline.execute = counted  # type: ignore[method-assign, assignment]
-    try:
-        for name, work in (
-            ("a flush over 64 shards and two kinds", recorder.flush),
-            ("counts() over 64 shards and three kinds", presence.counts),
-            ("online()", presence.online),
-        ):
-            for _ in range(2):  # the first also asks the time, and what all agree on
-                for number in range(500):
-                    recorder.record(("user", f"user{number}"), time.monotonic())
-                    recorder.record(("guest", f"guest{number}"), time.monotonic())
-                executed.clear()
-                work()
-            print(f"  {name}: {len(executed)} round trip(s), {sum(executed)} commands")
-            recorder.flush()
-    finally:
-        redis.client.Pipeline.execute = execute  # type: ignore[method-assign]
-    recorder.close()
+            sent = [gauge.bytes_of(flush) for _ in range(rounds)]
+            yield Row(f"flush of one person{name}", min(sent), 500, "B", f"{max(sent)} at most")
+            site.recorder.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
-    given = parser.parse_args()
-    binary = shutil.which("redis-server") if given.server == "redis" else None
-    with server(binary) as url:
-        print(f"{given.server}: a flush, processor time, median ratio of {given.rounds} rounds")
-        for people in CROWDS:
-            report(people, measure(url, people, given.rounds))
-        round_trips(url)
-
-
-if __name__ == "__main__":
-    main()
+def rows_of_shards(people: int, rounds: int) -> Iterator[Row]:
+    """Return what `online(limit=50)` over 64 shards takes of the reader's processor."""
+    with server() as url:
+        sites = {shards: Site(url, shards=shards, prefix=f"s{shards}") for shards in (1, 64)}
+        taken: dict[int, list[float]] = {1: [], 64: []}
+        for site in sites.values():
+            site.fill(names(people))
+        for _ in range(rounds):
+            for shards, site in sites.items():
+                began = time.thread_time()
+                assert len(site.presence.online(limit=50)) == 50
+                taken[shards].append(time.thread_time() - began)
+        for site in sites.values():
+            site.recorder.close()
+    one, many = min(taken[1]) * 1e3, min(taken[64]) * 1e3
+    yield Row("online(limit=50) over 64 shards", many, 1.5, "ms", f"{one:.2f} over 1")

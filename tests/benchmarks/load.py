@@ -36,6 +36,7 @@ class Load:
     def __init__(self, port: int, connections: int, people: int, rate: float) -> None:
         self.answered = 0
         self._sent, self._rate = 0, rate
+        self._patience = 0.0 if rate == math.inf else 0.1
         self._address = ("127.0.0.1", port)
         self._requests = cycle([request(person) for person in range(people)])
         self._selector = selectors.EpollSelector()
@@ -48,7 +49,8 @@ class Load:
         while (passed := time.perf_counter() - began) < seconds:
             while self._idle and self._sent <= passed * self._rate:
                 self._send(self._idle.pop())
-            for key, _ in self._selector.select(0.001 if self._idle else 0.1):
+            # Without a rate, it never sleeps: to wake it would be work of the server's process.
+            for key, _ in self._selector.select(0.001 if self._idle else self._patience):
                 assert isinstance(key.fileobj, socket.socket)
                 self._receive(key.fileobj)
         return self.answered / passed

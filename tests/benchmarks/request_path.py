@@ -1,41 +1,39 @@
-"""What the middleware adds to a request, beside what sites do by hand, in one run.
+"""What the middleware adds to a request, in floors.
 
-    python -m tests.benchmarks.request_path [rounds]
-
-The time added over a wrapper that only passes through, against one inline ZADD on loopback and
-against the recipe's three commands. All are measured in turn, round by round; the median ratio of
-the rounds is printed. The flush thread of the middleware runs and writes meanwhile.
+A floor is what the least wrapper of this kind adds: it takes a header, and then holds a lock while
+it writes a dictionary. All wrappers take turns, round by round, over an app that does nothing.
+Counted is the processor time of the thread, the least of all rounds, less that of a wrapper that
+only passes on.
 """
 
-import asyncio
-import statistics
-import sys
+import logging
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from threading import Lock
 from typing import Any
-
-import redis
-import redis.asyncio
 
 from presence_middleware import Settings, asgi, wsgi
 
-from .machine import server
+from .machine import Row, server
 
 PEOPLE = 500
 BROWSERS = 50  # different User-Agents
-REQUESTS = 2000  # a round
-COMMANDS = 200  # a round
+REQUESTS = 500  # a round
+WARM_UP = 4  # rounds
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 CHAINS = {
-    "header": "user=header:X-User",
-    "user-agent:raw": "user=user-agent:raw",
-    "cookie": "user=cookie:sid",
-    "visitor": "guest=visitor",
-    "default chain": "user=auth, guest=visitor",
+    "header, raw": "user=header:X-User:raw",
+    "cookie, hashed": "user=cookie:sid",
+    "visitor, hashed": "guest=visitor",
 }
+GOALS = {"WSGI": (3.5, 4.0), "ASGI": (6.0, 7.0)}
+"""Floors, by protocol: of raw ids, and of hashed ones."""
 START = {"type": "http.response.start", "status": 200, "headers": []}
 BODY = {"type": "http.response.body", "body": b"hello"}
-Row = tuple[str, float, float]  # what, times less than one command, times less than three
+BLOCK = 950
+"""Requests: with the 50 before them, all for which a process looks for mistakes in its set-up."""
 
 
 def environs() -> list[dict[str, Any]]:
@@ -81,13 +79,31 @@ class PassThrough:
         return self.app(environ, start_response)
 
 
-class AsyncPassThrough:
-    """The wrapper that does nothing, for ASGI."""
+class Floor(PassThrough):
+    """The least that a wrapper does which remembers when each user was last seen."""
 
     def __init__(self, app: Any) -> None:
-        self.app = app
+        super().__init__(app)
+        self.lock, self.seen = Lock(), dict[tuple[str, str], float]()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        try:
+            return self.app(environ, start_response)
+        finally:
+            user = environ.get("HTTP_X_USER")
+            if user:
+                self.record(("user", user), time.monotonic())
+
+    def record(self, who: tuple[str, str], at: float) -> None:
+        with self.lock:
+            if self.seen.get(who, 0.0) < at:
+                self.seen[who] = at
+
+
+class AsyncPassThrough(PassThrough):
+    """The wrapper that does nothing, for ASGI."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:  # type: ignore[override]
         await self.app(scope, receive, send)
 
 
@@ -104,104 +120,91 @@ async def send(message: Any) -> None:
     """A server that takes a message and does nothing with it."""
 
 
-def time_wsgi(app: Any, requests: list[dict[str, Any]]) -> float:
+def time_wsgi(app: Any, requests: list[dict[str, Any]], number: int = REQUESTS) -> float:
     """Seconds a request."""
-    began = time.perf_counter()
+    people = len(requests)
+    began = time.thread_time()
+    for i in range(number):
+        app(requests[i % people].copy(), None)
+    return (time.thread_time() - began) / number
+
+
+def time_asgi(app: Any, requests: list[dict[str, Any]]) -> float:
+    """Seconds a request. No loop runs, for nothing has to wait."""
+    began = time.thread_time()
     for i in range(REQUESTS):
-        app(requests[i % PEOPLE].copy(), None)
-    return (time.perf_counter() - began) / REQUESTS
-
-
-async def time_asgi(app: Any, requests: list[dict[str, Any]]) -> float:
-    """Seconds a request."""
-    began = time.perf_counter()
-    for i in range(REQUESTS):
-        await app(requests[i % PEOPLE].copy(), None, send)
-    return (time.perf_counter() - began) / REQUESTS
-
-
-def time_commands(client: Any) -> tuple[float, float]:
-    """Seconds for one inline ZADD, and for the recipe's ZADD, ZREMRANGEBYSCORE and ZCOUNT."""
-    began = time.perf_counter()
-    for i in range(COMMANDS):
-        client.zadd("inline", {f"user{i % PEOPLE}": time.time()})
-    middle = time.perf_counter()
-    for i in range(COMMANDS):
-        now = time.time()
-        client.zadd("recipe", {f"user{i % PEOPLE}": now})
-        client.zremrangebyscore("recipe", "-inf", now - 600)
-        client.zcount("recipe", now - 600, "+inf")
-    return (middle - began) / COMMANDS, (time.perf_counter() - middle) / COMMANDS
-
-
-async def time_async_commands(client: Any) -> tuple[float, float]:
-    """The same for coroutines."""
-    began = time.perf_counter()
-    for i in range(COMMANDS):
-        await client.zadd("inline", {f"user{i % PEOPLE}": time.time()})
-    middle = time.perf_counter()
-    for i in range(COMMANDS):
-        now = time.time()
-        await client.zadd("recipe", {f"user{i % PEOPLE}": now})
-        await client.zremrangebyscore("recipe", "-inf", now - 600)
-        await client.zcount("recipe", now - 600, "+inf")
-    return (middle - began) / COMMANDS, (time.perf_counter() - middle) / COMMANDS
+        try:
+            app(requests[i % PEOPLE].copy(), None, send).send(None)
+        except StopIteration:
+            continue
+        raise AssertionError("the wrapper waits")
+    return (time.thread_time() - began) / REQUESTS
 
 
 def settings(url: str, chain: str) -> Settings:
     return Settings(redis_url=url, identity=chain, secret="a secret of a benchmark", prefix="bench")  # type: ignore[arg-type]
 
 
-def wsgi_rows(url: str, rounds: int) -> Iterator[Row]:
-    client = redis.Redis.from_url(url)
-    requests = environs()
-    for name, chain in CHAINS.items():
-        app = wsgi.PresenceMiddleware(wsgi_app, settings=settings(url, chain))
-
-        def one_round(app: Any = app) -> tuple[float, float, float]:
-            added = time_wsgi(app, requests) - time_wsgi(PassThrough(wsgi_app), requests)
-            return added, *time_commands(client)
-
-        yield name, *ratios([one_round() for _ in range(rounds)])
-        app.recorder.close()
-    client.close()
-
-
-async def asgi_rows(url: str, rounds: int) -> list[Row]:
-    client = redis.asyncio.Redis.from_url(url)
-    requests, rows = scopes(), []
-    for name, chain in CHAINS.items():
-        app = asgi.PresenceMiddleware(asgi_app, settings=settings(url, chain))
-        measured = []
-        for _ in range(rounds):
-            added = await time_asgi(app, requests)
-            added -= await time_asgi(AsyncPassThrough(asgi_app), requests)
-            measured.append((added, *await time_async_commands(client)))
-        rows.append((name, *ratios(measured)))
-        app.recorder.close()
-    await client.aclose()
-    return rows
-
-
-def ratios(rounds: list[tuple[float, float, float]]) -> tuple[float, float]:
-    """The median over the rounds of each command's time by the time added."""
-    one = statistics.median(command / added for added, command, _ in rounds)
-    three = statistics.median(recipe / added for added, _, recipe in rounds)
-    return one, three
-
-
-def report(protocol: str, rows: list[Row]) -> None:
-    print(f"{protocol}: time added to a request, times less than")
-    print(f"  {'':16}{'one ZADD':>10}{'the recipe':>12}")
-    for name, one, three in rows:
-        print(f"  {name:16}{one:>9.0f}x{three:>11.0f}x")
-
-
-def main(rounds: int) -> None:
+def rows(rounds: int) -> Iterator[Row]:
+    """Return what a request of each chain and protocol takes."""
     with server() as url:
-        report("WSGI", list(wsgi_rows(url, rounds)))
-        report("ASGI", asyncio.run(asgi_rows(url, rounds)))
+        taken: dict[tuple[str, str], list[float]] = {}
+        subjects: dict[tuple[str, str], Any] = {
+            ("WSGI", "nothing"): PassThrough(wsgi_app),
+            ("WSGI", "floor"): Floor(wsgi_app),
+            ("ASGI", "nothing"): AsyncPassThrough(asgi_app),
+        }
+        for name, chain in CHAINS.items():
+            given = settings(url, chain)
+            subjects["WSGI", name] = wsgi.PresenceMiddleware(wsgi_app, settings=given)
+            subjects["ASGI", name] = asgi.PresenceMiddleware(asgi_app, settings=given)
+        requests = {"WSGI": environs(), "ASGI": scopes()}
+        for _ in range(rounds + WARM_UP):
+            for (protocol, name), app in subjects.items():
+                time_it = time_wsgi if protocol == "WSGI" else time_asgi
+                taken.setdefault((protocol, name), []).append(time_it(app, requests[protocol]))
+        for name in CHAINS:
+            subjects["WSGI", name].recorder.close()
+    least = {key: min(times[WARM_UP:]) for key, times in taken.items()}
+    floor = least["WSGI", "floor"] - least["WSGI", "nothing"]
+    for protocol, (raw, hashed) in GOALS.items():
+        for name in CHAINS:
+            added = least[protocol, name] - least[protocol, "nothing"]
+            yield Row(
+                f"request, {protocol}: {name}",
+                added / floor,
+                raw if name.endswith("raw") else hashed,
+                "floors",
+                f"{added * 1e6:.2f} µs; a floor is {floor * 1e6:.2f}",
+            )
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40)
+def rows_of_start(processes: int) -> Iterator[Row]:
+    """Return what the first requests of a process take, each time of a fresh process."""
+    found = []
+    with server() as url:
+        for _ in range(processes):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                found.append(pool.submit(time_start, url).result())
+    first, later = (min(column) for column in zip(*found, strict=True))
+    yield Row(
+        "first 1,000 requests of a process",
+        first / later,
+        1.15,
+        "times later ones",
+        f"{first * 1e6:.2f} µs against {later * 1e6:.2f}",
+    )
+
+
+def time_start(url: str) -> tuple[float, float]:
+    """Return the seconds a request of this process: of its first thousand, and of later ones."""
+    logging.disable()
+    app = wsgi.PresenceMiddleware(
+        wsgi_app, settings=settings(url, "user=header:X-Member, guest=visitor")
+    )
+    requests = environs()[:BROWSERS]
+    time_wsgi(app, requests, BROWSERS)  # imports, threads, browsers that are looked up once
+    first = time_wsgi(app, requests, BLOCK)
+    later = min(time_wsgi(app, requests, BLOCK) for _ in range(10))
+    app.recorder.close()
+    return first, later
