@@ -11,6 +11,7 @@ import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from .limits import CONNECTIONS, RESERVED
@@ -110,11 +111,11 @@ def _address(key: Key, start: bool = True) -> str:
     url = key[1]
     if url.scheme != "embedded":
         return url.target
-    from . import embedded
+    from .. import embedded
 
     socket = _sockets.get(key) or embedded.serve(Path(url.target), start=start)
     _sockets[key] = socket
-    return f"unix://{socket}"
+    return f"unix://{quote(str(socket))}"
 
 
 def _open_sync(url: RedisURL, address: str) -> Any:

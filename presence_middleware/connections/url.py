@@ -168,11 +168,12 @@ def _network(scheme: str, rest: str) -> RedisURL:
 
 def _embedded(rest: str) -> RedisURL:
     # This module needs a POSIX system.
-    from . import embedded
+    from .. import embedded
 
     if embedded.find_server() is None:
         raise InvalidValue(embedded.NO_SERVER)
-    directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)
+    is_path = rest.startswith("/")
+    directory = Path(unquote(rest)) if is_path else embedded.default_directory(rest)
     return RedisURL("embedded", str(directory))
 
 

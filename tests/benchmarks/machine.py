@@ -8,7 +8,7 @@ from pathlib import Path
 
 import redis
 
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.servers import free_port
 
 
