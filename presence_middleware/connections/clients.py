@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from .limits import CONNECTIONS, RESERVED
 from .loops import is_trio
-from .url import Options, RedisURL, parse_cluster, parse_sentinel
+from .url import Options, RedisURL, parse_hosts
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
@@ -105,7 +105,7 @@ def _open_sync(url: RedisURL, start: bool) -> Any:
             from . import on_demand
 
     if url.is_cluster:
-        hosts = parse_cluster(url.target)
+        hosts = parse_hosts(url.scheme, url.target)
         (host, port), *others = hosts.addresses
         # This asks the nodes of the URL for all other nodes.
         return RedisCluster(
@@ -188,7 +188,7 @@ def _without_notifications() -> dict[str, Any]:
 
 def _sentinels(sentinel_class: Any, url: RedisURL, options: dict[str, Any]) -> tuple[Any, str]:
     """Return the client of the Sentinels, and the name of their service."""
-    hosts = parse_sentinel(url.target)
+    hosts = parse_hosts(url.scheme, url.target)
     # Connections to Sentinels get the same options: their defaults are ten retries, and timeouts
     # of minutes.
     manager = sentinel_class(

@@ -7,8 +7,8 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from typing import Any, Protocol, TypeVar
 
@@ -107,14 +107,15 @@ class Driver:
     def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
-            with translated_errors():
-                client = self.connect()
-                with self.slot(client):
-                    replies = self.execute(client, batch)
-        except PresenceUnavailable as error:
-            if not isinstance(error, ConnectionsBusy):
+            client = self.connect()
+            with self.slot(client):
+                replies = self.execute(client, batch)
+        except Exception as error:
+            failure = translated_error(error)
+            if _is_lost(failure):
                 self.lost_connection(client)
-            raise
+            # The error of a server may contain ids.
+            raise failure from (None if is_server_error(error) else error)
         if is_refusing(replies):
             self.lost_connection(client)
         return replies
@@ -174,20 +175,21 @@ class AsyncDriver:
     async def _send(self, batch: Batch, seconds: float) -> list[Any]:
         client: Any = None
         try:
-            with translated_errors():
-                async with asyncio.timeout(seconds):
-                    client = self._connect()
-                    slot = await async_slots_of(client, self._max_readers).acquire(seconds / 2)
-                    try:
-                        pipeline = filled_pipeline(client, batch)
-                        replies = await pipeline.execute(raise_on_error=False)
-                    finally:
-                        slot.release()
-                replies = checked_replies(replies, batch)
-        except PresenceUnavailable as error:
-            if not isinstance(error, ConnectionsBusy):
+            async with asyncio.timeout(seconds):
+                client = self._connect()
+                slot = await async_slots_of(client, self._max_readers).acquire(seconds / 2)
+                try:
+                    pipeline = filled_pipeline(client, batch)
+                    replies = await pipeline.execute(raise_on_error=False)
+                finally:
+                    slot.release()
+            replies = checked_replies(replies, batch)
+        except Exception as error:
+            failure = translated_error(error)
+            if _is_lost(failure):
                 await self._lost_connection(client)
-            raise
+            # The error of a server may contain ids.
+            raise failure from (None if is_server_error(error) else error)
         if is_refusing(replies):
             await self._lost_connection(client)
         return replies
@@ -240,17 +242,11 @@ def is_refusing(replies: list[Any]) -> bool:
     return any(isinstance(reply, RedisRefused) for reply in replies)
 
 
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    """Raise any error of the block as an error of this package, which contains no credentials."""
-    try:
-        yield
-    except Exception as error:
-        raise translated_error(error) from (None if _is_server_error(error) else error)
-
-
 def translated_error(error: Exception) -> PresenceError:
-    """Return the error of this package for an error of a client or of the network."""
+    """Return the error of this package for an error of a client or of the network.
+
+    It contains no credentials.
+    """
     for each in (error, error.__cause__):
         if isinstance(each, PresenceError):  # redis-py may wrap the error of an embedded server
             return each
@@ -258,14 +254,20 @@ def translated_error(error: Exception) -> PresenceError:
         return ConnectionsBusy()
     if type(error) is TimeoutError:
         return PresenceUnavailable(TOO_LATE)
-    if not _is_server_error(error):
+    if not is_server_error(error):
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
     message = _server_message(error)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
     return kind(f"Redis refused: {message}")
 
 
-def _is_server_error(error: Exception) -> bool:
+def _is_lost(failure: PresenceError) -> bool:
+    """Return whether the next command should use another connection."""
+    return isinstance(failure, PresenceUnavailable) and not isinstance(failure, ConnectionsBusy)
+
+
+def is_server_error(error: Exception) -> bool:
+    """Return whether an error is an answer of a server, or already one of this package."""
     from redis.exceptions import ResponseError
 
     return isinstance(error, (PresenceError, ResponseError))

@@ -19,24 +19,9 @@ CLUSTER_FORM = (
     "redis+cluster://[user:password@]node1[:6379],node2…, or rediss+cluster://… (TLS); a Cluster "
     "has no databases"
 )
-SENTINEL_PORT = 26379
-CLUSTER_PORT = 6379
 
-_NETWORK = {
-    "redis": "redis",
-    "valkey": "redis",
-    "rediss": "rediss",
-    "valkeys": "rediss",
-    "unix": "unix",
-    "valkey+unix": "unix",
-}
-_SENTINEL = {"redis+sentinel", "valkey+sentinel"}
-_CLUSTER = {
-    "redis+cluster": "redis+cluster",
-    "valkey+cluster": "redis+cluster",
-    "rediss+cluster": "rediss+cluster",
-    "valkeys+cluster": "rediss+cluster",
-}
+_NETWORK = {"redis", "rediss", "unix"}
+_CLUSTER = {"redis+cluster", "rediss+cluster"}
 _ESCAPES = "the host or the port is not valid; write / ? # @ in a password as %2F %3F %23 %40"
 _QUERY_OPTION = re.compile(r"(\w+=)?[^&]+")
 # The options that a query may contain. redis-py would reject others at the first use only.
@@ -49,8 +34,9 @@ _SEVERAL_HOSTS = re.compile(
     r"(?:(?P<user>[^/?@]*)@)?(?P<hosts>[^/?@]+)(?P<path>/[^?@]*)?(?:\?(?P<options>[^@]*))?"
 )
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:,]+)(?::(\d{1,5}))?")
-_SERVICE = re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?")
-_NO_SERVICE = re.compile(r"(?P<service>)(?P<db>0?)")
+# The default port, the path and the form of a URL with several hosts.
+_SENTINELS = 26379, re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?"), SENTINEL_FORM
+_NODES = 6379, re.compile(r"(?P<service>)(?P<db>0?)"), CLUSTER_FORM
 
 Options = dict[str, str | None]
 """Options of redis-py, as text: `username`, `password` and the options of the query."""
@@ -70,7 +56,7 @@ class RedisURL:
     @property
     def is_cluster(self) -> bool:
         """True if the keys are on several nodes."""
-        return self.scheme.endswith("+cluster")
+        return self.scheme in _CLUSTER
 
     @property
     def max_connections(self) -> int | None:
@@ -114,21 +100,30 @@ def parse_url(value: object) -> RedisURL:
 
 
 def _parse(url: str) -> RedisURL:
-    scheme, mark, rest = url.partition("://")
+    spelling, mark, rest = url.partition("://")
     if not mark:
         raise ValueError
+    scheme = "unix" if spelling == "valkey+unix" else spelling.replace("valkey", "redis")
     if scheme in _NETWORK:
-        return _network(_NETWORK[scheme], rest)
-    if scheme in _SENTINEL:
-        _check_options(parse_sentinel(rest).options)
-        return RedisURL("redis+sentinel", rest)
-    if scheme in _CLUSTER:
-        _check_options(parse_cluster(rest).options)
-        return RedisURL(_CLUSTER[scheme], rest)
+        return _network(scheme, rest)
+    if scheme in {"redis+sentinel", *_CLUSTER}:
+        _check_options(parse_hosts(scheme, rest).options)
+        return RedisURL(scheme, rest)
     if scheme == "embedded":
-        return _embedded(rest)
+        # This module needs a POSIX system.
+        from .. import embedded
+
+        if embedded.find_server() is None:
+            raise InvalidValue(embedded.NO_SERVER)
+        is_path = rest.startswith("/")
+        directory = Path(unquote(rest)) if is_path else embedded.default_directory(rest)
+        return RedisURL(scheme, str(directory))
     if scheme == "memory":
-        return _memory(rest)
+        if find_spec("fakeredis") is None:
+            raise InvalidValue(
+                "fakeredis is not installed: pip install 'presence_middleware[memory]'"
+            )
+        return RedisURL(scheme, rest)
     raise ValueError
 
 
@@ -159,38 +154,12 @@ def _network(scheme: str, rest: str) -> RedisURL:
     return RedisURL(scheme, url)
 
 
-def _embedded(rest: str) -> RedisURL:
-    # This module needs a POSIX system.
-    from .. import embedded
+def parse_hosts(scheme: str, rest: str) -> Hosts:
+    """Parse the part of a URL after `://`: `[user:password@]h1[:port],h2…[/path][?options]`.
 
-    if embedded.find_server() is None:
-        raise InvalidValue(embedded.NO_SERVER)
-    is_path = rest.startswith("/")
-    directory = Path(unquote(rest)) if is_path else embedded.default_directory(rest)
-    return RedisURL("embedded", str(directory))
-
-
-def _memory(name: str) -> RedisURL:
-    if find_spec("fakeredis") is None:
-        raise InvalidValue("fakeredis is not installed: pip install 'presence_middleware[memory]'")
-    return RedisURL("memory", name)
-
-
-def parse_sentinel(rest: str) -> Hosts:
-    """Parse the part of a Sentinel URL after `://`. Raises `ValueError`."""
-    return _parse_hosts(rest, SENTINEL_PORT, _SERVICE, SENTINEL_FORM)
-
-
-def parse_cluster(rest: str) -> Hosts:
-    """Parse the part of a Cluster URL after `://`. Raises `ValueError`."""
-    hosts = _parse_hosts(rest, CLUSTER_PORT, _NO_SERVICE, CLUSTER_FORM)
-    if hosts.options.pop("db") != "0":
-        raise ValueError(CLUSTER_FORM)
-    return hosts
-
-
-def _parse_hosts(rest: str, default_port: int, path: "re.Pattern[str]", form: str) -> Hosts:
-    """Parse `[user:password@]h1[:port],h2…[/path][?options]`."""
+    Raises `ValueError` with the form of the scheme.
+    """
+    default_port, path, form = _NODES if scheme in _CLUSTER else _SENTINELS
     parts = _SEVERAL_HOSTS.fullmatch(rest)
     hosts = [_HOST.fullmatch(host.strip()) for host in parts["hosts"].split(",")] if parts else []
     service = path.fullmatch((parts["path"] or "/")[1:]) if parts else None
@@ -202,9 +171,13 @@ def _parse_hosts(rest: str, default_port: int, path: "re.Pattern[str]", form: st
     if parts["user"]:
         username, _, password = parts["user"].partition(":")
         options |= {"username": unquote(username) or None, "password": unquote(password) or None}
-    prefix = "sentinel_"
-    names = [name for name in options if service["service"] and name.startswith(prefix)]
-    sentinel_options = {name.removeprefix(prefix): options.pop(name) for name in names}
+    sentinel_options: Options = {}
+    if scheme in _CLUSTER:
+        if options.pop("db") != "0":
+            raise ValueError(form)
+    else:
+        for name in [name for name in options if name.startswith("sentinel_")]:
+            sentinel_options[name.removeprefix("sentinel_")] = options.pop(name)
     return Hosts(tuple(addresses), service["service"], options, sentinel_options)
 
 
