@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import STORES
 from tests.support import timed_site

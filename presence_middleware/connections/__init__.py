@@ -79,18 +79,13 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
                 "client must be a synchronous redis.RedisCluster, because threads use it"
             )
         _check_cluster(client, url)
-
-        async def connect() -> Any:
-            return client
-
-        return AsyncDriver(connect, health)
+        return AsyncDriver(lambda: client, health)
     threads = ThreadDriver(driver(url, health, client))
     if client is not None or url.is_cluster:
         return threads
     return AsyncDriver(
         partial(async_client, url),
         health,
-        forget=partial(forget, url),
         max_readers=url.max_connections or CONNECTIONS,
         under_trio=threads,
     )

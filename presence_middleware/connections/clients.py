@@ -9,13 +9,13 @@ import asyncio
 import os
 import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from .limits import CONNECTIONS, RESERVED
 from .loops import is_trio
-from .url import Options, RedisURL, SentinelService, parse_cluster, parse_sentinel
+from .url import Options, RedisURL, parse_hosts
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
@@ -26,12 +26,13 @@ _OPTIONS: dict[str, Any] = {
     "decode_responses": False,
     "protocol": 2,
 }
-Key = tuple[int, RedisURL]
-"""A process id and a URL: a forked child opens its own clients."""
+Key = tuple[int, RedisURL, bool]
+"""A process id, a URL, and whether an embedded server may be started.
+
+A forked child opens its own clients."""
 
 _sync: dict[Key, Any] = {}
 _async: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
-_sockets: dict[Key, Path] = {}
 
 # A child that is forked while another thread imports a module could never import it. So a fork
 # waits for the import.
@@ -45,42 +46,31 @@ if hasattr(os, "register_at_fork"):
 
 
 def sync_client(url: RedisURL, *, start: bool = True) -> Any:
-    """Return the sync client of this process.
+    """Return the sync client of this process. This opens no connection, except to a Cluster.
 
-    Without `start`, an embedded server is not started. Raises `PresenceUnavailable` or
-    `SettingsError` if there is no embedded server.
+    Without `start`, its connections do not start an embedded server.
     """
-    key = (os.getpid(), url)
-    address = _address(key, start)
+    key = (os.getpid(), url, start or url.scheme != "embedded")
     # Another thread may remove the client at any time. If several threads open a client at once,
     # all use the first.
     client = _sync.get(key)
     if client is None:
-        client = _sync.setdefault(key, _open_sync(url, address))
+        client = _sync.setdefault(key, _open_sync(url, start))
     return client
 
 
-async def async_client(url: RedisURL) -> Any:
-    """Return the async client of this process and of the running loop.
-
-    Raises `PresenceUnavailable` or `SettingsError` as `sync_client` does.
-    """
-    key = (os.getpid(), url)
-    is_ready = url.scheme != "embedded" or key in _sockets
-    address = _address(key) if is_ready else await asyncio.to_thread(_address, key)
-    clients = _clients_of(asyncio.get_running_loop())
-    if key not in clients:
-        clients[key] = _open_async(url, address)
-    return clients[key]
-
-
-def _clients_of(loop: asyncio.AbstractEventLoop) -> dict[Key, Any]:
+def async_client(url: RedisURL) -> Any:
+    """Return the async client of this process and of the running loop."""
+    loop, key = asyncio.get_running_loop(), (os.getpid(), url, True)
     if loop not in _async:
         # The clients of a closed loop refer to it, so it would never be collected.
         for closed in [other for other in _async if other.is_closed()]:
             del _async[closed]
         _async[loop] = {}
-    return _async[loop]
+    clients = _async[loop]
+    if key not in clients:
+        clients[key] = _open_async(url)
+    return clients[key]
 
 
 async def close_async_clients() -> None:
@@ -94,53 +84,64 @@ async def close_async_clients() -> None:
 
 
 def forget(url: RedisURL) -> None:
-    """Drop the cached address of a server that may be gone.
-
-    Before its next use, an embedded server is checked and started again if necessary, and the
-    nodes of a Cluster are looked up from its URL.
-    """
-    key = (os.getpid(), url)
-    _sockets.pop(key, None)
+    """Drop the client of a Cluster: the next use finds the nodes from its URL."""
     if url.is_cluster:
-        _sync.pop(key, None)
+        _sync.pop((os.getpid(), url, True), None)
 
 
-def _address(key: Key, start: bool = True) -> str:
-    """Return the address to connect to. An embedded server is started first if necessary."""
-    url = key[1]
-    if url.scheme != "embedded":
-        return url.target
-    from . import embedded
-
-    socket = _sockets.get(key) or embedded.serve(Path(url.target), start=start)
-    _sockets[key] = socket
-    return f"unix://{socket}"
-
-
-def _open_sync(url: RedisURL, address: str) -> Any:
+def _open_sync(url: RedisURL, start: bool) -> Any:
     if url.scheme == "memory":
         return _memory("FakeRedis", url.target)
     with _importing:
-        from redis import Redis, exceptions
+        from redis import Redis, RedisCluster, exceptions
         from redis.backoff import NoBackoff
+        from redis.cluster import ClusterNode
         from redis.retry import Retry
+        from redis.sentinel import Sentinel
 
-        from .timed import CLASSES
+        from . import timed
 
+        if url.scheme == "embedded":  # this needs a POSIX system
+            from . import on_demand
+
+    if url.is_cluster:
+        hosts = parse_hosts(url.scheme, url.target)
+        (host, port), *others = hosts.addresses
+        # This asks the nodes of the URL for all other nodes.
+        return RedisCluster(
+            # redis-py uses a connection class only if it gets a URL as well.
+            url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
+            startup_nodes=[ClusterNode(*address) for address in others],  # type: ignore[no-untyped-call]
+            require_full_coverage=False,  # while a node is away, the others still answer
+            **{
+                **_OPTIONS,
+                "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
+                **_typed(hosts.options),
+                "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
+                "max_connections": _pool_size(url),
+            },
+        )
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     if url.scheme == "redis+sentinel":
-        return _with_pool_size(_sync_primary(parse_sentinel(address), options), url)
-    if url.is_cluster:
-        return _cluster(url, address)
-    scheme = address.partition("://")[0]
-    if scheme == "unix":
-        options |= _without_notifications()
-    client = Redis.from_url(address, **options, connection_class=CLASSES[scheme])
-    return _with_pool_size(client, url)
+        manager, service = _sentinels(Sentinel, url, options)
+        for sentinel in manager.sentinels:
+            sentinel.connection_pool.connection_class = timed.TimedConnection
+        # This asks the Sentinels for each connection to the primary.
+        client = manager.master_for(service, connection_class=timed.TimedSentinelConnection)
+    elif url.scheme == "embedded":
+        on_demand_class = on_demand.OnDemandConnection if start else on_demand.JoiningConnection
+        client = Redis.from_url(_unix(url), **options, connection_class=on_demand_class)
+    else:
+        if url.scheme == "unix":
+            options |= _without_notifications()
+        connection_class = timed.CLASSES[url.scheme]
+        client = Redis.from_url(url.target, **options, connection_class=connection_class)
+    client.connection_pool.max_connections = _pool_size(url)
+    return client
 
 
-def _open_async(url: RedisURL, address: str) -> Any:
+def _open_async(url: RedisURL) -> Any:
     if url.scheme == "memory":
         return _memory("FakeAsyncRedis", url.target)
     from redis import exceptions
@@ -153,18 +154,27 @@ def _open_async(url: RedisURL, address: str) -> Any:
 
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
+    clients = []
     if url.scheme == "redis+sentinel":
-        service = parse_sentinel(address)
-        manager = _sentinels(Sentinel, service, options)
-        client = manager.master_for(service.name)
-        clients = [client, *manager.sentinels]
+        manager, service = _sentinels(Sentinel, url, options)
+        client = manager.master_for(service)
+        clients = manager.sentinels
+    elif url.scheme == "embedded":
+        from .on_demand import AsyncOnDemandConnection
+
+        client = Redis.from_url(_unix(url), **options)
+        client.connection_pool.connection_class = AsyncOnDemandConnection
     else:
-        client = Redis.from_url(address, **options)
-        clients = [client]
-    for each in clients:
+        client = Redis.from_url(url.target, **options)
+    for each in (client, *clients):
         pool = each.connection_pool
         pool.connection_class = prompt_close(pool.connection_class)
-    return _with_pool_size(client, url)
+    client.connection_pool.max_connections = _pool_size(url)
+    return client
+
+
+def _unix(url: RedisURL) -> str:
+    return f"unix://{quote(url.target)}"
 
 
 def _without_notifications() -> dict[str, Any]:
@@ -176,56 +186,17 @@ def _without_notifications() -> dict[str, Any]:
     return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
-def _sync_primary(service: SentinelService, options: dict[str, Any]) -> Any:
-    """Return a client of the primary. It asks the Sentinels for each connection that it opens."""
-    from redis.sentinel import Sentinel
-
-    from .timed import TimedConnection, TimedSentinelConnection
-
-    manager = _sentinels(Sentinel, service, options)
-    for sentinel in manager.sentinels:
-        sentinel.connection_pool.connection_class = TimedConnection
-    return manager.master_for(service.name, connection_class=TimedSentinelConnection)
-
-
-def _sentinels(sentinel_class: Any, service: SentinelService, options: dict[str, Any]) -> Any:
+def _sentinels(sentinel_class: Any, url: RedisURL, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return the client of the Sentinels, and the name of their service."""
+    hosts = parse_hosts(url.scheme, url.target)
     # Connections to Sentinels get the same options: their defaults are ten retries, and timeouts
     # of minutes.
-    return sentinel_class(
-        list(service.sentinels),
-        sentinel_kwargs={**options, **service.sentinel_options},
-        **{**options, **_typed(service.options)},
+    manager = sentinel_class(
+        list(hosts.addresses),
+        sentinel_kwargs={**options, **hosts.sentinel_options},
+        **{**options, **_typed(hosts.options)},
     )
-
-
-def _cluster(url: RedisURL, address: str) -> Any:
-    """Return a client of a Cluster. Raises an error of redis-py unless a node of the URL answers.
-
-    redis-py asks these nodes for all other nodes.
-    """
-    from redis import RedisCluster
-    from redis.backoff import NoBackoff
-    from redis.cluster import ClusterNode
-    from redis.retry import Retry
-
-    from .timed import CLASSES
-
-    nodes = parse_cluster(address)
-    options = {
-        **_OPTIONS,
-        "connection_class": CLASSES[url.scheme],
-        **_typed(nodes.options),
-        "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
-        "max_connections": pool_size(url),
-    }
-    (host, port), *others = nodes.addresses
-    return RedisCluster(
-        # redis-py uses a connection class only if it gets a URL as well.
-        url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-        startup_nodes=[ClusterNode(*address) for address in others],  # type: ignore[no-untyped-call]
-        require_full_coverage=False,  # while a node is away, the others still answer
-        **options,
-    )
+    return manager, hosts.service
 
 
 def _typed(options: Options) -> dict[str, Any]:
@@ -238,12 +209,7 @@ def _typed(options: Options) -> dict[str, Any]:
     }
 
 
-def _with_pool_size(client: Any, url: RedisURL) -> Any:
-    client.connection_pool.max_connections = pool_size(url)
-    return client
-
-
-def pool_size(url: RedisURL) -> int:
+def _pool_size(url: RedisURL) -> int:
     """Return how many connections a pool may have, for readers and for whatever writes."""
     return (url.max_connections or CONNECTIONS) + RESERVED
 

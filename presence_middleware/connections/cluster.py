@@ -42,17 +42,12 @@ class ClusterDriver(Driver):
         self.health.lost_connection()
 
     def execute(self, client: Any, batch: Batch) -> list[Any]:
-        if batch.commands[0][0] in _KEYLESS:
-            return self._execute_keyless(client, batch)
-        return self._execute_on_owners(client, batch)
-
-    def _execute_keyless(self, client: Any, batch: Batch) -> list[Any]:
-        """Send a batch to one node, and to the next node while that is away.
-
-        All processes use the same node, because the clocks of the nodes may differ.
-        """
+        if batch.commands[0][0] not in _KEYLESS:
+            return self._execute_on_owners(client, batch)
         from redis import exceptions
 
+        # All processes use the same node, because the clocks of the nodes may differ. While it is
+        # away, they use the next.
         nodes = _primaries(client)
         failure: Exception | None = None
         for _ in nodes:
@@ -96,17 +91,14 @@ class ClusterDriver(Driver):
         """Send commands to one node; after an error, to the nodes that own the keys by then."""
         from redis import exceptions
 
+        moved = (exceptions.AskError, exceptions.ClusterError)
         try:
             pipeline = filled_pipeline(client.get_redis_connection(node), part)
             replies: list[Any] = pipeline.execute(raise_on_error=False)
-            if not is_retry:
-                _raise_if_moved(replies)
-        except (
-            exceptions.ConnectionError,
-            exceptions.TimeoutError,
-            exceptions.ClusterError,
-            exceptions.AskError,  # the key has moved
-        ) as error:
+            refused = [reply for reply in replies if isinstance(reply, moved)]
+            if refused and not is_retry:
+                raise refused[0]
+        except (exceptions.ConnectionError, exceptions.TimeoutError, *moved) as error:
             self._refresh_nodes(client, node)
             if is_retry or isinstance(error, exceptions.TimeoutError):
                 raise
@@ -124,14 +116,6 @@ class ClusterDriver(Driver):
             # No known node answers. Start again with the nodes of the URL.
             self.forget()
             raise
-
-
-def _raise_if_moved(replies: list[Any]) -> None:
-    from redis import exceptions
-
-    for reply in replies:
-        if isinstance(reply, (exceptions.AskError, exceptions.ClusterError)):
-            raise reply
 
 
 def _primaries(client: Any) -> list[Any]:

@@ -7,8 +7,9 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from typing import Any, Protocol, TypeVar
 
 from ..errors import (
@@ -30,13 +31,7 @@ _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script
 
 T = TypeVar("T")
 Connect = Callable[[], Any]
-"""Returns the sync client of this process."""
-
-AsyncConnect = Callable[[], Awaitable[Any]]
-"""Returns the async client of this process and of its running event loop."""
-
-Forget = Callable[[], None]
-"""Drops the cached address of a server that may be gone."""
+"""Returns the client of this process, and for coroutines of the running event loop."""
 
 
 class AsyncRunner(Protocol):
@@ -55,31 +50,26 @@ class Driver:
         health: RedisHealth,
         *,
         join: Connect | None = None,
-        forget: Forget = lambda: None,
+        forget: Callable[[], None] = lambda: None,
         max_readers: int | None = None,
         is_writer: bool = False,
     ) -> None:
         """Create a driver. This opens no connection.
 
-        `connect` returns the client. `join` also does, but starts no embedded server; by default
-        it is `connect`. `forget` is called when a connection is lost. `max_readers` is how many
-        may use the client at once, by default the room in its pool. With `is_writer`, the driver
-        does not wait for readers.
+        `connect` returns the client. `join` returns a client that starts no embedded server; by
+        default it is `connect`. `forget` is called when no node of a Cluster answers, and drops
+        the client. `max_readers` is how many may use the client at once, by default the room in
+        its pool. With `is_writer`, the driver does not wait for readers.
         """
-        self.connect, self.forget = connect, forget
+        self.connect, self.forget, self.health = connect, forget, health
         self._join = join or connect
         self._max_readers, self._is_writer = max_readers, is_writer
-        self.health = health
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
-        return type(self)(
-            self._join,
-            self.health,
-            forget=self.forget,
-            max_readers=self._max_readers,
-            is_writer=self._is_writer,
-        )
+        driver = copy(self)
+        driver.connect = self._join
+        return driver
 
     def nodes(self) -> "list[tuple[str, Driver]]":
         """Return the name and the driver of each node; a single server has the empty name."""
@@ -117,15 +107,15 @@ class Driver:
     def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
-            with translated_errors():
-                client = self.connect()
-                with self.slot(client):
-                    replies = self.execute(client, batch)
-        except ConnectionsBusy:
-            raise
-        except PresenceUnavailable:
-            self.lost_connection(client)
-            raise
+            client = self.connect()
+            with self.slot(client):
+                replies = self.execute(client, batch)
+        except Exception as error:
+            failure = translated_error(error)
+            if _is_lost(failure):
+                self.lost_connection(client)
+            # The error of a server may contain ids.
+            raise failure from (None if is_server_error(error) else error)
         if is_refusing(replies):
             self.lost_connection(client)
         return replies
@@ -141,7 +131,6 @@ class Driver:
     def lost_connection(self, client: Any) -> None:
         """Make the next command open a connection, because another server may answer by then."""
         self.health.lost_connection()
-        self.forget()
         # An open connection may lead to a server that is no longer the primary.
         with suppress(Exception):
             client.connection_pool.disconnect(inuse_connections=False)
@@ -152,19 +141,18 @@ class AsyncDriver:
 
     def __init__(
         self,
-        connect: AsyncConnect,
+        connect: Connect,
         health: RedisHealth,
         *,
-        forget: Forget = lambda: None,
         max_readers: int | None = None,
         under_trio: AsyncRunner | None = None,
     ) -> None:
         """Create a driver. This opens no connection.
 
-        `under_trio` runs the plans under trio, which no async client supports. The other arguments
-        are as for `Driver`.
+        `connect` returns the client. `max_readers` is how many may use it at once, by default the
+        room in its pool. `under_trio` runs the plans under trio, which no async client supports.
         """
-        self._connect, self._forget, self._health = connect, forget, health
+        self._connect, self._health = connect, health
         self._max_readers, self._under_trio = max_readers, under_trio
 
     async def run(self, plan: Plan[T]) -> T:
@@ -187,28 +175,27 @@ class AsyncDriver:
     async def _send(self, batch: Batch, seconds: float) -> list[Any]:
         client: Any = None
         try:
-            with translated_errors():
-                async with asyncio.timeout(seconds):
-                    client = await self._connect()
-                    slot = await async_slots_of(client, self._max_readers).acquire(seconds / 2)
-                    try:
-                        pipeline = filled_pipeline(client, batch)
-                        replies = await pipeline.execute(raise_on_error=False)
-                    finally:
-                        slot.release()
-                replies = checked_replies(replies, batch)
-        except ConnectionsBusy:
-            raise
-        except PresenceUnavailable:
-            await self._lost_connection(client)
-            raise
+            async with asyncio.timeout(seconds):
+                client = self._connect()
+                slot = await async_slots_of(client, self._max_readers).acquire(seconds / 2)
+                try:
+                    pipeline = filled_pipeline(client, batch)
+                    replies = await pipeline.execute(raise_on_error=False)
+                finally:
+                    slot.release()
+            replies = checked_replies(replies, batch)
+        except Exception as error:
+            failure = translated_error(error)
+            if _is_lost(failure):
+                await self._lost_connection(client)
+            # The error of a server may contain ids.
+            raise failure from (None if is_server_error(error) else error)
         if is_refusing(replies):
             await self._lost_connection(client)
         return replies
 
     async def _lost_connection(self, client: Any) -> None:
         self._health.lost_connection()
-        self._forget()
         with suppress(Exception):
             await client.connection_pool.disconnect(inuse_connections=False)
 
@@ -255,31 +242,32 @@ def is_refusing(replies: list[Any]) -> bool:
     return any(isinstance(reply, RedisRefused) for reply in replies)
 
 
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    """Raise any error of the block as an error of this package, which contains no credentials."""
-    try:
-        yield
-    except Exception as error:
-        raise translated_error(error) from (None if _is_server_error(error) else error)
-
-
 def translated_error(error: Exception) -> PresenceError:
-    """Return the error of this package for an error of a client or of the network."""
-    if isinstance(error, PresenceError):
-        return error
+    """Return the error of this package for an error of a client or of the network.
+
+    It contains no credentials.
+    """
+    for each in (error, error.__cause__):
+        if isinstance(each, PresenceError):  # redis-py may wrap the error of an embedded server
+            return each
     if is_pool_full(error):
         return ConnectionsBusy()
     if type(error) is TimeoutError:
         return PresenceUnavailable(TOO_LATE)
-    if not _is_server_error(error):
+    if not is_server_error(error):
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
     message = _server_message(error)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
     return kind(f"Redis refused: {message}")
 
 
-def _is_server_error(error: Exception) -> bool:
+def _is_lost(failure: PresenceError) -> bool:
+    """Return whether the next command should use another connection."""
+    return isinstance(failure, PresenceUnavailable) and not isinstance(failure, ConnectionsBusy)
+
+
+def is_server_error(error: Exception) -> bool:
+    """Return whether an error is an answer of a server, or already one of this package."""
     from redis.exceptions import ResponseError
 
     return isinstance(error, (PresenceError, ResponseError))

@@ -7,9 +7,10 @@ the server itself, or the whole Cluster.
 import random
 import threading
 import time
+from dataclasses import dataclass
 
 from .. import logs
-from ..errors import ConnectionsBusy
+from ..errors import ConnectionsBusy, RedisRefused
 from ..parsers import format_duration
 
 MAX_PAUSE_SECONDS = 5.0  # seconds between two attempts
@@ -18,6 +19,17 @@ STUCK_SECONDS = 30.0
 
 # This generator shares no state with the site, and forked processes get different numbers.
 _jitter = random.SystemRandom()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The attempts on a target that failed in a row."""
+
+    count: int
+    next_attempt: float
+    """When to try again, as a time of `time.monotonic()`."""
+    is_refusal: bool
+    """True if the server answered, but refused a command."""
 
 
 class RedisHealth:
@@ -39,7 +51,7 @@ class RedisHealth:
     def begin(self) -> None:
         """Reset the state. In a forked child, a thread that held the lock may not exist."""
         self._lock = threading.Lock()
-        self._failing: dict[str, tuple[int, float]] = {}
+        self._failing: dict[str, Failure] = {}
         self.is_outage = False
         """True while sightings wait because a write failed."""
         self.last_error: str | None = None
@@ -55,21 +67,33 @@ class RedisHealth:
 
     def is_well(self, target: str) -> bool:
         """Return whether neither the target nor the whole server failed at the last attempt."""
-        return "" not in self._failing and target not in self._failing
+        return not self._failures_of(target)
 
     def is_due(self, target: str) -> bool:
         """Return whether to try a write: there was no failure, or its pause is over."""
         now = time.monotonic()
-        return all(now >= self._failing.get(name, (0, now))[1] for name in ("", target))
+        return all(now >= failure.next_attempt for failure in self._failures_of(target))
+
+    def is_refusing(self, target: str) -> bool:
+        """Return whether the target or the whole server answered, but refused the last attempt."""
+        return any(failure.is_refusal for failure in self._failures_of(target))
 
     def failures(self, target: str) -> int:
         """Return how many attempts in a row have failed."""
-        return self._failing.get(target, (0, 0.0))[0]
+        failure = self._failing.get(target)
+        return failure.count if failure else 0
 
-    def failed(self, target: str) -> None:
-        """Note that an attempt to write failed."""
-        failures = self.failures(target) + 1
-        self._failing[target] = failures, time.monotonic() + self.pause(failures)
+    def _failures_of(self, target: str) -> list[Failure]:
+        """Return the failures of a target and of the whole server."""
+        # Another thread may remove a failure at any time.
+        found = (self._failing.get(name) for name in {"", target})
+        return [failure for failure in found if failure is not None]
+
+    def failed(self, target: str, error: Exception | None = None) -> None:
+        """Note that an attempt failed, with `error` if it is known."""
+        count = self.failures(target) + 1
+        next_attempt = time.monotonic() + self.pause(count)
+        self._failing[target] = Failure(count, next_attempt, isinstance(error, RedisRefused))
 
     def pause(self, failures: int) -> float:
         """Return the seconds until the next attempt, after that many failures in a row.

@@ -1,11 +1,11 @@
 """The event loop that runs the caller, of asyncio or trio, and the end of its server."""
 
 import asyncio
+import math
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -61,14 +61,17 @@ async def running(
         task.cancel()
 
 
-async def within(seconds: float, awaitable: Awaitable[T]) -> T:
-    """Wait for an awaitable. Raises `TimeoutError`, an `OSError`, after `seconds`."""
+async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
+    """Return the result of an awaitable.
+
+    Raises `TimeoutError`, an `OSError`, after `seconds`. With None, wait for as long as it takes.
+    """
     if not is_trio():
         async with asyncio.timeout(seconds):
             return await awaitable
     import trio
 
-    with trio.move_on_after(seconds):
+    with trio.move_on_after(math.inf if seconds is None else seconds):
         return await awaitable
     raise TimeoutError
 
@@ -89,36 +92,23 @@ class Waiter:
 
     def __init__(self) -> None:
         """Create a waiter in the running event loop."""
-        self._wait: Callable[[], Awaitable[object]]
-        self._wake: Callable[[], object]
+        self._event: Any
+        self._call_soon: Callable[..., object]
         if is_trio():
             import trio
 
-            awaited = trio.Event()
-            token = trio.lowlevel.current_trio_token()
-            self._wait, self._wake = awaited.wait, partial(token.run_sync_soon, awaited.set)
+            self._event = trio.Event()
+            self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
         else:
-            event, loop = asyncio.Event(), asyncio.get_running_loop()
-            self._wait, self._wake = event.wait, partial(loop.call_soon_threadsafe, event.set)
+            self._event = asyncio.Event()
+            self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
 
     async def wait(self, seconds: float | None = None) -> None:
         """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
-        if seconds is None:
-            await self._wait()
-        elif is_trio():
-            import trio
-
-            with trio.move_on_after(seconds):
-                await self._wait()
-        else:
-            # Cheaper than `asyncio.wait_for`, which cancels a task.
-            alarm = asyncio.get_running_loop().call_later(seconds, self._wake)
-            try:
-                await self._wait()
-            finally:
-                alarm.cancel()
+        with suppress(TimeoutError):
+            await within(seconds, self._event.wait())
 
     def wake(self) -> None:
         """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""
         with suppress(RuntimeError):
-            self._wake()
+            self._call_soon(self._event.set)

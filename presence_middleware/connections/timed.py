@@ -11,10 +11,10 @@ import encodings.idna  # noqa: F401
 import math
 import os
 import socket
-import time
+from concurrent.futures import Future
 from contextlib import suppress
 from ipaddress import ip_address
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -22,59 +22,10 @@ from redis.sentinel import SentinelManagedConnection
 
 from .limits import remaining
 
-# How long the addresses of a host are used, in seconds. A look-up that ends after the deadline
-# still serves the next connection.
-ADDRESS_SECONDS = 10.0
-
-Name = tuple[int, str, int, int]
-"""A process id, a host, a port and an address family."""
-
-
-class _Lookup:
-    """A look-up of the addresses of a host, in a thread of its own.
-
-    The look-up of the system cannot be interrupted. All connections to the same host wait for the
-    same look-up.
-    """
-
-    def __init__(self, host: str, port: int, family: int) -> None:
-        self._arguments = host, port, family
-        self._has_ended = Event()
-        self._ended_at = math.inf
-        self._error: Exception | None = None
-        self._addresses: list[str] = []
-
-    def start(self) -> None:
-        try:
-            Thread(target=self._run, name="presence-names", daemon=True).start()
-        except RuntimeError:
-            # This process can start no more threads, for example while the interpreter exits.
-            self._run()
-
-    def _run(self) -> None:
-        try:
-            results = socket.getaddrinfo(*self._arguments, socket.SOCK_STREAM)
-            self._addresses = list(dict.fromkeys(str(address[0]) for *_, address in results))
-        except Exception as error:
-            self._error = error
-        self._ended_at = time.monotonic()
-        self._has_ended.set()
-
-    def is_usable(self) -> bool:
-        """Return whether the look-up is running, or ended lately without an error."""
-        return self._error is None and time.monotonic() - self._ended_at < ADDRESS_SECONDS
-
-    def addresses(self) -> list[str]:
-        """Wait for the addresses. Raises `TimeoutError` at the deadline."""
-        seconds = remaining()
-        if not self._has_ended.wait(None if seconds == math.inf else max(seconds, 0.0)):
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        return self._addresses
-
-
-_lookups: dict[Name, _Lookup] = {}
+# By process id, host, port and address family: the look-ups whose result nobody has used yet. All
+# connections to the same host wait for the same look-up. One that ends after their deadline still
+# serves the next connection.
+_look_ups: dict[tuple[int, str, int, int], Future[list[str]]] = {}
 
 
 def addresses_of(host: str, port: int, family: int) -> list[str]:
@@ -87,11 +38,31 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
         ip_address(host)
         return [host]
     name = os.getpid(), host, port, family
-    lookup = _lookups.get(name)
-    if lookup is None or not lookup.is_usable():
-        lookup = _lookups[name] = _Lookup(host, port, family)
-        lookup.start()
-    return lookup.addresses()
+    look_up = _look_ups.get(name)
+    if look_up is None:
+        look_up = _look_ups[name] = Future()
+        # The look-up of the system cannot be interrupted, so a thread of its own waits for it.
+        thread = Thread(target=_look_up, args=(look_up, *name[1:]), name="presence-names")
+        thread.daemon = True
+        try:
+            thread.start()
+        except RuntimeError:
+            # This process can start no more threads, for example while the interpreter exits.
+            _look_up(look_up, *name[1:])
+    seconds = remaining()
+    try:
+        return look_up.result(None if seconds == math.inf else max(seconds, 0.0))
+    finally:
+        if look_up.done():
+            _look_ups.pop(name, None)
+
+
+def _look_up(look_up: "Future[list[str]]", host: str, port: int, family: int) -> None:
+    try:
+        results = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+        look_up.set_result(list(dict.fromkeys(str(address[0]) for *_, address in results)))
+    except Exception as error:
+        look_up.set_exception(error)
 
 
 class TimedSocket:
@@ -101,7 +72,7 @@ class TimedSocket:
         self._sock = sock
         # redis-py reads these two before each command, and `__getattr__` would be slow.
         self.fileno = sock.fileno
-        self.pending = getattr(sock, "pending", _nothing_pending)
+        self.pending = getattr(sock, "pending", int)  # a socket without TLS buffers no bytes
         self._timeout = self._applied_timeout = sock.gettimeout()
 
     def __getattr__(self, name: str) -> Any:
@@ -129,26 +100,17 @@ class TimedSocket:
         seconds = remaining()
         if seconds <= 0:
             raise TimeoutError
-        timeout = self._timeout
-        if timeout is None or timeout > seconds:
-            timeout = seconds
+        timeout = seconds if self._timeout is None else min(self._timeout, seconds)
         # Setting a timeout is a system call, so do it only for a change.
         if timeout != self._applied_timeout:
             self._sock.settimeout(None if timeout == math.inf else timeout)
             self._applied_timeout = timeout
 
 
-def _nothing_pending() -> int:
-    """Return the number of decrypted bytes that wait in a socket without TLS."""
-    return 0
-
-
 class _Timed:
     """A connection with a `TimedSocket`."""
 
     def _connect(self) -> Any:
-        if remaining() <= 0:
-            raise TimeoutError
         return TimedSocket(super()._connect())  # type: ignore[misc]
 
 
@@ -168,8 +130,6 @@ class _Named(Connection):
                 failure = error
             finally:
                 self.host = name  # TLS compares the name with the certificate.
-        # No address accepts connections, so look the name up again next time.
-        _lookups.pop((os.getpid(), name, self.port, self.socket_type), None)
         raise failure
 
 
@@ -189,12 +149,5 @@ class TimedSentinelConnection(_Timed, SentinelManagedConnection, _Named):
     """The connection to the primary that Sentinels name."""
 
 
-CLASSES = {
-    "redis": TimedConnection,
-    "rediss": TimedSSLConnection,
-    "unix": TimedUnixConnection,
-    "redis+sentinel": TimedSentinelConnection,
-    "redis+cluster": TimedConnection,
-    "rediss+cluster": TimedSSLConnection,
-}
+CLASSES = {"redis": TimedConnection, "rediss": TimedSSLConnection, "unix": TimedUnixConnection}
 """The connection class of each URL scheme."""

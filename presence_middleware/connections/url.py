@@ -19,24 +19,9 @@ CLUSTER_FORM = (
     "redis+cluster://[user:password@]node1[:6379],node2…, or rediss+cluster://… (TLS); a Cluster "
     "has no databases"
 )
-SENTINEL_PORT = 26379
-CLUSTER_PORT = 6379
 
-_NETWORK = {
-    "redis": "redis",
-    "valkey": "redis",
-    "rediss": "rediss",
-    "valkeys": "rediss",
-    "unix": "unix",
-    "valkey+unix": "unix",
-}
-_SENTINEL = {"redis+sentinel", "valkey+sentinel"}
-_CLUSTER = {
-    "redis+cluster": "redis+cluster",
-    "valkey+cluster": "redis+cluster",
-    "rediss+cluster": "rediss+cluster",
-    "valkeys+cluster": "rediss+cluster",
-}
+_NETWORK = {"redis", "rediss", "unix"}
+_CLUSTER = {"redis+cluster", "rediss+cluster"}
 _ESCAPES = "the host or the port is not valid; write / ? # @ in a password as %2F %3F %23 %40"
 _QUERY_OPTION = re.compile(r"(\w+=)?[^&]+")
 # The options that a query may contain. redis-py would reject others at the first use only.
@@ -49,7 +34,9 @@ _SEVERAL_HOSTS = re.compile(
     r"(?:(?P<user>[^/?@]*)@)?(?P<hosts>[^/?@]+)(?P<path>/[^?@]*)?(?:\?(?P<options>[^@]*))?"
 )
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:,]+)(?::(\d{1,5}))?")
-_SERVICE = re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?")
+# The default port, the path and the form of a URL with several hosts.
+_SENTINELS = 26379, re.compile(r"(?P<service>[^/]+)(?:/(?P<db>\d+))?"), SENTINEL_FORM
+_NODES = 6379, re.compile(r"(?P<service>)(?P<db>0?)"), CLUSTER_FORM
 
 Options = dict[str, str | None]
 """Options of redis-py, as text: `username`, `password` and the options of the query."""
@@ -69,7 +56,7 @@ class RedisURL:
     @property
     def is_cluster(self) -> bool:
         """True if the keys are on several nodes."""
-        return self.scheme.endswith("+cluster")
+        return self.scheme in _CLUSTER
 
     @property
     def max_connections(self) -> int | None:
@@ -90,19 +77,11 @@ class Hosts:
     """The parts of a URL with several hosts. `repr()` shows no passwords."""
 
     addresses: tuple[tuple[str, int], ...]
-    path: str
-    """The part after the hosts, without its first slash."""
+    """The nodes of a Cluster, or the Sentinels."""
+    service: str
+    """The service that the Sentinels name; empty for a Cluster."""
     options: Options = field(repr=False)
-
-
-@dataclass(frozen=True)
-class SentinelService:
-    """The parts of a `redis+sentinel://` URL. `repr()` shows no passwords."""
-
-    sentinels: tuple[tuple[str, int], ...]
-    name: str
-    options: Options = field(repr=False)
-    """The options of connections to the primary, `db` among them."""
+    """The options of connections to servers, for Sentinels `db` among them."""
     sentinel_options: Options = field(repr=False)
     """The options of connections to Sentinels, whose names in the query begin with `sentinel_`."""
 
@@ -121,21 +100,30 @@ def parse_url(value: object) -> RedisURL:
 
 
 def _parse(url: str) -> RedisURL:
-    scheme, mark, rest = url.partition("://")
+    spelling, mark, rest = url.partition("://")
     if not mark:
         raise ValueError
+    scheme = "unix" if spelling == "valkey+unix" else spelling.replace("valkey", "redis")
     if scheme in _NETWORK:
-        return _network(_NETWORK[scheme], rest)
-    if scheme in _SENTINEL:
-        _check_options(parse_sentinel(rest).options)
-        return RedisURL("redis+sentinel", rest)
-    if scheme in _CLUSTER:
-        _check_options(parse_cluster(rest).options)
-        return RedisURL(_CLUSTER[scheme], rest)
+        return _network(scheme, rest)
+    if scheme in {"redis+sentinel", *_CLUSTER}:
+        _check_options(parse_hosts(scheme, rest).options)
+        return RedisURL(scheme, rest)
     if scheme == "embedded":
-        return _embedded(rest)
+        # This module needs a POSIX system.
+        from .. import embedded
+
+        if embedded.find_server() is None:
+            raise InvalidValue(embedded.NO_SERVER)
+        is_path = rest.startswith("/")
+        directory = Path(unquote(rest)) if is_path else embedded.default_directory(rest)
+        return RedisURL(scheme, str(directory))
     if scheme == "memory":
-        return _memory(rest)
+        if find_spec("fakeredis") is None:
+            raise InvalidValue(
+                "fakeredis is not installed: pip install 'presence_middleware[memory]'"
+            )
+        return RedisURL(scheme, rest)
     raise ValueError
 
 
@@ -166,77 +154,31 @@ def _network(scheme: str, rest: str) -> RedisURL:
     return RedisURL(scheme, url)
 
 
-def _embedded(rest: str) -> RedisURL:
-    # This module needs a POSIX system.
-    from . import embedded
+def parse_hosts(scheme: str, rest: str) -> Hosts:
+    """Parse the part of a URL after `://`: `[user:password@]h1[:port],h2…[/path][?options]`.
 
-    if embedded.find_server() is None:
-        raise InvalidValue(embedded.NO_SERVER)
-    directory = Path(rest) if rest.startswith("/") else embedded.default_directory(rest)
-    return RedisURL("embedded", str(directory))
-
-
-def _memory(name: str) -> RedisURL:
-    if find_spec("fakeredis") is None:
-        raise InvalidValue("fakeredis is not installed: pip install 'presence_middleware[memory]'")
-    return RedisURL("memory", name)
-
-
-def parse_hosts(rest: str, port: int) -> Hosts:
-    """Parse `[user:password@]h1[:port],h2…[/path][?options]`.
-
-    `port` is the default port. Raises `ValueError`.
+    Raises `ValueError` with the form of the scheme.
     """
-    match = _SEVERAL_HOSTS.fullmatch(rest)
-    if not match:
-        raise ValueError
-    options: Options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
-    if match["user"]:
-        username, _, password = match["user"].partition(":")
+    default_port, path, form = _NODES if scheme in _CLUSTER else _SENTINELS
+    parts = _SEVERAL_HOSTS.fullmatch(rest)
+    hosts = [_HOST.fullmatch(host.strip()) for host in parts["hosts"].split(",")] if parts else []
+    service = path.fullmatch((parts["path"] or "/")[1:]) if parts else None
+    addresses = [(host[1].strip("[]"), int(host[2] or default_port)) for host in hosts if host]
+    if not (parts and service and all(hosts) and all(0 < port < 65536 for _, port in addresses)):
+        raise ValueError(form)
+    options: Options = {"db": service["db"] or "0"}
+    options |= parse_qsl(parts["options"] or "", keep_blank_values=True)
+    if parts["user"]:
+        username, _, password = parts["user"].partition(":")
         options |= {"username": unquote(username) or None, "password": unquote(password) or None}
-    addresses = tuple(_parse_host(host.strip(), port) for host in match["hosts"].split(","))
-    return Hosts(addresses, (match["path"] or "/")[1:], options)
-
-
-def _parse_host(text: str, default_port: int) -> tuple[str, int]:
-    match = _HOST.fullmatch(text)
-    if not match:
-        raise ValueError
-    port = int(match[2] or default_port)
-    if not 0 < port < 65536:
-        raise ValueError
-    return match[1].strip("[]"), port
-
-
-def parse_sentinel(rest: str) -> SentinelService:
-    """Parse the part of a Sentinel URL after `://`. Raises `ValueError`."""
-    try:
-        hosts = parse_hosts(rest, SENTINEL_PORT)
-    except ValueError:
-        raise ValueError(SENTINEL_FORM) from None
-    path = _SERVICE.fullmatch(hosts.path)
-    if not path:
-        raise ValueError(SENTINEL_FORM)
-    options = hosts.options
-    sentinel_options = {
-        name.removeprefix("sentinel_"): options.pop(name)
-        for name in list(options)
-        if name.startswith("sentinel_")
-    }
-    options = {"db": path["db"] or "0", **options}
-    return SentinelService(hosts.addresses, path["service"], options, sentinel_options)
-
-
-def parse_cluster(rest: str) -> Hosts:
-    """Parse the part of a Cluster URL after `://`. Raises `ValueError`."""
-    try:
-        hosts = parse_hosts(rest, CLUSTER_PORT)
-    except ValueError:
-        raise ValueError(CLUSTER_FORM) from None
-    if hosts.path not in ("", "0") or hosts.options.get("db", "0") != "0":
-        raise ValueError(CLUSTER_FORM)
-    hosts.options.pop("db", None)
-    return hosts
+    sentinel_options: Options = {}
+    if scheme in _CLUSTER:
+        if options.pop("db") != "0":
+            raise ValueError(form)
+    else:
+        for name in [name for name in options if name.startswith("sentinel_")]:
+            sentinel_options[name.removeprefix("sentinel_")] = options.pop(name)
+    return Hosts(tuple(addresses), service["service"], options, sentinel_options)
 
 
 def hide_credentials(url: str) -> str:

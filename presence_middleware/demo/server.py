@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from gunicorn.app.base import BaseApplication
 
-from ..connections import embedded
+from .. import embedded
 from ..errors import PresenceError, PresenceUnavailable
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware

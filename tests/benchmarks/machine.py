@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.servers import free_port
 
 

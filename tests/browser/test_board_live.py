@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.backends import Server
 from tests.support.browsers import chromium, needs_chromium
 from tests.support.servers import WebServer, gunicorn, uvicorn

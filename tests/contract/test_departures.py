@@ -11,7 +11,7 @@ import redis
 
 from presence_middleware import Presence, PresenceUnavailable, QueryError, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import WsgiVisit

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from presence_middleware import Presence, Settings, asgi, wsgi
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, recorder_for
 from tests.support.asking import State
 from tests.support.backends import Server, wait_until

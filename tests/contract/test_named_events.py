@@ -23,7 +23,7 @@ from presence_middleware import (
 )
 from presence_middleware.backend import Backend
 from presence_middleware.connections import in_thread
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.events import (
     Events,
     Hub,

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from presence_middleware import Identity, Presence, QueryError, Settings, asgi
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened

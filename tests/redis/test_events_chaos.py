@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from presence_middleware import Event, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.stores import Batch, Plan, Store
 from presence_middleware.stores.plan import members_with_scores
 from tests.support.backends import Server, wait_until

@@ -20,7 +20,7 @@ from presence_middleware import (
     PresenceUnavailable,
     QueryError,
 )
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.events import hub as hub_module
 from presence_middleware.events import subscription as subscription_module
 from presence_middleware.recorder import Recorder

@@ -13,7 +13,7 @@ import redis
 
 from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder import rewrite_log as module
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS

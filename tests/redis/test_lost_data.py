@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from presence_middleware import Presence
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder import rewrite_log as module
 from presence_middleware.stores import Act, moment_of

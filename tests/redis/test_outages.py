@@ -17,6 +17,7 @@ import pytest
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
+from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
@@ -312,6 +313,21 @@ def test_pauses_between_attempts_grow_are_bounded_and_are_random() -> None:
     health.succeeded("node")
     assert health.is_due("node")
     assert RedisHealth(60).pause(1) >= 48  # a site that writes seldom does not write oftener
+
+
+def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> None:
+    health = RedisHealth()
+    health.failed("node", RedisRefused("OOM"))
+    assert (health.is_well("node"), health.is_refusing("node")) == (False, True)
+    assert (health.is_well("other"), health.is_refusing("other")) == (True, False)
+    health.failed("node", PresenceUnavailable("silence"))
+    assert not health.is_refusing("node")
+    health.failed("", RedisRefused("OOM"))
+    assert (health.is_well("other"), health.is_refusing("other")) == (False, True)
+    health.succeeded("other")
+    assert (health.is_well("other"), health.is_well("node")) == (True, False)
+    health.all_written()
+    assert health.is_well("node")
 
 
 def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None:

@@ -14,8 +14,8 @@ import redis
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.connections import Driver
-from presence_middleware.connections.embedded import find_server
 from presence_middleware.doctor import examine
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import History, Plan, moment_of

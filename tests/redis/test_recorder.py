@@ -15,8 +15,8 @@ import pytest
 import redis
 from flask import Flask
 
-from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, wsgi
-from presence_middleware.connections import Driver, embedded
+from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, embedded, wsgi
+from presence_middleware.connections import Driver
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.identity import Who
 from presence_middleware.people import People

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.backends import Server
 from tests.support.template_sites import SITES, Get, django_async_site, starlette_site
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from presence_middleware import Presence, Settings
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import environment
 from tests.support.terminal import COMMAND, Terminal

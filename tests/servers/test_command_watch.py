@@ -13,7 +13,7 @@ import pytest
 from presence_middleware import Presence, Settings
 from presence_middleware.cli import watch
 from presence_middleware.cli.watch import Poller
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.servers.test_command_answers import record
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from presence_middleware.connections.embedded import socket_path
 from presence_middleware.demo.app import PAGES
+from presence_middleware.embedded import socket_path
 from tests.support.backends import wait_until
 from tests.support.demo import PRESENCE, Demo
 from tests.support.servers import environment

@@ -12,7 +12,7 @@ import redis
 
 from presence_middleware import Presence, Settings, doctor
 from presence_middleware.backend import Backend
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.backends import Server
 from tests.support.servers import environment
 from tests.support.timed_site import Clock

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence
-from presence_middleware.connections import supervisor
+from presence_middleware.embedded import supervisor
 from tests.support.backends import wait_until
 from tests.support.servers import (
     ENDED,

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from presence_middleware.stores.keys import SLOTS, slot_of
 from tests.support.backends import wait_until
 from tests.support.servers import free_port

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import redis
 
-from presence_middleware.connections.embedded import find_server
+from presence_middleware.embedded import find_server
 from tests.support.backends import wait_until
 from tests.support.servers import free_port
 

@@ -12,8 +12,7 @@ from wsgiref.types import WSGIApplication, WSGIEnvironment
 import httpx
 import pytest
 
-from presence_middleware import PresenceUnavailable, Sample, Settings
-from presence_middleware.connections import embedded
+from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import PAGES, Site

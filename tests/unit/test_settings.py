@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import PresenceError, Settings, SettingsError, parsers
-from presence_middleware.connections import embedded, url
+from presence_middleware import PresenceError, Settings, SettingsError, embedded, parsers
+from presence_middleware.connections import url
 from presence_middleware.connections.url import hide_credentials
 from presence_middleware.recorder import recorder_for
 from presence_middleware.settings import variable
