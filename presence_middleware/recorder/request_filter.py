@@ -11,6 +11,7 @@ from ..identity import locator
 from ..request import Request
 from ..settings import Settings
 from .setup_hints import SetupHints
+from .visit import Visit
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
@@ -32,7 +33,7 @@ class RequestFilter:
         self.paths = exact_paths(paths) | exact_paths(settings.logout)
         """Paths that are not visits or that log out. Requests to other paths may be plain."""
 
-    def admit(self, request: Request, now: float, *, is_signal: bool = False) -> bool:
+    def admit(self, request: Visit, now: float, *, is_signal: bool = False) -> bool:
         """Return whether a request is a visit, and set the address of its client.
 
         `now` is the time by the recorder's clock, in seconds. With `is_signal`, `PRESENCE_EXCLUDE`
