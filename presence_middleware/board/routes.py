@@ -6,6 +6,7 @@ import re
 from base64 import b64decode
 from binascii import Error
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -27,7 +28,6 @@ from .history import (
     MAX_POINTS,
     REVALIDATED,
     SHARED,
-    History,
     as_chart,
     as_json,
     read_history,
@@ -72,7 +72,7 @@ class Board:
             "/widget.js": text("javascript", _file("widget.js"), EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
-            "/chart.svg": self._chart,
+            "/chart.svg": self._history,
             "/peak": self._peak,
             "/online": self._online,
             "/last-seen": self._last_seen,
@@ -135,29 +135,23 @@ class Board:
         return SharedRead("counts" if room is None else "rooms", (room,), read())
 
     def _history(self, request: Request) -> Answer:
-        hours = self._hours(request)
-        return self._samples(request, hours, MAX_POINTS, lambda history: as_json(history, hours))
+        """Return the read of a history, as JSON or as a chart.
 
-    def _chart(self, request: Request) -> Answer:
-        hours, colour = self._hours(request), self._kinds.index(self._kind(request))
-        width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
-        width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-        offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
-        return self._samples(
-            request,
-            hours,
-            MAX_CHART_POINTS,
-            lambda history: as_chart(history, hours, width, offset, colour),
-        )
-
-    def _samples(
-        self, request: Request, hours: int, most: int, finish: Callable[[History], Response]
-    ) -> Answer:
-        """Return the read of a history. All hours and charts with the same step share a read.
-
-        So readers cannot cause more reads than there are steps.
+        All answers with the same step share a read, so readers cannot cause more reads than there
+        are steps.
         """
-        settings, kind, step = self._settings, self._kind(request), step_for(hours, most)
+        kind, settings = self._kind(request), self._settings
+        stored = math.ceil(settings.history / 3600)
+        hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
+        most, finish = MAX_POINTS, partial(as_json, hours=hours)
+        if request.path == "/chart.svg":
+            width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
+            width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+            offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
+            colour = self._kinds.index(kind)
+            most = MAX_CHART_POINTS
+            finish = partial(as_chart, hours=hours, width=width, offset=offset, colour=colour)
+        step = step_for(hours, most)
         plan = read_history(self._ask, settings.prefix, kind, settings.history, step)
         return SharedRead("history", (kind, step), plan, SHARED * step, finish)
 
@@ -226,11 +220,6 @@ class Board:
             return Response(200, _STREAM_HEADERS, head.encode(), Watch(kind, after))
 
         return SharedRead("events", (kind,), read())
-
-    def _hours(self, request: Request) -> int:
-        """Return how many hours a history covers, at most as many as are stored."""
-        hours = _number(request, "hours", DEFAULT_HOURS, 1, 999999)
-        return min(hours, math.ceil(self._settings.history / 3600))
 
     def _kind(self, request: Request) -> str:
         return known_kind(request.parameter("kind") or self._kinds[0], self._kinds)
