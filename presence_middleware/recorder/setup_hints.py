@@ -5,7 +5,6 @@ import re
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 
 from .. import logs
 from ..connections import Driver, eviction_policy, facts
@@ -14,7 +13,7 @@ from ..identity import BOT, QUOTA, SITE_QUOTA, Crowd, Identity, is_unnamed_proxy
 from ..settings import Settings
 from .visit import Visit
 
-INSPECTED_REQUESTS = 60  # at once; one more for each second without an inspection
+INSPECTED_REQUESTS = 60  # at most at once; on average, one a second
 MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 UNREAD_SESSIONS = 20  # requests with a session that no rule reads, before the warning
 USERLESS_SIGHTINGS = 100  # sightings of people who are no users, before the warning
@@ -80,6 +79,8 @@ class SetupHints:
         }
         self._shared_ids = SharedIds(logins, settings.window)
         self._noted: Counter[str] = Counter()
+        self._signals: Counter[str | None] = Counter()  # by the kind that they named
+        self._writes: Counter[str] = Counter()  # by kind
         self._logged: set[str] = set()
         self._writes_before_failure = math.inf
         self.look_at = -math.inf
@@ -89,6 +90,7 @@ class SetupHints:
 
     def look(self, visit: Visit, now: float) -> None:
         """Note the credentials and proxies of a request. `now` is by the recorder's clock."""
+        # Seconds without an inspection add up, to one inspection each.
         self.look_at = max(self.look_at, now - INSPECTED_REQUESTS) + 1
         if self._needs_address and is_unnamed_proxy(visit, self._settings.trusted_proxies):
             self._noted["unnamed proxies"] += 1
@@ -101,9 +103,7 @@ class SetupHints:
 
     def note_signal(self, kind: str | None) -> None:
         """Note the kind that a pulse or goodbye named; None if it named nobody."""
-        self._noted["signals of somebody"] += kind is not None
-        self._noted["signals of users"] += kind in self._user_kinds
-        self._noted["signals without user"] += kind not in self._user_kinds and kind != BOT
+        self._signals[kind] += 1
 
     def unreadable(self, error: Exception) -> None:
         """Warn that a request cannot be read. `error` is logged by its type only."""
@@ -126,9 +126,7 @@ class SetupHints:
 
     def note_written(self, kind: str, full: int) -> None:
         """Note that sightings of a kind were written, and `full` of them refused at the cap."""
-        self._noted["writes"] += 1
-        self._noted["writes of users"] += kind in self._user_kinds
-        self._noted["new writes of people"] += kind != BOT
+        self._writes[kind] += 1
         if full:
             self._warn_once(
                 f"kind {kind} is full and new ids are not recorded",
@@ -137,7 +135,7 @@ class SetupHints:
 
     def cleaning_ended(self, error: PresenceError | None) -> None:
         """Note the end of a clean-up. Warn if it failed twice in a row although writes succeed."""
-        writes = self._noted["writes"]
+        writes = self._writes.total()
         if error and writes > self._writes_before_failure:
             self._warn_once(
                 f"stale entries cannot be removed, so keys keep growing ({error})",
@@ -161,25 +159,30 @@ class SetupHints:
 
         `sightings` is the number of sightings since the process began. Never raises.
         """
-        noted = self._noted
+        noted, writes = self._noted, self._writes.total() - self._writes[BOT]
         # Sightings count as those of people unless only bots were written since the last call.
-        if noted.pop("new writes of people", 0):
+        if writes > noted["writes of people"]:
             noted["people"] += sightings - noted["sightings"]
-        noted["sightings"] = sightings
+        noted["writes of people"], noted["sightings"] = writes, sightings
         for message, remedy in self._mistakes():
             self._warn_once(message, remedy)
-        if not self.has_asked_server:
+        if self.has_asked_server:
+            return
+        try:
+            policy = eviction_policy(driver.run(facts("memory")))
+        except PresenceError:
+            return  # this Redis user may not ask, or an outage, which is logged elsewhere
+        finally:
             self.has_asked_server = True
-            # This Redis user may not ask, or there is an outage, which is logged elsewhere.
-            with suppress(PresenceError):
-                if policy := eviction_policy(driver.run(facts("memory"))):
-                    self._warn_once(
-                        f"the server may evict keys ({policy})", "set maxmemory-policy noeviction"
-                    )
+        if policy:
+            self._warn_once(
+                f"the server may evict keys ({policy})", "set maxmemory-policy noeviction"
+            )
 
     def _mistakes(self) -> Iterator[tuple[str, str]]:
         """Yield each mistake that shows in what was noted, and its remedy."""
-        noted, users = self._noted, " or ".join(sorted(self._user_kinds))
+        noted, user_kinds = self._noted, self._user_kinds
+        users = " or ".join(sorted(user_kinds))
         if noted["unnamed proxies"]:
             yield (
                 "requests come through a proxy that PRESENCE_TRUSTED_PROXIES does not name, so "
@@ -193,7 +196,8 @@ class SetupHints:
                 "put a source with distinct ids first in PRESENCE_IDENTITY, such as "
                 f"{kind}=cookie:NAME or {kind}=visitor",
             )
-        misses_users = bool(users) and not noted["writes of users"]
+        has_users = not user_kinds.isdisjoint(self._writes)
+        misses_users = bool(users) and not has_users
         for name, (_, remedy) in _SESSIONS.items():
             # Where our Django middleware reads the session, pages may load users lazily.
             is_read = name == "the cookie sessionid" and _DJANGO in sys.modules
@@ -211,10 +215,11 @@ class SetupHints:
                 if any(rule.type.signed for rule in self._settings.identity)
                 else "check that the rules match the way your users log in",
             )
+        signals = dict(self._signals)
+        userless = sum(signals[kind] for kind in signals.keys() - user_kinds - {BOT})
         # Where guests send pulses, perhaps no user has logged in so far.
-        sees_users = noted["signals of users"] or not noted["writes of users"]
-        is_working = noted["signals of somebody"] and sees_users
-        if noted["signals without user"] >= USERLESS_SIGNALS and not is_working:
+        may_work = signals.keys() - {None} and not (has_users and user_kinds.isdisjoint(signals))
+        if userless >= USERLESS_SIGNALS and not may_work:
             yield (
                 f"no {users} among {USERLESS_SIGNALS} pulses",
                 'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the '
