@@ -6,10 +6,11 @@ since the epoch) as well as text, so a page can show them by its reader's clock;
 
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
 
 WIDTH = 960  # pixels, unless the caller chooses
@@ -79,134 +80,78 @@ def draw(
     filled and its peak is labelled; several lines have a legend. `width` is in pixels, and the
     height follows from it. `offset` is how many minutes the clock of the times is ahead of UTC.
     """
-    chart = _Chart(lines, start, end, gap=gap, width=width, offset=offset)
-    return "\n".join(chart.elements()) + "\n"
+    lines = [line for line in lines if line.points]
+    highest = max((line.peak[1] for line in lines if line.peak), default=1)
+    unit = _round_unit(highest)
+    most = math.ceil(highest / unit) * unit
+    height = max(MIN_HEIGHT, width // 3)
+    left, right = 10 + 8 * len(f"{most:,}"), width - 24
+    columns = max(1, (right - left) // KEY_WIDTH)  # of the legend
+    rows = math.ceil(len(lines) / columns) if len(lines) > 1 else 1
+    top, bottom = 16 + 20 * rows, height - FOOT
+    # Where the points are, in pixels.
+    a_second, a_head = (right - left) / max(1, end - start), (bottom - top) / most
+    x0 = left - start * a_second
+    zone = timezone(timedelta(minutes=offset))  # of the reader's clock
 
+    def time_at(at: int, form: str) -> str:
+        return f'<tspan data-at="{at}">{datetime.fromtimestamp(at, zone):{form}}</tspan>'
 
-class _Chart:
-    def __init__(
-        self,
-        lines: Sequence[Line],
-        start: int,
-        end: int,
-        *,
-        gap: int,
-        width: int,
-        offset: int,
-    ) -> None:
-        self._lines = [line for line in lines if line.points]
-        self._start, self._end, self._gap, self._offset = start, end, gap, offset
-        self._zone = timezone(timedelta(minutes=offset))
-        highest = max((line.peak[1] for line in self._lines if line.peak), default=1)
-        self._unit = _round_unit(highest)
-        self._most = math.ceil(highest / self._unit) * self._unit
-        self._width, self._height = width, max(MIN_HEIGHT, width // 3)
-        self._left, self._right = 10 + 8 * len(f"{self._most:,}"), width - 24
-        self._keys = max(1, (self._right - self._left) // KEY_WIDTH)
-        rows = math.ceil(len(self._lines) / self._keys) if len(self._lines) > 1 else 1
-        self._top, self._bottom = 16 + 20 * rows, self._height - FOOT
-        self._pixels_a_second = (self._right - self._left) / max(1, end - start)
-        self._pixels_a_head = (self._bottom - self._top) / self._most
-
-    def elements(self) -> Iterator[str]:
-        width, height = self._width, self._height
-        peaks = escape("; ".join(self._peak_text(line) for line in self._lines)) or "Nobody"
-        yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="presence-chart" role="img" '
-            f'viewBox="0 0 {width} {height}" aria-label="Online. {peaks}">'
-        )
-        yield f"<style>{STYLE}</style>"
-        yield f'<rect class="paper" width="{width}" height="{height}"/>'
-        yield from self._counts()
-        yield from self._times()
-        if len(self._lines) == 1:
-            yield from self._single(self._lines[0])
+    svg = [
+        '<svg xmlns="http://www.w3.org/2000/svg" class="presence-chart" role="img" '
+        f'viewBox="0 0 {width} {height}" '
+        f'aria-label="Online. {"; ".join(_peak(line, zone) for line in lines) or "Nobody"}">',
+        f"<style>{STYLE}</style>",
+        f'<rect class="paper" width="{width}" height="{height}"/>',
+    ]
+    for count in range(0, most + 1, unit):
+        y = bottom - count * a_head
+        svg.append(f'<path class="grid" d="M{left} {y:.1f}H{right}"/>')
+        svg.append(_text(left - 8, y + 4, "end", "axis", _count(count)))
+    shift, labels = offset * 60, max(2, (right - left) // LABEL_WIDTH)
+    days = math.ceil((end - start) / labels / DAY)
+    step = next((step for step in STEPS if end - start <= step * labels), days * DAY)
+    for at in range(math.ceil((start + shift) / step) * step - shift, end + 1, step):
+        x, form = x0 + at * a_second, "%H:%M" if (at + shift) % DAY else "%d %b"
+        svg.append(f'<path class="grid" d="M{x:.1f} {bottom}v5"/>')
+        svg.append(_text(x, bottom + 20, "middle", "axis", time_at(at, form)))
+    svg.append(_text(right, height - 4, "end", "axis zone", str(zone.tzname(None))))
+    for number, line in enumerate(lines):
+        points = line.points
+        breaks = [number for number, (a, b) in enumerate(pairwise(points), 1) if b[0] - a[0] > gap]
+        places = [f"{x0 + at * a_second:.1f} {bottom - count * a_head:.1f}" for at, count in points]
+        runs = [places[first:last] for first, last in pairwise([0, *breaks, len(places)])]
+        svg.append(f'<g class="c{line.colour % COLOURS}">')
+        if len(lines) == 1:
+            for run in runs:
+                first, last = run[0].partition(" ")[0], run[-1].partition(" ")[0]
+                area = f"M{first} {bottom:.1f}L{'L'.join(run)}L{last} {bottom:.1f}z"
+                svg.append(f'<path class="area" d="{area}"/>')
         else:
-            for number, line in enumerate(self._lines):
-                yield from self._keyed(number, line)
-        yield "</svg>"
-
-    def _single(self, line: Line) -> Iterator[str]:
-        yield f'<g class="c{line.colour % COLOURS}">'
-        runs = list(self._runs(line.points))
-        bottom = f"{self._bottom:.1f}"
-        for run in runs:
-            first, last = run[0].partition(" ")[0], run[-1].partition(" ")[0]
-            yield f'<path class="area" d="M{first} {bottom}L{"L".join(run)}L{last} {bottom}z"/>'
-        yield from self._drawn(runs, line)
-        yield "</g>"
-        if line.peak:
-            at, count = line.peak
-            x = self._x(at)
-            anchor = "end" if x > self._right - 60 else "start" if x < self._left + 60 else "middle"
-            label = f"{_count(count)} at {self._time(at, '%H:%M')}"
-            yield _text(x, self._y(count) - 10, anchor, "label", label)
-
-    def _keyed(self, number: int, line: Line) -> Iterator[str]:
-        x = self._left + number % self._keys * KEY_WIDTH
-        y = 18 + number // self._keys * 20
-        yield f'<g class="c{line.colour % COLOURS}"><path class="key" d="M{x} {y}h18"/>'
-        yield f'<text x="{x + 26}" y="{y + 4}">{escape(self._peak_text(line))}</text>'
-        yield from self._drawn(self._runs(line.points), line)
-        yield "</g>"
-
-    def _drawn(self, runs: Iterable[list[str]], line: Line) -> Iterator[str]:
+            x, y = left + number % columns * KEY_WIDTH, 18 + number // columns * 20
+            svg.append(f'<path class="key" d="M{x} {y}h18"/>')
+            svg.append(f'<text x="{x + 26}" y="{y + 4}">{_peak(line, zone)}</text>')
         # A run of a single point is drawn as a dot.
         path = "".join(f"M{'L'.join(run)}{'' if len(run) > 1 else 'h0'}" for run in runs)
-        yield f'<path class="line" d="{path}"/>'
+        svg.append(f'<path class="line" d="{path}"/>')
         if line.peak:
             at, count = line.peak
-            place = f'cx="{self._x(at):.1f}" cy="{self._y(count):.1f}"'
-            yield f'<circle class="peak" r="4" {place} data-at="{at}" data-count="{count}"/>'
+            x, y = x0 + at * a_second, bottom - count * a_head
+            place = f'cx="{x:.1f}" cy="{y:.1f}"'
+            svg.append(f'<circle class="peak" r="4" {place} data-at="{at}" data-count="{count}"/>')
+            if len(lines) == 1:
+                anchor = "end" if x > right - 60 else "start" if x < left + 60 else "middle"
+                label = f"{_count(count)} at {time_at(at, '%H:%M')}"
+                svg.append(_text(x, y - 10, anchor, "label", label))
+        svg.append("</g>")
+    return "\n".join([*svg, "</svg>\n"])
 
-    def _counts(self) -> Iterator[str]:
-        for count in range(0, self._most + 1, self._unit):
-            y = self._y(count)
-            yield f'<path class="grid" d="M{self._left} {y:.1f}H{self._right}"/>'
-            yield _text(self._left - 8, y + 4, "end", "axis", _count(count))
 
-    def _times(self) -> Iterator[str]:
-        most = max(2, (self._right - self._left) // LABEL_WIDTH)
-        length, shift = self._end - self._start, self._offset * 60
-        step = next((step for step in STEPS if length <= step * most), 0)
-        step = step or math.ceil(length / most / DAY) * DAY
-        first = math.ceil((self._start + shift) / step) * step - shift
-        for at in range(first, self._end + 1, step):
-            x, form = self._x(at), "%H:%M" if (at + shift) % DAY else "%d %b"
-            yield f'<path class="grid" d="M{x:.1f} {self._bottom}v5"/>'
-            yield _text(x, self._bottom + 20, "middle", "axis", self._time(at, form))
-        zone = self._zone.tzname(None)
-        yield _text(self._right, self._height - 4, "end", "axis zone", str(zone))
-
-    def _runs(self, points: Sequence[Point]) -> Iterator[list[str]]:
-        """Yield the places of points as `x y`, in a list for each run without a gap."""
-        run: list[str] = []
-        before = -math.inf
-        x0, a_second = self._left - self._start * self._pixels_a_second, self._pixels_a_second
-        y0, a_head = self._bottom, self._pixels_a_head
-        for at, count in points:
-            if run and at - before > self._gap:
-                yield run
-                run = []
-            run.append(f"{x0 + at * a_second:.1f} {y0 - count * a_head:.1f}")
-            before = at
-        yield run
-
-    def _x(self, at: float) -> float:
-        return self._left + (at - self._start) * self._pixels_a_second
-
-    def _y(self, count: int) -> float:
-        return self._bottom - count * self._pixels_a_head
-
-    def _time(self, at: int, form: str) -> str:
-        return f'<tspan data-at="{at}">{datetime.fromtimestamp(at, self._zone):{form}}</tspan>'
-
-    def _peak_text(self, line: Line) -> str:
-        if line.peak is None:
-            return f"{line.kind}: nobody"
-        at, count = line.peak
-        moment = datetime.fromtimestamp(at, self._zone)
-        return f"{line.kind}: {count:,} at most, {moment:%d %b %Y %H:%M}"
+def _peak(line: Line, zone: timezone) -> str:
+    if line.peak is None:
+        return escape(f"{line.kind}: nobody")
+    moment = datetime.fromtimestamp(line.peak[0], zone)
+    return escape(f"{line.kind}: {line.peak[1]:,} at most, {moment:%d %b %Y %H:%M}")
 
 
 def _round_unit(most: int) -> int:

@@ -1,25 +1,21 @@
 """The board under ASGI."""
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from starlette.responses import Response as StarletteResponse
 
 from .. import sse
-from ..connections.loops import is_trio, running, within
+from ..connections.loops import in_thread, is_trio, running, within
 from ..errors import QueryError
 from ..events import AsyncEvents
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
-from .cache import Clock, Slot, Slots
+from .cache import Cache, SharedRead
 from .messages import Request, Response, Watch, problem, raw_headers
-from .reads import Read
-from .routes import Answer, Board
+from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
 MAX_STREAMS = 100  # of a process
@@ -36,12 +32,9 @@ class AsgiBoard:
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-
-        async def run(read: Read) -> Any:
-            return await presence.run(read.plan(presence.backend.queries))
-
         self._presence = presence
-        self._board, self._read = Board(settings, self._is_cursor), AsyncSharedReads(run)
+        self._board = Board(settings, presence.backend.queries, self._is_cursor)
+        self._cache = Cache()
         self._open_streams = 0
 
     def receive(self, path: str, scope: Scope) -> Any:
@@ -54,7 +47,14 @@ class AsgiBoard:
         path = self._board.below(below_root(scope)) or ""
         query = text(scope.get("query_string", b"").decode("latin-1"))
         request = Request(scope["method"], path, query, AsgiRequest(scope).header)
-        answer = await self._run(self._board.answer(request))
+        answer = self._board.answer(request)
+        if isinstance(answer, SharedRead):
+            if is_trio():
+                driver = self._presence.backend.driver
+                answer = await in_thread(self._cache.get, answer, driver.run)
+            else:
+                answer = await self._cache.get_async(answer, self._presence.run)
+        answer = answer.to(request)
         if answer.watch is not None and self._open_streams >= MAX_STREAMS:
             reason = f"{MAX_STREAMS} readers follow the events of this process; ask online instead"
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
@@ -94,14 +94,6 @@ class AsgiBoard:
         finally:
             self._open_streams -= 1
 
-    async def _run(self, answer: Answer) -> Response:
-        try:
-            read = next(answer)
-            while True:
-                read = answer.send(await self._read(read))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
 
 async def _close_at_disconnect(receive: Receive, events: AsyncEvents) -> None:
     while (await receive())["type"] != "http.disconnect":
@@ -111,39 +103,3 @@ async def _close_at_disconnect(receive: Receive, events: AsyncEvents) -> None:
 
 def _part(body: bytes, *, is_last: bool = False) -> MutableMapping[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": not is_last}
-
-
-class AsyncSharedReads:
-    """Reads whose results the tasks of an event loop share; each loop has its own slots."""
-
-    def __init__(
-        self, run: Callable[[Read], Awaitable[Any]], clock: Clock = time.monotonic
-    ) -> None:
-        """`run` reads from Redis and returns the result; `clock` returns seconds."""
-        self._run, self._clock = run, clock
-        self._slots: WeakKeyDictionary[Any, Slots] = WeakKeyDictionary()
-
-    async def __call__(self, read: Read) -> Slot:
-        """Return the slot of a read, once it has a result or an error."""
-        loop, event = _running()
-        slots = self._slots.get(loop)
-        if slots is None:
-            slots = self._slots[loop] = Slots(self._clock)
-        while True:
-            slot, is_mine = slots.claim(read, event)
-            if is_mine:
-                with slot.reading(self._clock):
-                    slot.fill(await self._run(read))
-            elif (ready := slot.ready) is not None:
-                await ready.wait()
-            if not slot.is_abandoned:
-                return slot
-
-
-def _running() -> tuple[Any, Callable[[], Any]]:
-    """Return the event loop that runs the caller, and its class of events."""
-    if not is_trio():
-        return asyncio.get_running_loop(), asyncio.Event
-    import trio
-
-    return trio.lowlevel.current_trio_token(), trio.Event

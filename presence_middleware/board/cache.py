@@ -1,127 +1,121 @@
 """Results that readers share, so that Redis is read once a second for any number of readers.
 
-The first reader of a slot runs the read, and the others wait for its result. A failure is shared
-for a second, too. If the first reader is cancelled, a waiting reader runs the read instead.
+The first reader runs the read, and the others wait for its result. A failure is shared for a
+second, too. If the first reader is cancelled or killed, a waiting reader runs the read instead.
 """
 
+import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import PresenceUnavailable
-from .reads import Read
+from ..errors import PresenceError
+from ..stores import Plan
+from .messages import UNAVAILABLE, Response, failure
 
-MAX_SLOTS = 256
+MAX_RESULTS = 256  # of each topic
 PATIENCE = 5.0  # seconds that readers wait for a read before another starts
 FAILURE_SECONDS = 1.0  # how long a failure is shared
 
-Clock = Callable[[], float]
+
+class SharedRead(NamedTuple):
+    """A read from Redis whose result readers share."""
+
+    topic: str
+    """Reads of a topic make room for each other and push out no others."""
+    arguments: tuple[Any, ...]
+    plan: Plan[Any]
+    """Reads the response, or what `finish` makes a response of."""
+    seconds: float = 1.0
+    """For how long the result is shared after the read began."""
+    finish: Callable[[Any], Response] = lambda result: result
+    """Return the response for one of the readers."""
 
 
-class Slot:
+class _Result:
     """The result of a read, or its place while the read runs."""
 
-    def __init__(self, ready: Any, started: float, seconds: float) -> None:
-        """`ready` is an event; the result is shared until `seconds` after `started`."""
-        self.ready: Any | None = ready
-        """An event while the read runs, then None: an event may hold its event loop."""
-        self.is_abandoned = False
-        self._expires = started + PATIENCE
-        self._serves_until = started + seconds
-        self._result: Any = None
-        self._error: Exception | None = PresenceUnavailable("the read takes too long")
-
-    def is_current(self, now: float) -> bool:
-        """Return whether readers use this slot at `now`, in seconds, rather than read again."""
-        return now < self._expires
-
-    def fill(self, result: Any) -> None:
-        """Share a result."""
-        self._result, self._error = result, None
-        self._expires = self._serves_until
-
-    @contextmanager
-    def reading(self, clock: Clock) -> Iterator[None]:
-        """Run a read that calls `fill`, and wake the waiting readers, also after an error.
-
-        `clock` returns seconds. An error is shared. A cancelled reader abandons the slot, and a
-        waiting reader runs the read.
-        """
-        try:
-            yield
-        except Exception as error:
-            self._error, self._expires = error, clock() + FAILURE_SECONDS
-        except BaseException:
-            self.is_abandoned, self._expires = True, -math.inf
-            raise
-        finally:
-            ready, self.ready = self.ready, None
-            if ready is not None:
-                ready.set()
-
-    def result(self) -> Any:
-        """Return the result. Raise the error of the read if it failed."""
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        return self._result
+    def __init__(self, expires: float) -> None:
+        self.expires = expires
+        self.value: Any = None
+        """A response, or what `finish` makes one of. None if the reader was cancelled."""
+        self.running: Future[None] | None = Future()
+        """Ends with the read, then None: it may hold the event loops of those who waited."""
 
 
-class Slots:
-    """The slots of the most recent reads."""
+class Cache:
+    """The results of the latest reads, for threads, greenlets and the tasks of any event loop."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` returns seconds."""
         self._clock = clock
         self._lock = threading.Lock()  # never held while a read runs
-        self._slots: dict[Read, Slot] = {}
+        self._topics: dict[str, dict[tuple[Any, ...], _Result]] = {}
 
-    def __len__(self) -> int:
-        return len(self._slots)
+    def get(self, read: SharedRead, run: Callable[[Plan[Any]], Any]) -> Response:
+        """Return the response of a read. `run` runs its plan if no other reader does."""
+        value = None
+        while value is None:
+            with self._place(read) as (result, is_mine):
+                if is_mine:
+                    result.value = run(read.plan)
+            if (running := result.running) is not None:
+                try:
+                    running.result(PATIENCE)
+                except TimeoutError:
+                    return UNAVAILABLE
+            value = result.value
+        return value if isinstance(value, Response) else read.finish(value)
 
-    def claim(self, read: Read, event: Callable[[], Any]) -> tuple[Slot, bool]:
-        """Return the slot of a read, and whether the caller must run the read.
+    async def get_async(
+        self, read: SharedRead, run: Callable[[Plan[Any]], Awaitable[Any]]
+    ) -> Response:
+        """Return the response of a read without blocking the loop of asyncio, as `get` does."""
+        value = None
+        while value is None:
+            with self._place(read) as (result, is_mine):
+                if is_mine:
+                    result.value = await run(read.plan)
+            if (running := result.running) is not None:
+                await asyncio.wait((asyncio.wrap_future(running),), timeout=PATIENCE)
+                if not running.done():
+                    return UNAVAILABLE
+            value = result.value
+        return value if isinstance(value, Response) else read.finish(value)
 
-        `event` makes an event that other callers can wait for.
+    @contextmanager
+    def _place(self, read: SharedRead) -> Iterator[tuple[_Result, bool]]:
+        """Give a block the place of a result, and whether the block must read its value.
+
+        An error of the package becomes a response. Any other, such as that of a cancelled task,
+        leaves the read to a waiting reader.
         """
-        now = self._clock()
+        began = self._clock()
         with self._lock:
-            slot = self._slots.pop(read, None)
-            is_mine = slot is None or not slot.is_current(now)
-            if slot is None or is_mine:
-                slot = Slot(event(), now, read.seconds)
-            self._slots[read] = slot
-            if len(self._slots) > MAX_SLOTS:
-                del self._slots[self._oldest(read)]
-            return slot, is_mine
-
-    def _oldest(self, read: Read) -> Read:
-        """Return the read to drop for `read`: the oldest with the same question, if any.
-
-        Readers who ask for ever new rooms or ids must not push out the other reads.
-        """
-        alike = (each for each in self._slots if each.question is read.question)
-        oldest = next(alike)
-        return oldest if oldest != read else next(iter(self._slots))
-
-
-class SharedReads:
-    """Reads whose results threads and greenlets share."""
-
-    def __init__(self, run: Callable[[Read], Any], clock: Clock = time.monotonic) -> None:
-        """`run` reads from Redis and returns the result; `clock` returns seconds."""
-        self._run, self._clock = run, clock
-        self.slots = Slots(clock)
-
-    def __call__(self, read: Read) -> Slot:
-        """Return the slot of a read, once it has a result or an error."""
-        while True:
-            slot, is_mine = self.slots.claim(read, threading.Event)
-            if is_mine:
-                with slot.reading(self._clock):
-                    slot.fill(self._run(read))
-            elif (ready := slot.ready) is not None:
-                ready.wait(PATIENCE)
-            if not slot.is_abandoned:
-                return slot
+            results = self._topics.setdefault(read.topic, {})
+            result = results.pop(read.arguments, None)
+            is_mine = result is None or began >= result.expires
+            if result is None or is_mine:
+                result = _Result(began + PATIENCE)
+            results[read.arguments] = result
+            if len(results) > MAX_RESULTS:
+                del results[next(iter(results))]
+        if not is_mine:
+            yield result, False
+            return
+        try:
+            yield result, True
+            result.expires = began + read.seconds
+        except PresenceError as error:
+            result.value, result.expires = failure(error), self._clock() + FAILURE_SECONDS
+        except BaseException:
+            result.expires = -math.inf
+            raise
+        finally:
+            running, result.running = result.running, None
+            if running is not None:
+                running.set_result(None)

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from ..errors import QueryError
+from ..errors import PresenceError, QueryError
 from ..svg import STYLE_HASH
 
 Headers = tuple[tuple[str, str], ...]
@@ -87,7 +87,9 @@ class Response(NamedTuple):
         """Return the response to send: a 304 if the reader has this body, and no body for HEAD."""
         headers = (*self.headers, *EVERYWHERE)
         etag = dict(self.headers).get("ETag")
-        if etag is not None and _matches(request.header("if-none-match"), etag):
+        known = request.header("if-none-match")
+        # It is a list of quoted strings. A layer that compresses the body puts W/ before ours.
+        if etag and known and (etag in known or known.strip() == "*"):
             rest = tuple(pair for pair in headers if pair[0] != "Content-Type")
             return Response(304, rest, b"")
         if self.watch is not None and request.method == "GET":
@@ -102,12 +104,16 @@ def text(type: str, body: bytes, cache: str) -> Response:
 
     `cache` is the Cache-Control header.
     """
-    return encoded(body, etag_of(body), cache, f"text/{type}; charset=utf-8")
+    return content(f"text/{type}; charset=utf-8", body, cache)
 
 
-def encoded(body: bytes, etag: str, cache: str, type: str = "application/json") -> Response:
-    """Return a response with a body of a MIME type; `cache` is the Cache-Control header."""
-    headers = (("Content-Type", type), ("Cache-Control", cache), ("ETag", etag))
+def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None) -> Response:
+    """Return a response with a body of a MIME type; `cache` is the Cache-Control header.
+
+    `unchanging` is what the ETag depends on, by default the body.
+    """
+    digest = blake2b(body if unchanging is None else unchanging, digest_size=12).hexdigest()
+    headers = (("Content-Type", type), ("Cache-Control", cache), ("ETag", f'"{digest}"'))
     return Response(200, headers, body)
 
 
@@ -116,14 +122,21 @@ def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Respons
 
     `now` is the time of the read, and does not change the ETag.
     """
-    body = to_json(values if now is None else {**values, "now": now})
-    return encoded(body, etag_of(to_json(values)), cache)
+    unchanging = to_json(values)
+    body = unchanging if now is None else to_json({**values, "now": now})
+    return content("application/json", body, cache, unchanging)
 
 
 def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
     """Return a response with the reason of an error as JSON, which no cache stores."""
     fixed = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
     return Response(status, (*fixed, *headers), to_json({"error": reason}))
+
+
+def failure(error: PresenceError) -> Response:
+    """Return the response that reports an error of the package."""
+    # Other reasons may name hosts, and no reader can do anything about them.
+    return problem(400, str(error)) if isinstance(error, QueryError) else UNAVAILABLE
 
 
 def to_json(values: dict[str, Any]) -> bytes:
@@ -136,11 +149,4 @@ def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
-def etag_of(body: bytes) -> str:
-    """Return the ETag of a body."""
-    return f'"{blake2b(body, digest_size=12).hexdigest()}"'
-
-
-def _matches(if_none_match: str | None, etag: str) -> bool:
-    # The header is a list of quoted strings. A layer that compresses the body puts W/ before ours.
-    return if_none_match is not None and (etag in if_none_match or if_none_match.strip() == "*")
+UNAVAILABLE = problem(503, "Redis does not answer", ("Retry-After", "2"))

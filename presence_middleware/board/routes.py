@@ -1,39 +1,51 @@
-"""The board's answer to each path, without I/O.
+"""The board's answer to each path, without I/O, for WSGI and ASGI."""
 
-An answer is a generator: it yields a read and receives the slot of that read. WSGI and ASGI run the
-same answers.
-"""
-
+import hmac
 import math
 import re
-from collections.abc import Callable, Generator
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from .. import sse
-from ..errors import PresenceUnavailable, QueryError
+from ..errors import QueryError
+from ..events import cursor_of
 from ..identity import known_kind, normalize_id
 from ..parsers import format_duration
+from ..queries import Queries
 from ..rooms import Rooms
 from ..settings import Settings
-from ..stores import Sample
+from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
-from . import history, reads
-from .access import refusal
-from .cache import Slot
-from .history import ChartedHistory, EncodedHistory
-from .messages import Request, Response, Watch, encoded, facts, iso, problem, text, to_json
-from .reads import Announced, Dated, Read
+from .cache import SharedRead
+from .history import (
+    DAY,
+    MAX_CHART_POINTS,
+    MAX_POINTS,
+    REVALIDATED,
+    SHARED,
+    as_chart,
+    as_json,
+    read_history,
+    step_for,
+)
+from .messages import Request, Response, Watch, facts, failure, iso, problem, text, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
-Answer = Generator[Read, Slot, Response]
+Answer = Response | SharedRead
 
-REVALIDATED = "private, no-cache"
 NEVER_STORED = "no-store"  # for answers with ids
 EMBEDDED = "public, max-age=3600"
+NEED_TOKEN = frozenset({"/online", "/last-seen", "/events"})
+REALM = 'realm="presence"'
 DEFAULT_HOURS = 24
-DAY = 24 * 60  # minutes
+MAX_LISTED = 100  # ids of a kind
+SAMPLED = 10.0  # seconds that a peak is shared, because it changes once a minute at most
 # A chart is drawn in few widths, in pixels, and a browser scales it to the width of the page.
 MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
@@ -42,144 +54,148 @@ class Board:
     """The answers of a site's board."""
 
     def __init__(
-        self, settings: Settings, is_cursor: Callable[[str, str], bool] | None = None
+        self,
+        settings: Settings,
+        ask: Queries,
+        is_cursor: Callable[[str, str], bool] | None = None,
     ) -> None:
         """`is_cursor` returns whether a kind has a cursor. None if no response can stay open."""
-        self._settings, self._is_cursor = settings, is_cursor
+        self._settings, self._ask, self._is_cursor = settings, ask, is_cursor
         self._kinds = settings.kinds
         self._rooms = Rooms(settings.rooms)
-        self._answers: dict[str, Callable[[Request], Answer]] = {
+        self._answers: dict[str, Response | Callable[[Request], Answer]] = {
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(settings.board_path.rpartition("/")[2] + "/"),
             "/": self._page(""),
-            "/board.css": _constant("css", _file("board.css"), REVALIDATED),
-            "/board.js": _constant("javascript", _file("board.js"), REVALIDATED),
-            "/widget.js": _constant("javascript", _file("widget.js"), EMBEDDED),
+            "/board.css": text("css", _file("board.css"), REVALIDATED),
+            "/board.js": text("javascript", _file("board.js"), REVALIDATED),
+            "/widget.js": text("javascript", _file("widget.js"), EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
-            "/chart.svg": self._chart,
+            "/chart.svg": self._history,
             "/peak": self._peak,
-            "/online": self._with_token(self._online),
-            "/last-seen": self._with_token(self._last_seen),
-            "/events": self._with_token(self._events),
+            "/online": self._online,
+            "/last-seen": self._last_seen,
+            "/events": self._events,
         }
 
     def below(self, path: str) -> str | None:
         """Return the rest of a path after the board's; None if the path is not the board's."""
         own = self._settings.board_path
-        if path == own or path.startswith(f"{own}/"):
-            return path[len(own) :]
-        return None
+        return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
 
     def answer(self, request: Request) -> Answer:
-        """Return the response to a request; errors of the package become responses, too."""
-        try:
-            response = yield from self._answer(request)
-        except PresenceUnavailable:
-            # The reason may name hosts, and no reader can do anything about it.
-            response = problem(503, "Redis does not answer", ("Retry-After", "2"))
-        except QueryError as error:
-            response = problem(400, str(error))
-        return response.to(request)
-
-    def _answer(self, request: Request) -> Answer:
+        """Return the response to a request, or the read that it needs."""
         if request.method not in ("GET", "HEAD"):
             return problem(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
-        if request.path not in self._answers:
+        answer = self._answers.get(request.path)
+        if answer is None:
             return problem(404, "the board has no page at this path")
-        return (yield from self._answers[request.path](request))
-
-    def _with_token(self, answer: Callable[[Request], Answer]) -> Callable[[Request], Answer]:
-        """Return the answer for readers who have the token, a refusal for others."""
-
-        def checked(request: Request) -> Answer:
-            token = self._settings.board_token
-            if refused := refusal(token, request.header("authorization")):
+        if isinstance(answer, Response):
+            return answer
+        if request.path in NEED_TOKEN:
+            authorization = request.header("authorization")
+            if refused := refusal(self._settings.board_token, authorization):
                 return refused
-            return (yield from answer(request))
+        try:
+            return answer(request)
+        except QueryError as error:
+            return failure(error)
 
-        return checked
-
-    def _page(self, base: str) -> Callable[[Request], Answer]:
+    def _page(self, base: str) -> Response:
         """Return the page. Its script asks for the numbers and inserts them as text."""
         settings = self._settings
+        listed = (kind for kind in self._kinds if settings.store_of(kind) != "hyperloglog")
         values = {
             "base": base,
             "kinds": " ".join(self._kinds),
-            "listed": " ".join(filter(self._is_listed, self._kinds)),
+            "listed": " ".join(listed),
             "window": format_duration(settings.window),
             "live": " ".join(settings.events if self._is_cursor else ()),
             "names": "on" if settings.board_token else "off",
         }
         page = Template(_file("board.html").decode()).substitute(values)
-        return _constant("html", page.encode(), REVALIDATED)
+        return text("html", page.encode(), REVALIDATED)
 
     def _counts(self, request: Request) -> Answer:
-        path = request.parameter("room")
-        if path is None:
-            slot = yield Read(reads.counts)
-            return facts({"counts": slot.result()}, REVALIDATED)
-        if not self._settings.rooms:
-            raise QueryError("this site has no rooms: PRESENCE_ROOMS is empty")
-        # Rooms of other names are known to the site's code alone, so they are not public.
-        room = self._rooms.name_of(path)
-        if room is None:
-            return facts({"room": None, "counts": {}}, REVALIDATED)
-        slot = yield Read(reads.counts_in_room, (room,))
-        return facts({"room": room, "counts": slot.result()}, REVALIDATED)
+        path, room = request.parameter("room"), None
+        if path is not None:
+            if not self._settings.rooms:
+                raise QueryError("this site has no rooms: PRESENCE_ROOMS is empty")
+            # Rooms of other names are known to the site's code alone, so they are not public.
+            room = self._rooms.name_of(path)
+            if room is None:
+                return facts({"room": None, "counts": {}}, REVALIDATED)
+
+        def read() -> Plan[Response]:
+            counts = yield from self._ask.counts(None, room)
+            named = {} if room is None else {"room": room}
+            return facts({**named, "counts": counts}, REVALIDATED)
+
+        return SharedRead("counts" if room is None else "rooms", (room,), read())
 
     def _history(self, request: Request) -> Answer:
-        kind, hours = self._kind(request), self._hours(request)
-        settings = self._settings
-        slot = yield history.read_for(settings.prefix, kind, settings.history, hours)
-        points: EncodedHistory = slot.result()
-        return encoded(*points.last(hours), REVALIDATED)
+        """Return the read of a history, as JSON or as a chart.
 
-    def _chart(self, request: Request) -> Answer:
-        kind, hours = self._kind(request), self._hours(request)
-        width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
-        width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-        offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
-        settings, colour = self._settings, self._kinds.index(kind)
-        slot = yield history.chart_read_for(settings.prefix, kind, settings.history, hours)
-        points: ChartedHistory = slot.result()
-        return encoded(*points.last(hours, width, offset, colour), REVALIDATED, "image/svg+xml")
+        All answers with the same step share a read, so readers cannot cause more reads than there
+        are steps.
+        """
+        kind, settings = self._kind(request), self._settings
+        stored = math.ceil(settings.history / 3600)
+        hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
+        most, finish = MAX_POINTS, partial(as_json, hours=hours)
+        if request.path == "/chart.svg":
+            width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
+            width = min(max(width, MIN_WIDTH), MAX_WIDTH)
+            offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
+            colour = self._kinds.index(kind)
+            most = MAX_CHART_POINTS
+            finish = partial(as_chart, hours=hours, width=width, offset=offset, colour=colour)
+        step = step_for(hours, most)
+        plan = read_history(self._ask, settings.prefix, kind, settings.history, step)
+        return SharedRead("history", (kind, step), plan, SHARED * step, finish)
 
     def _peak(self, request: Request) -> Answer:
         kind = self._kind(request)
-        slot = yield Read(reads.peak, (kind,), reads.SAMPLED)
-        sample: Sample | None = slot.result()
-        # A highest count of 0 is no peak.
-        peak = {"at": iso(sample.at), "count": sample.count} if sample and sample.count else None
-        return facts({"kind": kind, "peak": peak}, REVALIDATED)
+
+        def read() -> Plan[Response]:
+            peak = yield from self._ask.peak(kind)
+            # A highest count of 0 is no peak.
+            found = {"at": iso(peak.at), "count": peak.count} if peak and peak.count else None
+            return facts({"kind": kind, "peak": found}, REVALIDATED)
+
+        return SharedRead("peak", (kind,), read(), SAMPLED)
 
     def _online(self, request: Request) -> Answer:
         kind = self._kind(request)
-        slot = yield Read(reads.online, (kind,))
-        read: Dated = slot.result()
-        online = [{"id": each.id, "last_seen": iso(each.last_seen)} for each in read.reply]
-        return facts({"kind": kind, "online": online}, NEVER_STORED, iso(read.now))
+
+        def read() -> Plan[Response]:
+            now = moment_of((yield from self._ask.now()))
+            online = yield from self._ask.online(kind, None, MAX_LISTED, None)
+            return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
+
+        return SharedRead("online", (kind,), read())
 
     def _last_seen(self, request: Request) -> Answer:
-        kind = self._kind(request)
+        kind, ask = self._kind(request), self._ask
         ids = tuple(dict.fromkeys(filter(None, map(normalize_id, request.parameters("id")))))
         if not ids:
             raise QueryError("the parameter id is missing, as in last-seen?id=42")
-        if len(ids) > 1:
-            return (yield from self._last_seen_among(kind, ids))
-        (id,) = ids
         has_times = self._settings.store_of(kind) == "sorted-set"
-        slot = yield Read(reads.search, (kind, id, has_times))
-        read: Dated = slot.result()
-        is_online, last_seen = read.reply
-        values = {"kind": kind, "id": id, "online": is_online, "last_seen": iso(last_seen)}
-        return facts(values, NEVER_STORED, iso(read.now))
 
-    def _last_seen_among(self, kind: str, ids: tuple[str, ...]) -> Answer:
-        slot = yield Read(reads.last_seen_among, (kind, ids))
-        read: Dated = slot.result()
-        moments = {id: iso(moment) for id, moment in read.reply.items()}
-        return facts({"kind": kind, "last_seen": moments}, NEVER_STORED, iso(read.now))
+        def read() -> Plan[Response]:
+            now = moment_of((yield from ask.now()))
+            values: dict[str, Any] = {"kind": kind}
+            if len(ids) > 1:
+                moments = yield from ask.last_seen_among(ids, kind)
+                values["last_seen"] = {id: iso(moment) for id, moment in moments.items()}
+            else:
+                is_online = yield from ask.is_online(ids[0], kind, None)
+                last_seen = (yield from ask.last_seen(ids[0], kind)) if has_times else None
+                values |= {"id": ids[0], "online": is_online, "last_seen": iso(last_seen)}
+            return facts(values, NEVER_STORED, iso(now))
+
+        return SharedRead("last-seen", (kind, ids), read())
 
     def _events(self, request: Request) -> Answer:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
@@ -188,28 +204,53 @@ class Board:
                 501, "under WSGI, a worker cannot stay with a reader; ask online instead"
             )
         kind = self._kind(request)
-        if kind not in self._settings.events:
+        lag = self._settings.lag_seconds(kind)
+        if lag is None:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
         if self._is_cursor(kind, cursor):
             return Response(200, _STREAM_HEADERS, b"", Watch(kind, cursor))
-        slot = yield Read(reads.announced, (kind, self._settings.lag_seconds(kind)))
-        read: Announced = slot.result()
-        online = [{"id": each.id, "last_seen": iso(each.last_seen)} for each in read.reply]
-        values = to_json({"kind": kind, "online": online, "now": iso(read.now)})
-        head = f"event: list\nid: {read.cursor}\ndata: {values.decode()}\n\n"
-        return Response(200, _STREAM_HEADERS, head.encode(), Watch(kind, read.cursor))
 
-    def _hours(self, request: Request) -> int:
-        """Return how many hours a history covers, at most as many as are stored."""
-        hours = _number(request, "hours", DEFAULT_HOURS, 1, 999999)
-        return min(hours, math.ceil(self._settings.history / 3600))
+        def read() -> Plan[Response]:
+            positions, online = yield from self._ask.announced(kind, lag, MAX_LISTED)
+            now = moment_of((yield from self._ask.now()))
+            after = cursor_of(positions)
+            values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
+            head = f"event: list\nid: {after}\ndata: {values.decode()}\n\n"
+            return Response(200, _STREAM_HEADERS, head.encode(), Watch(kind, after))
+
+        return SharedRead("events", (kind,), read())
 
     def _kind(self, request: Request) -> str:
         return known_kind(request.parameter("kind") or self._kinds[0], self._kinds)
 
-    def _is_listed(self, kind: str) -> bool:
-        return self._settings.store_of(kind) != "hyperloglog"
+
+def refusal(token: str, authorization: str | None) -> Response | None:
+    """Return the response that refuses a reader; None if the reader has the token.
+
+    `authorization` is the header of the request: the token as a bearer token, or as the password
+    of HTTP Basic, for any user name. If `token` is empty, every reader is refused.
+    """
+    if not token:
+        return problem(403, "listing people is disabled; set PRESENCE_BOARD_TOKEN to enable it")
+    scheme, _, credentials = (authorization or "").partition(" ")
+    secret = credentials.strip().encode("utf-8", "surrogateescape")
+    is_bearer = scheme.lower() == "bearer"
+    if not is_bearer:
+        try:
+            secret = b64decode(secret, validate=True).partition(b":")[2]
+        except Error:
+            secret = b""
+    if hmac.compare_digest(secret, token.encode()):
+        return None
+    # With Basic, a browser shows a dialog for the token. A script that sent a bearer token has a
+    # form of its own.
+    challenge = f'Bearer {REALM}, error="invalid_token"' if is_bearer else f"Basic {REALM}"
+    return problem(401, "listing people needs the board's token", ("WWW-Authenticate", challenge))
+
+
+def _listed(online: list[Sighting]) -> list[dict[str, str | None]]:
+    return [{"id": each.id, "last_seen": iso(each.last_seen)} for each in online]
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
@@ -219,17 +260,6 @@ def _number(request: Request, name: str, default: int, least: int, most: int) ->
         accepted = f"a whole number from {least} to {most}"
         raise QueryError(f"{name} is {value[:20]!r}: {accepted} is accepted")
     return int(value)
-
-
-def _constant(type: str, content: bytes, cache: str) -> Callable[[Request], Answer]:
-    """Return an answer that is always the same."""
-    response = text(type, content, cache)
-
-    def answer(request: Request) -> Answer:
-        yield from ()
-        return response
-
-    return answer
 
 
 def _file(name: str) -> bytes:

@@ -2,16 +2,14 @@
 
 import warnings
 from collections.abc import Iterable
-from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..presence import Presence
 from ..request import WsgiRequest, text
 from ..settings import Settings
-from .cache import SharedReads
-from .messages import Request, Response
-from .reads import Read
-from .routes import Answer, Board
+from .cache import Cache, SharedRead
+from .messages import Request
+from .routes import Board
 
 with warnings.catch_warnings():
     # WebOb imports `cgi`, which is deprecated.
@@ -24,11 +22,8 @@ class WsgiBoard:
 
     def __init__(self, settings: Settings, presence: Presence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-
-        def run(read: Read) -> Any:
-            return presence.run(read.plan(presence.backend.queries))
-
-        self._board, self._read = Board(settings), SharedReads(run)
+        self._board, self._cache = Board(settings, presence.backend.queries), Cache()
+        self._run = presence.run
 
     def receive(self, path: str, environ: WSGIEnvironment) -> Any:
         """Return an app for the board's paths, and None for others."""
@@ -38,16 +33,9 @@ class WsgiBoard:
         path = self._board.below(environ.get("PATH_INFO", "")) or ""
         query = text(environ.get("QUERY_STRING", ""))
         request = Request(environ["REQUEST_METHOD"], path, query, WsgiRequest(environ).header)
-        answer = self._run(self._board.answer(request))
-        response = webob.Response(
-            status=answer.status, headerlist=list(answer.headers), app_iter=[answer.body]
-        )
+        answer = self._board.answer(request)
+        if isinstance(answer, SharedRead):
+            answer = self._cache.get(answer, self._run)
+        status, headers, body, _ = answer.to(request)
+        response = webob.Response(status=status, headerlist=list(headers), app_iter=[body])
         return response(environ, start_response)  # type: ignore[no-any-return]
-
-    def _run(self, answer: Answer) -> Response:
-        try:
-            read = next(answer)
-            while True:
-                read = answer.send(self._read(read))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from ..settings import Settings
 from ..signals import Signal
 from .setup_hints import SetupHints
 from .verdict import Purpose
+from .visit import Visit
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
@@ -39,7 +40,7 @@ class RequestFilter:
         """Until when `purpose_of` returns `PAGE` for a plain request, by the recorder's clock."""
         return -math.inf if self._inspects_all else self._hints.look_at
 
-    def purpose_of(self, request: Request, now: float, signal: Signal | None = None) -> Purpose:
+    def purpose_of(self, request: Visit, now: float, signal: Signal | None = None) -> Purpose:
         """Return what a request is, and set the address of its client.
 
         `now` is the time by the recorder's clock, in seconds. `signal` is what a page said with the

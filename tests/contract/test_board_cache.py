@@ -18,17 +18,19 @@ import redis
 from anyio.lowlevel import RunVar
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
-from presence_middleware.board import reads
-from presence_middleware.board.asgi import AsyncSharedReads
-from presence_middleware.board.cache import MAX_SLOTS, SharedReads, Slot
-from presence_middleware.board.reads import Read
+from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
+from presence_middleware.board.messages import Request, Response
+from presence_middleware.board.routes import Board
 from presence_middleware.connections import close_async_clients
+from presence_middleware.stores import Plan
 from tests.support.backends import Server, wait_until
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import Clock
 
-COUNTS = Read(reads.counts)
+NOBODY = {"counts": {"user": 0, "guest": 0, "bot": 0}}
+OUTAGE = {"error": "Redis does not answer"}
+ANSWER = Response(200, (), b"the answer")
 READERS = 40
 TOKEN = "the-token-of-the-board"
 
@@ -59,24 +61,42 @@ def silent() -> Iterator[Settings]:
         yield Settings.from_env({}, redis_url=f"redis://127.0.0.1:{port}")
 
 
-def shared_reads(settings: Settings, clock: Callable[[], float] = time.monotonic) -> SharedReads:
-    presence = Presence(settings)
-    return SharedReads(lambda read: presence.run(read.plan(presence.backend.queries)), clock)
+def nothing() -> Plan[Any]:
+    """Return a plan that is not run."""
+    yield from ()
 
 
-def async_reads(
-    settings: Settings, clock: Callable[[], float] = time.monotonic
-) -> AsyncSharedReads:
-    presence = AsyncPresence(settings)
-    return AsyncSharedReads(lambda read: presence.run(read.plan(presence.backend.queries)), clock)
+class Readers:
+    """Readers of the counts in a process."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cache = Cache(clock)
+        self.presence, self.async_presence = Presence(settings), AsyncPresence(settings)
+        self._board = Board(settings, self.presence.backend.queries)
+
+    def ask(self) -> tuple[int, Any]:
+        return shown(self.cache.get(self._counts(), self.presence.run))
+
+    async def ask_async(self) -> tuple[int, Any]:
+        return shown(await self.cache.get_async(self._counts(), self.async_presence.run))
+
+    def _counts(self) -> SharedRead:
+        read = self._board.answer(Request("GET", "/counts", "", lambda _: None))
+        assert isinstance(read, SharedRead)
+        return read
 
 
-def at_once(share: SharedReads, read: Read) -> list[Slot]:
+def shown(response: Response) -> tuple[int, Any]:
+    """Return the status and the JSON of a response."""
+    return response.status, json.loads(response.body)
+
+
+def at_once(readers: Readers) -> list[tuple[int, Any]]:
     together = threading.Barrier(READERS)
 
-    def ask() -> Slot:
+    def ask() -> tuple[int, Any]:
         together.wait(10)
-        return share(read)
+        return readers.ask()
 
     with ThreadPoolExecutor(READERS) as pool:
         return [each.result() for each in [pool.submit(ask) for _ in range(READERS)]]
@@ -84,10 +104,11 @@ def at_once(share: SharedReads, read: Read) -> list[Slot]:
 
 def test_a_second_of_readers_is_one_read(settings: Settings, counted: Callable[[], int]) -> None:
     presence, clock = Presence(settings), Clock()
-    share = shared_reads(settings, clock)
+    readers = Readers(settings, clock)
     for hundredth in range(250):
         clock.now = 1000.0 + hundredth / 100
-        assert share(COUNTS).result()["user"] == (0 if hundredth < 100 else 1)
+        _, found = readers.ask()
+        assert found["counts"]["user"] == (0 if hundredth < 100 else 1)
         if not hundredth:
             presence.touch("bob")
     assert counted() == 3
@@ -96,114 +117,176 @@ def test_a_second_of_readers_is_one_read(settings: Settings, counted: Callable[[
 def test_threads_that_ask_at_once_wait_for_one_read(
     settings: Settings, counted: Callable[[], int]
 ) -> None:
-    slots = at_once(shared_reads(settings, Clock()), COUNTS)
-    assert all(slot.result() == {"user": 0, "guest": 0, "bot": 0} for slot in slots)
+    assert at_once(Readers(settings, Clock())) == [(200, NOBODY)] * READERS
     assert counted() == 1
 
 
 def test_tasks_that_ask_at_once_wait_for_one_read(
     settings: Settings, counted: Callable[[], int]
 ) -> None:
-    async def ask() -> list[Slot]:
-        share = async_reads(settings, Clock())
-        slots = await asyncio.gather(*(share(COUNTS) for _ in range(READERS)))
+    async def ask() -> list[tuple[int, Any]]:
+        readers = Readers(settings, Clock())
+        answers = await asyncio.gather(*(readers.ask_async() for _ in range(READERS)))
         await close_async_clients()
-        return slots
+        return answers
 
-    slots = asyncio.run(ask())
-    assert all(slot.result() == {"user": 0, "guest": 0, "bot": 0} for slot in slots)
+    assert asyncio.run(ask()) == [(200, NOBODY)] * READERS
     assert counted() == 1
 
 
-def test_every_event_loop_has_its_own_answers(
+def test_event_loops_and_threads_share_a_read(
     settings: Settings, counted: Callable[[], int]
 ) -> None:
-    share = async_reads(settings, Clock())
+    readers = Readers(settings, Clock())
 
-    async def ask() -> Any:
-        slot = await share(COUNTS)
+    async def ask() -> tuple[int, Any]:
+        answer = await readers.ask_async()
         await close_async_clients()
-        return slot.result()
+        return answer
 
-    assert asyncio.run(ask()) == asyncio.run(ask())
-    assert counted() == 2
+    assert asyncio.run(ask()) == asyncio.run(ask()) == readers.ask()
+    assert counted() == 1
 
 
-def test_trio_is_served_too(settings: Settings) -> None:
-    import trio
+def test_a_loop_that_ends_amid_a_read_leaves_it_to_others(settings: Settings) -> None:
+    readers = Readers(settings, Clock())
 
-    async def ask() -> Any:
-        return (await async_reads(settings)(COUNTS)).result()
+    async def begin() -> None:
+        reading = asyncio.Event()
 
-    assert trio.run(ask) == {"user": 0, "guest": 0, "bot": 0}
+        async def run(plan: Plan[Any]) -> None:
+            reading.set()
+            await asyncio.Event().wait()
+
+        read = SharedRead("counts", (None,), nothing())
+        task = asyncio.create_task(readers.cache.get_async(read, run))
+        await reading.wait()
+        assert not task.done()
+
+    asyncio.run(begin())
+    with Stopwatch() as watch:
+        assert readers.ask() == (200, NOBODY)
+    assert watch.seconds < 2.5
+
+
+def test_trio_is_served_too(valkey: Server, prefix: str, counted: Callable[[], int]) -> None:
+    app = asgi_site(valkey.url, prefix, TOKEN)
+    answers: list[tuple[int, bytes]] = []
+
+    async def ask() -> None:
+        answers.append(await get(app, "/presence/counts"))
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(READERS):
+                group.start_soon(ask)
+            async with anyio.create_task_group() as cancelled:
+                cancelled.start_soon(ask)
+                cancelled.cancel_scope.cancel()
+
+    anyio.run(main, backend="trio")
+    assert len(answers) >= READERS
+    assert all((status, json.loads(body)) == (200, NOBODY) for status, body in answers)
+    assert counted() == 1
 
 
 def test_in_an_outage_concurrent_readers_share_one_timeout_and_later_readers_do_not_wait(
     silent: Settings,
 ) -> None:
-    share = shared_reads(silent)
+    readers = Readers(silent)
     with Stopwatch() as watch:
-        for slot in at_once(share, COUNTS):
-            with pytest.raises(PresenceUnavailable):
-                slot.result()
+        assert at_once(readers) == [(503, OUTAGE)] * READERS
     assert watch.seconds < 2.5
-    with Stopwatch() as watch, pytest.raises(PresenceUnavailable):
-        share(COUNTS).result()
+    with Stopwatch() as watch:
+        assert readers.ask() == (503, OUTAGE)
     assert watch.seconds < 0.1
 
 
 def test_in_an_outage_the_loop_goes_on(silent: Settings) -> None:
     async def ask() -> float:
-        share = async_reads(silent)
-        waiting = asyncio.gather(*(share(COUNTS) for _ in range(READERS)))
+        readers = Readers(silent)
+        waiting = asyncio.gather(*(readers.ask_async() for _ in range(READERS)))
         longest = last = 0.0
         with Stopwatch() as watch:
             while not waiting.done():
                 await asyncio.sleep(0.005)
                 longest, last = max(longest, watch.seconds - last), watch.seconds
-        for slot in await waiting:
-            with pytest.raises(PresenceUnavailable):
-                slot.result()
+        assert await waiting == [(503, OUTAGE)] * READERS
         await close_async_clients()
         return longest
 
     assert asyncio.run(ask()) < 0.25
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_if_a_reader_is_cancelled_another_one_reads(backend: str) -> None:
+def test_if_a_reader_is_cancelled_another_one_reads() -> None:
     mine: ContextVar[anyio.CancelScope] = ContextVar("mine")
     reading: list[anyio.CancelScope] = []
-    answered: list[str] = []
+    answered: list[Response] = []
 
     async def main() -> None:
         release = anyio.Event()
+        cache = Cache()
 
-        async def run(read: Read) -> str:
+        async def run(plan: Plan[Any]) -> Response:
             reading.append(mine.get())
             await release.wait()
-            return "the answer"
-
-        share = AsyncSharedReads(run)
+            return ANSWER
 
         async def reader() -> None:
             with anyio.CancelScope() as scope:
                 mine.set(scope)
-                answered.append((await share(COUNTS)).result())
+                answered.append(await cache.get_async(SharedRead("", (), nothing()), run))
 
         async with anyio.create_task_group() as group:
             for _ in range(6):
                 group.start_soon(reader)
-            for cancelled in range(2):  # the first one, then the one who reads instead
-                await anyio.wait_all_tasks_blocked()
-                assert len(reading) == cancelled + 1
-                reading[-1].cancel()
-            await anyio.wait_all_tasks_blocked()
+            for cancelled in range(3):  # the first one, then the one who reads instead
+                with anyio.fail_after(5):
+                    while len(reading) <= cancelled:
+                        await anyio.sleep(0.001)
+                if cancelled < 2:
+                    reading[-1].cancel()
             release.set()
 
-    anyio.run(main, backend=backend)
-    assert answered == ["the answer"] * 4
+    anyio.run(main)
+    assert answered == [ANSWER] * 4
     assert len(reading) == 3
+
+
+def test_a_waiting_reader_who_is_cancelled_leaves_the_others_alone() -> None:
+    async def main() -> None:
+        release, cache, reads = asyncio.Event(), Cache(), []
+
+        async def run(plan: Plan[Any]) -> Response:
+            reads.append(plan)
+            await release.wait()
+            return ANSWER
+
+        tasks = [
+            asyncio.create_task(cache.get_async(SharedRead("", (), nothing()), run))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0.01)
+        tasks[1].cancel()
+        await asyncio.sleep(0.01)
+        release.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [answers[0], answers[2]] == [ANSWER, ANSWER]
+        assert isinstance(answers[1], asyncio.CancelledError)
+        assert len(reads) == 1
+
+    asyncio.run(main())
+
+
+def test_an_unexpected_error_reaches_its_reader_alone() -> None:
+    cache = Cache(Clock())
+
+    def fail(plan: Plan[Any]) -> Response:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cache.get(SharedRead("", (), nothing()), fail)
+    assert cache.get(SharedRead("", (), nothing()), lambda _: ANSWER) == ANSWER
 
 
 class Killed(BaseException):
@@ -213,25 +296,24 @@ class Killed(BaseException):
 def test_if_a_thread_is_killed_another_one_reads() -> None:
     asked = []
     claims = Counter()
+    cache = Cache(claims)
 
-    def run(read: Read) -> str:
-        asked.append(read)
+    def run(plan: Plan[Any]) -> Response:
+        asked.append(plan)
         if len(asked) == 1:
             wait_until(lambda: claims.count == READERS)
             raise Killed
-        return "the answer"
+        return ANSWER
 
-    share = SharedReads(run, claims)
-
-    def ask(_: int) -> str:
+    def ask(_: int) -> Response | None:
         try:
-            return str(share(COUNTS).result())
+            return cache.get(SharedRead("", (), nothing()), run)
         except Killed:
-            return "killed"
+            return None
 
     with ThreadPoolExecutor(READERS) as pool:
-        answers = sorted(pool.map(ask, range(READERS)))
-    assert answers == ["killed"] + ["the answer"] * (READERS - 1)
+        answers = list(pool.map(ask, range(READERS)))
+    assert (answers.count(None), answers.count(ANSWER)) == (1, READERS - 1)
     assert len(asked) == 2
 
 
@@ -266,7 +348,7 @@ def test_a_client_that_disconnects_does_not_fail_others(valkey: Server, prefix: 
 
     status, body = asyncio.run(ask())
     proxy.refuse()
-    assert (status, json.loads(body)) == (200, {"counts": {"user": 0, "guest": 0, "bot": 0}})
+    assert (status, json.loads(body)) == (200, NOBODY)
 
 
 def asgi_site(url: str, prefix: str, token: str) -> asgi.PresenceMiddleware:
@@ -319,11 +401,11 @@ def test_two_sites_in_one_loop_share_no_names(valkey: Server, prefix: str) -> No
     assert [each["id"] for each in json.loads(answers["bob"])["online"]] == ["bob"]
 
 
-def test_the_cache_of_a_closed_loop_is_dropped(settings: Settings) -> None:
-    share = async_reads(settings, Clock())
+def test_the_cache_keeps_no_closed_loop(settings: Settings) -> None:
+    readers = Readers(settings, Clock())
 
     async def ask() -> "weakref.ref[Any]":
-        await asyncio.gather(*(share(COUNTS) for _ in range(READERS)))
+        await asyncio.gather(*(readers.ask_async() for _ in range(READERS)))
         await close_async_clients()
         return weakref.ref(asyncio.get_running_loop())
 
@@ -332,34 +414,67 @@ def test_the_cache_of_a_closed_loop_is_dropped(settings: Settings) -> None:
     assert loop() is None
 
 
-def test_a_failed_read_is_not_repeated_for_a_second(silent: Settings) -> None:
+def test_a_failed_read_is_not_repeated_for_a_second() -> None:
     clock = Clock()
-    share = shared_reads(silent, clock)
-    failed = share(COUNTS)
-    clock.now += 0.99
-    assert share(COUNTS) is failed
-    clock.now += 0.02
-    assert share(COUNTS) is not failed
+    cache = Cache(clock)
+    failures: list[float] = []
+
+    def fail(plan: Plan[Any]) -> Response:
+        failures.append(clock.now)
+        raise PresenceUnavailable("down")
+
+    for seconds in (0, 0.99, 0.02):
+        clock.now += seconds
+        assert shown(cache.get(SharedRead("", (), nothing()), fail)) == (503, OUTAGE)
+    assert failures == [clock.now - 1.01, clock.now]
 
 
-def test_cached_look_ups_of_ids_are_bounded(settings: Settings) -> None:
-    share = shared_reads(settings, Clock())
-    for id in range(MAX_SLOTS + 50):
-        share(Read(reads.search, ("user", str(id), True)))
-    assert len(share.slots) == MAX_SLOTS
+class Found:
+    """The result of a read."""
 
 
-def test_readers_of_ever_new_rooms_push_out_no_other_read(settings: Settings) -> None:
-    share = SharedReads(lambda read: read.arguments, Clock())
-    share(COUNTS)
-    others = [Read(reads.search, ("user", str(id), True)) for id in range(20)]
-    kept = [share(other) for other in others]
-    for number in range(2 * MAX_SLOTS):
-        share(Read(reads.counts_in_room, (f"/t/{number}",)))
-    assert len(share.slots) == MAX_SLOTS
-    assert [share(other) for other in others] == kept
-    for number in range(MAX_SLOTS):
-        share(Read(reads.search, ("user", f"new{number}", True)))
-    assert len(share.slots) == MAX_SLOTS
-    assert share(Read(reads.peak, ("user",))).result() == ("user",), "the oldest of all makes room"
-    assert len(share.slots) == MAX_SLOTS
+def test_results_that_are_kept_are_bounded() -> None:
+    cache, results = Cache(Clock()), list[weakref.ref[Found]]()
+
+    def run(plan: Plan[Any]) -> Found:
+        found = Found()
+        results.append(weakref.ref(found))
+        return found
+
+    for id in range(MAX_RESULTS + 50):
+        cache.get(SharedRead("last-seen", (id,), nothing(), 1.0, lambda _: ANSWER), run)
+    gc.collect()
+    assert len([each for each in results if each() is not None]) == MAX_RESULTS
+
+
+def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
+    settings: Settings, counted: Callable[[], int]
+) -> None:
+    readers, given = Readers(settings, Clock()), dict[str, Any](rooms="/t/{x}")
+    site = Settings.from_env({}, redis_url=str(settings.redis_url), board_token=TOKEN, **given)
+    board = Board(site, readers.presence.backend.queries)
+    runs: list[Plan[Any]] = []
+
+    def run(plan: Plan[Any]) -> Response:
+        runs.append(plan)
+        return ANSWER
+
+    def ask(path: str, query: str = "") -> None:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        read = board.answer(Request("GET", path, query, headers.get))
+        assert isinstance(read, SharedRead)
+        readers.cache.get(read._replace(finish=lambda _: ANSWER), run)
+
+    def ask_all() -> None:
+        for path in ("/counts", "/history", "/chart.svg", "/peak", "/online"):
+            ask(path)
+
+    ask_all()
+    before = len(runs)
+    assert before == 5
+    for number in range(2 * MAX_RESULTS):
+        ask("/counts", f"room=/t/{number}")
+        ask("/last-seen", f"id={number}")
+    assert len(runs) == before + 4 * MAX_RESULTS
+    ask_all()
+    assert len(runs) == before + 4 * MAX_RESULTS

@@ -6,30 +6,34 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
+import redis
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.board.history import (
+    DAY,
     MAX_CHART_POINTS,
     MAX_POINTS,
+    POINTS_A_TRIP,
     STEPS,
-    EncodedHistory,
-    chart_read_for,
-    read_for,
-    span_of,
+    History,
+    as_chart,
+    as_json,
+    read_history,
     step_for,
 )
 from presence_middleware.connections import close_async_clients
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.stores import Batch, Plan, keys
-from presence_middleware.stores.highest import DAY, POINTS_A_TRIP, trips
+from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.svg import WIDTH
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Clock
@@ -167,43 +171,72 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("hours", [24, 25, 168, YEAR * 24, 3660 * 24])
+@pytest.mark.parametrize("hours", [24, 25, 48, 168, YEAR * 24, 3660 * 24])
 def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     """An event loop sends one and parses its replies without serving anybody else meanwhile."""
     site = settings(valkey.url, prefix, 3660)
     write(site, walk(YEAR if hours == YEAR * 24 else 9))
-    presence = Presence(site, clock=Clock(NOON))
-    read = read_for(site.prefix, "user", site.history, hours)
-    batches: list[tuple[int, int]] = []
-    presence.run(observed(read.plan(presence.backend.queries), batches))
-    assert max(commands for commands, _ in batches) <= 16
-    assert max(numbers for _, numbers in batches) <= 2 * POINTS_A_TRIP
-    assert 0 < sum(numbers for _, numbers in batches) <= 2 * MAX_POINTS
+    _, trips = read(site, step_for(hours, MAX_POINTS))
+    assert max(len(trip) for trip in trips) <= 16
+    points = [sum(len(reply.split()) // 2 for _, reply in trip) for trip in trips]
+    assert max(points) <= POINTS_A_TRIP
+    assert 0 < sum(points) <= MAX_POINTS
 
 
-def observed(plan: Plan[Any], batches: list[tuple[int, int]]) -> Plan[Any]:
-    """Run a plan; note how many commands each batch has, and how many numbers their replies."""
-    replies: Any = None
-    while True:
-        try:
-            batch: Batch = plan.send(replies)
-        except StopIteration as end:
-            return end.value
-        replies = yield batch
-        texts = [reply for reply in replies if isinstance(reply, bytes)]
-        batches.append((len(batch.commands), sum(len(text.split()) for text in texts)))
+Trip = list[tuple[Command, bytes]]
+"""The commands of a round trip that read samples, with their replies."""
+
+
+def read(settings: Settings, step: int) -> tuple[History, list[Trip]]:
+    """Read the history of users, and return also the round trips."""
+    presence, trips = Presence(settings, clock=Clock(NOON)), list[Trip]()
+
+    def observed(plan: Plan[History]) -> Plan[History]:
+        replies: Any = None
+        while True:
+            try:
+                batch: Batch = plan.send(replies)
+            except StopIteration as end:
+                found: History = end.value
+                return found
+            replies = yield batch
+            if batch.commands[0][0] == "EVAL":
+                trips.append(list(zip(batch.commands, replies, strict=True)))
+
+    ask = presence.backend.queries
+    plan = read_history(ask, settings.prefix, "user", settings.history, step)
+    return presence.run(observed(plan)), trips
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_round_trips_are_of_every_minute_once(step: int) -> None:
-    first, last = (MINUTE - span_of(step, MAX_POINTS)) // step * step, MINUTE
-    covered = [
-        part.day * DAY + minute
-        for trip in trips(step, first, last)
-        for part in trip
-        for minute in range(part.first, part.last + 1)
+def test_every_minute_is_read_once(step: int) -> None:
+    ask: Any = SimpleNamespace(now=now)
+    plan, commands, replies = (
+        read_history(ask, "p", "user", 3660 * 86400, step),
+        list[Command](),
+        None,
+    )
+    with suppress(StopIteration):
+        while True:
+            batch = plan.send(replies)  # type: ignore[arg-type]
+            commands += batch.commands
+            replies = [b""] * len(batch.commands)
+    minutes = [
+        [int(str(key).rpartition(":")[2]) * DAY + int(minute) for minute in (first, last)]
+        for _, _, _, key, each, first, last in commands
+        if each == step
     ]
-    assert covered == list(range(first, last + 1))
+    assert len(minutes) == len(commands)
+    assert all(first == last + 1 for (_, last), (first, _) in pairwise(minutes))
+    assert all(first % step == 0 or first % DAY == 0 for first, _ in minutes)
+    assert minutes[-1][1] == MINUTE
+    oldest = MINUTE + 1 - min((MAX_POINTS - 1) * step, 3660 * DAY)
+    assert oldest <= minutes[0][0] < oldest + step
+
+
+def now() -> Plan[float]:
+    yield from ()
+    return NOON
 
 
 async def get(app: Any, hours: int, etag: str = "") -> tuple[int, str, bytes]:
@@ -245,26 +278,17 @@ def calls() -> Iterator[Callable[[], int]]:
         sys.setprofile(None)
 
 
-def test_only_the_first_reader_causes_a_read_and_an_encoding(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_reader_causes_a_read_and_an_encoding(valkey: Server, prefix: str) -> None:
     site = settings(valkey.url, prefix, YEAR)
     write(site, walk(YEAR))
-    encodings: list[EncodedHistory] = []
-    finish = EncodedHistory.finish
-
-    def counted(encoded: EncodedHistory, now: int) -> None:
-        encodings.append(encoded)
-        finish(encoded, now)
-
-    monkeypatch.setattr(EncodedHistory, "finish", counted)
+    reads = evaluated(valkey)
 
     async def main() -> None:
         app = asgi.PresenceMiddleware(lambda *_: None, settings=site, clock=Clock(NOON))  # type: ignore[arg-type]
         answers = await asyncio.gather(*(get(app, YEAR * 24) for _ in range(20)))
         assert len(set(answers)) == 1
         status, etag, body = answers[0]
-        assert (status, len(encodings)) == (200, 1)
+        assert (status, evaluated(valkey) - reads) == (200, YEAR + 1)
         with calls() as made:
             assert await get(app, YEAR * 24) == answers[0]
         assert made() < CALLS
@@ -275,10 +299,17 @@ def test_only_the_first_reader_causes_a_read_and_an_encoding(
             _, _, shorter = await get(app, YEAR * 24 - 240)
         assert made() < CALLS
         assert 0 < len(shorter) < len(body)
-        assert len(encodings) == 1
+        assert evaluated(valkey) - reads == YEAR + 1
         await close_async_clients()
 
     asyncio.run(main())
+
+
+def evaluated(valkey: Server) -> int:
+    """Return how many scripts were run: one for each day of a history that is read."""
+    with redis.Redis.from_url(valkey.url) as client:
+        stats: Any = client.info("commandstats")
+    return int(stats.get("cmdstat_eval", {"calls": 0})["calls"])
 
 
 def chart_of(settings: Settings, query: str) -> ET.Element:
@@ -315,18 +346,22 @@ def test_a_chart_does_not_hold_the_loop(valkey: Server, prefix: str, hours: int)
     """The calls of functions stand for the time: a thousand take less than half a millisecond."""
     site = settings(valkey.url, prefix, 3660)
     write(site, walk(9))
-    read = chart_read_for(site.prefix, "user", site.history, hours)
-    presence = Presence(site, clock=Clock(NOON))
-    batches: list[tuple[int, int]] = []
-    history = presence.run(observed(read.plan(presence.backend.queries), batches))
-    assert max(commands for commands, _ in batches) <= 16
-    assert max(numbers for _, numbers in batches) <= 2 * POINTS_A_TRIP
+    history, _ = read(site, step_for(hours, MAX_CHART_POINTS))
     with calls() as made:
-        history.last(hours, 1200, 0, 0)
+        as_chart(history, hours, 1200, 0, 0)
     assert made() < 3 * MAX_CHART_POINTS
     with calls() as made:
-        history.last(hours, 1200, 0, 0)
+        as_chart(history, hours, 1200, 0, 0)
     assert made() < 10
+
+
+def test_json_does_not_hold_the_loop(valkey: Server, prefix: str) -> None:
+    site = settings(valkey.url, prefix, 7)
+    write(site, walk(7))
+    history, _ = read(site, 1)
+    with calls() as made:
+        as_json(history, 24)
+    assert made() < 50
 
 
 def test_threads_are_sent_the_same_bytes(valkey: Server, prefix: str) -> None:

@@ -381,4 +381,4 @@ def test_the_wheel_contains_the_files_of_the_board(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("board.html", "board.css", "board.js", "widget.js"):
         assert f"presence_middleware/board/static/{name}" in names
-    assert "presence_middleware/stores/highest.lua" in names
+    assert "presence_middleware/board/highest.lua" in names

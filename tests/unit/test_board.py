@@ -3,7 +3,6 @@
 import hmac
 import json
 import re
-import threading
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -13,17 +12,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting, UnsupportedQuery
-from presence_middleware.board.cache import Slot
-from presence_middleware.board.history import (
-    MAX_CHARTS,
-    MAX_POINTS,
-    ChartedHistory,
-    EncodedHistory,
-    step_for,
-)
+from presence_middleware.board.cache import Cache, SharedRead
+from presence_middleware.board.history import MAX_POINTS, MAX_RESPONSES, as_chart, step_for
 from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
-from presence_middleware.board.reads import Dated, Read
 from presence_middleware.board.routes import Board
+from presence_middleware.stores import Batch, Plan
 from presence_middleware.svg import draw
 
 TOKEN = "the-token-of-the-board"
@@ -53,46 +46,65 @@ def settings(**others: Any) -> Settings:
 SETTINGS = settings()
 
 
-def history() -> EncodedHistory:
-    """Return samples of 90, 60 and 1 people, so many minutes before noon."""
-    day, noon = int(NOON.timestamp()) // 86400, 720
-    encoded = EncodedHistory("user", 1)
-    noon += day * 1440
-    for ago in (90, 60, 1):
-        encoded.add(noon - ago, ago)
-    encoded.finish(noon)
-    return encoded
+Samples = dict[int, int]
+"""Counts by minutes before noon, oldest first."""
+
+HISTORY: Samples = {90: 90, 60: 60, 1: 1}
+CHARTED: Samples = {90: 90, 60: 60, 57: 1200}
 
 
-def charted(*points: tuple[int, int]) -> ChartedHistory:
-    """Return these counts, each so many minutes before noon."""
-    noon = int(NOON.timestamp()) // 60
-    history = ChartedHistory("user", 3)
-    for ago, count in points:
-        history.add(noon - ago, count)
-    history.finish(noon)
-    return history
+class FakeRedis:
+    """Answers each question about who is online with a value, or fails, and notes the question."""
 
-
-def found_for(path: str) -> Any:
-    """Return a possible result of the read of a path."""
-    return {
-        "/counts": COUNTS,
-        "/history": history(),
-        "/chart.svg": charted((90, 90), (60, 60), (57, 1200)),
-        "/peak": Sample(NOON, 4211),
-        "/online": Dated(NOON, [Sighting("42", NOON), Sighting("7", None)]),
-        "/last-seen": Dated(NOON, (True, NOON)),
-    }.get(path)
-
-
-def slot_of(found: Any) -> Slot:
-    slot = Slot(threading.Event(), 0.0, 1.0)
-    with slot.reading(lambda: 0.0):
+    def __init__(self, found: Any = None, samples: Samples | None = None) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.cache = Cache()
+        self._samples = HISTORY if samples is None else samples
+        self._found = {
+            "now": NOON.timestamp(),
+            "counts": COUNTS,
+            "peak": Sample(NOON, 4211),
+            "online": [Sighting("42", NOON), Sighting("7", None)],
+            "is_online": True,
+            "last_seen": NOON,
+        }
         if isinstance(found, Exception):
-            raise found
-        slot.fill(found)
-    return slot
+            self._found = dict.fromkeys(self._found, found)
+        else:
+            self._found |= found or {}
+
+    def __getattr__(self, question: str) -> Any:
+        def ask(*arguments: Any) -> Plan[Any]:
+            yield from ()
+            if question != "now":
+                self.asked.append((question, *arguments))
+            found = self._found[question]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return ask
+
+    def run(self, plan: Plan[Any]) -> Any:
+        """Run a plan; the batches are of histories."""
+        replies: Any = None
+        while True:
+            try:
+                batch: Batch = plan.send(replies)
+            except StopIteration as end:
+                return end.value
+            replies = [self._samples_between(*command) for command in batch.commands]
+
+    def _samples_between(self, *command: Any) -> bytes:
+        _, _, _, key, step, first, last = command
+        prefix, kind, _, day = key.split(":")
+        self.asked.append(("history", prefix, kind, step))
+        numbers: list[int] = []
+        for ago, count in self._samples.items():
+            minute = int(NOON.timestamp()) // 60 - ago
+            if minute // 1440 == int(day) and first <= minute % 1440 <= last:
+                numbers += (minute % 1440, count)
+        return " ".join(map(str, numbers)).encode()
 
 
 def ask(
@@ -101,23 +113,17 @@ def ask(
     *,
     method: str = "GET",
     of: Settings = SETTINGS,
-    found: Any = None,
-    reads: list[Read] | None = None,
+    redis: FakeRedis | None = None,
     **headers: str,
 ) -> Response:
-    """The response, where Redis says `found`; what is read goes to `reads`."""
+    """Return the response to a reader, where Redis answers like `redis`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = Board(of).answer(Request(method, path, query, named.get))
-    slot = slot_of(found_for(path) if found is None else found)
-    try:
-        read = next(answer)
-        while True:
-            if reads is not None:
-                reads.append(read)
-            read = answer.send(slot)
-    except StopIteration as end:
-        response: Response = end.value
-        return response
+    redis = redis or FakeRedis(samples=CHARTED if path == "/chart.svg" else None)
+    request = Request(method, path, query, named.get)
+    answer = Board(of, redis).answer(request)  # type: ignore[arg-type]
+    if isinstance(answer, SharedRead):
+        answer = redis.cache.get(answer, redis.run)
+    return answer.to(request)
 
 
 def header(response: Response, name: str) -> str | None:
@@ -141,13 +147,12 @@ def test_counts_are_public() -> None:
     ],
 )
 def test_counts_of_a_room_are_public_if_its_path_is_declared(query: str, room: str | None) -> None:
-    reads: list[Read] = []
-    of = settings(rooms="/t/{topic}/*")
-    response = ask("/counts", query, of=of, found=COUNTS, reads=reads)
+    redis = FakeRedis()
+    response = ask("/counts", query, of=settings(rooms="/t/{topic}/*"), redis=redis)
     assert response.status == 200
     assert json.loads(response.body) == {"room": room, "counts": COUNTS if room else {}}
-    assert [read.arguments for read in reads] == ([(room,)] if room else [])
-    named = ask("/counts", query, of=settings(rooms="named"), reads=reads[:0])
+    assert redis.asked == ([("counts", None, room)] if room else [])
+    named = ask("/counts", query, of=settings(rooms="named"))
     assert json.loads(named.body) == {"room": None, "counts": {}}
 
 
@@ -209,13 +214,13 @@ def basic(password: str) -> str:
 def test_without_the_token_no_name_is_read_from_redis(
     path: str, authorization: str | None, challenge: str
 ) -> None:
-    reads: list[Read] = []
+    redis = FakeRedis()
     given: Any = {} if authorization is None else {"authorization": authorization}
-    refused = ask(path, "id=42", reads=reads, **given)
+    refused = ask(path, "id=42", redis=redis, **given)
     assert refused.status == 401
     assert (header(refused, "WWW-Authenticate") or "").startswith(f"{challenge} ")
     assert TOKEN not in str(refused)
-    assert reads == []
+    assert redis.asked == []
 
 
 @pytest.mark.parametrize(
@@ -254,11 +259,14 @@ def test_an_answer_is_not_sent_twice(path: str) -> None:
 
 
 def test_the_etag_does_not_depend_on_the_time() -> None:
-    later = Dated(NOON + timedelta(seconds=9), found_for("/online").reply)
-    one, other = (ask("/online", found=f, authorization=BEARER) for f in (None, later))
+    later = (NOON + timedelta(seconds=9)).timestamp()
+    one, other = (
+        ask("/online", redis=FakeRedis({"now": now}), authorization=BEARER)
+        for now in (NOON.timestamp(), later)
+    )
     assert header(one, "ETag") == header(other, "ETag")
     assert one.body != other.body
-    nobody = ask("/online", found=Dated(NOON, []), authorization=BEARER)
+    nobody = ask("/online", redis=FakeRedis({"online": []}), authorization=BEARER)
     assert header(nobody, "ETag") != header(one, "ETag")
 
 
@@ -293,12 +301,13 @@ def test_unknown_paths_are_not_found(path: str) -> None:
     ],
 )
 def test_the_board_answers_every_path_below_its_own(path: str, below: str | None) -> None:
-    assert Board(SETTINGS).below(path) == below
+    assert Board(SETTINGS, FakeRedis()).below(path) == below  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("id", ODD_IDS)
 def test_odd_ids_are_shown_as_text(id: str) -> None:
-    response = ask("/online", found=Dated(NOON, [Sighting(id, NOON)]), authorization=BEARER)
+    redis = FakeRedis({"online": [Sighting(id, NOON)]})
+    response = ask("/online", redis=redis, authorization=BEARER)
     assert response.body.isascii()
     assert b"\x1b" not in response.body
     assert json.loads(response.body)["online"][0]["id"] == id
@@ -333,12 +342,12 @@ def test_the_page_has_no_inline_or_external_resources() -> None:
 
 @pytest.mark.parametrize("path", ["/counts", "/history", "/peak", "/chart.svg", *NAMED])
 def test_an_outage_is_reported_without_internal_details(path: str) -> None:
-    down = PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379")
-    response = ask(path, "id=1", found=down, authorization=BEARER)
+    down = FakeRedis(PresenceUnavailable("Error 111 connecting to 10.1.2.3:6379"))
+    response = ask(path, "id=1", redis=down, authorization=BEARER)
     assert response.status == 503
     assert header(response, "Retry-After")
     assert b"10.1.2.3" not in response.body
-    assert ask("", found=down).status == 200
+    assert ask("", redis=down).status == 200
 
 
 @pytest.mark.parametrize(
@@ -360,8 +369,8 @@ def test_an_invalid_query_is_refused(path: str, query: str, says: str) -> None:
 
 
 def test_a_query_that_the_store_does_not_support_is_a_bad_request() -> None:
-    cannot = UnsupportedQuery("only sorted-set can")
-    assert ask("/online", found=cannot, authorization=BEARER).status == 400
+    cannot = FakeRedis({"online": UnsupportedQuery("only sorted-set can")})
+    assert ask("/online", redis=cannot, authorization=BEARER).status == 400
 
 
 @pytest.mark.parametrize(
@@ -369,36 +378,48 @@ def test_a_query_that_the_store_does_not_support_is_a_bad_request() -> None:
     [("1", 1), ("24", 1), ("25", 2), ("168", 10), ("8784", 360), ("87840", 4320)],
 )
 def test_longer_histories_have_longer_steps(hours: str, step: int) -> None:
-    reads: list[Read] = []
+    redis = FakeRedis()
     of = settings(history="3660d", prefix="shop")
-    assert ask("/history", f"hours={hours}", reads=reads, of=of).status == 200
-    assert [each.arguments for each in reads] == [("shop", "user", 3660 * 86400.0, step)]
+    response = ask("/history", f"hours={hours}", redis=redis, of=of)
+    assert json.loads(response.body)["step"] == step * 60
+    assert set(redis.asked) == {("history", "shop", "user", step)}
 
 
 def test_history_requests_are_limited_to_the_retention_time() -> None:
-    reads: list[Read] = []
-    ask("/history", "hours=168", reads=reads)
-    ask("/history", "hours=999999", reads=reads)
-    assert reads[0] == reads[1]
+    bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
+    assert len(bodies) == 1
 
 
 def test_readers_of_different_hours_share_a_read() -> None:
-    reads: list[Read] = []
-    bodies = [ask("/history", f"hours={n}", reads=reads).body for n in (1, 2, 24)]
-    assert [len(json.loads(body)["samples"]) for body in bodies] == [1, 3, 3]
-    assert len(set(reads)) == 1
+    redis, asked = FakeRedis(), 0
+    for hours, samples in ((1, 1), (2, 3), (24, 3)):
+        body = ask("/history", f"hours={hours}", redis=redis).body
+        assert len(json.loads(body)["samples"]) == samples
+        asked = asked or len(redis.asked)
+        assert len(redis.asked) == asked
+    assert {step_for(hours, MAX_POINTS) for hours in (1, 2, 24)} == {1}
     every_hour = {step_for(hours, MAX_POINTS) for hours in range(1, 87841)}
     assert len(every_hour) == 15
 
 
+def test_a_history_and_charts_of_the_same_step_share_a_read() -> None:
+    redis = FakeRedis()
+    ask("/chart.svg", "hours=24", redis=redis)
+    asked = len(redis.asked)
+    for query in ("hours=24", "hours=20&width=400", "hours=24&offset=60"):
+        assert ask("/chart.svg", query, redis=redis).status == 200
+    assert json.loads(ask("/history", "hours=72", redis=redis).body)["step"] == 180
+    assert len(redis.asked) == asked
+
+
 def test_a_history_that_has_not_changed_has_the_same_etag() -> None:
-    etags = [header(ask("/history", f"hours={n}", found=history()), "ETag") for n in (1, 2, 24, 2)]
+    def etag(hours: int, samples: Samples) -> str | None:
+        return header(ask("/history", f"hours={hours}", redis=FakeRedis(samples=samples)), "ETag")
+
+    etags = [etag(hours, HISTORY) for hours in (1, 2, 24, 2)]
     assert etags[1] == etags[2] == etags[3]
     assert etags[0] != etags[1]
-    longer = history()
-    longer.add(30000 * 1440, 5)
-    longer.finish(30000 * 1440)
-    assert header(ask("/history", "hours=24", found=longer), "ETag") not in etags
+    assert etag(24, {**HISTORY, 0: 5}) not in etags
 
 
 def test_a_chart_shows_the_last_hours_and_their_peak() -> None:
@@ -409,7 +430,7 @@ def test_a_chart_shows_the_last_hours_and_their_peak() -> None:
     # An hour ago is not in the last hour; 90 minutes ago is.
     lines = [each.get("d", "") for each in elements(chart, "path") if each.get("class") == "line"]
     assert [line.count("M") + line.count("L") for line in lines] == [1]
-    nobody = drawn("hours=1", charted((5, 0)))
+    nobody = drawn("hours=1", {5: 0})
     assert elements(nobody, "circle") == []
 
 
@@ -434,12 +455,19 @@ def test_a_chart_is_drawn_once_for_all_its_readers(monkeypatch: pytest.MonkeyPat
         return draw(*lines, **others)
 
     monkeypatch.setattr("presence_middleware.board.history.draw", counted)
-    points = charted((9, 9))
-    bodies = {ask("/chart.svg", "width=400", found=points).body for _ in range(5)}
+    redis = FakeRedis(samples={9: 9})
+    bodies = {ask("/chart.svg", "width=400", redis=redis).body for _ in range(5)}
     assert (len(bodies), len(draws)) == (1, 1)
-    for offset in range(2 * MAX_CHARTS):
-        ask("/chart.svg", f"offset={offset}", found=points)
-        assert len(points) <= MAX_CHARTS
+    for hours in range(1, 4):
+        ask("/chart.svg", f"width=400&hours={hours}", redis=redis)
+    assert len(draws) == 4
+
+
+def test_drawn_charts_are_bounded() -> None:
+    redis = FakeRedis()
+    for offset in range(2 * MAX_RESPONSES):
+        assert ask("/chart.svg", f"offset={offset}", redis=redis).status == 200
+    assert as_chart.cache_info().currsize <= MAX_RESPONSES
 
 
 def test_the_policy_allows_the_style_of_a_chart_and_no_other() -> None:
@@ -451,8 +479,8 @@ def test_the_policy_allows_the_style_of_a_chart_and_no_other() -> None:
     assert f"style-src 'self' 'sha256-{digest}';" in policy
 
 
-def drawn(query: str, found: Any = None) -> ET.Element:
-    return ET.fromstring(ask("/chart.svg", query, found=found).body)
+def drawn(query: str, samples: Samples = CHARTED) -> ET.Element:
+    return ET.fromstring(ask("/chart.svg", query, redis=FakeRedis(samples=samples)).body)
 
 
 def elements(chart: ET.Element, name: str) -> list[ET.Element]:
@@ -464,7 +492,10 @@ def words(chart: ET.Element) -> list[str]:
 
 
 def test_a_peak_of_zero_is_reported_as_null() -> None:
-    assert json.loads(ask("/peak", found=Sample(NOON, 0)).body) == {"kind": "user", "peak": None}
+    assert json.loads(ask("/peak", redis=FakeRedis({"peak": Sample(NOON, 0)})).body) == {
+        "kind": "user",
+        "peak": None,
+    }
 
 
 def test_a_query_is_short_and_has_few_parameters() -> None:
@@ -478,17 +509,19 @@ def test_a_query_is_short_and_has_few_parameters() -> None:
 
 
 def test_long_ids_are_shortened_before_they_are_looked_up() -> None:
-    reads: list[Read] = []
-    ask("/last-seen", "id=" + "x" * 5000, reads=reads, authorization=BEARER)
-    ask("/last-seen", "id=%ff", reads=reads, authorization=BEARER)
-    assert all(len(read.arguments[1]) < 64 for read in reads)
+    redis = FakeRedis()
+    for id in ("x" * 5000, "%ff"):
+        ask("/last-seen", f"id={id}", redis=redis, authorization=BEARER)
+    assert len(redis.asked) == 4
+    assert all(len(id) < 64 for _, id, *_ in redis.asked)
 
 
 def test_last_seen_times_are_not_read_from_minute_sets() -> None:
-    reads: list[Read] = []
+    redis = FakeRedis()
     of = settings(store="minute-sets")
-    ask("/last-seen", "id=1", reads=reads, of=of, authorization=BEARER)
-    assert reads[0].arguments == ("user", "1", False)
+    answer = ask("/last-seen", "id=1", redis=redis, of=of, authorization=BEARER)
+    assert json.loads(answer.body)["last_seen"] is None
+    assert redis.asked == [("is_online", "1", "user", None)]
 
 
 def test_the_page_knows_which_kinds_have_a_list() -> None:

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from presence_middleware import Presence, Settings, asgi, wsgi
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.setup_hints import (
     INSPECTED_REQUESTS,
     REMEMBERED_VISITS,
@@ -24,7 +24,7 @@ from presence_middleware.recorder.setup_hints import (
     USERLESS_SIGHTINGS,
     SetupHints,
 )
-from presence_middleware.request import AsgiRequest, Request, WsgiRequest
+from presence_middleware.request import AsgiRequest, WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import opened
 from tests.support.backends import Server, wait_until
@@ -282,10 +282,11 @@ def test_an_unread_token_is_reported(site: Open) -> None:
 )
 def test_every_cookie_is_inspected_quickly(cookie: str, site: Open) -> None:
     """A cookie of spaces once took minutes. The test allows half a second."""
+    visit = opened(site().recorder, over_wsgi(cookie=cookie))
     began = time.process_time()
-    notices = SetupHints(site().recorder.settings)
+    notices = SetupHints(visit.backend.settings)
     for _ in range(100):
-        notices.look(over_wsgi(cookie=cookie), 0.0)
+        notices.look(visit, 0.0)
     assert time.process_time() - began < 0.5
 
 
@@ -606,9 +607,11 @@ def visitors(view: Make, how_many: int, **given: Any) -> Iterator[WsgiRequest | 
 
 @BOTH
 def test_an_id_shared_by_all_visitors_is_reported_once(view: Make, site: Open) -> None:
-    one = site()
+    clock = Clock()
+    one = site(clock=clock)
     one.ask(*visitors(view, SHARED_BY, user="user"))
     assert one.said == []
+    clock.now += INSPECTED_REQUESTS  # enough for each of the next requests to be inspected
     one.ask(*visitors(view, SHARED_BY + 1, user="user"))
     (notice,) = one.said
     assert notice.startswith("more than 50 addresses have the same id of kind user")
@@ -642,11 +645,14 @@ def test_a_shared_id_is_reported_also_after_the_first_requests(site: Open) -> No
 
 
 def test_many_users_from_many_addresses_are_not_reported(site: Open) -> None:
-    one = site()
+    clock = Clock()
+    one = site(clock=clock)
     for number, request in enumerate(visitors(over_wsgi, 300)):
+        clock.now += 1
         one.ask(over_wsgi(request.peer, user=f"user{number // 10}"), request)
         one.ask(over_wsgi(request.peer, user="shared"))
     assert one.said == []
+    clock.now += INSPECTED_REQUESTS
     one.ask(*visitors(over_wsgi, 300, user="shared"))
     assert one.said == [], "once told apart, users are not looked at again"
 
@@ -669,9 +675,11 @@ def test_a_user_whose_address_changes_over_days_is_not_reported(site: Open) -> N
 
 def test_guests_who_share_an_id_are_not_reported(site: Open) -> None:
     """Sharing is intended with `user-agent`, and a client may send any cookie."""
-    one = site("user=header:X-User, guest=user-agent, other=cookie:sid")
+    clock = Clock()
+    one = site("user=header:X-User, guest=user-agent, other=cookie:sid", clock=clock)
     one.ask(over_wsgi(x_user="ann"))
     one.ask(*visitors(over_wsgi, 3 * SHARED_BY))
+    clock.now += INSPECTED_REQUESTS
     one.ask(*visitors(over_wsgi, 3 * SHARED_BY, cookie="sid=1", user_agent=""))
     assert one.said == []
 
@@ -754,9 +762,9 @@ def test_a_correctly_configured_site_gets_no_notices(site: Open) -> None:
 def test_inspection_stops_after_the_first_requests(
     site: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(request: Request, now: float) -> None:
+    def look(visit: Visit, now: float) -> None:
         looks.append(now)
-        really(request, now)
+        really(visit, now)
 
     clock = Clock()
     one = site(clock=clock)
@@ -772,6 +780,26 @@ def test_inspection_stops_after_the_first_requests(
         clock.now += 0.5
         one.ask(over_wsgi(user="ann"), times=100)
         assert len(looks) == 1, second
+
+
+def test_the_first_requests_of_a_process_cost_like_the_others(site: Open) -> None:
+    clock = Clock()
+    one = site(clock=clock)
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=INSPECTED_REQUESTS + 1)
+    assert one.recorder.hints.look_at > clock.now, "a small part of a thousand is inspected"
+    assert INSPECTED_REQUESTS < 100
+
+
+def test_quiet_seconds_let_more_requests_be_inspected(site: Open) -> None:
+    clock = Clock()
+    one = site(clock=clock)
+    one.ask(over_wsgi(user_agent="curl/8"), times=2 * INSPECTED_REQUESTS)
+    assert one.said == []
+    clock.now += UNREAD_SESSIONS
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS - 1)
+    assert one.said == []
+    one.ask(over_wsgi(cookie=f"sessionid={VALUE}"))
+    assert len(one.said) == 1
 
 
 def test_later_mistakes_are_still_reported(site: Open) -> None:
