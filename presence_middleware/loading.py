@@ -100,7 +100,7 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
 def _refusal(app: Any, *arguments: object, **options: object) -> str | None:
     """Return why `app` certainly cannot be called with these arguments, or None."""
     if not callable(app):
-        return f"{_described(app)} is not callable"
+        return f"{_described(app)} is not a callable object"
     try:
         signature = inspect.signature(app, follow_wrapped=False)
     except (TypeError, ValueError):

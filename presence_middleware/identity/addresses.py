@@ -46,6 +46,7 @@ _INTERNAL = tuple(
 )
 _HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
+MOST_COMMAS = 1024  # of `Forwarded`, at which an element may begin
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
 _PROXIES = "the number of proxies in front, such as 1, or networks: 10.0.0.0/8, fd00::/8, unix"
 _PREFIX = "the bits of IPv4 and IPv6 addresses that are used, such as /24, /56"
@@ -160,29 +161,19 @@ def _forwarded(request: Request) -> list[Address | None]:
     header = (request.header("forwarded") or "")[-MAX_HEADER_LENGTH:]
     if "for=" not in header.lower():  # it contains the protocol or the host alone
         return []
-    rest: str | None = header
     hops: list[Address | None] = []
-    while rest and len(hops) < MOST_HOPS:
-        rest, element = _last_element(rest)
-        hops.append(_for(element))
-    return hops[::-1]
-
-
-def _last_element(text: str) -> tuple[str | None, str]:
-    """Return the text before the last element, or None, and the element, empty if malformed."""
-    comma = len(text)
-    for _ in range(MOST_HOPS):
-        comma = text.rfind(",", 0, comma)
-        if _ELEMENT.fullmatch(text, comma + 1):
-            return (text[:comma] if comma >= 0 else None), text[comma + 1 :]
-        if comma < 0:
+    end = comma = len(header)
+    for _ in range(MOST_COMMAS):
+        comma = header.rfind(",", 0, comma)
+        if _ELEMENT.fullmatch(header, comma + 1, end):
+            pairs = _PAIRS.findall(header, comma + 1, end)
+            nodes = [value.strip('"') for name, value in pairs if name.lower() == "for"]
+            node = _ESCAPE.sub(r"\1", nodes[0]) if len(nodes) == 1 else ""
+            hops.append(parse_address(node))
+            end = comma
+        if comma < 0 or len(hops) == MOST_HOPS:
             break
-    return None, ""
-
-
-def _for(element: str) -> Address | None:
-    nodes = [value for name, value in _PAIRS.findall(element) if name.lower() == "for"]
-    return parse_address(_ESCAPE.sub(r"\1", nodes[0].strip('"'))) if len(nodes) == 1 else None
+    return hops[::-1] or [None]
 
 
 def _x_forwarded_for(request: Request) -> list[Address | None]:
