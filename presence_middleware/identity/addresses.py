@@ -46,7 +46,7 @@ _INTERNAL = tuple(
 )
 _HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
-MOST_COMMAS = 1024  # of `Forwarded`, at which an element may begin
+MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
 _PROXIES = "the number of proxies in front, such as 1, or networks: 10.0.0.0/8, fd00::/8, unix"
 _PREFIX = "the bits of IPv4 and IPv6 addresses that are used, such as /24, /56"
