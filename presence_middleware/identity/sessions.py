@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b, sha1, sha256, sha512
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from ..parsers import DAY
 from ..request import Request
 from .reading import Read, SourceOptions, as_id, cookie, nested
 
-DAY = 24 * 3600
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
 STARLETTE_SECONDS = 14 * DAY
@@ -55,17 +56,18 @@ def flask_session(argument: str, options: SourceOptions) -> Read:
     """
     from itsdangerous import URLSafeTimedSerializer
 
-    serializer = URLSafeTimedSerializer(
-        list(options.session_secrets),
-        salt="cookie-session",
-        signer_kwargs={"key_derivation": "hmac", "digest_method": sha1},
-    )
+    signing = {"key_derivation": "hmac", "digest_method": sha1}
 
-    def verify(value: str) -> Payload:
-        session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
-        return session, signed.timestamp() + FLASK_SECONDS
+    def verifier(secret: str) -> Verify:
+        loads = URLSafeTimedSerializer(secret, "cookie-session", signer_kwargs=signing).loads
 
-    return _session_cookie(argument, [verify], options, to_id=_flask_id, last=False)
+        def verify(value: str) -> Payload:
+            session, signed = loads(value, FLASK_SECONDS, return_timestamp=True)
+            return session, signed.timestamp() + FLASK_SECONDS
+
+        return verify
+
+    return _session_cookie(argument, verifier, options, to_id=_flask_id, last=False)
 
 
 def starlette_session(argument: str, options: SourceOptions) -> Read:
@@ -75,13 +77,16 @@ def starlette_session(argument: str, options: SourceOptions) -> Read:
     """
     from itsdangerous import TimestampSigner
 
-    signer = TimestampSigner(list(options.session_secrets))
+    def verifier(secret: str) -> Verify:
+        unsign = TimestampSigner(secret).unsign
 
-    def verify(value: str) -> Payload:
-        session, signed = signer.unsign(value, STARLETTE_SECONDS, return_timestamp=True)
-        return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
+        def verify(value: str) -> Payload:
+            session, signed = unsign(value, STARLETTE_SECONDS, return_timestamp=True)
+            return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
 
-    return _session_cookie(argument, [verify], options)
+        return verify
+
+    return _session_cookie(argument, verifier, options)
 
 
 def pyramid_session(argument: str, options: SourceOptions) -> Read:
@@ -100,7 +105,7 @@ def pyramid_session(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return _session_cookie(argument, list(map(verifier, options.session_secrets)), options)
+    return _session_cookie(argument, verifier, options)
 
 
 def auth_tkt(argument: str, options: SourceOptions) -> Read:
@@ -117,28 +122,16 @@ def auth_tkt(argument: str, options: SourceOptions) -> Read:
         identify = AuthTktCookieHelper(secret, name).identify
 
         def verify(value: str) -> Payload:
-            ticket = identify(_TicketRequest({name: _unquoted(value)}))
-            return ticket["userid"], _NEVER  # raises TypeError if None: another secret
+            # Undo the escapes of a quoted cookie: the comma between two tokens is `\054`.
+            ticket = _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
+            # By default, tickets are not bound to an address.
+            request = SimpleNamespace(cookies={name: ticket}, environ={"REMOTE_ADDR": ""})
+            # Raises TypeError if the identity is None, because of another secret.
+            return identify(request)["userid"], _NEVER
 
         return verify
 
-    return _verified(
-        cookie(name, last=True), list(map(verifier, options.session_secrets)), as_id, options
-    )
-
-
-def _unquoted(value: str) -> str:
-    """Undo the escapes of a quoted cookie: the comma between two tokens is `\\054`."""
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
-
-
-class _TicketRequest:
-    """The attributes of a request that Pyramid's helper reads."""
-
-    def __init__(self, cookies: Mapping[str, str]) -> None:
-        self.cookies = cookies
-        # By default, tickets are not bound to an address.
-        self.environ: dict[str, Any] = {"REMOTE_ADDR": ""}
+    return _verified(cookie(name, last=True), verifier, as_id, options)
 
 
 def signed_cookie(argument: str, options: SourceOptions) -> Read:
@@ -152,13 +145,17 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
     key, name, salt = signed_parts(argument)
 
-    def verifier(secret: str, derivation: str) -> Verify:
+    def verifier(secret: str) -> Verify:
         serializers = {}
         for length, digest in _DIGESTS.items():
-            kwargs = {"key_derivation": derivation, "digest_method": digest}
+            first, *others = (
+                {"key_derivation": derivation, "digest_method": digest}
+                for derivation in _DERIVATIONS
+            )
+            signing: dict[str, Any] = {"signer_kwargs": first, "fallback_signers": others}
             serializers[length] = (
-                URLSafeSerializer(secret, salt, signer_kwargs=kwargs),
-                URLSafeTimedSerializer(secret, salt, signer_kwargs=kwargs),
+                URLSafeSerializer(secret, salt, **signing),
+                URLSafeTimedSerializer(secret, salt, **signing),
             )
 
         def verify(value: str) -> Payload:
@@ -173,14 +170,9 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    verifiers = [
-        verifier(secret, derivation)
-        for secret in options.session_secrets
-        for derivation in _DERIVATIONS
-    ]
     return _verified(
         cookie(name, last=True),
-        verifiers,
+        verifier,
         lambda payload: as_id(nested(payload, key) if key else payload),
         options,
     )
@@ -232,28 +224,16 @@ def bearer(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return _verified(
-        _cookie_token(name) if name else _header_token,
-        list(map(verifier, options.session_secrets)),
-        lambda claims: as_id(nested(claims, claim)),
-        options,
-    )
-
-
-def _header_token(request: Request) -> str | None:
-    scheme, _, token = (request.header("authorization") or "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
-
-
-def _cookie_token(name: str) -> Read:
-    read_cookie = cookie(name, last=True)
+    read_cookie = cookie(name, last=True) if name else None
 
     def read(request: Request) -> str | None:
-        value = read_cookie(request) or ""
-        scheme, space, token = value.partition(" ")
-        return token.strip() if space and scheme.lower() == "bearer" else value
+        value = read_cookie(request) if read_cookie else request.header("authorization")
+        scheme, space, token = (value or "").partition(" ")
+        if space and scheme.lower() == "bearer":
+            return token.strip()
+        return value if read_cookie else None
 
-    return read
+    return _verified(read, verifier, lambda claims: as_id(nested(claims, claim)), options)
 
 
 def can_verify_tokens(secret: str) -> bool:
@@ -276,7 +256,7 @@ def _algorithms(secret: str) -> list[str]:
 
 def _session_cookie(
     argument: str,
-    verifiers: list[Verify],
+    verifier: Callable[[str], Verify],
     options: SourceOptions,
     *,
     to_id: Callable[[object], str | None] = as_id,
@@ -290,7 +270,7 @@ def _session_cookie(
     key, _, name = argument.partition("@")
     return _verified(
         cookie(name or "session", last=last),
-        verifiers,
+        verifier,
         lambda session: to_id(nested(session, key)),
         options,
     )
@@ -305,15 +285,16 @@ def _flask_id(value: object) -> str | None:
 
 def _verified(
     read: Read,
-    verifiers: list[Verify],
+    verifier: Callable[[str], Verify],
     id_of: Callable[[object], str | None],
     options: SourceOptions,
 ) -> Read:
     """Return a reader that verifies the value from `read` and remembers the result for a minute.
 
-    Verifying takes as long as recording twenty sightings. Only a digest of the value, the id and
-    its expiry time are remembered.
+    `verifier` is called with each secret. Verifying takes as long as recording twenty sightings.
+    Only a digest of the value, the id and its expiry time are remembered.
     """
+    verifiers = list(map(verifier, options.session_secrets))
     known: dict[bytes, tuple[str | None, float]] = {}
 
     def check(value: str) -> tuple[str | None, float]:
@@ -333,15 +314,9 @@ def _verified(
         if until <= now:
             id, until = check(value)
             if options.may_remember:
-                _remember(known, digest, id, min(until, now + (REMEMBERED_SECONDS if id else 1)))
+                if len(known) >= REMEMBERED:
+                    known.clear()
+                known[digest] = id, min(until, now + (REMEMBERED_SECONDS if id else 1))
         return id if until > now else None
 
     return verified
-
-
-def _remember(
-    known: dict[bytes, tuple[str | None, float]], digest: bytes, id: str | None, until: float
-) -> None:
-    if len(known) >= REMEMBERED:
-        known.clear()
-    known[digest] = id, until
