@@ -148,8 +148,10 @@ def exit_on_signals() -> None:
     """End the command with its `finally` blocks: with 0 on Ctrl-C, with 143 on SIGTERM."""
 
     def end(signum: int, _: object) -> NoReturn:
-        # A second signal must not interrupt the restoring of the terminal, for example. It is not
-        # set to SIG_IGN, because Python reports a signal that it received before.
+        # A second signal must not interrupt the restoring of the terminal, nor the end of Python,
+        # which resets the handlers. While it is blocked in this thread, another thread may receive
+        # it. It is not set to SIG_IGN, because Python reports a signal that it received before.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for each in _SIGNALS:
             signal.signal(each, lambda *_: None)
         sys.exit(0 if signum == signal.SIGINT else 128 + signum)
