@@ -40,18 +40,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-class UsageError(click.ClickException):
-    """The arguments or the settings are invalid. The exit status is 2."""
-
-    exit_code = USAGE
-
-
-class Unavailable(click.ClickException):
-    """Redis cannot answer. The exit status is 3."""
-
-    exit_code = UNAVAILABLE
-
-
 class Answer(NamedTuple):
     """The answer of a command."""
 
@@ -133,10 +121,11 @@ def exit_on_error() -> Iterator[None]:
     """Print an error of the package and exit: 3 if Redis cannot answer, otherwise 2."""
     try:
         yield
-    except PresenceUnavailable as error:
-        raise Unavailable(str(error)) from error
     except PresenceError as error:
-        raise UsageError(str(error)) from error
+        end = click.ClickException(str(error))
+        status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
+        end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
+        raise end from error
 
 
 def exit_no() -> NoReturn:
