@@ -67,19 +67,17 @@ class Poller:
         try:
             reader = Presence(self._settings, client=context.site_client(self._settings))
             counts = reader.counts(window=self._window)
-            return Reading(at, counts, self._past(reader, at))
+            if self._kind is None or at < self._past_due:
+                return Reading(at, counts)
+            peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
+            samples = reader.history(self._hours, self._kind)
+            self._past_due = at + PAST_INTERVAL
+            past = Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
+            return Reading(at, counts, past)
         except PresenceUnavailable as error:
             # A restarted server may have another address.
             connections.forget(self._settings.redis_url)
             return Reading(at, error=str(error))
-
-    def _past(self, reader: Presence, at: datetime) -> Past | None:
-        if self._kind is None or at < self._past_due:
-            return None
-        peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
-        samples = reader.history(self._hours, self._kind)
-        self._past_due = at + PAST_INTERVAL
-        return Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
 
 
 @click.command()
@@ -111,17 +109,14 @@ def watch(
     with context.exit_on_error():
         settings = context.site_settings()
         kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
-        if as_json or not _can_draw():
+        can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+        if as_json or not (can_draw and output.is_terminal()):
             _print_readings(Poller(settings, window), interval, as_json)
             return
         from .screen import Recent, Screen
 
         poller = Poller(settings, window, kind, hours)
         _draw(poller, Screen(kind, Recent(hours)), interval)
-
-
-def _can_draw() -> bool:
-    return output.is_terminal() and os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
 
 
 def _print_readings(poller: Poller, interval: float, as_json: bool) -> None:

@@ -127,29 +127,22 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     """Return a function that finds the client's address; None if that is always the peer's.
 
     The function returns the first `bits` of the address, or None if no address is reliable.
+
+    A proxy appends to `Forwarded` or to `X-Forwarded-For`, and passes on the other header as the
+    client sent it. So if both are present and lead to different clients, neither is believed.
     """
     if not proxies and bits == WHOLE:
         return None
 
     def locate(request: Request) -> str | None:
-        address = _client(request, proxies)
+        address = peer = parse_address(request.peer or "")
+        if proxies:
+            headers = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
+            clients = {proxies.client(peer, hops) for hops in headers}
+            address = clients.pop() if len(clients) == 1 else peer
         return None if address is None else cut(address, bits)
 
     return locate
-
-
-def _client(request: Request, proxies: Proxies) -> Address | None:
-    """Return the client's address.
-
-    A proxy appends to `Forwarded` or to `X-Forwarded-For`, and passes on the other header as the
-    client sent it. So if both are present and lead to different clients, neither is believed.
-    """
-    peer = parse_address(request.peer or "")
-    if not proxies:
-        return peer
-    headers = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
-    clients = {proxies.client(peer, hops) for hops in headers}
-    return clients.pop() if len(clients) == 1 else peer
 
 
 def _forwarded(request: Request) -> list[Address | None]:
