@@ -56,7 +56,8 @@ class Poller:
         """
         self._settings, self._window = settings, window
         self._kind, self._hours = kind, hours
-        self._past_due = datetime.min.replace(tzinfo=UTC)
+        self.past_due = datetime.min.replace(tzinfo=UTC)
+        """The moment at which the history is read again."""
 
     def read(self) -> Reading:
         """Return a reading. In an outage, it contains an error and no counts.
@@ -67,11 +68,11 @@ class Poller:
         try:
             reader = Presence(self._settings, client=context.site_client(self._settings))
             counts = reader.counts(window=self._window)
-            if self._kind is None or at < self._past_due:
+            if self._kind is None or at < self.past_due:
                 return Reading(at, counts)
             peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
             samples = reader.history(self._hours, self._kind)
-            self._past_due = at + PAST_INTERVAL
+            self.past_due = at + PAST_INTERVAL
             past = Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
             return Reading(at, counts, past)
         except PresenceUnavailable as error:

@@ -33,7 +33,7 @@ class Bits(NamedTuple):
 WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
 MOST_PLACES = 10_000  # addresses that need not be parsed again
-_places: dict[int, slice] = {}
+places: dict[int, slice] = {}
 """The position of the address in a text, by the hash of the text. No address is stored."""
 # The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
 _INTERNAL = tuple(
@@ -219,16 +219,16 @@ def normalize_address(text: str) -> str:
     An IPv4 address may be written as an IPv6 address (`::ffff:192.0.2.1`), an IPv6 address with
     capitals, more zeros or the name of an interface, and both with a port.
     """
-    place = _places.get(hash(text))
+    place = places.get(hash(text))
     if place is not None:
         return text[place]
     address = parse_address(text) if len(text) <= MAX_ADDRESS_LENGTH else None
     normal = text if address is None else str(address)
     start = text.find(normal)
     if start >= 0:
-        if len(_places) >= MOST_PLACES:
-            _places.clear()
-        _places[hash(text)] = slice(start, start + len(normal))
+        if len(places) >= MOST_PLACES:
+            places.clear()
+        places[hash(text)] = slice(start, start + len(normal))
     return normal
 
 

@@ -216,7 +216,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
     decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
 
     def verifier(secret: str) -> Verify:
-        algorithms = _algorithms(secret)
+        algorithms = algorithms_for(secret)
 
         def verify(token: str) -> Payload:
             claims = decoder.decode(token, secret, algorithms)
@@ -244,7 +244,7 @@ def can_verify_tokens(secret: str) -> bool:
     return len(secret.encode()) >= TOKEN_SECRET_BYTES
 
 
-def _algorithms(secret: str) -> list[str]:
+def algorithms_for(secret: str) -> list[str]:
     """Return the algorithms for a public key or for a shared secret, never both.
 
     Otherwise, a client could use the public key as a shared secret and sign its own tokens.
