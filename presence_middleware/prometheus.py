@@ -5,7 +5,7 @@ The counts and peaks are of the whole site. The other metrics are of the process
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
@@ -38,14 +38,16 @@ COUNTERS = {
 }
 
 
-class SiteCounts(NamedTuple):
-    """The numbers of the site that Redis returned, each by kind."""
+Values = dict[str, Mapping[str, float] | float | None]
+"""The value of each metric, or its values by kind or reason."""
 
-    is_up: bool = False
-    online: Mapping[str, int] = {}
-    peaks: Mapping[str, int] = {}
-    sweep_lags: Mapping[str, float] = {}
-    """In seconds, of the kinds that announce who comes and goes."""
+NO_ANSWER: Values = {
+    "presence_up": False,
+    "presence_online": {},
+    "presence_peak": {},
+    "presence_sweep_lag_seconds": {},
+}
+"""The metrics of the site while Redis does not answer."""
 
 
 class PresenceCollector(Collector):
@@ -69,13 +71,13 @@ class PresenceCollector(Collector):
             client=client,
             backend=self._recorder.backend if client is None else None,
         )
-        self._counts: SiteCounts | None = None
+        self._site: Values | None = None
         self.next_read = 0.0
         """The earliest time at which Redis is read again, by `time.monotonic()`."""
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without reading Redis."""
-        return self._families(SiteCounts())
+        return self._families(NO_ANSWER)
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics. Counts and peaks are at most `READ_EVERY` seconds old.
@@ -85,48 +87,45 @@ class PresenceCollector(Collector):
         """
         # No lock: after a fork or gevent's patch, it could stay locked. A scrape during the read of
         # another scrape gets the counts of the last read.
-        if self._counts is None or time.monotonic() >= self.next_read:
+        if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
-            self._counts = self._read()
+            self._site = self._read()
             self.next_read = time.monotonic() + READ_EVERY
-        return self._families(self._counts)
+        return self._families(self._site)
 
-    def _read(self) -> SiteCounts:
+    def _read(self) -> Values:
         try:
             online = self._presence.counts()
             peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
             sweep_lag = self._presence.backend.queries.sweep_lag
             lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
         except PresenceError:
-            return SiteCounts()
-        return SiteCounts(
-            True,
-            online,
-            {kind: peak.count for kind, peak in peaks.items() if peak},
-            {kind: lag for kind, lag in lags.items() if lag is not None},
-        )
+            return NO_ANSWER
+        return {
+            "presence_up": True,
+            "presence_online": online,
+            "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
+            "presence_sweep_lag_seconds": {k: lag for k, lag in lags.items() if lag is not None},
+        }
 
-    def _families(self, site: SiteCounts) -> list[Metric]:
+    def _families(self, site: Values) -> list[Metric]:
         stats = self._recorder.stats()
-        values: dict[str, Mapping[str, float] | float | None] = {
-            "presence_up": site.is_up,
-            "presence_online": site.online,
-            "presence_peak": site.peaks,
+        written = stats.last_flush
+        values: Values = {
+            **site,
             "presence_sightings_recorded": stats.recorded,
             "presence_sightings_coalesced": stats.coalesced,
             "presence_sightings_flushed": stats.flushed,
-            "presence_sightings_dropped": {
-                reason: stats.dropped.get(reason, 0) for reason in get_args(Reason)
-            },
+            "presence_sightings_dropped": dict.fromkeys(get_args(Reason), 0) | stats.dropped,
             "presence_sightings_pending": stats.pending,
             "presence_outage": self._recorder.health.is_outage,
-            "presence_last_flush_timestamp_seconds": (
-                stats.last_flush.timestamp() if stats.last_flush else None
-            ),
+            "presence_last_flush_timestamp_seconds": written.timestamp() if written else None,
+            "presence_came": stats.came,
+            "presence_went": stats.went,
         }
-        if self._announced:
-            values["presence_came"], values["presence_went"] = stats.came, stats.went
-            values["presence_sweep_lag_seconds"] = site.sweep_lags
+        if not self._announced:
+            for name in ("presence_came", "presence_went", "presence_sweep_lag_seconds"):
+                del values[name]
         metrics: list[Metric] = [
             SummaryMetricFamily(
                 "presence_flush_duration_seconds",
