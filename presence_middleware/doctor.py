@@ -88,7 +88,7 @@ def examine(backend: Backend) -> Iterator[Finding]:
         yield Finding(False, str(error))
         return
     for name, node in driver.nodes():
-        for question in (_version(), _clock(), _eviction(), _memory()):
+        for question in (version(), clock(), eviction(), memory()):
             finding = _ask(node, question)
             yield finding._replace(what=f"{name} {finding.what}".lstrip())
     yield _ask(driver, _shards(backend))
@@ -108,7 +108,8 @@ def _ask(driver: Driver, question: Plan[Finding]) -> Finding:
         return Finding(False, str(error))
 
 
-def _version() -> Plan[Finding]:
+def version() -> Plan[Finding]:
+    """Check that the server is no older than `FLOORS`."""
     server = yield from facts("server")
     name = str(server.get("server_name", "redis"))
     version = str(server.get(f"{name}_version", server["redis_version"]))
@@ -118,7 +119,8 @@ def _version() -> Plan[Finding]:
     return Finding(is_new, f"server: {name} {version}{remedy}")
 
 
-def _clock() -> Plan[Finding]:
+def clock() -> Plan[Finding]:
+    """Check that the clock of this host is near the server's."""
     before = time.time()
     ((seconds, microseconds),) = yield Batch((("TIME",),))
     offset = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
@@ -128,14 +130,16 @@ def _clock() -> Plan[Finding]:
     return Finding(is_near, f"clock: {offset:+.3f}s from this host's{remedy}")
 
 
-def _eviction() -> Plan[Finding]:
+def eviction() -> Plan[Finding]:
+    """Check that the server evicts no keys."""
     memory = yield from facts("memory")
     policy = eviction_policy(memory)
     remedy = ": the server may evict keys; set maxmemory-policy noeviction" if policy else ""
     return Finding(policy is None, f"eviction: {memory['maxmemory_policy']}{remedy}")
 
 
-def _memory() -> Plan[Finding]:
+def memory() -> Plan[Finding]:
+    """Check that the memory of the server is not nearly full."""
     memory = yield from facts("memory")
     used, most = int(memory["used_memory"]), int(memory["maxmemory"])
     is_low = not most or used < 0.9 * most
@@ -174,10 +178,15 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     lives = yield Batch(tuple(("TTL", key) for key, _ in there))
     usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
     members = {key: int(size) for (key, _), size in zip(there, sizes, strict=True)}
+    # How evenly the members are spread over the shards, if there are several.
+    each_shard = [
+        sum(size for key, size in members.items() if key.startswith(f"{shard.name}:"))
+        for shard in store.all
+    ]
+    balance = f" ({_range(each_shard)} a shard)" if len(each_shard) > 1 else ""
     lasting = [key for (key, _), life in zip(there, lives, strict=True) if int(life) == -1]
     summary = (
-        f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys"
-        f"{_balance(store, members)}, "
+        f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys{balance}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
         f"{parsers.format_duration(max(map(int, lives)))}"
     )
@@ -213,17 +222,6 @@ def _events(kind: str, backend: Backend) -> Plan[Finding]:
         f"events of {kind}: nobody sweeps, late by {parsers.format_duration(round(lag))}: who has "
         "gone is announced only while a process of the site runs with PRESENCE_EVENTS and threads",
     )
-
-
-def _balance(store: Shards, sizes: dict[str, int]) -> str:
-    """Return how evenly the members are spread over the shards; empty for a single shard."""
-    if len(store.all) == 1:
-        return ""
-    each = [
-        sum(size for key, size in sizes.items() if key.startswith(f"{shard.name}:"))
-        for shard in store.all
-    ]
-    return f" ({_range(each)} a shard)"
 
 
 def _range(numbers: Collection[int]) -> str:

@@ -1,6 +1,7 @@
 """The exceptions of this package. All derive from `PresenceError`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class PresenceError(Exception):
@@ -58,3 +59,18 @@ class ConnectionsBusy(PresenceUnavailable):
             "all connections of this process to Redis were in use for too long; read less often, "
             "or raise max_connections in PRESENCE_REDIS_URL or of your own client"
         )
+
+
+@contextmanager
+def importing(extra: str) -> Iterator[None]:
+    """Name the extra to install if an import in the `with` block fails.
+
+    `extra` is also the name of the module that imports. Raises `ModuleNotFoundError`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"presence_middleware.{extra} needs pip install 'presence_middleware[{extra}]'",
+            name=error.name,
+        ) from error

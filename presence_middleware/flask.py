@@ -3,16 +3,13 @@
 from typing import Any
 
 from .connections import Clock
+from .errors import importing
 from .settings import Settings
 from .template import TemplatePresence, template_presence
 from .wsgi import PresenceMiddleware
 
-try:
+with importing("flask"):
     from flask import Flask, has_request_context, request
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "presence_middleware.flask needs pip install 'presence_middleware[flask]'", name=error.name
-    ) from error
 
 EXTENSION = "presence_middleware"
 """The key of the middleware in `app.extensions`."""

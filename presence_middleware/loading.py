@@ -32,36 +32,25 @@ def load_app() -> Any:
             "PRESENCE_APP is not set: name the app to wrap, such as package.module:app or "
             "package.module:create_app()"
         )
-    try:
-        return _load(app)
-    except AttributeError as error:
-        # Servers take an AttributeError for "no such app", and hide the line that raised it.
-        raise RuntimeError(f"PRESENCE_APP={app}: AttributeError: {error}") from error
-
-
-def _load(app: str) -> Any:
     module, name, is_call, arguments, options = app_reference(app)
     if (here := str(Path.cwd())) not in sys.path:
         # Servers look for an app in the current directory, too.
         sys.path.insert(0, here)
-    target: Any = import_module(module)
-    for part in name.split("."):
-        if not hasattr(target, part):
-            where = getattr(import_module(module), "__file__", "built in")
-            raise SettingsError(f"PRESENCE_APP={app}: {module} ({where}) has no {name}")
-        target = getattr(target, part)
-    if not is_call:
-        return target
     try:
-        inspect.signature(target, follow_wrapped=False).bind(*arguments, **options)
-    except TypeError as error:
-        raise SettingsError(
-            f"PRESENCE_APP={app}: {name} cannot be called with these arguments: {error}"
-        ) from error
-    except ValueError:
-        # A builtin may have no signature.
-        pass
-    return target(*arguments, **options)
+        target: Any = import_module(module)
+        for part in name.split("."):
+            if not hasattr(target, part):
+                where = getattr(import_module(module), "__file__", "built in")
+                raise SettingsError(f"PRESENCE_APP={app}: {module} ({where}) has no {name}")
+            target = getattr(target, part)
+        if is_call and (reason := _refusal(target, *arguments, **options)):
+            raise SettingsError(
+                f"PRESENCE_APP={app}: {name} cannot be called with these arguments: {reason}"
+            )
+        return target(*arguments, **options) if is_call else target
+    except AttributeError as error:
+        # Servers take an AttributeError for "no such app", and hide the line that raised it.
+        raise RuntimeError(f"PRESENCE_APP={app}: AttributeError: {error}") from error
 
 
 def check_app(app: object, protocol: Protocol) -> None:
@@ -85,12 +74,14 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         remedy = f"call its {maker}()" if maker else f"pass the {protocol.upper()} app itself"
         return f"{_described(app)} is not callable: {remedy}"
     if inspect.isclass(app):
-        return _problem_of_class(app, protocol)
+        # A call of a class with a metaclass or a `__new__` may return anything.
+        makes_instance = type(app).__call__ is type.__call__ and app.__new__ is object.__new__
+        if not makes_instance or hasattr(app, RESPONSE[protocol]):
+            return None
+        return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
     is_async = iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__)
-    fits = {
-        "wsgi": _accepts(app, ARGUMENTS["wsgi"]) and not is_async,
-        "asgi": _accepts(app, ARGUMENTS["asgi"]),
-    }
+    refusals = {each: _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
+    fits = {"wsgi": not refusals["wsgi"] and not is_async, "asgi": not refusals["asgi"]}
     if fits[protocol]:
         return None
     other = "asgi" if protocol == "wsgi" else "wsgi"
@@ -99,36 +90,27 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
             f"{_described(app)} is for {other.upper()}, not for {protocol.upper()}: wrap it with "
             f"presence_middleware.{other}, or serve presence_middleware.{other}_app:application"
         )
-    makes_app = inspect.isfunction(app) and _accepts(app, ())
+    makes_app = inspect.isfunction(app) and not _refusal(app)
     remedy = f"; if it makes the app, call it: {app.__name__}()" if makes_app else ""
     expected = f"{ARTICLES[protocol]} {protocol.upper()} app"
     arguments = ", ".join(ARGUMENTS[protocol])
     return f"{_described(app)} is not {expected}: it cannot be called with ({arguments}){remedy}"
 
 
-def _problem_of_class(app: type, protocol: Protocol) -> str | None:
-    call: object = type(app).__call__
-    new: object = app.__new__
-    if call is not type.__call__ or new is not object.__new__:
-        # A call of this class may return anything, also an app's response.
-        return None
-    if hasattr(app, RESPONSE[protocol]):
-        return None
-    return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
-
-
-def _accepts(app: Any, arguments: tuple[str, ...]) -> bool:
-    """Return False if `app` certainly cannot be called with this number of arguments."""
+def _refusal(app: Any, *arguments: object, **options: object) -> str | None:
+    """Return why `app` certainly cannot be called with these arguments, or None."""
+    if not callable(app):
+        return f"{_described(app)} is not a callable object"
     try:
         signature = inspect.signature(app, follow_wrapped=False)
     except (TypeError, ValueError):
         # Not every callable has a signature.
-        return True
+        return None
     try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def _described(app: object) -> str:

@@ -6,6 +6,7 @@ imports nothing of the package, so that every other module may use it.
 """
 
 import ast
+import math
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -54,20 +55,17 @@ def duration(value: object) -> float:
     `value` is text such as `"90s"`, `"10m"`, `"1h 30m"` or `"30d"`, a number of seconds, or a
     timedelta. Zero, negative durations and those above ten years are refused.
     """
-    seconds = _seconds(value)
+    seconds = 0.0
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str) and _DURATION.fullmatch(value.strip().lower()):
+        parts = _PART.findall(value.lower())
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError("a duration above zero, such as 90s, 10m, 24h or 30d")
     return seconds
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    text = value.strip().lower() if isinstance(value, str) else ""
-    parts = _PART.findall(text) if _DURATION.fullmatch(text) else []
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def format_duration(seconds: float) -> str:
@@ -89,21 +87,19 @@ def switch(value: object) -> bool:
 
 def whole(value: object) -> int:
     """Return a whole number of at least 1; `_` may group its digits."""
-    digits = str(value).strip().replace("_", "")
-    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()) or int(digits) < 1:
-        raise ValueError("a whole number of at least 1, such as 100000")
-    return int(digits)
+    return _number(value, math.inf, "a whole number of at least 1, such as 100000")
 
 
 def shards(value: object) -> int:
     """Return a number of shards, from 1 to `MAX_SHARDS`."""
-    try:
-        number = whole(value)
-    except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_SHARDS:
-        raise ValueError(f"a whole number from 1 to {MAX_SHARDS}")
-    return number
+    return _number(value, MAX_SHARDS, f"a whole number from 1 to {MAX_SHARDS}")
+
+
+def _number(value: object, most: float, form: str) -> int:
+    digits = "" if isinstance(value, bool) else str(value).strip().replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
+        raise ValueError(form)
+    return int(digits)
 
 
 def items(text: str) -> list[str]:

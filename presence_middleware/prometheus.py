@@ -5,7 +5,7 @@ The counts and peaks are of the whole site. The other metrics are of the process
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
@@ -16,19 +16,38 @@ from .connections import in_thread
 from .errors import PresenceError
 from .people import Reason
 from .presence import Presence
-from .recorder import Recorder, Stats, recorder_for
+from .recorder import Recorder, recorder_for
 
 READ_EVERY = 1.0  # seconds
+GAUGES = {
+    "presence_up": "Whether Redis answered.",
+    "presence_online": "How many are online on the site.",
+    "presence_peak": "The most that were ever online in a minute.",
+    "presence_sightings_pending": "Sightings that wait to be written.",
+    "presence_outage": "Whether sightings cannot be written.",
+    "presence_last_flush_timestamp_seconds": "When sightings were last written.",
+    "presence_sweep_lag_seconds": "How late it is announced that users have gone.",
+}
+COUNTERS = {
+    "presence_sightings_recorded": "Sightings, one for each visit.",
+    "presence_sightings_coalesced": "Sightings that were merged with a waiting one.",
+    "presence_sightings_flushed": "Sightings that were written.",
+    "presence_sightings_dropped": "Sightings that were not written.",
+    "presence_came": "Users who were announced to have come online.",
+    "presence_went": "Users who were announced to have gone offline.",
+}
 
 
-class SiteCounts(NamedTuple):
-    """The numbers of the site that Redis returned, each by kind."""
+Values = dict[str, Mapping[str, float] | float | None]
+"""The value of each metric, or its values by kind or reason."""
 
-    is_up: bool = False
-    online: Mapping[str, int] = {}
-    peaks: Mapping[str, int] = {}
-    sweep_lags: Mapping[str, float] = {}
-    """In seconds, of the kinds that announce who comes and goes."""
+NO_ANSWER: Values = {
+    "presence_up": False,
+    "presence_online": {},
+    "presence_peak": {},
+    "presence_sweep_lag_seconds": {},
+}
+"""The metrics of the site while Redis does not answer."""
 
 
 class PresenceCollector(Collector):
@@ -52,13 +71,13 @@ class PresenceCollector(Collector):
             client=client,
             backend=self._recorder.backend if client is None else None,
         )
-        self._counts: SiteCounts | None = None
+        self._site: Values | None = None
         self.next_read = 0.0
         """The earliest time at which Redis is read again, by `time.monotonic()`."""
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without reading Redis."""
-        return self._families(SiteCounts())
+        return self._families(NO_ANSWER)
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics. Counts and peaks are at most `READ_EVERY` seconds old.
@@ -66,39 +85,67 @@ class PresenceCollector(Collector):
         If Redis does not answer, `presence_up` is 0, and counts and peaks are left out. Never
         raises.
         """
-        return self._families(self._read())
-
-    def _families(self, counts: SiteCounts) -> list[Metric]:
-        stats = self._recorder.stats()
-        families = [
-            *_site_metrics(counts),
-            *_process_metrics(stats, self._recorder.health.is_outage),
-        ]
-        return [*families, *_event_metrics(stats, counts)] if self._announced else families
-
-    def _read(self) -> SiteCounts:
         # No lock: after a fork or gevent's patch, it could stay locked. A scrape during the read of
         # another scrape gets the counts of the last read.
-        if self._counts is None or time.monotonic() >= self.next_read:
+        if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
-            self._counts = self._ask()
+            self._site = self._read()
             self.next_read = time.monotonic() + READ_EVERY
-        return self._counts
+        return self._families(self._site)
 
-    def _ask(self) -> SiteCounts:
+    def _read(self) -> Values:
         try:
             online = self._presence.counts()
             peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
             sweep_lag = self._presence.backend.queries.sweep_lag
             lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
         except PresenceError:
-            return SiteCounts()
-        return SiteCounts(
-            True,
-            online,
-            {kind: peak.count for kind, peak in peaks.items() if peak},
-            {kind: lag for kind, lag in lags.items() if lag is not None},
-        )
+            return NO_ANSWER
+        return {
+            "presence_up": True,
+            "presence_online": online,
+            "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
+            "presence_sweep_lag_seconds": {k: lag for k, lag in lags.items() if lag is not None},
+        }
+
+    def _families(self, site: Values) -> list[Metric]:
+        stats = self._recorder.stats()
+        written = stats.last_flush
+        values: Values = {
+            **site,
+            "presence_sightings_recorded": stats.recorded,
+            "presence_sightings_coalesced": stats.coalesced,
+            "presence_sightings_flushed": stats.flushed,
+            "presence_sightings_dropped": dict.fromkeys(get_args(Reason), 0) | stats.dropped,
+            "presence_sightings_pending": stats.pending,
+            "presence_outage": self._recorder.health.is_outage,
+            "presence_last_flush_timestamp_seconds": written.timestamp() if written else None,
+            "presence_came": stats.came,
+            "presence_went": stats.went,
+        }
+        if not self._announced:
+            for name in ("presence_came", "presence_went", "presence_sweep_lag_seconds"):
+                del values[name]
+        metrics: list[Metric] = [
+            SummaryMetricFamily(
+                "presence_flush_duration_seconds",
+                "Attempts to write, including those that failed.",
+                stats.flushes,
+                stats.flush_seconds,
+            )
+        ]
+        for name, value in values.items():
+            family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+            help_text = GAUGES.get(name) or COUNTERS[name]
+            if isinstance(value, Mapping):
+                label = "reason" if name == "presence_sightings_dropped" else "kind"
+                metric = family(name, help_text, labels=[label])
+                for label_value, number in value.items():
+                    metric.add_metric([label_value], number)
+            else:
+                metric = family(name, help_text, None if value is None else float(value))
+            metrics.append(metric)
+        return metrics
 
 
 def make_asgi_app(registry: Any = REGISTRY) -> Any:
@@ -114,64 +161,3 @@ def make_asgi_app(registry: Any = REGISTRY) -> Any:
         await serve(scope, receive, send)
 
     return app
-
-
-def _site_metrics(counts: SiteCounts) -> Iterable[Metric]:
-    yield _gauge("presence_up", "Whether Redis answered.", counts.is_up)
-    yield _by_kind("presence_online", "How many are online on the site.", counts.online)
-    yield _by_kind("presence_peak", "The most that were ever online in a minute.", counts.peaks)
-
-
-def _process_metrics(stats: Stats, is_outage: bool) -> Iterable[Metric]:
-    for name, value, help_text in (
-        ("recorded", stats.recorded, "Sightings, one for each visit."),
-        ("coalesced", stats.coalesced, "Sightings that were merged with a waiting one."),
-        ("flushed", stats.flushed, "Sightings that were written."),
-    ):
-        yield CounterMetricFamily(f"presence_sightings_{name}", help_text, value)
-    dropped = CounterMetricFamily(
-        "presence_sightings_dropped", "Sightings that were not written.", labels=["reason"]
-    )
-    for reason in get_args(Reason):
-        dropped.add_metric([reason], stats.dropped.get(reason, 0))
-    yield dropped
-    yield _gauge("presence_sightings_pending", "Sightings that wait to be written.", stats.pending)
-    yield _gauge("presence_outage", "Whether sightings cannot be written.", is_outage)
-    yield SummaryMetricFamily(
-        "presence_flush_duration_seconds",
-        "Attempts to write, including those that failed.",
-        stats.flushes,
-        stats.flush_seconds,
-    )
-    yield _gauge(
-        "presence_last_flush_timestamp_seconds",
-        "When sightings were last written.",
-        stats.last_flush.timestamp() if stats.last_flush else None,
-    )
-
-
-def _event_metrics(stats: Stats, counts: SiteCounts) -> Iterable[Metric]:
-    for name, values, help_text in (
-        ("presence_came", stats.came, "Users who were announced to have come online."),
-        ("presence_went", stats.went, "Users who were announced to have gone offline."),
-    ):
-        family = CounterMetricFamily(name, help_text, labels=["kind"])
-        for kind, value in values.items():
-            family.add_metric([kind], value)
-        yield family
-    yield _by_kind(
-        "presence_sweep_lag_seconds",
-        "How late it is announced that users have gone.",
-        counts.sweep_lags,
-    )
-
-
-def _gauge(name: str, help_text: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(name, help_text, None if value is None else float(value))
-
-
-def _by_kind(name: str, help_text: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, help_text, labels=["kind"])
-    for kind, value in values.items():
-        family.add_metric([kind], value)
-    return family

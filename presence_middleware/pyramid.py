@@ -7,16 +7,12 @@ It adds `request.presence`, the reader of the request, and gives templates a `Te
 
 from typing import Any
 
+from .errors import importing
 from .lookup import presence_of
 from .template import template_presence
 
-try:
+with importing("pyramid"):
     from pyramid.events import BeforeRender
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "presence_middleware.pyramid needs pip install 'presence_middleware[pyramid]'",
-        name=error.name,
-    ) from error
 
 
 def includeme(config: Any) -> None:

@@ -2,17 +2,13 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from .errors import importing
 from .lookup import presence_of
 from .presence import AsyncPresence
 from .template import TemplatePresence, template_presence
 
-try:
+with importing("starlette"):
     from starlette.requests import HTTPConnection, Request
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "presence_middleware.starlette needs pip install 'presence_middleware[starlette]'",
-        name=error.name,
-    ) from error
 
 if TYPE_CHECKING:
     from fastapi import Depends

@@ -70,7 +70,8 @@ def resample(samples: Sequence[Sample], span: Span, width: int) -> list[int | No
 
 def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
     """Return the bars from top to bottom, with a dot where samples are missing."""
-    eighths = [_height(count or 0, height, most) for count in columns]
+    # In eighths of a line, at least 1 for a count above zero.
+    eighths = [max(1, count * height * _EIGHTHS // most) if count else 0 for count in columns]
     lines = [
         "".join(_BLOCKS[min(_EIGHTHS, max(0, high - _EIGHTHS * below))] for high in eighths)
         for below in reversed(range(height))
@@ -78,11 +79,6 @@ def _bars(columns: Sequence[int | None], height: int, most: int) -> list[str]:
     lowest = zip(lines[-1], columns, strict=True)
     lines[-1] = "".join(_NO_SAMPLE if count is None else bar for bar, count in lowest)
     return lines
-
-
-def _height(count: int, height: int, most: int) -> int:
-    """Return the height of a bar in eighths of a line, at least 1 for a count above zero."""
-    return max(1, count * height * _EIGHTHS // most) if count else 0
 
 
 def _mark(columns: Sequence[int | None], peak: Sample, span: Span) -> str:

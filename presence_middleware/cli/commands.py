@@ -9,7 +9,7 @@ import click
 from .. import parsers
 from ..backend import Backend
 from ..doctor import EffectiveSetting, effective_settings, examine
-from ..errors import PresenceError
+from ..errors import PresenceError, SettingsError
 from ..presence import Presence
 from ..stores import Sighting
 from . import context, output
@@ -287,11 +287,11 @@ def demo(host: str, port: int, crowd: int) -> None:
 
     Simulated visitors come and go on it. With --crowd 0, only real visitors count.
     """
-    try:
-        from ..demo.server import serve
-    except ModuleNotFoundError as error:
-        raise context.UsageError("needs pip install 'presence_middleware[demo]'") from error
     with context.exit_on_error():
+        try:
+            from ..demo.server import serve
+        except ModuleNotFoundError as error:
+            raise SettingsError("needs pip install 'presence_middleware[demo]'") from error
         serve(host, port, crowd)
 
 

@@ -40,18 +40,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-class UsageError(click.ClickException):
-    """The arguments or the settings are invalid. The exit status is 2."""
-
-    exit_code = USAGE
-
-
-class Unavailable(click.ClickException):
-    """Redis cannot answer. The exit status is 3."""
-
-    exit_code = UNAVAILABLE
-
-
 class Answer(NamedTuple):
     """The answer of a command."""
 
@@ -133,10 +121,11 @@ def exit_on_error() -> Iterator[None]:
     """Print an error of the package and exit: 3 if Redis cannot answer, otherwise 2."""
     try:
         yield
-    except PresenceUnavailable as error:
-        raise Unavailable(str(error)) from error
     except PresenceError as error:
-        raise UsageError(str(error)) from error
+        end = click.ClickException(str(error))
+        status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
+        end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
+        raise end from error
 
 
 def exit_no() -> NoReturn:
@@ -148,8 +137,10 @@ def exit_on_signals() -> None:
     """End the command with its `finally` blocks: with 0 on Ctrl-C, with 143 on SIGTERM."""
 
     def end(signum: int, _: object) -> NoReturn:
-        # A second signal must not interrupt the restoring of the terminal, for example. It is not
-        # set to SIG_IGN, because Python reports a signal that it received before.
+        # A second signal must not interrupt the restoring of the terminal, nor the end of Python,
+        # which resets the handlers. While it is blocked in this thread, another thread may receive
+        # it. It is not set to SIG_IGN, because Python reports a signal that it received before.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for each in _SIGNALS:
             signal.signal(each, lambda *_: None)
         sys.exit(0 if signum == signal.SIGINT else 128 + signum)

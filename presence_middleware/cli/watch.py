@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -57,7 +56,8 @@ class Poller:
         """
         self._settings, self._window = settings, window
         self._kind, self._hours = kind, hours
-        self._past_due = datetime.min.replace(tzinfo=UTC)
+        self.past_due = datetime.min.replace(tzinfo=UTC)
+        """The moment at which the history is read again."""
 
     def read(self) -> Reading:
         """Return a reading. In an outage, it contains an error and no counts.
@@ -68,19 +68,17 @@ class Poller:
         try:
             reader = Presence(self._settings, client=context.site_client(self._settings))
             counts = reader.counts(window=self._window)
-            return Reading(at, counts, self._past(reader, at))
+            if self._kind is None or at < self.past_due:
+                return Reading(at, counts)
+            peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
+            samples = reader.history(self._hours, self._kind)
+            self.past_due = at + PAST_INTERVAL
+            past = Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
+            return Reading(at, counts, past)
         except PresenceUnavailable as error:
             # A restarted server may have another address.
             connections.forget(self._settings.redis_url)
             return Reading(at, error=str(error))
-
-    def _past(self, reader: Presence, at: datetime) -> Past | None:
-        if self._kind is None or at < self._past_due:
-            return None
-        peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
-        samples = reader.history(self._hours, self._kind)
-        self._past_due = at + PAST_INTERVAL
-        return Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
 
 
 @click.command()
@@ -112,51 +110,37 @@ def watch(
     with context.exit_on_error():
         settings = context.site_settings()
         kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
-        if as_json:
-            _print_readings(Poller(settings, window), _print_json, interval)
-        elif not _can_draw():
-            _print_readings(Poller(settings, window), _LinePrinter().print, interval)
-        else:
-            from .screen import Recent, Screen
+        can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+        if as_json or not (can_draw and output.is_terminal()):
+            _print_readings(Poller(settings, window), interval, as_json)
+            return
+        from .screen import Recent, Screen
 
-            poller = Poller(settings, window, kind, hours)
-            _draw(poller, Screen(kind, Recent(hours)), interval)
-
-
-def _can_draw() -> bool:
-    return output.is_terminal() and os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+        poller = Poller(settings, window, kind, hours)
+        _draw(poller, Screen(kind, Recent(hours)), interval)
 
 
-def _print_readings(
-    poller: Poller, print_reading: Callable[[Reading], None], interval: float
-) -> None:
+def _print_readings(poller: Poller, interval: float, as_json: bool) -> None:
+    """Print lines for each reading. Without JSON, an outage is reported when it begins and ends."""
+    outage: str | None = None
     # Ctrl-C is how the command is meant to end.
     with suppress(KeyboardInterrupt):
         while True:
             due = time.monotonic() + interval
-            print_reading(poller.read())
+            reading = poller.read()
+            at, error = output.iso(reading.at), reading.error
+            if as_json:
+                answer = {"error": error} if error else {"counts": reading.counts}
+                click.echo(json.dumps({"at": at, **answer}))
+            else:
+                if error and not outage:
+                    click.echo(f"presence: {error}", err=True)
+                if outage and not error:
+                    click.echo("presence: Redis answers again", err=True)
+                outage = error
+                for kind, count in reading.counts.items():
+                    click.echo(f"{at}\t{kind}\t{count}")
             time.sleep(max(0.0, due - time.monotonic()))
-
-
-def _print_json(reading: Reading) -> None:
-    answer = {"error": reading.error} if reading.error else {"counts": reading.counts}
-    click.echo(json.dumps({"at": output.iso(reading.at), **answer}))
-
-
-class _LinePrinter:
-    """Prints a line for each kind, and on standard error the start and the end of an outage."""
-
-    def __init__(self) -> None:
-        self._error: str | None = None
-
-    def print(self, reading: Reading) -> None:
-        if reading.error and not self._error:
-            click.echo(f"presence: {reading.error}", err=True)
-        if self._error and not reading.error:
-            click.echo("presence: Redis answers again", err=True)
-        self._error = reading.error
-        for kind, count in reading.counts.items():
-            click.echo(f"{output.iso(reading.at)}\t{kind}\t{count}")
 
 
 def _draw(poller: Poller, screen: "Screen", interval: float) -> None:
@@ -173,15 +157,11 @@ def _draw(poller: Poller, screen: "Screen", interval: float) -> None:
             due = time.monotonic() + interval
             screen.update(poller.read())
             live.refresh()
-            _wait(due, resized, live.refresh)
+            # Until the next reading, redraw whenever the terminal is resized.
+            while (left := due - time.monotonic()) > 0:
+                with suppress(Empty):
+                    # A signal just before get() does not end it, so each wait is short.
+                    resized.get(timeout=min(left, 1.0))
+                    live.refresh()
     finally:
         live.stop()
-
-
-def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) -> None:
-    """Wait until `due`, and redraw whenever the terminal is resized."""
-    while (left := due - time.monotonic()) > 0:
-        with suppress(Empty):
-            # A signal just before get() does not end it, so each wait is short.
-            resized.get(timeout=min(left, 1.0))
-            redraw()

@@ -7,8 +7,9 @@ removes it, in place of a site's real accounts.
 
 import json
 import os
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -20,7 +21,6 @@ from webob import Response
 
 from ..errors import PresenceError, QueryError
 from ..settings import Settings
-from ..stores import Sighting
 from ..template import template_presence
 
 COOKIE = "demo-name"
@@ -122,7 +122,10 @@ class Site:
             counts = reader.counts()
             pages = {each: _people_in(reader.counts, each) for each in PAGES}
             online = {
-                kind: [_as_json(sighting) for sighting in reader.online(kind, limit=LISTED)]
+                kind: [
+                    {"id": each.id, "seconds": _age(each.last_seen)}
+                    for each in reader.online(kind, limit=LISTED)
+                ]
                 for kind in counts
                 if kind != "bot"  # bots are counted, but not listed
             }
@@ -174,10 +177,9 @@ def _number(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def _as_json(sighting: Sighting) -> dict[str, Any]:
-    # Minute sets store no times.
-    age = datetime.now(UTC) - (sighting.last_seen or datetime.now(UTC))
-    return {"id": sighting.id, "seconds": max(0, round(age.total_seconds()))}
+def _age(moment: datetime | None) -> int:
+    """Return how many seconds ago a moment was; 0 for minute sets, which store no times."""
+    return max(0, round(time.time() - moment.timestamp())) if moment else 0
 
 
 def _as_text(state: dict[str, Any]) -> str:

@@ -10,13 +10,10 @@ processor.
 
 from typing import TYPE_CHECKING, Any
 
-try:
+from ..errors import importing
+
+with importing("django"):
     import django  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "presence_middleware.django needs pip install 'presence_middleware[django]'",
-        name=error.name,
-    ) from error
 
 __all__ = ["Account", "IdentifyWebSocketUser", "identify_every_user", "identify_user"]
 

@@ -33,7 +33,7 @@ class Bits(NamedTuple):
 WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
 MOST_PLACES = 10_000  # addresses that need not be parsed again
-_places: dict[int, slice] = {}
+places: dict[int, slice] = {}
 """The position of the address in a text, by the hash of the text. No address is stored."""
 # The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
 _INTERNAL = tuple(
@@ -46,6 +46,7 @@ _INTERNAL = tuple(
 )
 _HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
+MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
 _PROXIES = "the number of proxies in front, such as 1, or networks: 10.0.0.0/8, fd00::/8, unix"
 _PREFIX = "the bits of IPv4 and IPv6 addresses that are used, such as /24, /56"
@@ -126,29 +127,22 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     """Return a function that finds the client's address; None if that is always the peer's.
 
     The function returns the first `bits` of the address, or None if no address is reliable.
+
+    A proxy appends to `Forwarded` or to `X-Forwarded-For`, and passes on the other header as the
+    client sent it. So if both are present and lead to different clients, neither is believed.
     """
     if not proxies and bits == WHOLE:
         return None
 
     def locate(request: Request) -> str | None:
-        address = _client(request, proxies)
+        address = peer = parse_address(request.peer or "")
+        if proxies:
+            headers = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
+            clients = {proxies.client(peer, hops) for hops in headers}
+            address = clients.pop() if len(clients) == 1 else peer
         return None if address is None else cut(address, bits)
 
     return locate
-
-
-def _client(request: Request, proxies: Proxies) -> Address | None:
-    """Return the client's address.
-
-    A proxy appends to `Forwarded` or to `X-Forwarded-For`, and passes on the other header as the
-    client sent it. So if both are present and lead to different clients, neither is believed.
-    """
-    peer = parse_address(request.peer or "")
-    if not proxies:
-        return peer
-    headers = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
-    clients = {proxies.client(peer, hops) for hops in headers}
-    return clients.pop() if len(clients) == 1 else peer
 
 
 def _forwarded(request: Request) -> list[Address | None]:
@@ -160,29 +154,19 @@ def _forwarded(request: Request) -> list[Address | None]:
     header = (request.header("forwarded") or "")[-MAX_HEADER_LENGTH:]
     if "for=" not in header.lower():  # it contains the protocol or the host alone
         return []
-    rest: str | None = header
     hops: list[Address | None] = []
-    while rest and len(hops) < MOST_HOPS:
-        rest, element = _last_element(rest)
-        hops.append(_for(element))
-    return hops[::-1]
-
-
-def _last_element(text: str) -> tuple[str | None, str]:
-    """Return the text before the last element, or None, and the element, empty if malformed."""
-    comma = len(text)
-    for _ in range(MOST_HOPS):
-        comma = text.rfind(",", 0, comma)
-        if _ELEMENT.fullmatch(text, comma + 1):
-            return (text[:comma] if comma >= 0 else None), text[comma + 1 :]
-        if comma < 0:
+    end = comma = len(header)
+    for _ in range(MOST_COMMAS):
+        comma = header.rfind(",", 0, comma)
+        if _ELEMENT.fullmatch(header, comma + 1, end):
+            pairs = _PAIRS.findall(header, comma + 1, end)
+            nodes = [value.strip('"') for name, value in pairs if name.lower() == "for"]
+            node = _ESCAPE.sub(r"\1", nodes[0]) if len(nodes) == 1 else ""
+            hops.append(parse_address(node))
+            end = comma
+        if comma < 0 or len(hops) == MOST_HOPS:
             break
-    return None, ""
-
-
-def _for(element: str) -> Address | None:
-    nodes = [value for name, value in _PAIRS.findall(element) if name.lower() == "for"]
-    return parse_address(_ESCAPE.sub(r"\1", nodes[0].strip('"'))) if len(nodes) == 1 else None
+    return hops[::-1] or [None]
 
 
 def _x_forwarded_for(request: Request) -> list[Address | None]:
@@ -235,16 +219,16 @@ def normalize_address(text: str) -> str:
     An IPv4 address may be written as an IPv6 address (`::ffff:192.0.2.1`), an IPv6 address with
     capitals, more zeros or the name of an interface, and both with a port.
     """
-    place = _places.get(hash(text))
+    place = places.get(hash(text))
     if place is not None:
         return text[place]
     address = parse_address(text) if len(text) <= MAX_ADDRESS_LENGTH else None
     normal = text if address is None else str(address)
     start = text.find(normal)
     if start >= 0:
-        if len(_places) >= MOST_PLACES:
-            _places.clear()
-        _places[hash(text)] = slice(start, start + len(normal))
+        if len(places) >= MOST_PLACES:
+            places.clear()
+        places[hash(text)] = slice(start, start + len(normal))
     return normal
 
 

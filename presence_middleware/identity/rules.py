@@ -91,40 +91,23 @@ def known_kind(kind: str, known: tuple[str, ...]) -> str:
 
 
 def _rule(item: str) -> Rule:
-    kind, mark, source = map(str.strip, item.partition("="))
+    kind, mark, given = map(str.strip, item.partition("="))
     if not mark or not KIND.fullmatch(kind):
         raise ValueError(f"{item!r} does not begin with a kind and =, such as user=")
-    source, is_checked = _without_checked(source)
-    spec, form = _form(source)
+    spec = given.removesuffix(":checked")
+    is_checked = spec != given
+    before, _, form = spec.rpartition(":")
+    spec, form = (before, form) if before and form in {"raw", "hashed"} else (spec, "")
     name, _, argument = spec.partition(":")
-    if name in SOURCES:
-        return _known(kind, name, argument, form, is_checked=is_checked)
-    if _CALLABLE.fullmatch(spec) and name.replace("_", "-") not in SOURCES:
-        return Rule(kind, spec, "", form == "hashed", is_checked)
-    raise ValueError(_no_source(spec, name))
-
-
-def _no_source(spec: str, name: str) -> str:
-    """Return the message for an unknown source, with the nearest name or all names."""
-    if near := nearest_source(name):
-        return f"there is no source {name!r}; the nearest is {near}"
-    known = ", ".join(SOURCES)
-    return f"there is no source {spec!r}; sources are {known} and package.module:callable"
-
-
-def _without_checked(source: str) -> tuple[str, bool]:
-    """Return a source without `:checked`, and True if it ended with that."""
-    spec = source.removesuffix(":checked")
-    return spec, spec != source
-
-
-def _form(source: str) -> tuple[str, str]:
-    """Return a source without its `:raw` or `:hashed`, and that word or an empty text."""
-    spec, _, form = source.rpartition(":")
-    return (spec, form) if spec and form in {"raw", "hashed"} else (source, "")
-
-
-def _known(kind: str, name: str, argument: str, form: str, *, is_checked: bool) -> Rule:
+    if name not in SOURCES:
+        if _CALLABLE.fullmatch(spec) and name.replace("_", "-") not in SOURCES:
+            return Rule(kind, spec, "", form == "hashed", is_checked)
+        if near := nearest_source(name):
+            raise ValueError(f"there is no source {name!r}; the nearest is {near}")
+        known = ", ".join(SOURCES)
+        raise ValueError(
+            f"there is no source {spec!r}; sources are {known} and package.module:callable"
+        )
     source = SOURCES[name]
     if argument and not source.argument:
         raise ValueError(f"{name} takes no argument, not {argument!r}")
@@ -136,11 +119,12 @@ def _known(kind: str, name: str, argument: str, form: str, *, is_checked: bool) 
             f"{name} takes neither :hashed nor :checked, because Visit.identify stores the id as "
             "it is given, whatever the response"
         )
+    header = argument.lower() if name == "header" else ""
+    if name == "environ" and argument.lower().startswith("http_"):
+        header = argument.lower().removeprefix("http_").replace("_", "-")
     hashed = form == "hashed" or (source.hashed and form != "raw")
-    is_credential = name == "django-session" or _header_name(name, argument) in CREDENTIAL_HEADERS
-    if is_credential and not hashed:
-        usage = f"{name}:{argument}" if argument else name
-        raise ValueError(f"{usage} is a credential: it must be hashed, so write {usage}:hashed")
+    if (name == "django-session" or header in CREDENTIAL_HEADERS) and not hashed:
+        raise ValueError(f"{spec} is a credential: it must be hashed, so write {spec}:hashed")
     _check_argument(name, source, argument)
     return Rule(kind, name, argument, hashed, is_checked or source.checked)
 
@@ -154,10 +138,12 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
     key = argument
     if "@" in source.argument:
         key, has_cookie, cookie = argument.partition("@")
-        needs_key = True
         if name == "signed":
-            (key, cookie, _), needs_key, has_cookie = signed_parts(argument), False, "@"
-        if (has_cookie and not cookie) or (needs_key and not key):
+            key, cookie, _ = signed_parts(argument)
+            is_complete = bool(cookie)
+        else:
+            is_complete = bool(key and (cookie or not has_cookie))
+        if not is_complete:
             raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
         if cookie:
             token(cookie)
@@ -189,11 +175,3 @@ def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
             if is_same and (rule.checked or not before.checked):
                 yield f"{rule} never matches, because {before} reads the same before it"
                 break
-
-
-def _header_name(source: str, argument: str) -> str:
-    """Return the header that a source reads, also by its name in the environ, or an empty text."""
-    name = argument.lower()
-    if source == "environ":
-        return name.removeprefix("http_").replace("_", "-") if name.startswith("http_") else ""
-    return name if source == "header" else ""

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b, sha1, sha256, sha512
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from ..parsers import DAY
 from ..request import Request
 from .reading import Read, SourceOptions, as_id, cookie, nested
 
-DAY = 24 * 3600
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
 STARLETTE_SECONDS = 14 * DAY
@@ -58,17 +59,18 @@ def flask_session(argument: str, options: SourceOptions) -> Read:
     """
     from itsdangerous import URLSafeTimedSerializer
 
-    serializer = URLSafeTimedSerializer(
-        list(options.session_secrets),
-        salt="cookie-session",
-        signer_kwargs={"key_derivation": "hmac", "digest_method": sha1},
-    )
+    signing = {"key_derivation": "hmac", "digest_method": sha1}
 
-    def verify(value: str) -> Payload:
-        session, signed = serializer.loads(value, FLASK_SECONDS, return_timestamp=True)
-        return session, signed.timestamp() + FLASK_SECONDS
+    def verifier(secret: str) -> Verify:
+        loads = URLSafeTimedSerializer(secret, "cookie-session", signer_kwargs=signing).loads
 
-    return _session_cookie(argument, [verify], options, to_id=_flask_id, last=False)
+        def verify(value: str) -> Payload:
+            session, signed = loads(value, FLASK_SECONDS, return_timestamp=True)
+            return session, signed.timestamp() + FLASK_SECONDS
+
+        return verify
+
+    return _session_cookie(argument, verifier, options, to_id=_flask_id, last=False)
 
 
 def starlette_session(argument: str, options: SourceOptions) -> Read:
@@ -78,13 +80,16 @@ def starlette_session(argument: str, options: SourceOptions) -> Read:
     """
     from itsdangerous import TimestampSigner
 
-    signer = TimestampSigner(list(options.session_secrets))
+    def verifier(secret: str) -> Verify:
+        unsign = TimestampSigner(secret).unsign
 
-    def verify(value: str) -> Payload:
-        session, signed = signer.unsign(value, STARLETTE_SECONDS, return_timestamp=True)
-        return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
+        def verify(value: str) -> Payload:
+            session, signed = unsign(value, STARLETTE_SECONDS, return_timestamp=True)
+            return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
 
-    return _session_cookie(argument, [verify], options)
+        return verify
+
+    return _session_cookie(argument, verifier, options)
 
 
 def pyramid_session(argument: str, options: SourceOptions) -> Read:
@@ -103,7 +108,7 @@ def pyramid_session(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return _session_cookie(argument, list(map(verifier, options.session_secrets)), options)
+    return _session_cookie(argument, verifier, options)
 
 
 def auth_tkt(argument: str, options: SourceOptions) -> Read:
@@ -120,28 +125,16 @@ def auth_tkt(argument: str, options: SourceOptions) -> Read:
         identify = AuthTktCookieHelper(secret, name).identify
 
         def verify(value: str) -> Payload:
-            ticket = identify(_TicketRequest({name: _unquoted(value)}))
-            return ticket["userid"], _NEVER  # raises TypeError if None: another secret
+            # Undo the escapes of a quoted cookie: the comma between two tokens is `\054`.
+            ticket = _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
+            # By default, tickets are not bound to an address.
+            request = SimpleNamespace(cookies={name: ticket}, environ={"REMOTE_ADDR": ""})
+            # Raises TypeError if the identity is None, because of another secret.
+            return identify(request)["userid"], _NEVER
 
         return verify
 
-    return Verified(
-        cookie(name, last=True), list(map(verifier, options.session_secrets)), as_id, options
-    )
-
-
-def _unquoted(value: str) -> str:
-    """Undo the escapes of a quoted cookie: the comma between two tokens is `\\054`."""
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
-
-
-class _TicketRequest:
-    """The attributes of a request that Pyramid's helper reads."""
-
-    def __init__(self, cookies: Mapping[str, str]) -> None:
-        self.cookies = cookies
-        # By default, tickets are not bound to an address.
-        self.environ: dict[str, Any] = {"REMOTE_ADDR": ""}
+    return Verified(cookie(name, last=True), verifier, as_id, options)
 
 
 def signed_cookie(argument: str, options: SourceOptions) -> Read:
@@ -155,13 +148,17 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
     key, name, salt = signed_parts(argument)
 
-    def verifier(secret: str, derivation: str) -> Verify:
+    def verifier(secret: str) -> Verify:
         serializers = {}
         for length, digest in _DIGESTS.items():
-            kwargs = {"key_derivation": derivation, "digest_method": digest}
+            first, *others = (
+                {"key_derivation": derivation, "digest_method": digest}
+                for derivation in _DERIVATIONS
+            )
+            signing: dict[str, Any] = {"signer_kwargs": first, "fallback_signers": others}
             serializers[length] = (
-                URLSafeSerializer(secret, salt, signer_kwargs=kwargs),
-                URLSafeTimedSerializer(secret, salt, signer_kwargs=kwargs),
+                URLSafeSerializer(secret, salt, **signing),
+                URLSafeTimedSerializer(secret, salt, **signing),
             )
 
         def verify(value: str) -> Payload:
@@ -176,14 +173,9 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    verifiers = [
-        verifier(secret, derivation)
-        for secret in options.session_secrets
-        for derivation in _DERIVATIONS
-    ]
     return Verified(
         cookie(name, last=True),
-        verifiers,
+        verifier,
         lambda payload: as_id(nested(payload, key) if key else payload),
         options,
     )
@@ -227,7 +219,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
     decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
 
     def verifier(secret: str) -> Verify:
-        algorithms = _algorithms(secret)
+        algorithms = algorithms_for(secret)
 
         def verify(token: str) -> Payload:
             claims = decoder.decode(token, secret, algorithms)
@@ -235,28 +227,16 @@ def bearer(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return Verified(
-        _cookie_token(name) if name else _header_token,
-        list(map(verifier, options.session_secrets)),
-        lambda claims: as_id(nested(claims, claim)),
-        options,
-    )
-
-
-def _header_token(request: Request) -> str | None:
-    scheme, _, token = (request.header("authorization") or "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
-
-
-def _cookie_token(name: str) -> Read:
-    read_cookie = cookie(name, last=True)
+    read_cookie = cookie(name, last=True) if name else None
 
     def read(request: Request) -> str | None:
-        value = read_cookie(request) or ""
-        scheme, space, token = value.partition(" ")
-        return token.strip() if space and scheme.lower() == "bearer" else value
+        value = read_cookie(request) if read_cookie else request.header("authorization")
+        scheme, space, token = (value or "").partition(" ")
+        if space and scheme.lower() == "bearer":
+            return token.strip()
+        return value if read_cookie else None
 
-    return read
+    return Verified(read, verifier, lambda claims: as_id(nested(claims, claim)), options)
 
 
 def can_verify_tokens(secret: str) -> bool:
@@ -267,7 +247,7 @@ def can_verify_tokens(secret: str) -> bool:
     return len(secret.encode()) >= TOKEN_SECRET_BYTES
 
 
-def _algorithms(secret: str) -> list[str]:
+def algorithms_for(secret: str) -> list[str]:
     """Return the algorithms for a public key or for a shared secret, never both.
 
     Otherwise, a client could use the public key as a shared secret and sign its own tokens.
@@ -279,7 +259,7 @@ def _algorithms(secret: str) -> list[str]:
 
 def _session_cookie(
     argument: str,
-    verifiers: list[Verify],
+    verifier: Callable[[str], Verify],
     options: SourceOptions,
     *,
     to_id: Callable[[object], str | None] = as_id,
@@ -293,7 +273,7 @@ def _session_cookie(
     key, _, name = argument.partition("@")
     return Verified(
         cookie(name or "session", last=last),
-        verifiers,
+        verifier,
         lambda session: to_id(nested(session, key)),
         options,
     )
@@ -316,12 +296,16 @@ class Verified:
     def __init__(
         self,
         read: Read,
-        verifiers: list[Verify],
+        verifier: Callable[[str], Verify],
         id_of: Callable[[object], str | None],
         options: SourceOptions,
     ) -> None:
-        """Verify the value from `read`. `id_of` makes an id of a signed payload."""
-        self._read, self._verifiers, self._id_of = read, verifiers, id_of
+        """Verify the value from `read` with `verifier`, which is called with each secret.
+
+        `id_of` makes an id of a signed payload.
+        """
+        self._read, self._id_of = read, id_of
+        self._verifiers = list(map(verifier, options.session_secrets))
         self._may_remember = options.may_remember
         self._known: dict[bytes, Result] = {}
 
@@ -333,9 +317,7 @@ class Verified:
     def look_up(self, request: Request) -> Result:
         """Return the id in a request, or None, and for how many seconds that holds."""
         value = self._read(request)
-        if not value:
-            return None, _NEVER
-        if len(value) > MAX_TOKEN_LENGTH or not value.isascii():
+        if not value or len(value) > MAX_TOKEN_LENGTH or not value.isascii():
             return None, _NEVER
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
         id, until = self._known.get(digest, (None, 0.0))

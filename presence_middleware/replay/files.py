@@ -57,11 +57,11 @@ class Logs:
 
     def __iter__(self) -> Iterator[Line]:
         """Yield lines nearly in order: those of a log as they stand in it, logs merged by time."""
-        return heapq.merge(*map(self._ordered, self._paths), key=attrgetter("at"))
-
-    def _ordered(self, path: str) -> Iterator[Line]:
-        """Yield the lines of a log, without those that are far ahead of it."""
-        return without_lines_ahead(self._parsed(path), self._set_aside, time.time())
+        now = time.time()
+        logs = (
+            without_lines_ahead(self._parsed(path), self._set_aside, now) for path in self._paths
+        )
+        return heapq.merge(*logs, key=attrgetter("at"))
 
     def _set_aside(self, _: Line) -> None:
         self.ahead += 1

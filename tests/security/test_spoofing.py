@@ -734,9 +734,9 @@ def test_a_token_signed_with_the_public_key_is_rejected(lines: str) -> None:
     scheme = SCHEMES["jwt of a pair"]
     for alg in ("HS256", "HS384", "HS512"):
         assert scheme.asked(token_of({"alg": alg}, {"who": "ann"}, lines)) is None
-    assert sessions._algorithms(PUBLIC) == sessions._algorithms(f"\n {PUBLIC}")
-    assert not [alg for alg in sessions._algorithms(PUBLIC) if alg.startswith("HS")]
-    assert all(alg.startswith("HS") for alg in sessions._algorithms(KEY))
+    assert sessions.algorithms_for(PUBLIC) == sessions.algorithms_for(f"\n {PUBLIC}")
+    assert not [alg for alg in sessions.algorithms_for(PUBLIC) if alg.startswith("HS")]
+    assert all(alg.startswith("HS") for alg in sessions.algorithms_for(KEY))
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,6 @@ def test_recorded_history_is_read_once_a_minute(
     assert first.peaks["user"].count == 3
     assert second is None
     monkeypatch.setattr(watch, "PAST_INTERVAL", timedelta())
-    monkeypatch.setattr(poller, "_past_due", datetime.now(UTC))
+    poller.past_due = datetime.now(UTC)
     assert poller.read().past == poller.read().past == first
     assert Poller(Settings.from_env(variables), None).read().past is None, "lines need none"

@@ -163,7 +163,7 @@ def answered(plan: Generator[Any, Any, doctor.Finding], *replies: Any) -> doctor
     ],
 )
 def test_the_server_version_is_checked(info: dict[str, str], is_right: bool, said: str) -> None:
-    found = answered(doctor._version(), info)
+    found = answered(doctor.version(), info)
     assert found.is_right is is_right
     assert said in found.what
 
@@ -173,13 +173,13 @@ def test_the_server_version_is_checked(info: dict[str, str], is_right: bool, sai
 )
 def test_the_server_clock_is_checked(ahead: float, is_right: bool) -> None:
     now = time.time() + ahead
-    found = answered(doctor._clock(), (int(now), round(now % 1 * 1e6) % 1_000_000))
+    found = answered(doctor.clock(), (int(now), round(now % 1 * 1e6) % 1_000_000))
     assert found.is_right is is_right
 
 
 @pytest.mark.parametrize(("used", "is_right"), [(10**8, True), (95 * 10**7, False)])
 def test_the_server_memory_is_checked(used: int, is_right: bool) -> None:
-    found = answered(doctor._memory(), {"used_memory": used, "maxmemory": 10**9})
+    found = answered(doctor.memory(), {"used_memory": used, "maxmemory": 10**9})
     assert found.is_right is is_right
     assert "of 1 GB" in found.what
 

@@ -520,13 +520,13 @@ def test_addresses_are_not_cached_and_cached_hashes_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(addresses, "MOST_PLACES", 100)
-    monkeypatch.setattr(addresses, "_places", {})
+    monkeypatch.setattr(addresses, "places", {})
     for n in range(1, 500):
         assert normalize_address(f"2001:db8::{n:x}") == f"2001:db8::{n:x}"
         assert normalize_address(f"::ffff:192.0.2.{n % 256}") == f"192.0.2.{n % 256}"
-    assert len(addresses._places) <= 100
-    assert {type(known) for known in addresses._places} == {int}
-    assert {type(place) for place in addresses._places.values()} == {slice}
+    assert len(addresses.places) <= 100
+    assert {type(known) for known in addresses.places} == {int}
+    assert {type(place) for place in addresses.places.values()} == {slice}
 
 
 @given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))
