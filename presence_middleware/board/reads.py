@@ -42,18 +42,18 @@ class Announced(NamedTuple):
 
 def counts(ask: Queries) -> Plan[dict[str, int]]:
     """Return how many are online, by kind."""
-    return ask.counts(None)
+    return ask.counts()
 
 
 def counts_in_room(ask: Queries, room: str) -> Plan[dict[str, int]]:
     """Return how many are online in a room, by kind."""
-    return ask.counts(None, room)
+    return ask.counts(room=room)
 
 
 def online(ask: Queries, kind: str) -> Plan[Dated]:
     """Return the newest sightings of a kind, at most `MAX_LISTED`."""
     now = moment_of((yield from ask.now()))
-    return Dated(now, (yield from ask.online(kind, None, MAX_LISTED, None)))
+    return Dated(now, (yield from ask.online(kind, limit=MAX_LISTED)))
 
 
 def announced(ask: Queries, kind: str, lag: float) -> Plan[Announced]:
@@ -69,7 +69,7 @@ def announced(ask: Queries, kind: str, lag: float) -> Plan[Announced]:
 def search(ask: Queries, kind: str, id: str, has_times: bool) -> Plan[Dated]:
     """Return whether an id is online, and when it was last seen if its store has times."""
     now = moment_of((yield from ask.now()))
-    is_online = yield from ask.is_online(id, kind, None)
+    is_online = yield from ask.is_online(id, kind)
     last_seen = (yield from ask.last_seen(id, kind)) if has_times else None
     return Dated(now, (is_online, last_seen))
 
