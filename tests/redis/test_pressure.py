@@ -222,6 +222,9 @@ def test_a_request_that_queries_while_the_driver_fails_is_still_recorded(
         ({"retention": "1h"}, "PRESENCE_RETENTION"),
         ({"secret": "another secret of a test"}, "PRESENCE_SECRET"),
         ({"store": "user=minute-sets"}, "PRESENCE_STORE user"),
+        ({"events": "user"}, "PRESENCE_EVENTS"),
+        ({"rooms": "/t/{topic}"}, "PRESENCE_ROOMS"),
+        ({"pulse_path": "/pulse"}, "PRESENCE_PULSE_PATH"),
     ],
 )
 def test_differing_settings_of_processes_are_logged_by_name(
