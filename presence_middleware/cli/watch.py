@@ -2,85 +2,15 @@
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 import click
 
-from .. import connections
-from ..errors import PresenceUnavailable
 from ..identity import known_kind
-from ..presence import Presence
-from ..settings import Settings
-from ..stores import Sample
 from . import context, output
-
-if TYPE_CHECKING:
-    from .screen import Screen
-
-PAST_INTERVAL = timedelta(minutes=1)  # the site records a sample a minute
-
-
-@dataclass(frozen=True)
-class Past:
-    """The history of the site: the samples of a kind, and the peaks by kind."""
-
-    samples: list[Sample]
-    peaks: dict[str, Sample]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The counts of each kind at a moment, or the error that Redis caused."""
-
-    at: datetime
-    counts: dict[str, int] = field(default_factory=dict)
-    past: Past | None = None
-    error: str | None = None
-
-
-class Poller:
-    """Reads the counts of a site, and once a minute the history of a kind."""
-
-    def __init__(
-        self, settings: Settings, window: str | None, kind: str | None = None, hours: float = 1
-    ) -> None:
-        """Create a poller that reads counts within `window`, by default the site's.
-
-        `kind` is the kind of the history, `hours` its length. Without a kind, no history is read.
-        """
-        self._settings, self._window = settings, window
-        self._kind, self._hours = kind, hours
-        self._past_due = datetime.min.replace(tzinfo=UTC)
-
-    def read(self) -> Reading:
-        """Return a reading. In an outage, it contains an error and no counts.
-
-        Raises `QueryError` for an invalid window.
-        """
-        at = datetime.now(UTC)
-        try:
-            reader = Presence(self._settings, client=context.site_client(self._settings))
-            counts = reader.counts(window=self._window)
-            return Reading(at, counts, self._past(reader, at))
-        except PresenceUnavailable as error:
-            # A restarted server may have another address.
-            connections.forget(self._settings.redis_url)
-            return Reading(at, error=str(error))
-
-    def _past(self, reader: Presence, at: datetime) -> Past | None:
-        if self._kind is None or at < self._past_due:
-            return None
-        peaks = {kind: reader.peak(kind) for kind in self._settings.kinds}
-        samples = reader.history(self._hours, self._kind)
-        self._past_due = at + PAST_INTERVAL
-        return Past(samples, {kind: peak for kind, peak in peaks.items() if peak})
+from .readings import Poller, Reading
 
 
 @click.command()
@@ -117,10 +47,10 @@ def watch(
         elif not _can_draw():
             _print_readings(Poller(settings, window), _LinePrinter().print, interval)
         else:
-            from .screen import Recent, Screen
+            from .screen import Recent, Screen, draw
 
             poller = Poller(settings, window, kind, hours)
-            _draw(poller, Screen(kind, Recent(hours)), interval)
+            draw(poller, Screen(kind, Recent(hours)), interval)
 
 
 def _can_draw() -> bool:
@@ -157,31 +87,3 @@ class _LinePrinter:
         self._error = reading.error
         for kind, count in reading.counts.items():
             click.echo(f"{output.iso(reading.at)}\t{kind}\t{count}")
-
-
-def _draw(poller: Poller, screen: "Screen", interval: float) -> None:
-    from rich.live import Live
-
-    # A SimpleQueue is the only queue whose put() may be called by a signal handler.
-    resized: SimpleQueue[None] = SimpleQueue()
-    signal.signal(signal.SIGWINCH, lambda *_: resized.put(None))
-    context.exit_on_signals()
-    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
-    try:
-        live.start(refresh=True)
-        while True:
-            due = time.monotonic() + interval
-            screen.update(poller.read())
-            live.refresh()
-            _wait(due, resized, live.refresh)
-    finally:
-        live.stop()
-
-
-def _wait(due: float, resized: SimpleQueue[None], redraw: Callable[[], None]) -> None:
-    """Wait until `due`, and redraw whenever the terminal is resized."""
-    while (left := due - time.monotonic()) > 0:
-        with suppress(Empty):
-            # A signal just before get() does not end it, so each wait is short.
-            resized.get(timeout=min(left, 1.0))
-            redraw()
