@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -152,8 +152,13 @@ class Queries:
             in_room = self._store_with_rooms(kind).online_in_room
             return self._read(partial(in_room, number, limit=limit))
         store, seconds = self._store_and_seconds(kind, window)
-        if before is not None and not _is_last_of_page(before):
-            raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
+        match before:
+            case None | Sighting(_, None | datetime(tzinfo=tzinfo())) if before is None or _is_text(
+                before.id
+            ):
+                pass
+            case _:
+                raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
         return self._read(partial(store.online, window=seconds, limit=limit, before=before))
 
     def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> Plan[bool]:
@@ -490,14 +495,6 @@ def _stored_ids(ids: Iterable[Id], argument: str = "ids") -> list[str]:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise QueryError(f"{argument} is {_shown(ids)}: pass several ids, such as a list")
     return list(dict.fromkeys(map(_stored_id, ids)))
-
-
-def _is_last_of_page(before: object) -> bool:
-    """Return whether a value is a `Sighting` that a reader may have returned."""
-    if not isinstance(before, Sighting) or not _is_text(before.id):
-        return False
-    last_seen = before.last_seen
-    return last_seen is None or (isinstance(last_seen, datetime) and last_seen.tzinfo is not None)
 
 
 def _is_text(value: object) -> bool:

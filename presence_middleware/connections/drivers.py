@@ -121,10 +121,9 @@ class Driver:
             with slot:
                 replies = self.execute(client, batch)
         except Exception as error:
-            failure = translated_error(error)
-            if is_lost(failure):
+            if is_lost(error):
                 self.lost_connection(client)
-            raise failure from cause_of(error)
+            raise translated_error(error) from cause_of(error)
         if batch.is_tolerant and is_refusing(replies):
             self.lost_connection(client)
         return replies
@@ -193,10 +192,9 @@ class AsyncDriver:
                     slot.release()
             replies = checked_replies(replies, batch)
         except Exception as error:
-            failure = translated_error(error)
-            if is_lost(failure):
+            if is_lost(error):
                 await self._lost_connection(client)
-            raise failure from cause_of(error)
+            raise translated_error(error) from cause_of(error)
         if batch.is_tolerant and is_refusing(replies):
             await self._lost_connection(client)
         return replies
@@ -245,8 +243,9 @@ def is_refusing(replies: list[Any]) -> bool:
     return any(isinstance(reply, RedisRefused) for reply in replies)
 
 
-def is_lost(failure: PresenceError) -> bool:
-    """Return whether the connection that caused a failure is of no more use."""
+def is_lost(error: Exception) -> bool:
+    """Return whether the connection that caused an error is of no more use."""
+    failure = translated_error(error)
     return isinstance(failure, PresenceUnavailable) and not isinstance(failure, ConnectionsBusy)
 
 
