@@ -1,14 +1,15 @@
-"""The queries of `Presence` and `AsyncPresence`, as plans.
+"""The queries of all readers, as plans.
 
-Each query checks its arguments, asks for the time, and runs the plan of the kind's store. Both
-classes run the same plans, so this module contains everything that they share.
+Each query checks its arguments, asks for the time, and runs the plan of the kind's store. The
+readers run the same plans and get their signatures and docstrings from here.
 """
 
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, tzinfo
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -46,7 +47,11 @@ Window = float | str | object
 
 
 class Queries:
-    """The queries of one site. `Presence` describes their arguments, results and errors."""
+    """The queries of one site.
+
+    A method returns a plan. Its docstring is that of the method of the readers, and describes the
+    result and the errors of the plan.
+    """
 
     def __init__(
         self,
@@ -69,90 +74,173 @@ class Queries:
 
     def now(self) -> Plan[float]:
         """Return the server's time for a read, in seconds since the epoch."""
-        return (yield from self._clock.now())
+        return self._clock.now()
 
-    def count(self, kind: str | None, window: Window, room: str | None = None) -> Plan[int]:
-        """Run `Presence.count` as a plan: same arguments, result and errors."""
+    def count(
+        self, kind: str | None = None, *, window: Window = None, room: str | None = None
+    ) -> Plan[int]:
+        """Return the number of ids online.
+
+        `kind` is the kind to count, by default the first of `PRESENCE_IDENTITY`. `window` counts
+        the ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also be a timedelta
+        or text such as `"15m"`. `room` counts the ids that were last seen in a room: its name, or
+        any path in it. A room has no other `window`.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
+        than the retention of the kind, or the kind has no rooms.
+        """
         if room is not None:
             number = self._room_number(room, window=window)
-            store = self._store_with_rooms(kind)
-            now = yield from self.now()
-            return (yield from self._checked(store.count_in_room(number, now)))
+            return self._read(partial(self._store_with_rooms(kind).count_in_room, number))
         store, seconds = self._store_and_seconds(kind, window)
-        now = yield from self.now()
-        return (yield from self._checked(store.count(now, seconds)))
+        return self._read(partial(store.count, window=seconds))
 
-    def counts(self, window: Window, room: str | None = None) -> Plan[dict[str, int]]:
-        """Run `Presence.counts` as a plan: same arguments, result and errors."""
+    def counts(self, *, window: Window = None, room: str | None = None) -> Plan[dict[str, int]]:
+        """Return the number of ids online of each kind, by kind.
+
+        `window` counts the ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also
+        be a timedelta or text such as `"15m"`. `room` counts the ids that were last seen in a room:
+        its name, or any path in it. Kinds that cannot be in rooms are left out then, and the room
+        has no other `window`.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
+        than the retention of a kind, or the site has no rooms.
+        """
+        counters: dict[str, Callable[[float], Plan[int]]]
         if room is not None:
-            return (yield from self._counts_in_room(self._room_number(room, window=window)))
-        queried = [self._store_and_seconds(kind, window) for kind in self._kinds]
-        now = yield from self.now()
-        plans = [store.count(now, seconds) for store, seconds in queried]
-        return dict(zip(self._kinds, (yield from self._checked(merge_plans(plans))), strict=True))
-
-    def _counts_in_room(self, number: int) -> Plan[dict[str, int]]:
-        now = yield from self.now()
-        kinds = self._kinds_with_rooms
-        plans = [self._stores[kind].count_in_room(number, now) for kind in kinds]
-        return dict(zip(kinds, (yield from self._checked(merge_plans(plans))), strict=True))
+            number = self._room_number(room, window=window)
+            counters = {
+                kind: partial(self._stores[kind].count_in_room, number)
+                for kind in self._kinds_with_rooms
+            }
+        else:
+            queried = {kind: self._store_and_seconds(kind, window) for kind in self._kinds}
+            counters = {
+                kind: partial(store.count, window=seconds)
+                for kind, (store, seconds) in queried.items()
+            }
+        counts = yield from self._read(
+            lambda now: merge_plans([count(now) for count in counters.values()])
+        )
+        return dict(zip(counters, counts, strict=True))
 
     def online(
         self,
-        kind: str | None,
-        window: Window,
-        limit: int | None,
-        before: Sighting | None,
+        kind: str | None = None,
+        *,
+        limit: int | None = 100,
+        before: Sighting | None = None,
+        window: Window = None,
         room: str | None = None,
     ) -> Plan[list[Sighting]]:
-        """Run `Presence.online` as a plan: same arguments, result and errors."""
+        """Return who is online, newest first. A store without times sorts by id.
+
+        `kind` is by default the first of `PRESENCE_IDENTITY`. `limit` is the most to return, None
+        for all. `before` is the last `Sighting` of the previous page, to read the next page.
+        `window` returns the ids seen in the last seconds, by default `PRESENCE_WINDOW`; it may also
+        be a timedelta or text such as `"15m"`. `room` returns the ids that were last seen in a
+        room: its name, or any path in it. They are sorted by id and have no pages, so `before` and
+        `window` must be None.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids,
+        the window is longer than the retention of the kind, or the kind has no rooms.
+        """
+        if limit is not None:
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
+            limit = min(limit, sys.maxsize)
         if room is not None:
             number = self._room_number(room, window=window, before=before)
-            in_room, limit = self._store_with_rooms(kind), _checked_limit(limit)
-            now = yield from self.now()
-            return (yield from self._checked(in_room.online_in_room(number, now, limit)))
+            in_room = self._store_with_rooms(kind).online_in_room
+            return self._read(partial(in_room, number, limit=limit))
         store, seconds = self._store_and_seconds(kind, window)
-        limit, before = _checked_limit(limit), _checked_page(before)
-        now = yield from self.now()
-        return (yield from self._checked(store.online(now, seconds, limit, before)))
+        match before:
+            case None | Sighting(_, None | datetime(tzinfo=tzinfo())) if before is None or _is_text(
+                before.id
+            ):
+                pass
+            case _:
+                raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
+        return self._read(partial(store.online, window=seconds, limit=limit, before=before))
 
-    def is_online(self, id: Id, kind: str | None, window: Window) -> Plan[bool]:
-        """Run `Presence.is_online` as a plan: same arguments, result and errors."""
-        return bool((yield from self.online_among([id], kind, window)))
+    def is_online(self, id: Id, kind: str | None = None, *, window: Window = None) -> Plan[bool]:
+        """Return whether `id` is online.
 
-    def online_among(self, ids: Iterable[Id], kind: str | None, window: Window) -> Plan[list[str]]:
-        """Run `Presence.online_among` as a plan: same arguments, result and errors."""
-        store, seconds = self._store_and_seconds(kind, window)
-        if not (stored_ids := _stored_ids(ids)):
-            return []
-        now = yield from self.now()
-        online = yield from self._checked(store.online_among(stored_ids, now, seconds))
-        return [sighting.id for sighting in online]
+        `id` is text or a value with a text, such as an int, bytes or a UUID. `kind` is by default
+        the first of `PRESENCE_IDENTITY`. `window` is how many seconds ago the id was seen at most,
+        by default `PRESENCE_WINDOW`; it may also be a timedelta or text such as `"15m"`.
 
-    def online_friends(self, key: str, kind: str | None, window: Window) -> Plan[list[str]]:
-        """Run `Presence.online_friends` as a plan: same arguments, result and errors."""
-        store, seconds = self._store_and_seconds(kind, window)
-        if not _is_text(key):
-            raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
-        now = yield from self.now()
-        online = yield from self._checked(store.online_friends(key, now, seconds))
-        return [sighting.id for sighting in online]
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids,
+        or the window is longer than the retention of the kind.
+        """
+        return bool((yield from self.online_among([id], kind, window=window)))
 
-    def last_seen(self, id: Id, kind: str | None) -> Plan[datetime | None]:
-        """Run `Presence.last_seen` as a plan: same arguments, result and errors."""
+    def last_seen(self, id: Id, kind: str | None = None) -> Plan[datetime | None]:
+        """Return when `id` was last seen, in UTC, also if it is offline.
+
+        Returns None if that is longer ago than the retention of the kind. `id` is text or a value
+        with a text, such as an int, bytes or a UUID. `kind` is by default the first of
+        `PRESENCE_IDENTITY`.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids.
+        """
         moments = yield from self.last_seen_among([id], kind)
         return next(iter(moments.values()))
 
     def last_seen_among(
-        self, ids: Iterable[Id], kind: str | None
+        self, ids: Iterable[Id], kind: str | None = None
     ) -> Plan[dict[str, datetime | None]]:
-        """Run `Presence.last_seen_among` as a plan: same arguments, result and errors."""
+        """Return when each of `ids` was last seen, in their order, in one round trip.
+
+        The keys are the ids as text. A value is a time in UTC, or None if it is longer ago than the
+        retention of the kind. `ids` are texts or values with a text, such as ints, bytes or UUIDs.
+        `kind` is by default the first of `PRESENCE_IDENTITY`.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids.
+        """
         store = self._stores[self._checked_kind(kind)]
         if not (stored_ids := _stored_ids(ids)):
             return {}
-        now = yield from self.now()
-        stamps = yield from self._checked(store.last_seen(stored_ids, now))
+        stamps = yield from self._read(partial(store.last_seen, stored_ids))
         return {id: moment_of(stamps[id]) if id in stamps else None for id in stored_ids}
+
+    def online_among(
+        self, ids: Iterable[Id], kind: str | None = None, *, window: Window = None
+    ) -> Plan[list[str]]:
+        """Return which of `ids` are online, as text, in their order, in one round trip.
+
+        `ids` are texts or values with a text, such as ints, bytes or UUIDs. `kind` is by default
+        the first of `PRESENCE_IDENTITY`. `window` is how many seconds ago an id was seen at most,
+        by default `PRESENCE_WINDOW`; it may also be a timedelta or text such as `"15m"`.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids,
+        or the window is longer than the retention of the kind.
+        """
+        store, seconds = self._store_and_seconds(kind, window)
+        if not (stored_ids := _stored_ids(ids)):
+            return []
+        online = yield from self._read(partial(store.online_among, stored_ids, window=seconds))
+        return [sighting.id for sighting in online]
+
+    def online_friends(
+        self, key: str, kind: str | None = None, *, window: Window = None
+    ) -> Plan[list[str]]:
+        """Return which members of a set of the site are online, newest first, in one read.
+
+        `key` is the Redis key of a set or sorted set of ids. On a Cluster, a key in the slot of the
+        kind is read fastest. `kind` is by default the first of `PRESENCE_IDENTITY`. `window` is how
+        many seconds ago a member was seen at most, by default `PRESENCE_WINDOW`; it may also be a
+        timedelta or text such as `"15m"`.
+
+        Raises `PresenceUnavailable`, `QueryError` also if the key has another type, and
+        `UnsupportedQuery` if the store has no ids, or the window is longer than the retention of
+        the kind.
+        """
+        store, seconds = self._store_and_seconds(kind, window)
+        if not _is_text(key):
+            raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
+        online = yield from self._read(partial(store.online_friends, key, window=seconds))
+        return [sighting.id for sighting in online]
 
     def watched(
         self, kind: str | None, among: Iterable[Id] | None
@@ -183,8 +271,10 @@ class Queries:
         store = self._stores[self._checked_kind(kind)]
         # In this order: whoever comes or goes in between is announced after the positions, too.
         positions = yield from store.event_positions()
-        now = yield from self.now()
-        online = yield from self._checked(store.online(now, self._window + lag, limit, None))
+        within = self._window + lag
+        online = yield from self._read(
+            partial(store.online, window=within, limit=limit, before=None)
+        )
         return positions, online
 
     def sweep_lag(self, kind: str) -> Plan[float | None]:
@@ -195,29 +285,50 @@ class Queries:
         `UnsupportedQuery` if the kind has no events.
         """
         plans = [shard.event_stream().cut() for shard in self._stores[kind].all]
-        now = yield from self.now()
+        now = yield from self._clock.now()
         cuts = [cut for cut in (yield from merge_plans(plans)) if cut is not None]
         if not cuts:
             return None
         return max(0.0, now - self._window - self._lags[kind] - min(cuts))
 
-    def history(self, hours: float, kind: str | None) -> Plan[list[Sample]]:
-        """Run `Presence.history` as a plan: same arguments, result and errors."""
+    def history(self, hours: float = 24, kind: str | None = None) -> Plan[list[Sample]]:
+        """Return how many ids were online in each sampled minute, oldest first.
+
+        `hours` is how far to look back, any number above zero; samples older than
+        `PRESENCE_HISTORY` are gone. Minutes without a sample are left out. `kind` is by default the
+        first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and `QueryError`.
+        """
         kind = self._checked_kind(kind)
-        seconds = _seconds_of(hours)
-        now = yield from self.now()
-        return (yield from self._history.samples(kind, now - seconds, now))
+        is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
+        if not is_number or not 0 < hours < math.inf:
+            raise QueryError(f"hours is {_shown(hours)}: pass a number above zero, such as 24")
+        now = yield from self._clock.now()
+        since = now - min(hours, MAX_HISTORY_HOURS) * 3600
+        return (yield from self._history.samples(kind, since, now))
 
-    def peak(self, kind: str | None) -> Plan[Sample | None]:
-        """Run `Presence.peak` as a plan: same arguments, result and errors."""
-        return (yield from self._history.peak(self._checked_kind(kind)))
+    def peak(self, kind: str | None = None) -> Plan[Sample | None]:
+        """Return the highest sample since the last reset, or None before the first sample.
 
-    def reset_peak(self, kind: str | None) -> Plan[None]:
-        """Run `Presence.reset_peak` as a plan: same arguments, result and errors."""
-        yield from self._history.reset_peak(self._checked_kind(kind))
+        `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and
+        `QueryError`.
+        """
+        return self._history.peak(self._checked_kind(kind))
 
-    def touch(self, id: Id | None, kind: str | None) -> Plan[None]:
-        """Run `Presence.touch` as a plan: same arguments, result and errors."""
+    def reset_peak(self, kind: str | None = None) -> Plan[None]:
+        """Delete the peak; the next sample becomes the peak.
+
+        `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and
+        `QueryError`.
+        """
+        return self._history.reset_peak(self._checked_kind(kind))
+
+    def touch(self, id: Id | None, kind: str | None = None) -> Plan[None]:
+        """Record `id` as seen now, for activity without a request.
+
+        `id` is text or a value with a text, such as an int, bytes or a UUID; None is ignored.
+        `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `QueryError`, and
+        `PresenceUnavailable` also if the kind has `PRESENCE_MAX_MEMBERS` members.
+        """
         store = self._stores[self._checked_kind(kind)]
         if id is None:
             return
@@ -226,13 +337,31 @@ class Queries:
         now = yield from self._clock.now()
         yield from store.shard_for(stored_id).touch(stored_id, now, latest)
 
-    def leave(self, id: Id | None, kind: str | None) -> Plan[None]:
-        """Run `Presence.leave` as a plan: same arguments, result and errors."""
-        yield from self._depart(self.departing(id, kind), erase=False)
+    def leave(self, id: Id | None, kind: str | None = None) -> Plan[None]:
+        """Take `id` offline at once, on all processes.
 
-    def forget(self, id: Id | None, kind: str | None) -> Plan[None]:
-        """Run `Presence.forget` as a plan: same arguments, result and errors."""
-        yield from self._depart(self.departing(id, kind, erase=True), erase=True)
+        Requests from before no longer count, and open connections stop counting until their
+        handler calls `identify` again. `id` is text or a value with a text, such as an int, bytes
+        or a UUID; None is ignored. `kind` is by default the first of `PRESENCE_IDENTITY`.
+
+        Raises `QueryError`, `UnsupportedQuery` if the store cannot do it, and
+        `PresenceUnavailable`. The reader of a request never raises the last: if Redis does not
+        answer, the departure waits with the sightings.
+        """
+        return self._depart(id, kind, erase=False)
+
+    def forget(self, id: Id | None, kind: str | None = None) -> Plan[None]:
+        """Erase `id` with its last-seen time.
+
+        Requests from before and connections that are still open do not record it again. `id` is
+        text or a value with a text, such as an int, bytes or a UUID; None is ignored. `kind` is by
+        default the first of `PRESENCE_IDENTITY`.
+
+        Raises `QueryError`, `UnsupportedQuery` if the store cannot do it, and
+        `PresenceUnavailable`. The reader of a request never raises the last: if Redis does not
+        answer, the erasure waits with the sightings.
+        """
+        return self._depart(id, kind, erase=True)
 
     def departing(
         self, id: Id | None, kind: str | None, *, erase: bool = False
@@ -250,25 +379,29 @@ class Queries:
         self._stores[kind].shard_for(stored_id).depart(stored_id, 0.0, erase=erase).close()
         return kind, stored_id
 
-    def _depart(self, who: tuple[str, str] | None, *, erase: bool) -> Plan[None]:
+    def _depart(self, id: Id | None, kind: str | None, *, erase: bool) -> Plan[None]:
+        who = self.departing(id, kind, erase=erase)
         if who is None:
             return
-        kind, id = who
+        kind, stored_id = who
         stamp = self._clock.stamp()
         latest = yield from self._write_time()
-        moment = yield from (
-            self._stores[kind]
-            .shard_for(id)
-            .depart(id, latest, is_server_time=self._clock.is_server_time, erase=erase)
+        shard = self._stores[kind].shard_for(stored_id)
+        moment = yield from shard.depart(
+            stored_id, latest, is_server_time=self._clock.is_server_time, erase=erase
         )
         act = Act.ERASED if erase else Act.LEFT
         for people in self._departures:
             people.departed(who, act, stamp, to_microseconds(moment))
 
-    def _checked(self, plan: Plan[T]) -> Plan[T]:
-        """Run a read. Every few seconds, check `PRESENCE_SHARDS` in the same round trip."""
+    def _read(self, ask: Callable[[float], Plan[T]]) -> Plan[T]:
+        """Run the plan that `ask` returns for the server's time.
+
+        Every few seconds, check `PRESENCE_SHARDS` in the same round trip.
+        """
+        plan = ask((yield from self._clock.now()))
         stamp = self._clock.stamp()
-        if self._layout.is_known(stamp):
+        if stamp <= self._layout.known_until:
             return (yield from plan)
         answer, problem = yield from run_all([plan, self._layout.check(stamp)])
         if isinstance(problem, Exception):
@@ -283,7 +416,7 @@ class Queries:
     def _write_time(self) -> Plan[float]:
         """Return the server's time for a write, after checking `PRESENCE_SHARDS`."""
         stamp = self._clock.stamp()
-        if not self._layout.is_known(stamp):
+        if stamp > self._layout.known_until:
             yield from self._layout.claim(stamp)
         return (yield from self._clock.latest())
 
@@ -362,39 +495,10 @@ def _stored_id(id: Id) -> str:
 
 def _stored_ids(ids: Iterable[Id], argument: str = "ids") -> list[str]:
     """Return the ids of an argument as they are stored, each once."""
-    return list(dict.fromkeys(map(_stored_id, _checked_ids(ids, argument))))
-
-
-def _checked_ids(ids: Iterable[Id], argument: str) -> Iterable[Id]:
     # A single text is iterable, too, but its letters are not the ids that the caller means.
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise QueryError(f"{argument} is {_shown(ids)}: pass several ids, such as a list")
-    return ids
-
-
-def _checked_limit(limit: int | None) -> int | None:
-    if limit is None:
-        return None
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
-    return min(limit, sys.maxsize)
-
-
-def _checked_page(before: Sighting | None) -> Sighting | None:
-    if before is None:
-        return None
-    if isinstance(before, Sighting) and _is_text(before.id):
-        last_seen = before.last_seen
-        if last_seen is None or (isinstance(last_seen, datetime) and last_seen.tzinfo is not None):
-            return before
-    raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
-
-
-def _seconds_of(hours: float) -> float:
-    is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
-    if not is_number or not 0 < hours < math.inf:
-        raise QueryError(f"hours is {_shown(hours)}: pass a number above zero, such as 24")
-    return min(hours, MAX_HISTORY_HOURS) * 3600
+    return list(dict.fromkeys(map(_stored_id, ids)))
 
 
 def _is_text(value: object) -> bool:

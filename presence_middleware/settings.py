@@ -260,23 +260,16 @@ class Settings:
 
     def shared(self) -> dict[str, str]:
         """Return the settings that must be equal in all processes of a site, without secrets."""
-        stores = {f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds}
-        # As a part of a value that all processes publish, it differs for those without events, too.
-        stores |= {
-            f"PRESENCE_STORE {kind}": f"{self.store_of(kind)}, in PRESENCE_EVENTS"
-            for kind in self.events
-        }
+        # An empty value is published, too: a process without it must differ from one with it.
         fingerprint = blake2b(self.secret.encode(), digest_size=4).hexdigest()
-        optional = {
-            "PRESENCE_ROOMS": ", ".join(self.rooms),
-            "PRESENCE_PULSE_PATH": self.pulse_path,
-        }
         return {
             "PRESENCE_WINDOW": parsers.format_duration(self.window),
             "PRESENCE_RETENTION": parsers.format_duration(self.retention),
             "PRESENCE_SECRET": f"#{fingerprint}" if self.secret else "",
-            **stores,
-            **{name: value for name, value in optional.items() if value},
+            "PRESENCE_EVENTS": ", ".join(sorted(self.events)),
+            "PRESENCE_ROOMS": ", ".join(self.rooms),
+            "PRESENCE_PULSE_PATH": self.pulse_path,
+            **{f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds},
         }
 
     def _contradictions(self, called: Mapping[str, str]) -> Iterator[str]:

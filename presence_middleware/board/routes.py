@@ -128,7 +128,7 @@ class Board:
                 return facts({"room": None, "counts": {}}, REVALIDATED)
 
         def read() -> Plan[Response]:
-            counts = yield from self._ask.counts(None, room)
+            counts = yield from self._ask.counts(room=room)
             named = {} if room is None else {"room": room}
             return facts({**named, "counts": counts}, REVALIDATED)
 
@@ -171,7 +171,7 @@ class Board:
 
         def read() -> Plan[Response]:
             now = moment_of((yield from self._ask.now()))
-            online = yield from self._ask.online(kind, None, MAX_LISTED, None)
+            online = yield from self._ask.online(kind, limit=MAX_LISTED)
             return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
 
         return SharedRead("online", (kind,), read())
@@ -190,7 +190,7 @@ class Board:
                 moments = yield from ask.last_seen_among(ids, kind)
                 values["last_seen"] = {id: iso(moment) for id, moment in moments.items()}
             else:
-                is_online = yield from ask.is_online(ids[0], kind, None)
+                is_online = yield from ask.is_online(ids[0], kind)
                 last_seen = (yield from ask.last_seen(ids[0], kind)) if has_times else None
                 values |= {"id": ids[0], "online": is_online, "last_seen": iso(last_seen)}
             return facts(values, NEVER_STORED, iso(now))

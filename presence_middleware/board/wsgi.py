@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..presence import Presence

@@ -1,15 +1,20 @@
 """The screen of `presence watch`: numbers, a chart, and the state of Redis."""
 
+import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from queue import Empty, SimpleQueue
 
 from rich.console import Console, ConsoleOptions
+from rich.live import Live
 from rich.text import Text
 
 from ..stores import Sample
-from . import output
+from . import context, output
 from .chart import Span, by_time, chart
-from .watch import Reading
+from .readings import Poller, Reading
 
 _MIN_CHART_LINES = 5
 _MIN_SPAN = timedelta(minutes=1)
@@ -107,3 +112,25 @@ class Screen:
         span = self._recent.span(self._at)
         drawn = chart(self._recent.samples(), span, width - 1, height - 2)
         return [Text(), Text(f"{self._kind:>10}", "bold"), *output.styled(drawn, options)]
+
+
+def draw(poller: Poller, screen: Screen, interval: float) -> None:
+    """Show readings until Ctrl-C, one each `interval` seconds."""
+    # A SimpleQueue is the only queue whose put() may be called by a signal handler.
+    resized: SimpleQueue[None] = SimpleQueue()
+    signal.signal(signal.SIGWINCH, lambda *_: resized.put(None))
+    context.exit_on_signals()
+    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
+    try:
+        live.start(refresh=True)
+        while True:
+            due = time.monotonic() + interval
+            screen.update(poller.read())
+            live.refresh()
+            while (left := due - time.monotonic()) > 0:
+                with suppress(Empty):
+                    # A signal just before get() does not end it, so each wait is short.
+                    resized.get(timeout=min(left, 1.0))
+                    live.refresh()  # the terminal was resized
+    finally:
+        live.stop()

@@ -17,7 +17,6 @@ from .url import RedisURL
 
 __all__ = [
     "TRUSTED",
-    "AsyncDriver",
     "AsyncRunner",
     "Clock",
     "Driver",

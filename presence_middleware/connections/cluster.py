@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
-from .drivers import Driver, checked_replies, filled_pipeline, send_pipeline, translated_error
+from .drivers import Driver, checked_replies, filled_pipeline, translated_error
 
 _KEYLESS = {"TIME", "INFO"}
 # The position of the first key in a command, if it is not the first argument.
@@ -53,7 +53,7 @@ class ClusterDriver(Driver):
         for _ in nodes:
             node = nodes[self._keyless_node % len(nodes)]
             try:
-                return send_pipeline(client.get_redis_connection(node), batch)
+                return super().execute(client.get_redis_connection(node), batch)
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                 failure = error
                 self._keyless_node += 1

@@ -19,11 +19,12 @@ from ..errors import (
     QueryError,
     RedisRefused,
 )
-from ..stores.plan import Batch, Plan, first_error, next_batch
+from ..stores.plan import Batch, Plan, next_batch
 from .health import RedisHealth
-from .limits import Allowance, async_slots_of, is_pool_full, slots_of, within
+from .limits import Allowance, async_slots_of, is_pool_full, slots_of
 from .loops import in_thread, is_trio
 
+NO_SLOT: AbstractContextManager[None] = nullcontext()
 TOO_LATE = "Redis did not answer in time"
 
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
@@ -99,16 +100,15 @@ class Driver:
                 batch = next_batch(plan, replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            allowance.begin()
-            with within(allowance.left):
+            with allowance:
                 replies = self._send(batch)
-            allowance.end()
 
     def _send(self, batch: Batch) -> list[Any]:
         client: Any = None
         try:
             client = self.connect()
-            with self.slot(client):
+            slot = NO_SLOT if self._is_writer else slots_of(client, self._max_readers)
+            with slot:
                 replies = self.execute(client, batch)
         except Exception as error:
             failure = translated_error(error)
@@ -116,17 +116,14 @@ class Driver:
                 self.lost_connection(client)
             # The error of a server may contain ids.
             raise failure from (None if is_server_error(error) else error)
-        if is_refusing(replies):
+        if batch.is_tolerant and is_refusing(replies):
             self.lost_connection(client)
         return replies
 
-    def slot(self, client: Any) -> AbstractContextManager[None]:
-        """Return the slot that a reader of `client` holds during a round trip."""
-        return nullcontext() if self._is_writer else slots_of(client, self._max_readers)
-
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         """Send a batch over `client` and return the replies. Raises the errors of the client."""
-        return send_pipeline(client, batch)
+        replies = filled_pipeline(client, batch).execute(raise_on_error=False)
+        return checked_replies(replies, batch)
 
     def lost_connection(self, client: Any) -> None:
         """Make the next command open a connection, because another server may answer by then."""
@@ -168,9 +165,9 @@ class AsyncDriver:
                 batch = next_batch(plan, replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            allowance.begin()
+            began = time.monotonic()
             replies = await self._send(batch, allowance.left)
-            allowance.end()
+            allowance.spend(time.monotonic() - began)
 
     async def _send(self, batch: Batch, seconds: float) -> list[Any]:
         client: Any = None
@@ -190,7 +187,7 @@ class AsyncDriver:
                 await self._lost_connection(client)
             # The error of a server may contain ids.
             raise failure from (None if is_server_error(error) else error)
-        if is_refusing(replies):
+        if batch.is_tolerant and is_refusing(replies):
             await self._lost_connection(client)
         return replies
 
@@ -211,11 +208,6 @@ class ThreadDriver:
         return await in_thread(self._driver.run, plan)
 
 
-def send_pipeline(client: Any, batch: Batch) -> list[Any]:
-    """Send a batch over a sync client and return the replies. Raises the errors of the client."""
-    return checked_replies(filled_pipeline(client, batch).execute(raise_on_error=False), batch)
-
-
 def filled_pipeline(client: Any, batch: Batch) -> Any:
     """Return a pipeline of `client` that contains the commands of a batch."""
     pipeline = client.pipeline(transaction=batch.atomic)
@@ -229,12 +221,12 @@ def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
 
     In the replies to a tolerant batch, each error becomes an error of this package instead.
     """
-    error = first_error(replies)
-    if error is None:
-        return replies
-    if not batch.is_tolerant:
-        raise error
-    return [translated_error(reply) if isinstance(reply, Exception) else reply for reply in replies]
+    for number, reply in enumerate(replies):
+        if isinstance(reply, Exception):
+            if not batch.is_tolerant:
+                raise reply
+            replies[number] = translated_error(reply)
+    return replies
 
 
 def is_refusing(replies: list[Any]) -> bool:

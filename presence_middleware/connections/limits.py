@@ -28,40 +28,31 @@ RESERVED = 4
 _end: ContextVar[float] = ContextVar("presence_end", default=math.inf)
 
 
-class within:  # noqa: N801 - read as a statement
-    """A context manager that sets a deadline for its block; an earlier deadline stays in force."""
-
-    def __init__(self, seconds: float) -> None:
-        """End the block's round trips within `seconds` of its start."""
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        self._token = _end.set(min(_end.get(), time.monotonic() + self._seconds))
-
-    def __exit__(self, *_: object) -> None:
-        _end.reset(self._token)
-
-
 def remaining() -> float:
     """Return the seconds until the deadline: negative after it, infinite without a deadline."""
     return _end.get() - time.monotonic()
 
 
 class Allowance:
-    """The time that one plan may still wait for Redis."""
+    """The time that one plan may still wait for Redis: a context manager around a round trip.
+
+    In the block, that is the deadline of `remaining`; an earlier deadline stays in force.
+    """
 
     def __init__(self) -> None:
         self.left = READ_SECONDS
         """Seconds; zero or less if the time is used up."""
-        self._began = 0.0
 
-    def begin(self) -> None:
-        """Start to measure a round trip."""
+    def __enter__(self) -> None:
         self._began = time.monotonic()
+        self._token = _end.set(min(_end.get(), self._began + self.left))
 
-    def end(self) -> None:
-        """End the round trip, and subtract its duration unless it was prompt."""
-        seconds = time.monotonic() - self._began
+    def __exit__(self, *_: object) -> None:
+        _end.reset(self._token)
+        self.spend(time.monotonic() - self._began)
+
+    def spend(self, seconds: float) -> None:
+        """Subtract the duration of a round trip, unless it was prompt."""
         if seconds > PROMPT_SECONDS:
             self.left -= seconds
 

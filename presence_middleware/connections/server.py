@@ -66,7 +66,7 @@ class ServerClock:
     def now(self) -> Plan[float]:
         """Return the lower bound of the server's time, in seconds since the epoch."""
         yield from self.synchronise()
-        return self.moment(self.stamp())
+        return round(self._low + self.stamp(), 6)
 
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""

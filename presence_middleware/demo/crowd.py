@@ -29,10 +29,8 @@ from ..parsers import DAY
 from ..stores.keys import MINUTE
 from ..wsgi import PresenceMiddleware
 
-MAX_SIZE = 500
-"""Simulated visitors at most. Each has an address of its own, of ranges for documentation."""
 NETWORKS = ("198.51.100", "203.0.113")  # RFC 5737
-HOSTS = 250
+HOSTS = 250  # of each network; a visitor has an address of its own
 NAMES = ("Grace", "Katherine", "Margaret", "Radia", "Barbara", "Frances", "Karen", "Joan")
 ONE_USER_IN = 5  # visitors
 AGENT = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"

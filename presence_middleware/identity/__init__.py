@@ -12,8 +12,7 @@ from .addresses import (
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
 from .guests import QUOTA, SITE_QUOTA, Crowd, Guests, Report, report_nothing
-from .hashing import Hasher, Id, PendingId, SecretHasher, SharedHasher, Who
-from .reading import user_id
+from .hashing import Id, Who
 from .resolver import Identity, IdentityResolver, Matcher, normalize_id
 from .rules import Rule, kinds, known_kind, parse_chain
 
@@ -25,17 +24,13 @@ __all__ = [
     "Bits",
     "Crowd",
     "Guests",
-    "Hasher",
     "Id",
     "Identity",
     "IdentityResolver",
     "Matcher",
-    "PendingId",
     "Proxies",
     "Report",
     "Rule",
-    "SecretHasher",
-    "SharedHasher",
     "Who",
     "is_unnamed_proxy",
     "kinds",
@@ -47,5 +42,4 @@ __all__ = [
     "parse_prefix",
     "parse_proxies",
     "report_nothing",
-    "user_id",
 ]

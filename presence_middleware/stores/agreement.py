@@ -32,25 +32,22 @@ class Layout:
         stored number lives as long as the longest-lived data, which is `keep_seconds`.
         """
         self._key, self._shards, self._ttl = keys.layout(prefix), shards, keys.ttl(keep_seconds)
-        self._checked_at = -math.inf
+        self.known_until = -math.inf
+        """The stamp until which the last answer is used."""
         self.is_agreed = False
         """True if the last answer was the number of this process, or no number."""
 
-    def is_known(self, stamp: float) -> bool:
-        """Return whether the last answer is still fresh.
+    def trust(self, stamp: float) -> None:
+        """Use the last answer for another period.
 
         `stamp` is the current time in seconds, of a clock that never goes back.
         """
-        return stamp - self._checked_at <= LAYOUT_TRUSTED_SECONDS
-
-    def trust(self, stamp: float) -> None:
-        """Use the last answer for another period, although Redis could not be asked."""
-        self._checked_at = stamp
+        self.known_until = stamp + LAYOUT_TRUSTED_SECONDS
 
     def check(self, stamp: float) -> Plan[None]:
         """Compare the stored number with that of this process, and write nothing.
 
-        `stamp` is as for `is_known`. A missing number is accepted. Raises `PresenceUnavailable`
+        `stamp` is as for `trust`. A missing number is accepted. Raises `PresenceUnavailable`
         if the numbers differ.
         """
         (number,) = yield Batch((("GET", self._key),))
@@ -59,7 +56,7 @@ class Layout:
     def claim(self, stamp: float) -> Plan[None]:
         """Store the number of this process if none is stored, and otherwise compare them.
 
-        `stamp` is as for `is_known`. Raises `PresenceUnavailable` if the numbers differ.
+        `stamp` is as for `trust`. Raises `PresenceUnavailable` if the numbers differ.
         """
         self._compare((yield from agree(self._key, self._shards, self._ttl)), stamp)
 
@@ -71,7 +68,7 @@ class Layout:
                 "PRESENCE_SHARDS to the same number in all processes; to change it, delete the "
                 f"key {self._key}, which loses the last-seen times"
             )
-        self._checked_at = stamp
+        self.trust(stamp)
 
 
 class OtherSettings(NamedTuple):

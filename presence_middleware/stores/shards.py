@@ -43,7 +43,11 @@ class Shards:
 
     def count(self, now: float, window: float) -> Plan[int]:
         """Return how many ids of all shards were seen in the window."""
-        plans = [shard.count(now, window) for shard in self.all]
+        if len(self.all) == 1:
+            return self.all[0].count(now, window)
+        return self._total([shard.count(now, window) for shard in self.all])
+
+    def _total(self, plans: list[Plan[int]]) -> Plan[int]:
         return sum((yield from merge_plans(plans, atomic=self._on_one_server)))
 
     def online(
@@ -73,8 +77,7 @@ class Shards:
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         """Return how many ids that are online were last seen in a room, by its number."""
-        plans = [shard.count_in_room(room, now) for shard in self.all]
-        return sum((yield from merge_plans(plans, atomic=self._on_one_server)))
+        return self._total([shard.count_in_room(room, now) for shard in self.all])
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
         """Return the ids that are online and were last seen in a room, sorted by id."""

@@ -108,8 +108,7 @@ def test_hundreds_of_greenlets_at_once_are_all_answered(valkey: Server, prefix: 
 @contextmanager
 def all_taken(presence: Presence) -> Iterator[None]:
     """All slots of the client of this process are in use."""
-    driver = presence.backend.driver
-    taken = driver.slot(driver.connect())
+    taken = limits.slots_of(presence.backend.driver.connect(), None)
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
             stack.enter_context(taken)

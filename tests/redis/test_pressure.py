@@ -209,7 +209,7 @@ def test_a_request_that_queries_while_the_driver_fails_is_still_recorded(
 ) -> None:
     recorder = Recorder(settings(valkey.url, prefix), background=False)
     visit = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
-    assert visit.run(visit.backend.queries.count(None, None)) == 1
+    assert visit.run(visit.backend.queries.count()) == 1
     visit.end()
     recorder.close()
     assert isinstance(recorder.backend.driver, Driver)
@@ -222,6 +222,9 @@ def test_a_request_that_queries_while_the_driver_fails_is_still_recorded(
         ({"retention": "1h"}, "PRESENCE_RETENTION"),
         ({"secret": "another secret of a test"}, "PRESENCE_SECRET"),
         ({"store": "user=minute-sets"}, "PRESENCE_STORE user"),
+        ({"events": "user"}, "PRESENCE_EVENTS"),
+        ({"rooms": "/t/{topic}"}, "PRESENCE_ROOMS"),
+        ({"pulse_path": "/pulse"}, "PRESENCE_PULSE_PATH"),
     ],
 )
 def test_differing_settings_of_processes_are_logged_by_name(
@@ -300,7 +303,7 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
 def visit_after_a_read(recorder: Recorder) -> WsgiVisit:
     """Return the visit of bob, after ann has asked: all that a first read needs is settled."""
     comes = WsgiVisit(recorder, {"HTTP_X_USER": "ann"})
-    assert comes.run(comes.backend.queries.count(None, None)) == 1
+    assert comes.run(comes.backend.queries.count()) == 1
     return WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
 
 
@@ -317,9 +320,9 @@ def test_a_server_that_refuses_a_whole_round_trip_raises_presence_unavailable(
     with monkeypatch.context() as down:
         down.setattr(redis.client.Pipeline, "execute", refuse)
         with pytest.raises(PresenceUnavailable, match="The cluster is down"):
-            again.run(again.backend.queries.count(None, None))
+            again.run(again.backend.queries.count())
     assert recorder.flush()
-    assert again.run(again.backend.queries.count(None, None)) == 2
+    assert again.run(again.backend.queries.count()) == 2
     recorder.close()
 
 
@@ -336,6 +339,6 @@ def test_an_invalid_reply_raises_presence_unavailable(
 
     monkeypatch.setattr(redis.client.Pipeline, "execute", mixed_up)
     with pytest.raises(PresenceUnavailable, match="did not write"):
-        again.run(again.backend.queries.count(None, None))
+        again.run(again.backend.queries.count())
     monkeypatch.undo()
     recorder.close()

@@ -16,7 +16,7 @@ import pytest
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.connections import timed
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.connections.limits import READ_SECONDS, within
+from presence_middleware.connections.limits import READ_SECONDS, Allowance
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
@@ -231,7 +231,9 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
 
 
 def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None:
-    with within(0.05), pytest.raises(TimeoutError):
+    allowance = Allowance()
+    allowance.left = 0.05
+    with allowance, pytest.raises(TimeoutError):
         timed.addresses_of(HOST, 1, 0)
     name_service.may_answer.set()
     assert timed.addresses_of(HOST, 1, 0) == ["127.0.0.1"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.cli import watch
-from presence_middleware.cli.watch import Poller
+from presence_middleware.cli import readings
+from presence_middleware.cli.readings import Poller
 from presence_middleware.embedded import find_server
 from tests.servers.test_command_answers import record
 from tests.support.backends import Server, wait_until
@@ -202,7 +202,7 @@ def test_recorded_history_is_read_once_a_minute(
     assert [sample.count for sample in first.samples] == [3]
     assert first.peaks["user"].count == 3
     assert second is None
-    monkeypatch.setattr(watch, "PAST_INTERVAL", timedelta())
+    monkeypatch.setattr(readings, "PAST_INTERVAL", timedelta())
     poller.past_due = datetime.now(UTC)
     assert poller.read().past == poller.read().past == first
     assert Poller(Settings.from_env(variables), None).read().past is None, "lines need none"

@@ -27,7 +27,7 @@ from websockets.sync.client import ClientConnection, connect
 from werkzeug.test import Client
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.identity import SecretHasher
+from presence_middleware.identity.hashing import SecretHasher
 from tests.support.asking import Request, ids
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress

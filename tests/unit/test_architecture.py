@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from presence_middleware.stores import keys
@@ -15,15 +16,21 @@ LAYERS = [line.split() for line in re.findall(r"```layers\n(.*?)```", PAGE, re.S
 LEVELS = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Return the modules of the package that a file imports, by their first name."""
-    package = file.relative_to(PACKAGE).parent.parts
+def imports(file: Path) -> Iterator[Path]:
+    """Yield the files of the package that a file imports, also late or only for its types."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
-            above = package[: len(package) - node.level + 1]
-            names = [node.module] if node.module else [alias.name for alias in node.names]
-            for name in names:
-                yield [*above, *str(name).split(".")][0]
+            module = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                inner = module / alias.name
+                places = inner.with_suffix(".py"), inner / "__init__.py"
+                others = module.with_suffix(".py"), module / "__init__.py"
+                yield next(place for place in (*places, *others) if place.is_file())
+
+
+def top(file: Path) -> str:
+    """Return the module or package at the top of the package that a file belongs to."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def test_every_module_has_a_layer() -> None:
@@ -34,11 +41,15 @@ def test_every_module_has_a_layer() -> None:
 def test_modules_import_only_from_layers_below() -> None:
     wrong = []
     for file in PACKAGE.rglob("*.py"):
-        module = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        module = top(file)
         if module != "__init__":
-            others = {name for name in imports(file) if name != module}
+            others = {top(imported) for imported in imports(file)} - {module}
             wrong += [(file.name, name) for name in others if LEVELS[name] <= LEVELS[module]]
     assert wrong == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    TopologicalSorter({file: set(imports(file)) for file in PACKAGE.rglob("*.py")}).prepare()
 
 
 def test_the_table_of_keys_is_complete() -> None:

@@ -12,7 +12,6 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
-from presence_middleware.errors import SettingsError
 from presence_middleware.identity.reading import walk
 from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest

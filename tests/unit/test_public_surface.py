@@ -3,17 +3,19 @@
 import importlib
 import inspect
 import pkgutil
-from typing import Any, get_type_hints
+import pydoc
+from typing import Any, assert_type, get_type_hints
 
 import pytest
 
 import presence_middleware
-from presence_middleware import AsyncPresence, Presence, asgi, paste, wsgi
+from presence_middleware import AsyncPresence, Presence, Sighting, asgi, paste, wsgi
 from presence_middleware.recorder import Recorder, Stats, Visit
+from presence_middleware.template import TemplatePresence
 
 ASKED = "count counts online is_online last_seen online_among online_friends touch leave forget"
 HANDED_OUT: list[type] = [
-    *(wsgi.PresenceMiddleware, asgi.PresenceMiddleware, Recorder, Stats, Visit),
+    *(wsgi.PresenceMiddleware, asgi.PresenceMiddleware, Recorder, Stats, Visit, TemplatePresence),
     *(value for value in vars(presence_middleware).values() if inspect.isclass(value)),
 ]
 MODULES = [
@@ -59,6 +61,32 @@ def test_presence_and_async_presence_are_twins() -> None:
             assert inspect.iscoroutinefunction(awaited), name
         assert inspect.getdoc(method) == inspect.getdoc(twin), name
     assert inspect.signature(Presence) == inspect.signature(AsyncPresence)
+
+
+def test_help_shows_the_arguments_the_result_and_the_errors_of_a_method() -> None:
+    results: list[tuple[Any, str]] = [
+        (Presence, "bool"),
+        (AsyncPresence, "bool"),
+        (TemplatePresence, "bool | None"),
+    ]
+    for reader, result in results:
+        page = pydoc.plain(pydoc.render_doc(reader.is_online))
+        assert f"{reader.__name__}.is_online" in repr(reader.is_online)
+        assert "is_online(self, id: str | int | bytes | uuid.UUID, kind:" in page
+        assert f"*, window: float | str | object = None) -> {result}\n" in page
+        assert "Raises `PresenceUnavailable`, `QueryError`" in page
+    assert inspect.signature(Presence.leave).return_annotation is None
+
+
+async def check_types(plain: Presence, awaited: AsyncPresence, shown: TemplatePresence) -> None:
+    """Only mypy runs this."""
+    assert_type(plain.count("user", window=60), int)
+    assert_type(shown.count(), int | None)
+    assert_type(await awaited.count(), int)
+    assert_type(plain.online(limit=1)[0], Sighting)
+    plain.count("user", 60)  # type: ignore[call-arg]
+    plain.leave()  # type: ignore[call-arg]
+    plain.is_online(None)  # type: ignore[arg-type]
 
 
 def test_both_wrappers_take_the_same_arguments() -> None:
