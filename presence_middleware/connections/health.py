@@ -40,6 +40,8 @@ class RedisHealth:
         """Reset the state. In a forked child, a thread that held the lock may not exist."""
         self._lock = threading.Lock()
         self._failing: dict[str, tuple[int, float]] = {}
+        self.is_refusing = False
+        """True if the server answered the last write with a refusal: it may be full."""
         self.is_outage = False
         """True while sightings wait because a write failed."""
         self.last_error: str | None = None
@@ -87,6 +89,7 @@ class RedisHealth:
     def all_written(self) -> None:
         """Note that no sighting waits any longer."""
         self._failing.clear()
+        self.is_refusing = False
 
     def outage(self, error: Exception, pending: int) -> None:
         """Note that a write failed with `error`, and log the beginning of an outage.

@@ -213,13 +213,9 @@ def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> Non
     """
     driver, history = backend.driver, backend.history
     last = max(minute for counts in past.values() for minute in counts)
-    # Most of the crowd comes only now, so its past is the better sample of this minute.
-    is_claimed = driver.run(history.claim(last))
     for kind, counts in past.items():
         samples = driver.run(history.samples(kind, (min(counts) - 1) * MINUTE, last * MINUTE))
         missing = counts.keys() - {int(sample.at.timestamp() // MINUTE) for sample in samples}
-        if not is_claimed:
-            missing.discard(last)
         if missing:
             driver.run(history.fill(kind, {minute: counts[minute] for minute in missing}))
 

@@ -31,7 +31,6 @@ from .buffer import Buffer, Entrance, Reason, Sightings
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .thread import FlushThread, is_uwsgi
-from .upkeep import Cleaner, Sampler
 from .visit import Visit
 from .writer import Attempt, MayTry, Writer
 
@@ -109,6 +108,7 @@ class Recorder:
         self._closing_driver = self._driver.joining()
         self.hints = SetupHints(settings)
         """The warnings that this process logs about its setup."""
+        self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
         self._filter = RequestFilter(settings, self.hints)
         self._plain_paths, self._looks_at_all = self._filter.paths, self._filter.looks_at_all
         self._rooms = self.backend.rooms
@@ -140,8 +140,6 @@ class Recorder:
         self._wake_after = -math.inf
         self.health.begin()
         self._writer = Writer(self.backend, self._driver, self.resolver, self.hints)
-        self._cleaner = Cleaner(self.backend, self._writer, self.hints)
-        self._sampler = Sampler(self.backend, self._driver)
         self._last_flush: datetime | None = None
 
     # Called by visits, on the path of requests.
@@ -326,12 +324,10 @@ class Recorder:
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
                 self._writer.rewrite_lost(self.buffer)
-            self.backend.sweeper.sweep(self._writer.driver)
-            self._cleaner.clean_up()
+            self.backend.upkeep.run(self._writer.driver)
             self.buffer.forget_idle(self.stamp(), self.settings.window)
             if is_written:
                 self.hints.check(self.buffer.recorded, self._driver)
-                self._sampler.sample()
         except Exception as error:
             self.health.outage(error, self.buffer.pending)
             is_busy = True
@@ -465,6 +461,7 @@ class Recorder:
         if self.thread is not None:
             self.thread.stop(max(0.0, deadline - time.monotonic()))
             self.thread = None
+        self.backend.upkeep.give_up(self._writer.driver)
         self._is_started = False
 
     def stats(self) -> Stats:

@@ -65,8 +65,6 @@ class Writer:
         self._visitor_key = keys.visitor_key(backend.settings.prefix)
         self._proposal = secrets.token_hex(32)
         self._agreed_at, self._agreed_generation = 0.0, -1
-        self.is_refused = False
-        """True if the last failure was a refusal: the server answers, but does not write."""
         self._rewrites = RewriteLog(self._window)
         self.flushes = 0
         """The number of attempts that reached out to Redis."""
@@ -99,7 +97,6 @@ class Writer:
             self.flush_seconds += time.monotonic() - began
         if attempt.is_complete:
             self._health.all_written()
-            self.is_refused = False
 
     # Before each attempt: the server's time, and the agreement of all processes.
 
@@ -342,7 +339,7 @@ class Writer:
 
     def _note_failure(self, attempt: Attempt, place: str, error: Exception) -> None:
         self._health.failed(place)
-        self.is_refused = isinstance(error, RedisRefused)
+        self._health.is_refusing = isinstance(error, RedisRefused)
         attempt.failure = error
 
     # After a server lost data.

@@ -427,7 +427,11 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
         "HMGET",
         "HGET",
         "ZSCORE",
+        "ZMSCORE",
         "EXISTS",
+        "HSETNX",
+        "GETEX",
+        "PTTL",
     }, names
 
 
@@ -474,7 +478,7 @@ def test_a_node_that_is_away_stops_only_its_own_events(
         follower = followers(site.presence)
         site.saw(*ids)
         wait_until(lambda: follower.online == set(ids))
-        lost = cluster.owner_of(keys.swept(prefix))  # also the node of the claim
+        lost = cluster.owner_of(keys.upkeep(prefix))  # also the node of the lease
         there = [id for id in ids if node_of(id) is not lost]
         away = [id for id in ids if node_of(id) is lost]
         lost.process.send_signal(19)
