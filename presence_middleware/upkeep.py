@@ -111,10 +111,9 @@ class Upkeep:
         return not self._looked_at <= stamp < max(self._look_at, self._looked_at + pause)
 
     def _look(self, driver: Driver, stamp: float) -> None:
-        is_same_server = self._generation == self._health.generation
         is_holder = time.monotonic() < self._held_until
-        if not (is_same_server and is_holder):
-            self._swept.clear()  # another process, or another server, may have swept anew
+        if not is_holder or self._generation != self._health.generation:
+            self._swept.clear()  # another process may have swept since, or another server answers
         if not is_holder:
             try:
                 wait = self._take(driver)
@@ -136,10 +135,10 @@ class Upkeep:
             self._clean_up(driver)
         self._looked_at = stamp
         self._look_at = min(stamp + next_moment - now, self._clean_at)
-        # Hold the lease until some seconds after the next look.
-        pause, asked = max(0.0, self._look_at - stamp), time.monotonic()
-        if self._held_until < asked + pause + LEASE_SECONDS / 2 or not is_same_server:
-            self._hold(driver, pause + LEASE_SECONDS)
+        if self._held_until > -math.inf:
+            seconds, asked = max(0.0, self._look_at - stamp) + LEASE_SECONDS, time.monotonic()
+            is_held = driver.run(self._lease.renew(seconds))
+            self._held_until = asked + seconds if is_held else -math.inf
 
     def _take(self, driver: Driver) -> float:
         """Take the lease, if it is free; return after how many seconds to ask again."""
@@ -156,13 +155,6 @@ class Upkeep:
         if not wait:
             self._held_until = asked + LEASE_SECONDS
         return wait
-
-    def _hold(self, driver: Driver, seconds: float) -> None:
-        """Hold the lease for some seconds more, if this process has it."""
-        asked, held_until = time.monotonic(), self._held_until
-        self._held_until = -math.inf
-        if held_until > -math.inf and driver.run(self._lease.renew(seconds)):
-            self._held_until = asked + seconds
 
     def _sample(self, driver: Driver, now: float) -> float:
         """Record how many are online in this minute, once; return when to sample again.
