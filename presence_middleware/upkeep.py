@@ -24,7 +24,7 @@ LOOK_AGAIN = 1.0  # seconds, after somebody has gone
 CLEAN_EVERY = 30.0  # seconds, while there is something to remove
 CLEAN_IDLE = 600.0  # seconds, while there is nothing
 STEP_PAUSE = 0.01  # seconds in which the server answers others
-STEPS_SECONDS = 1.5  # before the thread writes again
+STEPS_SECONDS = 2.0  # before the thread writes again
 
 _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
@@ -59,6 +59,7 @@ class Upkeep:
         self._lease = UpkeepLease(self._settings.prefix)
         self._held_until = -math.inf  # by `time.monotonic`, as the server does not stop either
         self._generation = -1
+        self._steps_until = 0.0
         # The other times are by the clock of the recorder, which tests replace.
         self._looked_at = self._look_at = self._cleaned_at = self._clean_at = -math.inf
         self._offset = -math.inf
@@ -83,6 +84,7 @@ class Upkeep:
         if not is_due or not self._lock.acquire(blocking=False):
             return
         try:
+            self._steps_until = time.monotonic() + STEPS_SECONDS
             if is_refused:
                 self._clean_up(driver)
             else:
@@ -247,7 +249,6 @@ class Upkeep:
         Return whether there is more, by shard, without those that failed. Raises the first failure
         if all failed.
         """
-        until = time.monotonic() + STEPS_SECONDS
         has_more: dict[Store, bool] = {}
         failures: dict[str, PresenceError] = {}
         for shard in shards:
@@ -255,7 +256,7 @@ class Upkeep:
             if node in failures:
                 continue
             try:
-                while is_first or (has_more[shard] and time.monotonic() < until):
+                while is_first or (has_more[shard] and time.monotonic() < self._steps_until):
                     if not is_first:
                         time.sleep(STEP_PAUSE)
                     has_more[shard] = driver.run(step(shard))
