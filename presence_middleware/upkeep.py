@@ -13,7 +13,7 @@ from contextlib import suppress
 from os import getpid
 
 from .connections import Driver, RedisHealth, ServerClock
-from .errors import PresenceError, PresenceUnavailable, RedisRefused
+from .errors import PresenceError, PresenceUnavailable
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
 
@@ -24,7 +24,7 @@ LOOK_AGAIN = 1.0  # seconds, after somebody has gone
 CLEAN_EVERY = 30.0  # seconds, while there is something to remove
 CLEAN_IDLE = 600.0  # seconds, while there is nothing
 STEP_PAUSE = 0.01  # seconds in which the server answers others
-STEPS_SECONDS = 2.0  # before the thread writes again
+STEPS_SECONDS = 1.5  # of a kind of work, before the thread writes again
 
 _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
@@ -57,10 +57,8 @@ class Upkeep:
         """Start as a process that does nothing for its site yet, as in a forked child."""
         self._pid, self._lock = getpid(), threading.Lock()
         self._lease = UpkeepLease(self._settings.prefix)
-        self._held_until = -math.inf  # by `time.monotonic`, as the server does not stop either
         self._generation = -1
-        self._steps_until = 0.0
-        # The other times are by the clock of the recorder, which tests replace.
+        # All times are by the clock of the recorder.
         self._looked_at = self._look_at = self._cleaned_at = self._clean_at = -math.inf
         self._offset = -math.inf
         self._sampled: int | None = None
@@ -76,15 +74,18 @@ class Upkeep:
         """
         if self._pid != getpid():
             self._begin()
-        stamp = self._clock.stamp()
-        health = self._health
+        stamp, health = self._clock.stamp(), self._health
+        pause = 0.0 if listens or self._lease.is_held else UNHURRIED_SECONDS
+        # A clock that tests pass may go back. After a lost connection, another server may answer.
+        is_early = self._looked_at <= stamp < max(self._look_at, self._looked_at + pause)
+        is_due = not is_early or self._generation != health.generation
         # A server that answers with a refusal may be full: each process makes room.
         is_refused = health.is_refusing and stamp >= self._cleaned_at + CLEAN_EVERY
-        is_due = is_refused or (health.is_well("") and self._is_due(stamp, listens=listens))
-        if not is_due or not self._lock.acquire(blocking=False):
+        if not (is_refused or (is_due and health.is_well(""))):
             return
+        if not self._lock.acquire(blocking=False):
+            return  # another thread of this process is at it
         try:
-            self._steps_until = time.monotonic() + STEPS_SECONDS
             if is_refused:
                 self._clean_up(driver)
             else:
@@ -95,35 +96,22 @@ class Upkeep:
 
     def give_up(self, driver: Driver) -> None:
         """Let another process take the lease at once. Never raises."""
-        if (
-            time.monotonic() < self._held_until
-            and self._health.is_well("")
-            and self._pid == getpid()
-        ):
-            self._held_until = self._look_at = -math.inf
+        if self._lease.is_held and self._health.is_well(""):
+            self._looked_at = self._look_at = -math.inf
             with suppress(PresenceError):
                 driver.run(self._lease.give_up())
 
-    def _is_due(self, stamp: float, *, listens: bool) -> bool:
-        if self._generation != self._health.generation:
-            return True  # another server may answer, which lost the lease and more
-        is_holder = time.monotonic() < self._held_until
-        pause = 0.0 if is_holder or listens else UNHURRIED_SECONDS
-        # A clock that tests pass may go back.
-        return not self._looked_at <= stamp < max(self._look_at, self._looked_at + pause)
-
     def _look(self, driver: Driver, stamp: float) -> None:
-        is_holder = time.monotonic() < self._held_until
-        if not is_holder or self._generation != self._health.generation:
+        is_held = self._lease.is_held
+        if not is_held or self._generation != self._health.generation:
             self._swept.clear()  # another process may have swept since, or another server answers
-        if not is_holder:
+        if not is_held:
             try:
-                wait = self._take(driver)
-            except RedisRefused:
-                # It may be full. No process can take the lease, so each cleans up.
-                self._looked_at, self._look_at = stamp, stamp + CLEAN_EVERY
-                self._clean_up(driver)
-                return
+                wait = driver.run(self._lease.take(LEASE_SECONDS))
+            except PresenceUnavailable:
+                if driver.node_of(self._lease.key) == "":
+                    raise
+                wait = 0.0  # only the node of the lease may be away
             if wait:
                 self._looked_at, self._look_at = stamp, stamp + wait + _jitter.uniform(0.05, 0.3)
                 return
@@ -137,26 +125,8 @@ class Upkeep:
             self._clean_up(driver)
         self._looked_at = stamp
         self._look_at = min(stamp + next_moment - now, self._clean_at)
-        if self._held_until > -math.inf:
-            seconds, asked = max(0.0, self._look_at - stamp) + LEASE_SECONDS, time.monotonic()
-            is_held = driver.run(self._lease.renew(seconds))
-            self._held_until = asked + seconds if is_held else -math.inf
-
-    def _take(self, driver: Driver) -> float:
-        """Take the lease, if it is free; return after how many seconds to ask again."""
-        asked = time.monotonic()
-        self._held_until = -math.inf
-        try:
-            wait = driver.run(self._lease.take(LEASE_SECONDS))
-        except RedisRefused:
-            raise
-        except PresenceUnavailable:
-            if driver.node_of(self._lease.key) == "":
-                raise
-            return 0.0  # only the node of the lease may be away, and all work may be done twice
-        if not wait:
-            self._held_until = asked + LEASE_SECONDS
-        return wait
+        if self._lease.is_held:
+            driver.run(self._lease.renew(max(0.0, self._look_at - stamp) + LEASE_SECONDS))
 
     def _sample(self, driver: Driver, now: float) -> float:
         """Record how many are online in this minute, once; return when to sample again.
@@ -178,51 +148,46 @@ class Upkeep:
 
     def _sweep(self, driver: Driver, now: float) -> float:
         """Announce who has gone; return when the next may have gone."""
-        shards = [
-            shard for shard in self._gone_after if self._health.is_well(driver.node_of(shard.name))
-        ]
-        swept = self._swept
-        plans = [shard.first_seen_after(swept.get(shard, -math.inf)) for shard in shards]
-        firsts = dict(zip(shards, driver.run(run_all(plans)), strict=True))
-        # Whoever says goodbye after this look has not gone before the grace is over.
-        next_moment = now + min(LOOK_EVERY, self._settings.grace_seconds)
+        swept, next_moment = self._swept, now + LOOK_EVERY
+        shards = _shards_of_well_nodes(driver, self._gone_after)
+        firsts = driver.run(
+            run_all([shard.first_seen_after(swept.get(shard, -math.inf)) for shard in shards])
+        )
         due: list[Store] = []
-        for shard, first in firsts.items():
+        for shard, first in zip(shards, firsts, strict=True):
+            # Whoever says goodbye after this look has not gone before the grace is over.
+            gone_at = now + self._settings.grace_seconds
             if shard not in swept or isinstance(first, Exception):
-                due.append(shard)
+                gone_at = now
             elif first is not None:
-                gone_at = first + self._gone_after[shard]
-                if gone_at <= now:
-                    due.append(shard)
-                next_moment = min(next_moment, gone_at)
-        has_more = self._work_on(driver, due, lambda shard: _sweep(shard, now))
+                gone_at = min(gone_at, first + self._gone_after[shard])
+            if gone_at <= now:
+                due.append(shard)
+            next_moment = min(next_moment, max(gone_at, now + LOOK_AGAIN))
+        has_more = _in_steps(driver, due, lambda shard: _sweep_once(shard, now))
         for shard in due:
-            swept.pop(shard, None)
             if has_more.get(shard) is False:
                 swept[shard] = now - self._gone_after[shard]
-        if swept.keys() >= set(due):
-            return max(next_moment, now + LOOK_AGAIN)
-        return now
+            else:
+                swept.pop(shard, None)
+                next_moment = now
+        return next_moment
 
     def _clean_up(self, driver: Driver) -> None:
         """Remove a bounded number of stale members, so that keys do not grow."""
-        health, clock = self._health, self._clock
+        clock = self._clock
         # Removing by a clock that runs ahead would remove users who are online.
         driver.run(clock.synchronise(0))
         stamp = clock.stamp()
         now = clock.moment(stamp)
         self._cleaned_at, self._clean_at = stamp, stamp + CLEAN_EVERY
-        shards = [
-            shard
-            for store in self._stores.values()
-            for shard in store.all
-            if health.is_refusing or health.is_well(driver.node_of(shard.name))
-        ]
+        shards = [shard for store in self._stores.values() for shard in store.all]
+        if not self._health.is_refusing:
+            shards = _shards_of_well_nodes(driver, shards)
+        is_server_time = clock.is_server_time
         try:
-            has_more = self._work_on(
-                driver,
-                shards,
-                lambda shard: shard.clean_up(now, is_server_time=clock.is_server_time),
+            has_more = _in_steps(
+                driver, shards, lambda shard: shard.clean_up(now, is_server_time=is_server_time)
             )
         except PresenceUnavailable as error:
             if "permission" not in str(error):
@@ -230,46 +195,51 @@ class Upkeep:
             self.cleaning_ended(error)  # a missing permission is no outage
             return
         self.cleaning_ended(None)
-        firsts = driver.run(run_all([shard.first_seen_after(-math.inf) for shard in shards]))
-        # What is written after this does not go stale sooner than what is seen now.
-        stale_at = [
-            stamp + (first if isinstance(first, float) else now) - now + shard.keep_seconds
-            for shard, first in zip(shards, firsts, strict=True)
-        ]
         if any(has_more.values()):
             self._clean_at = stamp
         elif len(has_more) == len(shards):
-            self._clean_at = max(self._clean_at, min([stamp + CLEAN_IDLE, *stale_at]))
-
-    def _work_on(
-        self, driver: Driver, shards: Iterable[Store], step: Callable[[Store], Plan[bool]]
-    ) -> dict[Store, bool]:
-        """Run a step for each shard until there is no more to do, for a bounded time.
-
-        Return whether there is more, by shard, without those that failed. Raises the first failure
-        if all failed.
-        """
-        has_more: dict[Store, bool] = {}
-        failures: dict[str, PresenceError] = {}
-        for shard in shards:
-            node, is_first = driver.node_of(shard.name), True
-            if node in failures:
-                continue
-            try:
-                while is_first or (has_more[shard] and time.monotonic() < self._steps_until):
-                    if not is_first:
-                        time.sleep(STEP_PAUSE)
-                    has_more[shard] = driver.run(step(shard))
-                    is_first = False
-            except PresenceError as error:
-                # A key of a wrong type is the fault of one shard. Other errors are the node's.
-                is_nodes = isinstance(error, PresenceUnavailable)
-                failures[node if is_nodes else shard.name] = error
-        if failures and not has_more:
-            raise next(iter(failures.values()))
-        return has_more
+            firsts = driver.run(run_all([shard.first_seen_after(-math.inf) for shard in shards]))
+            # What is written after this does not go stale sooner than what is seen now.
+            fresh_for = [
+                (first - now if isinstance(first, float) else 0.0) + shard.keep_seconds
+                for shard, first in zip(shards, firsts, strict=True)
+            ]
+            self._clean_at = stamp + max(CLEAN_EVERY, min(CLEAN_IDLE, *fresh_for))
 
 
-def _sweep(shard: Store, now: float) -> Plan[bool]:
+def _shards_of_well_nodes(driver: Driver, shards: Iterable[Store]) -> list[Store]:
+    return [shard for shard in shards if driver.health.is_well(driver.node_of(shard.name))]
+
+
+def _sweep_once(shard: Store, now: float) -> Plan[bool]:
     swept = yield from shard.sweep(now)
     return swept.has_more
+
+
+def _in_steps(
+    driver: Driver, shards: Iterable[Store], step: Callable[[Store], Plan[bool]]
+) -> dict[Store, bool]:
+    """Run a step for each shard until there is no more to do, for a bounded time.
+
+    Return whether there is more, by shard, without those that failed at once. Raises the first
+    failure if all did.
+    """
+    until = time.monotonic() + STEPS_SECONDS
+    has_more: dict[Store, bool] = {}
+    failures: dict[str, PresenceError] = {}
+    for shard in shards:
+        node = driver.node_of(shard.name)
+        if node in failures:
+            continue
+        try:
+            has_more[shard] = driver.run(step(shard))
+            while has_more[shard] and time.monotonic() < until:
+                time.sleep(STEP_PAUSE)
+                has_more[shard] = driver.run(step(shard))
+        except PresenceError as error:
+            # A key of a wrong type is the fault of one shard. Other errors are the node's.
+            is_own = not isinstance(error, PresenceUnavailable)
+            failures[shard.name if is_own else node] = error
+    if failures and not has_more:
+        raise next(iter(failures.values()))
+    return has_more

@@ -6,6 +6,7 @@ commands are enough, and a process that finds another name in the key steps down
 
 import math
 import secrets
+import time
 
 from . import keys
 from .plan import Batch, Plan, text
@@ -18,33 +19,39 @@ class UpkeepLease:
         """Create the lease of a site. `prefix` is `PRESENCE_PREFIX`."""
         self.key = keys.upkeep(prefix)
         self._who = secrets.token_hex(8)
+        self._ends_at = -math.inf  # by `time.monotonic`: the clock of tests may stop
+
+    @property
+    def is_held(self) -> bool:
+        """True if this process holds the lease, as far as it knows."""
+        return time.monotonic() < self._ends_at
 
     def take(self, seconds: float) -> Plan[float]:
         """Take the lease for `seconds` if it is free.
 
         Return 0.0 if this process holds it now, or else after how many seconds it may be free.
         """
+        ends_at = time.monotonic() + seconds
         (left,) = yield Batch((("PTTL", self.key),))
         if left > 0:
             return float(left) / 1000
-        take = ("SET", self.key, self._who, "NX", "PX", _milliseconds(seconds))
-        (is_taken,) = yield Batch((take,))
-        return 0.0 if is_taken else seconds
+        command = ("SET", self.key, self._who, "NX", "PX", math.ceil(seconds * 1000))
+        (is_taken,) = yield Batch((command,))
+        if not is_taken:
+            return seconds
+        self._ends_at = ends_at
+        return 0.0
 
-    def renew(self, seconds: float) -> Plan[bool]:
-        """Hold the lease for `seconds` from now; return False if this process has lost it."""
-        (holder,) = yield Batch((("GETEX", self.key, "PX", _milliseconds(seconds)),))
-        return self._is_mine(holder)
+    def renew(self, seconds: float) -> Plan[None]:
+        """Hold the lease for `seconds` from now, unless this process has lost it."""
+        ends_at, self._ends_at = time.monotonic() + seconds, -math.inf
+        (holder,) = yield Batch((("GETEX", self.key, "PX", math.ceil(seconds * 1000)),))
+        if holder is not None and text(holder) == self._who:
+            self._ends_at = ends_at
 
     def give_up(self) -> Plan[None]:
-        """Let another process take the lease at once. Does nothing if this process has lost it."""
+        """Let another process take the lease at once, unless this process has lost it."""
+        self._ends_at = -math.inf
         (holder,) = yield Batch((("GET", self.key),))
-        if self._is_mine(holder):
+        if holder is not None and text(holder) == self._who:
             yield Batch((("DEL", self.key),))
-
-    def _is_mine(self, holder: bytes | str | None) -> bool:
-        return holder is not None and text(holder) == self._who
-
-
-def _milliseconds(seconds: float) -> int:
-    return math.ceil(seconds * 1000)
