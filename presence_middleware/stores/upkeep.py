@@ -31,6 +31,11 @@ class UpkeepLease:
 
         Return 0.0 if this process holds it now, or else after how many seconds it may be free.
         """
+        if self._ends_at > -math.inf:
+            # The key may still have the name of this process, which could not be sure of that.
+            yield from self.renew(seconds)
+            if self.is_held:
+                return 0.0
         ends_at = time.monotonic() + seconds
         (left,) = yield Batch((("PTTL", self.key),))
         if left > 0:
@@ -44,10 +49,10 @@ class UpkeepLease:
 
     def renew(self, seconds: float) -> Plan[None]:
         """Hold the lease for `seconds` from now, unless this process has lost it."""
-        ends_at, self._ends_at = time.monotonic() + seconds, -math.inf
+        ends_at = time.monotonic() + seconds
         (holder,) = yield Batch((("GETEX", self.key, "PX", math.ceil(seconds * 1000)),))
-        if holder is not None and text(holder) == self._who:
-            self._ends_at = ends_at
+        is_mine = holder is not None and text(holder) == self._who
+        self._ends_at = ends_at if is_mine else -math.inf
 
     def give_up(self) -> Plan[None]:
         """Let another process take the lease at once, unless this process has lost it."""
