@@ -25,7 +25,7 @@ from .rooms import Rooms
 from .settings import Settings
 from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
 from .stores.keys import shard_prefixes
-from .sweeper import Sweeper
+from .upkeep import Upkeep
 
 
 class Backend:
@@ -51,8 +51,7 @@ class Backend:
         self.history = History(settings.prefix, settings.history)
         self.departures: WeakSet[People] = WeakSet()
         """Whoever must know who left: the people of each recorder in this process."""
-        announced = [shard for kind in settings.events for shard in self.stores[kind].all]
-        self.sweeper = Sweeper(settings.prefix, announced, self.clock, self.health)
+        self.upkeep = Upkeep(settings, self.stores, self.history, self.clock, self.health)
         self._hubs: dict[str, Hub] = {}
         self.rooms = Rooms(settings.rooms) if settings.rooms else None
         """The rooms of the site; None if it has none."""
@@ -95,7 +94,7 @@ class Backend:
         hub = self._hubs.get(kind)
         if hub is None:
             streams = Streams(kind, self.stores[kind], lambda: self.driver)
-            hub = Hub(streams, lambda: self.sweeper.sweep(self.driver))
+            hub = Hub(streams, lambda: self.upkeep.run(self.driver, listens=True))
             hub = self._hubs.setdefault(kind, hub)
         return hub
 

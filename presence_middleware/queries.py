@@ -29,6 +29,7 @@ from .stores import (
     Sample,
     Shards,
     Sighting,
+    Store,
     merge_plans,
     moment_of,
     run_all,
@@ -284,12 +285,12 @@ class Queries:
         that of the slowest shard, at least 0; None if nothing was announced lately. Raises
         `UnsupportedQuery` if the kind has no events.
         """
-        plans = [shard.event_stream().cut() for shard in self._stores[kind].all]
+        plans = [_first_announced(shard) for shard in self._stores[kind].all]
         now = yield from self._clock.now()
-        cuts = [cut for cut in (yield from merge_plans(plans)) if cut is not None]
-        if not cuts:
+        firsts = [first for first in (yield from merge_plans(plans)) if first is not None]
+        if not firsts:
             return None
-        return max(0.0, now - self._window - self._lags[kind] - min(cuts))
+        return max(0.0, now - self._window - self._lags[kind] - min(firsts))
 
     def history(self, hours: float = 24, kind: str | None = None) -> Plan[list[Sample]]:
         """Return how many ids were online in each sampled minute, oldest first.
@@ -464,6 +465,18 @@ class Queries:
         if not isinstance(kind, str):
             raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self._kinds)}")
         return known_kind(kind, self._kinds)
+
+
+def _first_announced(shard: Store) -> Plan[float | None]:
+    """Return the lowest last-seen time of those who are announced online, infinity if nobody is.
+
+    Return None if nothing was announced lately.
+    """
+    cut = yield from shard.event_stream().cut()
+    if cut is None:
+        return None
+    first = yield from shard.first_seen_after(cut)
+    return math.inf if first is None else first
 
 
 # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,

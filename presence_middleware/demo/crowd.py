@@ -180,11 +180,9 @@ def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> Non
     """
     driver, history = backend.driver, backend.history
     last = max(minute for counts in past.values() for minute in counts)
-    # Most of the crowd comes only now, so its past is the better sample of this minute.
-    sampled_elsewhere = set() if driver.run(history.claim(last)) else {last}
     for kind, counts in past.items():
         samples = driver.run(history.samples(kind, (min(counts) - 1) * MINUTE, last * MINUTE))
-        sampled = sampled_elsewhere | {int(each.at.timestamp() // MINUTE) for each in samples}
+        sampled = {int(each.at.timestamp() // MINUTE) for each in samples}
         missing = {minute: count for minute, count in counts.items() if minute not in sampled}
         if missing:
             driver.run(history.fill(kind, missing))

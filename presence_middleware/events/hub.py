@@ -28,14 +28,14 @@ _hubs: "WeakSet[Hub]" = WeakSet()
 class Hub:
     """Reads the streams of a kind once a second, and gives the events to all subscriptions."""
 
-    def __init__(self, streams: Streams, sweep: Callable[[], None]) -> None:
+    def __init__(self, streams: Streams, upkeep: Callable[[], None]) -> None:
         """Create a hub.
 
-        `sweep` announces who has gone, unless another process does: of a site that is asleep, this
+        `upkeep` announces who has gone, unless another process does: of a site that is asleep, this
         process may be the only one that runs.
         """
         self.streams = streams
-        self._sweep = sweep
+        self._upkeep = upkeep
         self.reset()
         _hubs.add(self)
 
@@ -133,7 +133,7 @@ class Hub:
             subscriptions, named = [], [each for each in named if each.is_new]
         if self._is_answering(subscriptions, named):
             with suppress(Exception):  # a user that may only read, for example
-                self._sweep()
+                self._upkeep()
         has_more = bool(subscriptions) and self._serve(subscriptions)
         for each in named:
             has_more = each.serve(self.streams) or has_more

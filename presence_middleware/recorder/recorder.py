@@ -27,7 +27,6 @@ from ..signals import Signal
 from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
-from .upkeep import Cleaner, Sampler
 from .visit import Visit
 from .worker import FlushThread, Worker
 from .writer import Attempt, MayTry, Writer
@@ -103,6 +102,7 @@ class Recorder:
         """Return the current time in seconds, by the clock of all stamps in this process."""
         self.hints = SetupHints(settings)
         """The warnings that this process logs about its setup."""
+        self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
         self.filter = RequestFilter(settings, self.hints)
         self.resolver = resolver_for(settings)
         self.reset()
@@ -131,8 +131,6 @@ class Recorder:
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
-        self._cleaner = Cleaner(self.backend, self._writer, self.hints)
-        self._sampler = Sampler(self.backend, self._writer.driver)
 
     @property
     def health(self) -> RedisHealth:
@@ -270,13 +268,11 @@ class Recorder:
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
                 self._writer.rewrite_lost()
-            self.backend.sweeper.sweep(self._writer.driver)
-            self._cleaner.clean_up()
+            self.backend.upkeep.run(self._writer.driver)
             if self.stamp() >= self.people.period_ends:
                 self.guests.turn(self.stamp())
             if is_written:
                 self.hints.check(self.people.recorded, self.backend.writing_driver)
-                self._sampler.sample()
         except Exception as error:
             self.health.outage(error, self.people.pending)
             is_busy = True
@@ -391,8 +387,8 @@ class Recorder:
         deadline = time.monotonic() + seconds
         self._writer.driver = self.backend.writing_driver.joining()
         if not self.flush(seconds):
-            logs.warn("shutting down with %d sightings unwritten", self.people.pending)
         self.worker.stop(max(0.0, deadline - time.monotonic()))
+        self.backend.upkeep.give_up(self._writer.driver)
 
     def stats(self) -> Stats:
         """Return the counters of this process. Does no I/O."""

@@ -13,7 +13,7 @@ from ..connections import Driver
 from ..errors import PresenceUnavailable
 from ..stores import Store, Write, run_all
 
-CHECK_EVERY = 10.0  # seconds; each write checks its shard as well
+CHECK_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
 
 
 @dataclass
@@ -35,6 +35,7 @@ class RewriteLog:
         """Forget writes after `window` seconds: then nothing of them must be there."""
         self._process = secrets.token_hex(8)
         self._window = window
+        self._check_every = min(CHECK_EVERY, max(10.0, window / 10))
         self._writes: dict[Store, LastWrite] = {}
         self._generation = -1
 
@@ -91,7 +92,7 @@ class RewriteLog:
         for shard, write in list(self._writes.items()):
             if stamp - write.stamp > self._window:
                 del self._writes[shard]
-            elif generation != self._generation or stamp - write.checked >= CHECK_EVERY:
+            elif generation != self._generation or stamp - write.checked >= self._check_every:
                 nodes.setdefault(driver.node_of(shard.name), []).append(shard)
         return nodes
 

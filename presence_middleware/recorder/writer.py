@@ -9,7 +9,7 @@ from typing import Any
 
 from ..backend import Backend
 from ..connections import TRUSTED, Driver
-from ..errors import PresenceUnavailable, QueryError, RedisRefused
+from ..errors import PresenceUnavailable, QueryError
 from ..identity import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
@@ -73,8 +73,6 @@ class Writer:
     ) -> None:
         self.driver: Driver = backend.writing_driver
         self.totals = Totals()
-        self.is_refused = False
-        """True if the last failure was a refusal: the server answers, but does not write."""
         self._clock, self._health, self._stores = backend.clock, backend.health, backend.stores
         self._window = backend.settings.window
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
@@ -116,7 +114,6 @@ class Writer:
         attempt.is_complete = attempt.failure is None and not attempt.has_skipped
         if attempt.is_complete:
             health.all_written()
-            self.is_refused = False
 
     def _by_node(self, taken: Sequence[Taken]) -> dict[str, Parts]:
         """Return what people did by node, and there by shard."""
@@ -218,8 +215,7 @@ class Writer:
         self._hints.note_written(kind, outcome.full)
 
     def _note_failure(self, attempt: Attempt, place: str, error: Exception) -> None:
-        self._health.failed(place)
-        self.is_refused = isinstance(error, RedisRefused)
+        self._health.failed(place, error)
         attempt.failure = error
 
     def rewrite_lost(self) -> None:

@@ -15,6 +15,7 @@ from .shards import Shards
 from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
 from .swept_set import NOWHERE, SweptSet, room_number
+from .upkeep import UpkeepLease
 
 STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
     "sorted-set": SortedSet,
@@ -47,6 +48,7 @@ __all__ = [
     "Stamped",
     "Store",
     "SweptSet",
+    "UpkeepLease",
     "Write",
     "Written",
     "agree",

@@ -1,7 +1,6 @@
 """The number of ids online in each minute, and the peak. Plans only, no I/O.
 
-The samples of one kind and day are a hash: minute of the day by count. In each minute, a single
-process of the site takes all samples.
+The samples of one kind and day are a hash: minute of the day by count.
 """
 
 from collections.abc import Mapping
@@ -31,27 +30,29 @@ class History:
     def __init__(self, prefix: str, keep_seconds: float) -> None:
         """Create the history of a site; samples are stored for `keep_seconds`."""
         self._prefix, self._keep_seconds = prefix, keep_seconds
-
-    def claim(self, minute: int) -> Plan[bool]:
-        """Return whether the caller samples this minute: True for the first process that asks.
-
-        `minute` is a number of minutes since the epoch.
-        """
-        key = keys.sampled(self._prefix, minute)
-        (is_first,) = yield Batch((("SET", key, 1, "NX", "EX", 2 * keys.MINUTE),))
-        return bool(is_first)
+        self._renewed: tuple[int, int] | None = None
+        """The day and hour in which this process last renewed the lifetimes of all keys."""
 
     def record(self, minute: int, counts: Mapping[str, int]) -> Plan[None]:
-        """Write the samples of a minute since the epoch: `counts` has the number by kind."""
+        """Write the samples of a minute since the epoch, of those kinds that have none.
+
+        `counts` has the number by kind.
+        """
         day, minute_of_day = divmod(minute, DAY)
+        hour = day, minute_of_day // 60
         ttl = keys.ttl(self._keep_seconds) + DAY * keys.MINUTE
         writes: list[Command] = []
         for kind, count in counts.items():
             key = keys.history(self._prefix, kind, day)
-            writes += (("HSET", key, minute_of_day, count), ("EXPIRE", key, ttl))
+            writes.append(("HSETNX", key, minute_of_day, count))
+            if hour != self._renewed:
+                writes.append(("EXPIRE", key, ttl))
+                writes.append(("EXPIRE", keys.peak(self._prefix, kind), PEAK_TTL))
         yield Batch(tuple(writes))
+        self._renewed = hour
         for kind, count in counts.items():
-            yield from self._raise_peak(kind, minute, count)
+            if count:
+                yield from self._raise_peak(kind, minute, count)
 
     def fill(self, kind: str, counts: Mapping[int, int]) -> Plan[None]:
         """Write the samples of many minutes of a kind at once, and raise its peak.
@@ -74,11 +75,10 @@ class History:
 
     def _raise_peak(self, kind: str, minute: int, count: int) -> Plan[None]:
         highest = yield from self.peak(kind)
-        key = keys.peak(self._prefix, kind)
-        commands: tuple[Command, ...] = (("EXPIRE", key, PEAK_TTL),)
         if count > (highest.count if highest else 0):
-            commands = (("HSET", key, "count", count, "minute", minute), *commands)
-        yield Batch(commands)
+            key = keys.peak(self._prefix, kind)
+            raised: Command = ("HSET", key, "count", count, "minute", minute)
+            yield Batch((raised, ("EXPIRE", key, PEAK_TTL)))
 
     def samples(self, kind: str, since: float, now: float) -> Plan[list[Sample]]:
         """Return the samples of a kind between `since` and `now`, oldest first.

@@ -60,11 +60,6 @@ def settings(prefix: str) -> str:
     return f"{prefix}:settings"
 
 
-def sampled(prefix: str, minute: int) -> str:
-    """String: exists if a process samples that minute since the epoch."""
-    return f"{prefix}:sampled:{minute}"
-
-
 def history(prefix: str, kind: str, day: int) -> str:
     """Hash: the number online by minute of the day, for one day since the epoch."""
     return f"{prefix}:{kind}:history:{day}"
@@ -151,9 +146,9 @@ def reader(prefix: str, kind: str, name: str) -> str:
     return f"{prefix}:{kind}:reader:{name}"
 
 
-def swept(prefix: str) -> str:
-    """String: exists while a process sweeps for this second."""
-    return f"{prefix}:swept"
+def upkeep(prefix: str) -> str:
+    """String: the process that samples, sweeps and cleans up for the site. Lives for its lease."""
+    return f"{prefix}:upkeep"
 
 
 def minute_set(prefix: str, kind: str, minute: int) -> str:

@@ -79,12 +79,8 @@ class SortedSet(WithoutRooms):
         return ids_with_times(command)
 
     def last_write(self, process: str) -> Plan[float | None]:
-        exists, members_marker, moment = yield Batch(
-            (
-                ("EXISTS", self._seen_key),
-                ("ZSCORE", self._writers_key, ""),
-                ("ZSCORE", self._writers_key, process),
-            )
+        exists, (members_marker, moment) = yield Batch(
+            (("EXISTS", self._seen_key), ("ZMSCORE", self._writers_key, "", process))
         )
         is_evicted = members_marker is not None and not exists
         return None if is_evicted else score(moment)
@@ -95,6 +91,11 @@ class SortedSet(WithoutRooms):
         undo = self._departures.undo(id)
         _, (_, full, *_) = yield Batch((undo, with_hashes(record, [id])), atomic=True)
         raise_if_full(self.name, full)
+
+    def first_seen_after(self, moment: float) -> Plan[float | None]:
+        first = (_after(moment), "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
+        (reply,) = yield Batch((("ZRANGE", self._seen_key, *first),))
+        return members_with_scores(reply)[0][1] if reply else None
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("ZCOUNT", self._seen_key, _after(now - window), "+inf"),))

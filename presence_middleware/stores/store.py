@@ -136,6 +136,9 @@ class Store(Protocol):
         `limit` is the most to return, None for all.
         """
 
+    def first_seen_after(self, moment: float) -> Plan[float | None]:
+        """Return the lowest last-seen time above `moment`, None if there is none or no times."""
+
     def sweep(self, now: float) -> Plan[Swept]:
         """Announce a bounded number of ids that have gone, and take them out of their rooms."""
 
@@ -202,6 +205,10 @@ class WithoutRooms:
     def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
         yield from ()
         return list(sightings)
+
+    def first_seen_after(self, moment: float) -> Plan[float | None]:
+        yield from ()
+        return None
 
     def sweep(self, now: float) -> Plan[Swept]:
         raise UnsupportedQuery(NO_EVENTS)

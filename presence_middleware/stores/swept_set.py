@@ -31,8 +31,8 @@ from .store import NO_EVENTS, Sighting, Swept, moment_of
 NOWHERE = 0
 """The number for ids that are in no room."""
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
-# Ids that a script takes out of their rooms: about 1 ms of server time.
-SWEPT = 250
+# Ids that a script announces or takes out of their rooms: 2 to 4 ms of server time.
+SWEPT = 500
 
 
 def room_number(name: str) -> int:

@@ -17,12 +17,12 @@ from presence_middleware.identity.addresses import client_address
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
-from presence_middleware.recorder.upkeep import CLEAN_EVERY
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Recorded, Store, keys, moment_of
 from presence_middleware.stores.minute_sets import MinuteSets
 from presence_middleware.stores.record import to_microseconds
 from presence_middleware.stores.sorted_set import SortedSet
+from presence_middleware.upkeep import CLEAN_EVERY
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
 from tests.support.backends import Server, wait_until

@@ -7,9 +7,10 @@ from itertools import permutations
 import pytest
 from redis import Redis
 
+from presence_middleware import upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.recorder import Recorder, upkeep
+from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan, sorted_set
 from presence_middleware.stores.sorted_set import PAGE, SortedSet
 from presence_middleware.stores.store import clamp_future_scores
@@ -190,6 +191,7 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once_if_it_las
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0)
+    monkeypatch.setattr(upkeep, "CLEAN_IDLE", 0)
     url = valkey.url.replace("unix://", f"unix://{prefix}:x@")
     with Redis.from_url(valkey.url) as admin:
         admin.execute_command("ACL", "SETUSER", prefix, "on", "nopass", "~*", "+@all")

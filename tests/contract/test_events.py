@@ -276,7 +276,7 @@ def test_a_sighting_of_long_ago_is_no_join(site: FollowedSite) -> None:
 def test_after_an_outage_longer_than_the_window_all_leave_and_come_again(
     site: FollowedSite,
 ) -> None:
-    crowd = [f"user{number}" for number in range(600)]
+    crowd = [f"user{number}" for number in range(1200)]
     for number, id in enumerate(crowd):
         site.recorder.record(("user", id), site.clock.now + number / 100, site.clock.now)
     assert site.recorder.flush()

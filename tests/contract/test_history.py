@@ -6,19 +6,16 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, QueryError, Sample, Settings
-from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import History, Plan, moment_of
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import NOON, Clock, Site, settings
 
 
-def sampler(settings: Settings, clock: Clock) -> Sampler:
-    """That of a process of the site."""
-    backend = Backend(settings, clock=clock)
-    return Sampler(backend, backend.driver)
+def process(settings: Settings, clock: Clock) -> Recorder:
+    """A process of the site, which samples in each round."""
+    return Recorder(settings, clock=clock, background=False)
 
 
 class Minutes:
@@ -26,14 +23,13 @@ class Minutes:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.sampler = Sampler(site._recorder.backend, site._recorder.backend.driver)
 
     def go_on(self, *names: str, minutes: int = 1) -> None:
         """Let an id be seen in each of the next minutes, or none."""
         for _ in range(minutes):
             self.site.clock.now += 60
             self.site.saw(*names)
-            self.sampler.sample()
+            self.site._recorder.run_once()
 
 
 @pytest.fixture
@@ -51,7 +47,7 @@ def test_each_minute_is_sampled_once_and_listed_oldest_first(minutes: Minutes) -
     ask = minutes.site.presence
     minutes.go_on("ann")
     minutes.go_on("ann", "bob")
-    minutes.sampler.sample()
+    minutes.site._recorder.run_once()
     minutes.go_on(minutes=13)
     history = ask.history()
     assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
@@ -94,7 +90,7 @@ def test_one_of_many_processes_samples_a_minute(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, clock = settings(valkey.url, prefix), Clock()
-    samplers = [sampler(given, clock) for _ in range(8)]
+    processes = [process(given, clock) for _ in range(8)]
     wrote: list[int] = []
     record = History.record
 
@@ -105,7 +101,7 @@ def test_one_of_many_processes_samples_a_minute(
     monkeypatch.setattr(History, "record", noted)
     for minute in range(5):
         clock.now = NOON + minute * 60
-        threads = [threading.Thread(target=sampler.sample) for sampler in samplers]
+        threads = [threading.Thread(target=each.run_once) for each in processes]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -116,12 +112,12 @@ def test_one_of_many_processes_samples_a_minute(
 
 def test_a_minute_in_which_redis_is_away_is_a_gap(prefix: str) -> None:
     given, clock = settings("redis://127.0.0.1:1", prefix), Clock()
-    sampler(given, clock).sample()
+    process(given, clock).run_once()
 
 
 def test_samples_older_than_the_retention_expire(valkey: Server, prefix: str) -> None:
     given, clock = settings(valkey.url, prefix, history="1h"), Clock()
-    sampler(given, clock).sample()
+    process(given, clock).run_once()
     left = sync_client(given.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 

@@ -12,12 +12,10 @@ import pytest
 import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
-from presence_middleware.backend import Backend
 from presence_middleware.connections import Driver
 from presence_middleware.doctor import examine
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
@@ -87,8 +85,9 @@ def test_a_last_seen_time_outlives_an_outage_longer_than_the_window(
 def test_a_sample_that_failed_is_tried_again_in_its_minute(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = Backend(settings(valkey.url, prefix), clock=Clock())
-    sampler = Sampler(backend, backend.driver)
+    given, clock = settings(valkey.url, prefix), Clock()
+    holder, other = (Recorder(given, clock=clock, background=False) for _ in range(2))
+    presence = Presence(given, clock=clock)
 
     def fails(*_: object) -> Plan[None]:
         raise PresenceUnavailable("refused")
@@ -96,13 +95,12 @@ def test_a_sample_that_failed_is_tried_again_in_its_minute(
 
     with monkeypatch.context() as patch:
         patch.setattr(History, "record", fails)
-        sampler.sample()
-    assert Presence(backend=backend).history() == []
-    other = Sampler(backend, backend.driver)
-    other.sample()
-    assert Presence(backend=backend).history() == [], "the minute is another process's"
-    sampler.sample()
-    assert len(Presence(backend=backend).history()) == 1
+        holder.run_once()
+    assert presence.history() == []
+    other.run_once()
+    assert presence.history() == [], "that is the work of the process that holds the lease"
+    holder.run_once()
+    assert len(presence.history()) == 1
 
 
 @pytest.mark.parametrize(

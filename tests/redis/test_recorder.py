@@ -22,8 +22,8 @@ from presence_middleware.identity import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
-from presence_middleware.recorder.upkeep import Cleaner
 from presence_middleware.recorder.worker import FlushThread
+from presence_middleware.upkeep import Upkeep
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.stopwatch import Stopwatch
@@ -380,12 +380,12 @@ def test_close_ends_the_thread_after_its_round(
 ) -> None:
     began = threading.Event()
 
-    def clean_up(_: Cleaner) -> None:
+    def run(*_: object) -> None:
         began.set()
         wait_until(lambda: recorder.thread is not None and recorder.thread.is_stopping)
         time.sleep(0.05)  # a close that does not wait returns before this
 
-    monkeypatch.setattr(Cleaner, "clean_up", clean_up)
+    monkeypatch.setattr(Upkeep, "run", run)
     visit(recorder, "bob")
     thread = recorder.thread
     assert thread is not None

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence, Settings, upkeep
 from presence_middleware.connections import server as server_clock
-from presence_middleware.recorder import Recorder, upkeep
+from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.host import Host
@@ -116,6 +116,7 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens every ten, and every thirty, seconds happens at once."""
     monkeypatch.setattr(server_clock, "TRUSTED", 0.2)
     monkeypatch.setattr(upkeep, "CLEAN_EVERY", 0.2)
+    monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.2)
 
 
 def test_hosts_with_clocks_hours_apart_report_the_same(

@@ -201,7 +201,7 @@ def test_the_doctor_notices_that_nobody_sweeps(variables: dict[str, str]) -> Non
     assert events_of(backend, "user") == (True, "events of user: nobody came or went lately")
     presence = Presence(backend=backend)
     presence.touch("ann")
-    clock.now += settings.lag_seconds("user") or 0
+    clock.now += settings.window + (settings.lag_seconds("user") or 0)
     for seconds, is_right, what in (
         (30, True, "up to date, late by 30 s"),
         (31, False, "nobody sweeps, late by 31s: "),
@@ -223,7 +223,7 @@ def test_a_long_flush_interval_is_not_taken_for_a_missing_sweep(variables: dict[
     )
     clock = Clock()
     Presence(settings, clock=clock).touch("ann")
-    clock.now += settings.lag_seconds("user") or 0
+    clock.now += settings.window + (settings.lag_seconds("user") or 0)
     for seconds, is_right in ((360, True), (361, False)):
         backend = Backend(settings, clock=lambda: clock.now + seconds)  # noqa: B023
         assert events_of(backend, "user").is_right is is_right

@@ -170,6 +170,8 @@ def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: tuple[Recorder, C
 
     recorder.run_once()
     assert lag() == 0
+    clock.now += recorder.settings.window + (recorder.settings.lag_seconds("user") or 0)
+    assert lag() == 0
     clock.now += 100
     assert lag() == pytest.approx(100)
     wait_until(lambda: recorder.run_once() == 0 and lag() == 0)

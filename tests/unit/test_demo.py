@@ -18,7 +18,6 @@ from presence_middleware.demo import server
 from presence_middleware.demo.app import PAGES, Site
 from presence_middleware.demo.crowd import Crowd, Visitor, fill_history, start_crowd
 from presence_middleware.parsers import DAY
-from presence_middleware.recorder.upkeep import Sampler
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
@@ -272,7 +271,7 @@ def test_the_history_of_a_crowd_replaces_no_sample(site: PresenceMiddleware, clo
     assert users.count == past["user"][int(users.at.timestamp() // 60)]
     assert users.count == max(past["user"].values())
     # The minute is sampled already, when most of the crowd has not come yet.
-    Sampler(backend, backend.driver).sample()
+    backend.upkeep.run(backend.driver)
     last = site.presence.history(1, "guest")[-1]
     assert (last.at, last.count) == (moment_of(60 * minute), past["guest"][minute])
 
@@ -281,11 +280,11 @@ def test_the_history_of_a_crowd_leaves_a_minute_to_the_process_that_samples_it(
     site: PresenceMiddleware, clock: Clock
 ) -> None:
     backend, minute = site.recorder.backend, int(clock.now // 60)
-    backend.driver.run(backend.history.claim(minute))
+    backend.upkeep.run(backend.driver)
     fill_history(backend, Crowd(Log(), PATHS, 5, clock.now).past("user", "guest", LINGER))
     samples = site.presence.history(24, "guest")
-    assert samples[-1].at == moment_of(60 * (minute - 1))
-    assert len(samples) == DAY / 60 - 1
+    assert samples[-1] == Sample(moment_of(60 * minute), 0)
+    assert len(samples) == DAY / 60
 
 
 def test_a_crowd_waits_for_its_turn(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

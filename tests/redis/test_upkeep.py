@@ -1,0 +1,248 @@
+"""One process of a site samples, announces who has gone and cleans up; what the others cost."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from presence_middleware.connections.embedded import find_server
+
+from presence_middleware import Presence, Settings
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import keys
+from tests.support.backends import Server, wait_until
+from tests.support.followed_site import LAG, FollowedSite
+from tests.support.servers import ROOT
+from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import NOON, WINDOW, Clock, settings
+
+EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
+UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Server]:
+    """A server of which all commands are counted."""
+    server = Server(str(find_server()), tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(own: Server) -> Iterator[Any]:
+    with redis.Redis.from_url(own.url) as client:
+        yield client
+
+
+class Processes:
+    """Some processes of a site, whose clock the test moves."""
+
+    def __init__(self, url: str, prefix: str, number: int = 2, **given: Any) -> None:
+        self.clock, self.key = Clock(), keys.upkeep(prefix)
+        site = settings(url, prefix, **given)
+        self.all = [Recorder(site, clock=self.clock, background=False) for _ in range(number)]
+        self.presence = Presence(site, clock=self.clock)
+
+    def go_on(self, seconds: int, *others: Recorder) -> None:
+        """Let time pass, with a round of each process in each second; `others` only those."""
+        for _ in range(seconds):
+            self.clock.now += 1
+            for recorder in others or self.all:
+                recorder.run_once()
+
+    def samples(self) -> int:
+        return len(self.presence.history())
+
+
+@pytest.fixture
+def processes(own: Server, prefix: str) -> Iterator[Processes]:
+    processes = Processes(own.url, prefix)
+    yield processes
+    for recorder in processes.all:
+        recorder.close()
+
+
+def test_one_process_holds_the_lease_until_it_ends(processes: Processes, client: Any) -> None:
+    first, second = processes.all
+    first.run_once()
+    holder = client.get(processes.key)
+    assert 0 < client.pttl(processes.key) <= 66_000
+    processes.go_on(300)
+    assert client.get(processes.key) == holder
+    assert processes.samples() == 6
+    first.close()
+    assert client.get(processes.key) is None
+    processes.go_on(70, second)
+    assert client.get(processes.key) not in (None, holder)
+    assert processes.samples() == 7
+
+
+def test_when_the_holder_is_killed_another_process_goes_on(
+    processes: Processes, client: Any
+) -> None:
+    first, second = processes.all
+    first.run_once()
+    holder = client.get(processes.key)
+    processes.go_on(5, second)
+    assert client.get(processes.key) == holder
+    client.pexpire(processes.key, 1)  # as time would do
+    wait_until(lambda: not client.exists(processes.key))
+    processes.go_on(70, second)
+    assert client.get(processes.key) not in (None, holder)
+    assert processes.samples() == 2
+
+
+def test_whoever_reads_the_name_of_another_process_steps_down(
+    processes: Processes, client: Any
+) -> None:
+    first, _ = processes.all
+    first.run_once()
+    client.set(processes.key, "another", px=600_000)
+    processes.go_on(600, first)
+    assert client.get(processes.key) == b"another"
+    assert processes.samples() == 2, "it had not looked when the first minute began"
+    first.close()
+    assert client.get(processes.key) == b"another"
+
+
+def test_a_lease_that_was_lost_with_all_data_is_taken_again(
+    processes: Processes, client: Any
+) -> None:
+    first, _ = processes.all
+    first.run_once()
+    client.flushall()
+    processes.go_on(120, first)
+    assert client.exists(processes.key)
+    assert processes.samples() == 2
+
+
+def sent(client: Any) -> Counter[str]:
+    """Return how often each command ran since the last reset."""
+    found = client.info("commandstats").items()
+    counted = Counter({name.removeprefix("cmdstat_"): stats["calls"] for name, stats in found})
+    return Counter({name: count for name, count in counted.items() if name not in UNSENT})
+
+
+@pytest.mark.parametrize(("given", "most"), [({}, 11), (EVERYTHING, 14)])
+def test_an_idle_process_sends_few_commands(
+    own: Server, prefix: str, client: Any, given: dict[str, Any], most: int
+) -> None:
+    site = Settings.from_env({}, redis_url=own.url, prefix=prefix, **given)
+    clock = Clock()
+    recorder = Recorder(site, clock=clock, background=False)
+    recorder.record(("guest", "x7Kq"), clock.now)
+    for _ in range(5):
+        recorder.run_once()
+        clock.now += 1
+    client.config_resetstat()
+    for _ in range(1200):
+        recorder.run_once()
+        clock.now += 1
+    counted = sent(client)
+    # Without a clock of tests, each look asks for the time as well.
+    in_scripts = counted["eval"] * 20  # a sweep in a clean-up has so many commands at most
+    assert counted.total() - in_scripts <= 20 * most, counted
+    recorder.close()
+
+
+def test_processes_that_wait_for_the_lease_only_ask_how_long(
+    own: Server, prefix: str, client: Any
+) -> None:
+    processes = Processes(own.url, prefix, 5, **EVERYTHING)
+    processes.go_on(5)
+    client.config_resetstat()
+    processes.go_on(300, *processes.all[1:])
+    assert set(sent(client)) == {"pttl"}
+    assert sent(client)["pttl"] <= 4 * 5 * 3
+    for recorder in processes.all:
+        recorder.close()
+
+
+def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
+    own: Server, prefix: str, client: Any
+) -> None:
+    processes = Processes(own.url, prefix, 1, events="user", flush_interval=1)
+    (recorder,) = processes.all
+    recorder.record(("user", "ann"), processes.clock.now)
+    processes.go_on(2)
+    client.config_resetstat()
+    processes.go_on(int(WINDOW + LAG) - 3)
+    counted = sent(client)
+    assert recorder.stats().went == {"user": 0}
+    assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
+    processes.go_on(3)
+    assert recorder.stats().went == {"user": 1}
+    recorder.close()
+
+
+def test_a_mass_leave_is_announced_in_steps_that_are_short(
+    own: Server, prefix: str, client: Any
+) -> None:
+    announce_mass_leave(FollowedSite(own.url, prefix), client, 20_000, most_seconds=20)
+
+
+@pytest.mark.slow
+def test_two_hundred_thousand_leaves_are_announced_soon(
+    own: Server, prefix: str, client: Any
+) -> None:
+    announce_mass_leave(FollowedSite(own.url, prefix), client, 200_000, most_seconds=60)
+
+
+def announce_mass_leave(site: FollowedSite, client: Any, number: int, most_seconds: float) -> None:
+    site.saw("ann")
+    site.recorder.run_once()
+    key = f"{site.settings.prefix}:user:seen"
+    for first in range(0, number, 10_000):
+        client.zadd(key, {f"u{n}": NOON + n * 1e-6 for n in range(first, first + 10_000)})
+    client.config_set("slowlog-log-slower-than", 1000)
+    client.config_set("slowlog-max-len", 2000)
+    site.clock.now += WINDOW + LAG + 2
+    client.config_resetstat()
+    with Stopwatch() as watch:
+        while site.recorder.stats().went["user"] <= number:
+            with Stopwatch() as round_watch:
+                site.recorder.run_once()
+            assert round_watch.seconds < 10, "the thread writes in between"
+            assert watch.seconds < most_seconds
+    assert site.recorder.stats().went["user"] == number + 1
+    assert sent(client)["eval"] >= number / 500
+    took = sorted(entry["duration"] for entry in client.slowlog_get(2000))
+    assert took[len(took) // 2] < 5000, "microseconds"
+    site.close()
+
+
+CHILD = """
+import sys, time
+from presence_middleware import Settings
+from presence_middleware.recorder import Recorder
+recorder = Recorder(Settings.from_env())
+recorder.record(("user", "ann"), recorder.stamp())
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_leaves_are_announced_soon_after_the_holder_was_killed(
+    own: Server, prefix: str, client: Any
+) -> None:
+    variables = {
+        "PRESENCE_REDIS_URL": own.url,
+        "PRESENCE_PREFIX": prefix,
+        "PRESENCE_EVENTS": "user",
+        "PRESENCE_WINDOW": "3s",
+        "PRESENCE_FLUSH_INTERVAL": "0.5s",
+    }
+    process = subprocess.Popen([sys.executable, "-c", CHILD], cwd=ROOT, env=variables)
+    wait_until(lambda: client.exists(keys.upkeep(prefix), f"{prefix}:user:seen") == 2)
+    seen = time.monotonic()
+    with Presence(Settings.from_env(variables)).events() as events:
+        time.sleep(1)
+        process.kill()
+        process.wait()
+        assert next(events).online is False
+    assert 3 < time.monotonic() - seen < 3 + 4 + 10
