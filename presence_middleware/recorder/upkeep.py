@@ -45,9 +45,7 @@ class Cleaner:
         moment = self._clock.moment(now)
         try:
             for _ in range(CLEAN_ROUNDS):
-                if not driver.run(
-                    shard.clean_up(moment, is_server_time=self._clock.is_server_time)
-                ):
+                if not driver.run(shard.clean_up(moment)):
                     self._hints.cleaning_ended(None)
                     return
         except PresenceUnavailable as error:

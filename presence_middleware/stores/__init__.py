@@ -3,19 +3,19 @@
 from collections.abc import Callable
 
 from .agreement import Layout, SharedSettings, agree
+from .changes import Act, Departure, Move, Seen, Write, Written
 from .events import EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .lease import Lease
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
-from .record import Move, Recorded, Stamped, Write
+from .record import Recorded, Stamped  # until the recorder writes changes
 from .shards import Shards
-from .sorted_set import SortedSet
+from .sorted_set import NOWHERE, SortedSet, room_number
 from .store import Sighting, Store, moment_of
-from .swept_set import NOWHERE, SweptSet, room_number
 
-STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
+STORES: dict[str, Callable[..., Store]] = {
     "sorted-set": SortedSet,
     "minute-sets": MinuteSets,
     "hyperloglog": HyperLogLog,
@@ -25,8 +25,10 @@ STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
 __all__ = [
     "NOWHERE",
     "STORES",
+    "Act",
     "Batch",
     "Command",
+    "Departure",
     "EventStream",
     "History",
     "Layout",
@@ -37,13 +39,15 @@ __all__ = [
     "Reading",
     "Recorded",
     "Sample",
+    "Seen",
     "Shards",
     "SharedSettings",
     "Sighting",
+    "SortedSet",
     "Stamped",
     "Store",
-    "SweptSet",
     "Write",
+    "Written",
     "agree",
     "merge_plans",
     "moment_of",

@@ -1,20 +1,26 @@
 """The interface of all stores, and the plans that they share.
 
-All times are seconds since the epoch, by the server's clock.
+Times are seconds since the epoch by the server's clock, unless they are in microseconds.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ..errors import UnsupportedQuery
+from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
+from .changes import Act, Departure, Move, Seen, Write, Written, to_microseconds
 from .events import EventStream
 from .plan import Batch, Plan, score
-from .record import NO_MOVES, Move, Recorded, Stamped, Write
+from .record import NO_MOVES, Recorded, Stamped
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
+NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
+_NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
+
+Ranked = tuple[bytes | str, Any]
+"""An id and its last-seen time as a client returned them; None for the time if there is none."""
 
 
 class Sighting(NamedTuple):
@@ -30,6 +36,12 @@ def moment_of(stamp: float) -> datetime:
     return datetime.fromtimestamp(stamp, UTC)
 
 
+def rank(ranked: Ranked) -> tuple[float, bytes]:
+    """Return the rank of an id with a time: the newer is greater, of equal times the greater id."""
+    member, time = ranked
+    return float(time), member if isinstance(member, bytes) else member.encode()
+
+
 class Swept(NamedTuple):
     """The outcome of a sweep."""
 
@@ -43,8 +55,9 @@ class Store(Protocol):
     """The data of one kind of identity, or of one shard of it.
 
     A store is created with the prefix of its keys, the kind, `PRESENCE_WINDOW` and the retention
-    of the kind in seconds, and the maximum number of members. Methods return plans. Methods that
-    a store cannot support raise `UnsupportedQuery`.
+    of the kind in seconds, and the maximum number of members. `is_server_time` is True if the clock
+    of the server decides, and False if a clock was passed as an argument. Methods return plans.
+    Methods that a store cannot support raise `UnsupportedQuery`.
     """
 
     name: str
@@ -53,8 +66,28 @@ class Store(Protocol):
     """The lifetime of its keys after a write, in seconds."""
     keep_seconds: float
     """The retention: an id can be queried for this long after its last sighting."""
-    swept: int
+    needs_sweep: bool = False
+    """True if its ids may be in rooms, say goodbye, or are announced."""
+    swept: int = 0
     """The number of ids that sweeps of this process announced to have gone."""
+
+    def write(
+        self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
+    ) -> Plan[Written]:
+        """Write sightings and departures. Whoever was seen after a departure stays online.
+
+        A sighting is refused if its id left, or was erased, at its arrival or later. Departures are
+        lowered to the server's clock if `is_server_time`. With `write`, also note the write, which
+        later shows whether data was lost. A store ignores what it cannot store: rooms, goodbyes, or
+        departures.
+        """
+        ...
+
+    def check_departure(self, act: Act) -> None:
+        """Raise `UnsupportedQuery` if ids cannot depart in this way. Write nothing."""
+        return
+
+    # until the recorder writes changes: delete `record`, `depart` and `say_goodbye`.
 
     def record(
         self,
@@ -62,129 +95,122 @@ class Store(Protocol):
         write: Write | None = None,
         moves: Mapping[str, Move] = NO_MOVES,
     ) -> Plan[Recorded]:
-        """Record sightings. With `write`, also note it, which later shows whether data was lost.
+        """Write sightings."""
+        seen: list[Seen] = [(*each, moves.get(each[0])) for each in sightings]
+        written = yield from self.write(seen, (), write)
+        return Recorded(frozenset(seen[n][0] for n in written.refused), *written[1:])
 
-        `moves` are the rooms that some of the ids entered. A store without rooms ignores them.
-        """
+    def depart(self, id: str, moment: float, *, erase: bool = False, **_: bool) -> Plan[float]:
+        """Write a logout or an erasure."""
+        return self._depart(Act.ERASED if erase else Act.LEFT, id, moment)
+
+    def say_goodbye(self, id: str, moment: float, **_: bool) -> Plan[float]:
+        """Write a goodbye."""
+        return self._depart(Act.GOODBYE, id, moment)
+
+    def _depart(self, act: Act, id: str, moment: float) -> Plan[float]:
+        self.check_departure(act)
+
+        def depart() -> Plan[float]:
+            yield from self.write((), [(act, id, to_microseconds(moment), None)])
+            return moment
+
+        return depart()
 
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
+        ...
 
     def touch(self, id: str, now: float, latest: float) -> Plan[None]:
         """Record an id as seen at `now`, also if it left before.
 
         `now` and `latest` are the bounds of the server's time: the id is seen before all departures
-        that are yet to come, and after all that there were. Raises `PresenceUnavailable` if there
-        is no room.
+        that are yet to come, and it arrives after all that there were. Raises `PresenceUnavailable`
+        if there is no room.
         """
+        last = to_microseconds(latest)
+        seen, undone = (id, to_microseconds(now), last + 1, None), (Act.SEEN, id, last, None)
+        written = yield from self.write([seen], [undone])
+        if written.full:
+            raise PresenceUnavailable(
+                f"{self.name} has all the members that PRESENCE_MAX_MEMBERS allows, and all are "
+                "online: raise PRESENCE_MAX_MEMBERS"
+            )
 
     def count(self, now: float, window: float) -> Plan[int]:
         """Return how many ids were seen in the `window` seconds before `now`."""
+        ...
 
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
-    ) -> Plan[list[Sighting]]:
-        """Return the ids seen in the window, newest first.
+    ) -> Plan[list[Ranked]]:
+        """Return the ids seen in the window: newest first, or by id if the store has no times.
 
         `limit` is the most to return, None for all. `before` is the last sighting of the previous
-        page.
+        page. Only the ids that a caller uses are worth decoding.
         """
+        ...
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
+        ...
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
+        ...
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
-
-    def depart(
-        self, id: str, moment: float, *, is_server_time: bool = True, erase: bool = False
-    ) -> Plan[float]:
-        """Take an id offline, or erase it; return the moment at which the departure counts.
-
-        Sightings that arrived up to that moment are removed, and refused if they are written
-        later. Newer sightings stay. With `is_server_time`, the moment is lowered to the server's
-        clock.
-        """
-
-    def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
-        """Let the window of an id end soon, unless it is seen again; return when that counts.
-
-        `is_server_time` is as for `depart`.
-        """
+        ...
 
     def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
         """Return a sighting of `as_seen` with the time by which `online` sorts it."""
+        yield from ()
+        return sighting
 
     def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
         """Return sightings of `online` with the last-seen times that goodbyes have lowered."""
+        yield from ()
+        return list(sightings)
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         """Return how many ids that are online were last seen in a room, by its number."""
+        raise UnsupportedQuery(_NO_ROOMS)
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
         """Return the ids that are online and were last seen in a room, sorted by id.
 
         `limit` is the most to return, None for all.
         """
+        raise UnsupportedQuery(_NO_ROOMS)
 
     def sweep(self, now: float) -> Plan[Swept]:
         """Announce a bounded number of ids that have gone, and take them out of their rooms."""
+        raise UnsupportedQuery(NO_EVENTS)
 
     def event_stream(self) -> EventStream:
         """Return the stream of who comes and goes.
 
         Raises `UnsupportedQuery` if this is not announced.
         """
+        raise UnsupportedQuery(NO_EVENTS)
 
     def keys(self, now: float) -> list[str]:
         """Return the keys that contain the current data of the kind."""
+        ...
 
     def keep_longer(self, seconds: float) -> None:
         """Remove nothing younger than `seconds`, because another process retains it so long."""
+        ...
 
-    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+    def clean_up(self, now: float) -> Plan[bool]:
         """Remove a bounded number of stale members; return whether there may be more.
 
-        With `is_server_time`, members in the future were written before the server's clock was
-        set back, and are moved to `now`. A clock that was passed as an argument may jump, so
-        without `is_server_time` such members stay.
+        If `is_server_time`, members in the future were written before the server's clock was set
+        back, and are moved to `now`. A clock that was passed as an argument may jump, so then such
+        members stay.
         """
-
-
-class WithoutRooms:
-    """The answers of a store that knows neither rooms nor goodbyes."""
-
-    swept = 0
-
-    def say_goodbye(self, id: str, moment: float, *, is_server_time: bool = True) -> Plan[float]:
-        raise UnsupportedQuery("a goodbye needs a kind with the store sorted-set")
-
-    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
-        yield from ()
-        return sighting
-
-    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
-        yield from ()
-        return list(sightings)
-
-    def sweep(self, now: float) -> Plan[Swept]:
-        raise UnsupportedQuery(NO_EVENTS)
-
-    def event_stream(self) -> EventStream:
-        raise UnsupportedQuery(NO_EVENTS)
-
-    def count_in_room(self, room: int, now: float) -> Plan[int]:
-        raise UnsupportedQuery(_NO_ROOMS)
-
-    def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        raise UnsupportedQuery(_NO_ROOMS)
-
-
-NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
-_NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
+        ...
 
 
 def last_write(writers: str, process: str) -> Plan[float | None]:
