@@ -102,7 +102,7 @@ local function ids_seen()
   return ids
 end
 
-local refused, full, added, ids = {}, 0, 0, nil
+local refused, full, added, returning = {}, 0, 0, nil
 if FIRST_DEPARTURE > FIRST then
   local room = max_members - members
   local is_tight = sightings + 0 > room
@@ -111,7 +111,7 @@ if FIRST_DEPARTURE > FIRST then
   if departed + goodbyes == 0 and not is_tight and #hooks == 0 then
     added = redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST, FIRST_DEPARTURE - 1))
   else
-    ids = ids_seen()
+    local ids = ids_seen()
     local names = {unpack(ids)}
     may_be_erased = departed > 0 and at_least(redis.call('ZSCORE', left, ' '), earliest)
     if may_be_erased then
@@ -125,6 +125,7 @@ if FIRST_DEPARTURE > FIRST then
       if new > room then room = room + make_room(new - room, ids) end
     end
     local accepted, to_write, arrived = {}, {}, string.gmatch(arrivals, '%S+')
+    returning = {}
     for n, id in ipairs(ids) do
       local time = ARGV[FIRST + 2 * n - 2]
       if has_left(id, arrived() or time) then
@@ -136,6 +137,7 @@ if FIRST_DEPARTURE > FIRST then
         accepted[#accepted + 1] = n
         to_write[#to_write + 1] = time
         to_write[#to_write + 1] = id
+        returning[#returning + 1] = id
       end
     end
     if #accepted > 0 then
@@ -144,7 +146,7 @@ if FIRST_DEPARTURE > FIRST then
     end
   end
   if added > 0 and redis.call('EXISTS', gone) == 1 then
-    redis.call('ZREM', gone, unpack(ids or ids_seen()))
+    redis.call('ZREM', gone, unpack(returning or ids_seen()))
   end
 end
 

@@ -61,6 +61,7 @@ class Announcing(RuleBasedStateMachine):
         backend = Backend(site, clock=lambda: self.now)
         self.run = backend.driver.run
         self.store = backend.stores["user"]
+        self.by_server = Backend(site).stores["user"]  # of a process whose clock is the server's
         self.streams = [shard.event_stream() for shard in self.store.all]
         self.positions = [self.run(stream.last_position()) for stream in self.streams]
         self.online: set[str] = set()
@@ -85,12 +86,12 @@ class Announcing(RuleBasedStateMachine):
     @rule(id=IDS, late=st.sampled_from([0.0, 3.0, 100.0]), erase=st.booleans())
     def leaves(self, id: str, late: float, erase: bool) -> None:
         shard = self.store.shard_for(id)
-        self.run(shard.depart(id, self.now - late, is_server_time=False, erase=erase))
+        self.run(shard.depart(id, self.now - late, erase=erase))
 
     @rule(id=IDS, late=st.sampled_from([0.0, 0.1, 0.2, 0.3]))
     def says_goodbye(self, id: str, late: float) -> None:
         moment = self.now - late * self.window
-        self.run(self.store.shard_for(id).say_goodbye(id, moment, is_server_time=False))
+        self.run(self.store.shard_for(id).say_goodbye(id, moment))
 
     @rule(windows=st.one_of(st.floats(0, 0.05), st.floats(0, 2)))
     def time_passes(self, windows: float) -> None:
@@ -117,8 +118,8 @@ class Announcing(RuleBasedStateMachine):
             self.run(
                 merge_plans(
                     [
-                        shard.clean_up(self.now, is_server_time=is_server_time)
-                        for shard in self.store.all
+                        shard.clean_up(self.now)
+                        for shard in (self.by_server if is_server_time else self.store).all
                     ]
                 )
             )
@@ -192,7 +193,7 @@ def _announced(shard: Store) -> Plan[set[str]]:
     """Return the ids whose last-seen time is later than the cut."""
     cut, seen = yield Batch(
         (
-            ("HGET", f"{shard.name}:announced", "cut"),
+            ("HGET", f"{shard.name}:progress", "announced_until"),
             ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
         )
     )
@@ -205,7 +206,7 @@ def _rooms(shard: Store) -> Plan[tuple[float | None, list[str], dict[str, float]
     """Return up to where rooms were swept, the ids in rooms, and the last-seen times."""
     swept, rooms, seen = yield Batch(
         (
-            ("HGET", f"{shard.name}:edge", "swept"),
+            ("HGET", f"{shard.name}:progress", "rooms_until"),
             ("ZRANGE", f"{shard.name}:at", 0, -1, "WITHSCORES"),
             ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
         )
