@@ -286,7 +286,8 @@ def test_a_moment_ahead_of_the_server_is_lowered_to_its_clock(
             """Return the moment at which a departure counts, in seconds and microseconds."""
             for key in client.scan_iter(f"{prefix}:*"):
                 client.delete(key)
-            run(store.write([("ann", 999_000_000, 999_000_000, None)], [(act, "ann", moment, None)]))
+            seen = ("ann", moment - 100_000_000, moment - 100_000_000, None)
+            run(store.write([seen], [(act, "ann", moment, None)]))
             key = "bye" if act is Act.GOODBYE else "left"
             scores = client.zrange(f"{prefix}:user:{key}", 0, -1, withscores=True)
             return divmod(round(scores[-1][1] * 1e6), 1_000_000)

@@ -347,9 +347,7 @@ def test_an_evicted_key_is_found_by_whoever_writes_first(site: Open, name: str) 
     assert workers.room() == ["cid"]
 
 
-@pytest.mark.parametrize(
-    "names", [["seen"], ["seen", "at", "progress", "moved", "writers"]]
-)
+@pytest.mark.parametrize("names", [["seen"], ["seen", "at", "progress", "moved", "writers"]])
 def test_lost_rooms_are_written_again(site: Open, names: list[str]) -> None:
     workers = site()
     workers.view(workers.one, "/t/1", "ann", "bob")
