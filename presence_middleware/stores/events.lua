@@ -49,6 +49,7 @@ hooks[#hooks + 1] = {
 
   before_seen = function(accepted)
     if not cut then reset(offline_before, '') end
+    if #accepted == 0 then return end
     local ids, is_noted = {}, {}
     for m, n in ipairs(accepted) do ids[m] = ARGV[FIRST + 2 * n - 1] end
     local scores = redis.call('ZMSCORE', seen, unpack(ids))

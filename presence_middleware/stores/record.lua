@@ -140,10 +140,8 @@ if FIRST_DEPARTURE > FIRST then
         returning[#returning + 1] = id
       end
     end
-    if #accepted > 0 then
-      for _, hook in ipairs(hooks) do hook.before_seen(accepted) end
-      added = redis.call('ZADD', seen, 'GT', unpack(to_write))
-    end
+    for _, hook in ipairs(hooks) do hook.before_seen(accepted) end
+    if #accepted > 0 then added = redis.call('ZADD', seen, 'GT', unpack(to_write)) end
   end
   if added > 0 and redis.call('EXISTS', gone) == 1 then
     redis.call('ZREM', gone, unpack(returning or ids_seen()))
