@@ -5,7 +5,7 @@ it.
 """
 
 import math
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -23,7 +23,7 @@ from .people import People
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
-from .stores import STORES, History, Layout, Shards, SharedSettings, SweptSet
+from .stores import STORES, History, Layout, Shards, SharedSettings, SortedSet, Store
 from .stores.keys import shard_prefixes
 from .upkeep import Upkeep
 
@@ -109,21 +109,37 @@ class Backend:
         prefixes = shard_prefixes(settings.prefix, settings.shards, is_cluster=is_cluster)
         keep_seconds = settings.keep_seconds(kind)
         max_members = math.ceil(settings.max_members / settings.shards)
-        store = STORES[settings.store_of(kind)]
-        if settings.is_swept(kind):
-            store = partial(
-                SweptSet,
-                grace=settings.grace_seconds,
-                flush_interval=settings.flush_interval,
-                lag=settings.lag_seconds(kind),
-            )
-        return Shards(
-            [
-                store(prefix, kind, settings.window, keep_seconds, max_members)
-                for prefix in prefixes
-            ],
-            on_one_server=not is_cluster,
-        )
+        is_server_time = self.clock.is_server_time
+        shards: list[Store] = []
+        for prefix in prefixes:
+            if settings.is_swept(kind):
+                shards.append(
+                    SortedSet(
+                        prefix,
+                        kind,
+                        settings.window,
+                        keep_seconds,
+                        max_members,
+                        is_server_time=is_server_time,
+                        grace=settings.grace_seconds,
+                        has_rooms=bool(settings.rooms),
+                        flush_interval=settings.flush_interval,
+                        lag=settings.lag_seconds(kind),
+                    )
+                )
+            else:
+                store = STORES[settings.store_of(kind)]
+                shards.append(
+                    store(
+                        prefix,
+                        kind,
+                        settings.window,
+                        keep_seconds,
+                        max_members,
+                        is_server_time=is_server_time,
+                    )
+                )
+        return Shards(shards, on_one_server=not is_cluster)
 
 
 def backend_for(

@@ -34,7 +34,7 @@ from .stores import (
     moment_of,
     run_all,
 )
-from .stores.record import to_microseconds
+from .stores.changes import to_microseconds
 
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
@@ -376,8 +376,7 @@ class Queries:
         if id is None:
             return None
         stored_id = _stored_id(id)
-        # A store that cannot do it raises before its plan starts.
-        self._stores[kind].shard_for(stored_id).depart(stored_id, 0.0, erase=erase).close()
+        self._stores[kind].shard_for(stored_id).check_departure(Act.ERASED if erase else Act.LEFT)
         return kind, stored_id
 
     def _depart(self, id: Id | None, kind: str | None, *, erase: bool) -> Plan[None]:
@@ -388,12 +387,10 @@ class Queries:
         stamp = self._clock.stamp()
         latest = yield from self._write_time()
         shard = self._stores[kind].shard_for(stored_id)
-        moment = yield from shard.depart(
-            stored_id, latest, is_server_time=self._clock.is_server_time, erase=erase
-        )
-        act = Act.ERASED if erase else Act.LEFT
+        act, moment = Act.ERASED if erase else Act.LEFT, to_microseconds(latest)
+        yield from shard.write((), [(act, stored_id, moment, None)])
         for people in self._departures:
-            people.departed(who, act, stamp, to_microseconds(moment))
+            people.departed(who, act, stamp, moment)
 
     def _read(self, ask: Callable[[float], Plan[T]]) -> Plan[T]:
         """Run the plan that `ask` returns for the server's time.

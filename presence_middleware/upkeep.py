@@ -184,11 +184,8 @@ class Upkeep:
         shards = [shard for store in self._stores.values() for shard in store.all]
         if not self._health.is_refusing():
             shards = _shards_of_well_nodes(driver, shards)
-        is_server_time = clock.is_server_time
         try:
-            has_more = _in_steps(
-                driver, shards, lambda shard: shard.clean_up(now, is_server_time=is_server_time)
-            )
+            has_more = _in_steps(driver, shards, lambda shard: shard.clean_up(now))
         except PresenceUnavailable as error:
             if "permission" not in str(error):
                 raise

@@ -15,7 +15,7 @@ from .drivers import Driver, checked_replies, filled_pipeline, translated_error
 
 _KEYLESS = {"TIME", "INFO"}
 # The position of the first key in a command, if it is not the first argument.
-_KEY_POSITION = {"EVAL": 3, "ZINTER": 2, "ZUNION": 2, "MEMORY": 2}
+_KEY_POSITION = {"EVAL": 3, "EVALSHA": 3, "ZINTER": 2, "ZUNION": 2, "MEMORY": 2}
 
 
 class ClusterDriver(Driver):

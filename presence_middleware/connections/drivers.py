@@ -19,7 +19,7 @@ from ..errors import (
     QueryError,
     RedisRefused,
 )
-from ..stores.plan import Batch, Plan, next_batch
+from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
 from .health import RedisHealth
 from .limits import Allowance, async_slots_of, is_pool_full, slots_of
 from .loops import in_thread, is_trio
@@ -248,6 +248,8 @@ def translated_error(error: Exception) -> PresenceError:
         return PresenceUnavailable(TOO_LATE)
     if not is_server_error(error):
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
+    if type(error).__name__ == "NoScriptError":
+        return ScriptMissing("the server does not have this script")
     message = _server_message(error)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
     return kind(f"Redis refused: {message}")

@@ -387,6 +387,7 @@ class Recorder:
         deadline = time.monotonic() + seconds
         self._writer.driver = self.backend.writing_driver.joining()
         if not self.flush(seconds):
+            logs.warn("shutting down with %d sightings unwritten", self.people.pending)
         self.worker.stop(max(0.0, deadline - time.monotonic()))
         self.backend.upkeep.give_up(self._writer.driver)
 

@@ -13,7 +13,7 @@ from ..errors import PresenceUnavailable, QueryError
 from ..identity import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
-from ..stores.record import CHUNK
+from ..stores.script import CHUNK
 from .agreement import Agreement
 from .rewrite_log import RewriteLog
 from .setup_hints import SetupHints

@@ -10,14 +10,12 @@ from .hyperloglog import HyperLogLog
 from .lease import Lease
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
-from .record import Recorded, Stamped
 from .shards import Shards
-from .sorted_set import SortedSet
+from .sorted_set import NOWHERE, SortedSet, room_number
 from .store import Sighting, Store, moment_of
-from .swept_set import NOWHERE, SweptSet, room_number
 from .upkeep import UpkeepLease
 
-STORES: dict[str, Callable[[str, str, float, float, int], Store]] = {
+STORES: dict[str, Callable[..., Store]] = {
     "sorted-set": SortedSet,
     "minute-sets": MinuteSets,
     "hyperloglog": HyperLogLog,
@@ -39,15 +37,13 @@ __all__ = [
     "Plan",
     "Position",
     "Reading",
-    "Recorded",
     "Sample",
     "Seen",
     "Shards",
     "SharedSettings",
     "Sighting",
-    "Stamped",
+    "SortedSet",
     "Store",
-    "SweptSet",
     "UpkeepLease",
     "Write",
     "Written",

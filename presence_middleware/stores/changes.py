@@ -1,39 +1,42 @@
-"""What people did, as a store writes it: ids and moments of the server. No I/O."""
+"""What people did, as stores write it, and the outcome of a write.
 
-from collections.abc import Collection
+All moments are microseconds since the epoch, by the server's clock, unless they are seconds.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
+
+from . import keys
 
 
 class Act(IntEnum):
-    """What somebody did. Of two departures at once, the greater counts."""
+    """What somebody did."""
 
     SEEN = 0
+    """A request, or as a departure: the last departure of the id is undone."""
     GOODBYE = 1
-    """A page was closed: the user is offline soon, unless another page or device is in use."""
+    """A page was closed: the id is offline soon, unless another page or device is in use."""
     LEFT = 2
-    """The user logged out: offline at once."""
+    """The user logged out: the id is offline at once."""
     ERASED = 3
-    """The user is erased."""
+    """The id is erased, and only a hash of it stays for a window."""
 
 
 Move = tuple[int, int]
-"""The number of the room that an id entered (0: it left its room), and the moment of that.
-
-The moment is in microseconds since the epoch.
-"""
+"""The number of the room that an id entered (0: it left its room), and the moment of that."""
 
 Seen = tuple[str, int, int, Move | None]
-"""An id, the time it was seen, the time it arrived, and the room that it entered, if any.
+"""An id, the moment at which it was seen, the moment at which it arrived, and the room it entered.
 
-The times are in microseconds since the epoch. They differ for a connection that stays open: it is
-seen repeatedly but arrived once.
+The moments differ for a connection that stays open: it is seen repeatedly but arrived once.
 """
 
 Departure = tuple[Act, str, int, int | None]
-"""The act, the id, the moment of the act, and the last-seen time of the id if it is known.
+"""An act, an id, the moment, and the last-seen time of the id if this process knows it.
 
-The times are in microseconds since the epoch.
+The moment is an upper bound. The last-seen time is used if the server has lost it.
 """
 
 
@@ -42,19 +45,37 @@ class Write(NamedTuple):
 
     process: str
     moment: int
-    """Microseconds since the epoch."""
 
 
 class Written(NamedTuple):
     """The outcome of a write."""
 
-    refused: Collection[int] = ()
-    """The positions of sightings whose ids left, or were erased, after they arrived."""
-    full: int = 0
+    refused: Collection[int]
+    """The positions of the sightings whose ids left, or were erased, after they arrived."""
+    full: int
     """The number of new ids refused because the kind has its maximum number of members."""
-    wrote_before: float | None = None
-    """The previous write of this process in Redis, in seconds since the epoch, or None."""
-    came: int = 0
-    """The number of ids that came online, where this is announced."""
-    went: int = 0
-    """The number of ids that went offline, where this is announced."""
+    wrote_before: float | None
+    """The previous write of this process in the shard, in seconds since the epoch, or None."""
+    came: int
+    """The number of ids that the write announced to have come online."""
+    went: int
+    """The number of ids that the write announced to have gone offline."""
+
+
+def to_microseconds(moment: float) -> int:
+    """Return a moment in seconds as whole microseconds."""
+    return int(moment * 1e6 + 0.5)
+
+
+def as_seconds(microseconds: int) -> str:
+    """Return a moment as Redis parses it, in seconds. This is four times as fast as `repr`."""
+    return f"{microseconds}e-6"
+
+
+def by_minute(seen: Sequence[Seen]) -> Iterator[tuple[int, list[int]]]:
+    """Yield each minute since the epoch with the positions of its sightings, the earliest first."""
+    minutes = [moment // (keys.MINUTE * 1_000_000) for _, moment, _, _ in seen]
+    for minute, positions in groupby(
+        sorted(range(len(seen)), key=minutes.__getitem__), key=minutes.__getitem__
+    ):
+        yield minute, list(positions)

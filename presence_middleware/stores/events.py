@@ -1,4 +1,4 @@
-"""Who came online and who went offline, as the scripts of a `SweptSet` announce it. No I/O.
+"""Who came online and who went offline, as the scripts of a `SortedSet` announce it. No I/O.
 
 Each shard has a stream of its own. Its entries are numbered, so that a reader notices what it
 missed: entries that were trimmed, or that a server lost.
@@ -56,9 +56,9 @@ class EventStream:
     def __init__(self, prefix: str, kind: str) -> None:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
         self._prefix, self._kind = prefix, kind
-        self._stream_key, self._announced_key = (
+        self._stream_key, self._progress_key = (
             keys.events(prefix, kind),
-            keys.announced(prefix, kind),
+            keys.progress(prefix, kind),
         )
 
     def lease(self, name: str) -> Lease:
@@ -67,7 +67,7 @@ class EventStream:
 
     def cut(self) -> Plan[float | None]:
         """Return up to which last-seen time it was announced who has gone; None if nothing was."""
-        (moment,) = yield Batch((("HGET", self._announced_key, "cut"),))
+        (moment,) = yield Batch((("HGET", self._progress_key, "announced_until"),))
         return score(moment)
 
     def position(self, age: float) -> Plan[Position]:
@@ -134,7 +134,7 @@ class EventStream:
 
     @property
     def _number_command(self) -> Command:
-        return ("HGET", self._announced_key, "n")
+        return ("HGET", self._progress_key, "n")
 
 
 def _pairs(reply: Any) -> Sequence[tuple[Any, Any]]:

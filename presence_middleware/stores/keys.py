@@ -89,22 +89,17 @@ def seen(prefix: str, kind: str) -> str:
 
 
 def left(prefix: str, kind: str) -> str:
-    """Sorted set: id by the moment of its logout."""
+    """Sorted set: id, or a space and the SHA-1 of an erased id, by the moment it left."""
     return f"{prefix}:{kind}:left"
 
 
 def gone(prefix: str, kind: str) -> str:
-    """Sorted set: departed id by its last-seen time."""
+    """Sorted set: id that left by its last-seen time."""
     return f"{prefix}:{kind}:gone"
 
 
-def forgotten(prefix: str, kind: str) -> str:
-    """Sorted set: hexadecimal SHA-1 of an id by the moment it was erased. Lives for a window."""
-    return f"{prefix}:{kind}:forgotten"
-
-
-def goodbyes(prefix: str, kind: str) -> str:
-    """Sorted set: id by the moment of its goodbye, until its window would have ended."""
+def bye(prefix: str, kind: str) -> str:
+    """Sorted set: id by its true last-seen time, of those who said goodbye lately."""
     return f"{prefix}:{kind}:bye"
 
 
@@ -114,23 +109,13 @@ def rooms(prefix: str, kind: str) -> str:
 
 
 def moves(prefix: str, kind: str) -> str:
-    """Hash: the moment at which an id entered or left a room, of the last minutes."""
+    """Sorted set: id by the moment at which it entered or left a room, of the last minutes."""
     return f"{prefix}:{kind}:moved"
 
 
-def earlier_moves(prefix: str, kind: str) -> str:
-    """Hash: as `moves`, of some minutes before those."""
-    return f"{prefix}:{kind}:moved-before"
-
-
-def edge(prefix: str, kind: str) -> str:
-    """Hash: up to which moments rooms have been swept, and moves dropped."""
-    return f"{prefix}:{kind}:edge"
-
-
-def announced(prefix: str, kind: str) -> str:
-    """Hash: up to which moment it was announced who has gone, and the number of the last entry."""
-    return f"{prefix}:{kind}:announced"
+def progress(prefix: str, kind: str) -> str:
+    """Hash: up to which moments rooms were swept and leaves announced; the number of entries."""
+    return f"{prefix}:{kind}:progress"
 
 
 def events(prefix: str, kind: str) -> str:

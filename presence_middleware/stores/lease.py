@@ -7,8 +7,8 @@ holder has handled events, so that another process goes on from there.
 from typing import NamedTuple
 
 from . import keys
-from .departures import load_script
 from .plan import Batch, Command, Plan, text
+from .script import load_script
 
 NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
 
@@ -31,7 +31,7 @@ class Lease:
         `prefix` is the beginning of the keys of the first shard.
         """
         self._key = keys.reader(prefix, kind, name)
-        self._source = load_script("lease")
+        self._source = load_script("lease").text
 
     def take(self, who: str, seconds: float, handled: str, start: str) -> Plan[Held | None]:
         """Take or renew the lease for `seconds`; return None if another reader holds it.

@@ -1,17 +1,100 @@
--- Record sightings in the set of the ids of one minute.
+-- Apply what people did to the sets of the ids of each minute: departures, or sightings of one minute.
+-- The departures of a write are sent first: whoever was seen after them is added again.
 --
--- KEYS[1]   set: the ids of the minute
--- KEYS[2…4] as in recording.lua, which comes before this file
--- KEYS[5…]  the sets of the other minutes of a window, the nearest first
--- ARGV[1…7] as in recording.lua; ARGV[2] is for the sizes of all sets together
--- ARGV[8…]  the id of each sighting
+-- KEYS[1] left     as in record.lua
+-- KEYS[2] gone     id that left, by the minute of its last sighting
+-- KEYS[3] writers  process by its last write
+-- KEYS[4…]         the sets: for departures those of consecutive minutes; for sightings that of their
+--                  minute, then those of the other minutes of a window, the nearest first
+-- ARGV             the names below in their order; then the id of each sighting; then act, id, moment
+--                  and last-seen time (or nothing) of each departure
 --
--- Reply: as in recording.lua.
+-- Moments are seconds since the epoch.
+--
+-- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
+-- this process (or nothing).
 
-local minute = KEYS[1]
-local FIRST_OTHER = 5
-local FIRST = 8
-local count = #ARGV - FIRST + 1
+local left, gone, writers = KEYS[1], KEYS[2], KEYS[3]
+local lifetime,    -- of the keys, in seconds
+  matters,         -- seconds for which a departure is compared with sightings
+  max_members,     -- of all sets together; of each other key
+  is_server_time,  -- 1 to lower departures to this server's clock; else 0
+  process,         -- empty to note no write
+  now,
+  earliest,        -- the first arrival
+  arrivals,        -- of all sightings, separated by spaces
+  first_minute,    -- the start of the minute of the first set, for departures
+  sightings        -- their number
+  = unpack(ARGV, 1, 10)
+local FIRST, FIRST_SET, SEEN, LEFT, ERASED = 11, 4, '0', '2', '3'
+local FIRST_DEPARTURE = FIRST + sightings
+local sha1hex = redis.sha1hex -- as in record.lua
+  or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
+
+local function at_least(score, moment) return score and score + 0 >= moment + 0 end
+local function erased(id) return ' ' .. sha1hex(id) end
+
+local function write_sightings()
+  local ids, refused, full, to_add, known = {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}, {}, 0, {}, {}
+  local room = max_members + 0
+  for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
+  local is_tight = #ids > room
+  for i = FIRST_SET, is_tight and #KEYS or 0 do
+    for n, is_member in ipairs(redis.call('SMISMEMBER', KEYS[i], unpack(ids))) do
+      known[n] = known[n] or is_member == 1
+    end
+  end
+  local may_have_left = redis.call('ZCOUNT', left, earliest, '+inf') > 0
+  local arrived = string.gmatch(arrivals, '%S+')
+  for n, id in ipairs(ids) do
+    local arrival = arrived()
+    if may_have_left and (at_least(redis.call('ZSCORE', left, id), arrival)
+      or at_least(redis.call('ZSCORE', left, erased(id)), arrival)) then
+      refused[#refused + 1] = n
+    elseif is_tight and not known[n] and room <= 0 then
+      full = full + 1
+    else
+      if not known[n] then room = room - 1 end
+      to_add[#to_add + 1] = id
+    end
+  end
+  if #to_add > 0 then
+    redis.call('SADD', KEYS[FIRST_SET], unpack(to_add))
+    redis.call('EXPIRE', KEYS[FIRST_SET], lifetime)
+  end
+  return refused, full
+end
+
+local function write_departures()
+  local time = redis.call('TIME')
+  local clock = time[1] .. '.' .. string.format('%06d', time[2])
+  for i = FIRST_DEPARTURE, #ARGV, 4 do
+    local act, id, moment, last_seen = unpack(ARGV, i, i + 3)
+    if is_server_time == '1' and at_least(moment, clock) then moment = clock end
+    local erasure = redis.call('ZSCORE', left, erased(id))
+    if last_seen == '' or at_least(erasure, last_seen) or not at_least(moment, last_seen) then
+      last_seen = false
+    end
+    for n = FIRST_SET, #KEYS do
+      local minute = first_minute + (n - FIRST_SET) * 60
+      if act ~= SEEN and minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
+    end
+    if act == SEEN or act == ERASED then redis.call('ZREM', left, id) end
+    if act == ERASED then
+      redis.call('ZREM', gone, id)
+      redis.call('ZADD', left, 'GT', moment, erased(id))
+    elseif act == LEFT then
+      if last_seen then redis.call('ZADD', gone, 'GT', last_seen - last_seen % 60, id) end
+      redis.call('ZADD', left, 'GT', moment, id)
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)
+  for key, seconds in pairs({[gone] = lifetime, [left] = math.ceil(matters)}) do
+    redis.call('EXPIRE', key, seconds)
+    local excess = redis.call('ZCARD', key) - max_members
+    if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
+  end
+end
 
 local wrote_before = false
 if process ~= '' then
@@ -19,44 +102,7 @@ if process ~= '' then
   redis.call('ZADD', writers, now, process)
   redis.call('EXPIRE', writers, lifetime)
 end
-
-local room = max_members - redis.call('SCARD', minute)
-for i = FIRST_OTHER, #KEYS do
-  room = room - redis.call('SCARD', KEYS[i])
-end
-local is_tight = count > room
-
-if not (may_have_left or may_be_forgotten or is_tight) then
-  redis.call('SADD', minute, unpack(ARGV, FIRST))
-  redis.call('EXPIRE', minute, lifetime)
-  return {{}, 0, wrote_before}
-end
-
-local ids = {}
-for i = FIRST, #ARGV do
-  ids[#ids + 1] = ARGV[i]
-end
-
-local known = {}
-local function find_known(key)
-  for n, is_member in ipairs(redis.call('SMISMEMBER', key, unpack(ids))) do
-    known[n] = known[n] or is_member == 1
-  end
-end
-if is_tight then
-  find_known(minute)
-  for i = FIRST_OTHER, #KEYS do
-    find_known(KEYS[i])
-  end
-end
-
-local accepted, departed, full = accept(ids, split(arrivals), known, room, is_tight)
-local members = {}
-for _, n in ipairs(accepted) do
-  members[#members + 1] = ids[n]
-end
-if #members > 0 then
-  redis.call('SADD', minute, unpack(members))
-  redis.call('EXPIRE', minute, lifetime)
-end
-return {departed, full, wrote_before}
+local refused, full = {}, 0
+if FIRST_DEPARTURE > FIRST then refused, full = write_sightings() end
+if #ARGV >= FIRST_DEPARTURE then write_departures() end
+return {refused, full, wrote_before}

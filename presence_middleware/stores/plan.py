@@ -17,6 +17,10 @@ Command = tuple[Argument, ...]
 T = TypeVar("T")
 
 
+class ScriptMissing(PresenceUnavailable):
+    """The server does not have the script that a command names by its hash."""
+
+
 class Batch(NamedTuple):
     """Commands that are sent in one round trip."""
 
@@ -126,13 +130,16 @@ def score(reply: Any) -> float | None:
     return None if reply is None else float(reply)
 
 
-def members_with_scores(reply: list[Any]) -> list[tuple[str, float]]:
-    """Return a WITHSCORES reply as pairs (member, score).
+def pairs(reply: list[Any]) -> list[Any]:
+    """Return a WITHSCORES reply as pairs (member, score), as the client returned both.
 
     A RESP3 reply contains pairs; a RESP2 reply is a flat list.
     """
     if reply and isinstance(reply[0], (list, tuple)):
-        pairs = reply
-    else:
-        pairs = list(zip(reply[::2], reply[1::2], strict=True))
-    return [(text(member), float(value)) for member, value in pairs]
+        return reply
+    return list(zip(reply[::2], reply[1::2], strict=True))
+
+
+def members_with_scores(reply: list[Any]) -> list[tuple[str, float]]:
+    """Return a WITHSCORES reply as pairs (member, score)."""
+    return [(text(member), float(value)) for member, value in pairs(reply)]

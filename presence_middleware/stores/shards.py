@@ -5,14 +5,15 @@ every shard in one batch, and the results are merged.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 
 from . import keys
 from .events import Position
-from .plan import Batch, Plan, merge_plans, readable_texts
-from .store import Sighting, Store
+from .plan import Batch, Plan, merge_plans, readable_texts, text
+from .store import Sighting, Store, moment_of, rank
 
 
 class Shards:
@@ -61,7 +62,15 @@ class Shards:
             before = yield from self.shard_for(before.id).as_sorted(before)
         plans = [shard.online(now, window, limit, before) for shard in self.all]
         pages = yield from merge_plans(plans, atomic=self._on_one_server)
-        return (yield from self._as_seen(list(islice(_in_order(pages), limit))))
+        # Of many shards, most members are dropped here, before anything is decoded.
+        has_times = any(page[0][1] is not None for page in pages if page)
+        key, is_reversed = (rank, True) if has_times else (itemgetter(0), False)
+        ranked = islice(merge(*pages, key=key, reverse=is_reversed), limit)
+        sightings = [
+            Sighting(text(id), None if time is None else moment_of(float(time)))
+            for id, time in ranked
+        ]
+        return (yield from self._as_seen(sightings))
 
     def _as_seen(self, sightings: list[Sighting]) -> Plan[list[Sighting]]:
         if len(self.all) == 1:
@@ -116,11 +125,11 @@ class Shards:
         slots = {keys.slot_of(shard.name) for shard in self.all}
         if self._on_one_server or slots == {keys.slot_of(friends)}:
             results = yield from merge_plans(plans, atomic=self._on_one_server)
-            return list(_in_order(results))
+            return _in_order([sighting for result in results for sighting in result])
         # ZUNION of a single key reads its members, whether it is a set or a sorted set.
         (members,) = yield Batch((("ZUNION", 1, friends),))
         online = yield from self.online_among(readable_texts(members), now, window)
-        return list(_in_order([[sighting] for sighting in online]))
+        return _in_order(online)
 
     def event_positions(self) -> Plan[list[Position]]:
         """Return the position after everything that was announced, in each shard.
@@ -134,11 +143,8 @@ class Shards:
         return [key for shard in self.all for key in shard.keys(now)]
 
 
-def _in_order(results: list[list[Sighting]]) -> Iterator[Sighting]:
-    """Merge sorted results of several shards into the order of a single store.
-
-    With times: newest first, and of equal times the greater id first. Without times: by id.
-    """
-    if any(sightings and sightings[0].last_seen for sightings in results):
-        return merge(*results, key=lambda s: (s.last_seen, s.id.encode()), reverse=True)
-    return merge(*results, key=lambda s: s.id)
+def _in_order(sightings: list[Sighting]) -> list[Sighting]:
+    """Return sightings in the order of `online`: newest first, or by id if there are no times."""
+    if any(sighting.last_seen for sighting in sightings):
+        return sorted(sightings, key=lambda s: (s.last_seen, s.id.encode()), reverse=True)
+    return sorted(sightings)

@@ -14,10 +14,11 @@ import threading
 import time
 from typing import Any
 
+from presence_middleware.stores.record import Stamped
+
 from presence_middleware import Presence, Settings
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import STORES, Store, SweptSet
-from presence_middleware.stores.record import Stamped
+from presence_middleware.stores import STORES, SortedSet, Store
 
 from .machine import server
 from .million import KEEP, LIMIT, MANY, NOON, SERVERS, WINDOW, Meter, crowd, in_turn, seen
@@ -32,7 +33,7 @@ def stores() -> dict[str, Store]:
     grace = 75.0
     return {
         "off": STORES["sorted-set"]("bench", "off", WINDOW, KEEP, MANY),
-        "on": SweptSet("bench", "on", WINDOW, KEEP, MANY, grace=grace, flush_interval=1.0, lag=LAG),
+        "on": SortedSet("bench", "on", WINDOW, KEEP, MANY, grace=grace, lag=LAG),
     }
 
 
@@ -71,12 +72,12 @@ def sweeps(meter: Meter) -> None:
     store = stores()["on"]
     meter.run(store.sweep(NOON))
     quiet = [took for n in range(200) for took in meter.run(store.sweep(NOON + n * 1e-3))]
-    before = meter.client.hget("bench:on:announced", "cut")
+    before = meter.client.hget("bench:on:progress", "announced_until")
     pages: list[float] = []
     now = NOON + WINDOW / 2  # half of the crowd has gone
     while len(pages) < 200:
         pages += meter.run(store.sweep(now))
-    assert meter.client.hget("bench:on:announced", "cut") > before
+    assert meter.client.hget("bench:on:progress", "announced_until") > before
     for name, took in (("nobody", quiet), ("250", pages)):
         print(
             f"  sweep, {name} gone: median {statistics.median(took) * 1e3:.0f} µs, "

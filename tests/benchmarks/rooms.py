@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from presence_middleware import Settings, wsgi
-from presence_middleware.stores import Move, Plan, Stamped, Store, SweptSet, room_number
+from presence_middleware.stores import Move, Plan, SortedSet, Stamped, Store, room_number
 
 from .machine import server
 from .million import KEEP, MANY, NOON, WINDOW, Meter, crowd, in_turn, seen, sorted_set
@@ -49,7 +49,9 @@ def path(rounds: int) -> None:
 
 
 def swept_set(name: str) -> Store:
-    return SweptSet("bench", name, WINDOW, KEEP, MANY, grace=75.0, flush_interval=1.0)
+    return SortedSet(
+        "bench", name, WINDOW, KEEP, MANY, grace=75.0, has_rooms=True, flush_interval=1.0
+    )
 
 
 class Site:
@@ -76,7 +78,7 @@ class Site:
 
     def sweep(self) -> None:
         """The clean-up of every half minute."""
-        plan: Plan[Any] = self._store.clean_up(self._now, is_server_time=False)
+        plan: Plan[Any] = self._store.clean_up(self._now)
         self._meter.run(plan)
 
     def _run(self, sightings: Sequence[Stamped], moves: dict[str, Move]) -> float:

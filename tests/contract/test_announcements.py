@@ -21,15 +21,8 @@ from hypothesis.stateful import (
 
 from presence_middleware import EventsLost, PresenceUnavailable, Settings
 from presence_middleware.backend import Backend
-from presence_middleware.stores import (
-    Batch,
-    Plan,
-    Store,
-    Write,
-    merge_plans,
-    run_all,
-    to_microseconds,
-)
+from presence_middleware.stores import Act, Batch, Plan, Store, Write, merge_plans, run_all
+from presence_middleware.stores.changes import to_microseconds
 from presence_middleware.stores.plan import members_with_scores, score
 from tests.support.followed_site import KEYS
 
@@ -68,6 +61,7 @@ class Announcing(RuleBasedStateMachine):
         backend = Backend(site, clock=lambda: self.now)
         self.run = backend.driver.run
         self.store = backend.stores["user"]
+        self.by_server = Backend(site).stores["user"]  # of a process whose clock is the server's
         self.streams = [shard.event_stream() for shard in self.store.all]
         self.positions = [self.run(stream.last_position()) for stream in self.streams]
         self.online: set[str] = set()
@@ -78,26 +72,28 @@ class Announcing(RuleBasedStateMachine):
         """One is seen, perhaps some windows ago; enters a room, leaves it (0), or neither (-1)."""
         moment = to_microseconds(self.now - late * self.window)
         write = Write("process", to_microseconds(self.now))
-        moves = {} if room < 0 else {id: (room, moment)}
-        self.run(self.store.shard_for(id).record([(id, moment, moment)], write, moves))
+        move = None if room < 0 else (room, moment)
+        self.run(self.store.shard_for(id).write([(id, moment, moment, move)], (), write))
 
     @rule(ids=st.lists(IDS, min_size=1, unique=True))
     def are_seen(self, ids: list[str]) -> None:
         moment = to_microseconds(self.now)
         for shard in self.store.all:
-            here = [(id, moment, moment) for id in ids if self.store.shard_for(id) is shard]
+            here = [(id, moment, moment, None) for id in ids if self.store.shard_for(id) is shard]
             if here:
-                self.run(shard.record(here, Write("other", moment)))
+                self.run(shard.write(here, (), Write("other", moment)))
 
     @rule(id=IDS, late=st.sampled_from([0.0, 3.0, 100.0]), erase=st.booleans())
     def leaves(self, id: str, late: float, erase: bool) -> None:
-        shard = self.store.shard_for(id)
-        self.run(shard.depart(id, self.now - late, is_server_time=False, erase=erase))
+        self.departs(Act.ERASED if erase else Act.LEFT, id, late)
 
     @rule(id=IDS, late=st.sampled_from([0.0, 0.1, 0.2, 0.3]))
     def says_goodbye(self, id: str, late: float) -> None:
-        moment = self.now - late * self.window
-        self.run(self.store.shard_for(id).say_goodbye(id, moment, is_server_time=False))
+        self.departs(Act.GOODBYE, id, late * self.window)
+
+    def departs(self, act: Act, id: str, late: float) -> None:
+        departure = act, id, to_microseconds(self.now - late), None
+        self.run(self.store.shard_for(id).write((), [departure]))
 
     @rule(windows=st.one_of(st.floats(0, 0.05), st.floats(0, 2)))
     def time_passes(self, windows: float) -> None:
@@ -124,8 +120,8 @@ class Announcing(RuleBasedStateMachine):
             self.run(
                 merge_plans(
                     [
-                        shard.clean_up(self.now, is_server_time=is_server_time)
-                        for shard in self.store.all
+                        shard.clean_up(self.now)
+                        for shard in (self.by_server if is_server_time else self.store).all
                     ]
                 )
             )
@@ -199,7 +195,7 @@ def _announced(shard: Store) -> Plan[set[str]]:
     """Return the ids whose last-seen time is later than the cut."""
     cut, seen = yield Batch(
         (
-            ("HGET", f"{shard.name}:announced", "cut"),
+            ("HGET", f"{shard.name}:progress", "announced_until"),
             ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
         )
     )
@@ -212,7 +208,7 @@ def _rooms(shard: Store) -> Plan[tuple[float | None, list[str], dict[str, float]
     """Return up to where rooms were swept, the ids in rooms, and the last-seen times."""
     swept, rooms, seen = yield Batch(
         (
-            ("HGET", f"{shard.name}:edge", "swept"),
+            ("HGET", f"{shard.name}:progress", "rooms_until"),
             ("ZRANGE", f"{shard.name}:at", 0, -1, "WITHSCORES"),
             ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
         )

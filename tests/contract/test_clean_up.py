@@ -32,7 +32,7 @@ def site(valkey: Server, prefix: str) -> Iterator[Site]:
 class ByRank(SortedSet):
     """The tempting way: counts the stale, and removes as many from the low end. It is wrong."""
 
-    def clean_up(self, now: float, *, is_server_time: bool = True) -> Plan[bool]:
+    def clean_up(self, now: float) -> Plan[bool]:
         yield from clamp_future_scores((self._seen_key,), now)
         (stale,) = yield Batch((("ZCOUNT", self._seen_key, "-inf", now - self.keep_seconds),))
         if stale:

@@ -12,7 +12,7 @@ from tests.support.followed_site import KEYS, LAG, FollowedSite
 from tests.support.timed_site import NOON, WINDOW, settings
 
 GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
-ALL = [*KEYS, "gone", "forgotten"]
+ALL = [*KEYS, "gone"]
 Open = Callable[..., FollowedSite]
 
 
@@ -91,7 +91,7 @@ def test_after_lost_data_a_reader_gets_an_error_and_everybody_comes_again(
     assert after(site, GONE) == [("-ann", 0)]
 
 
-@pytest.mark.parametrize("name", ["announced", "seen"])
+@pytest.mark.parametrize("name", ["progress", "seen"])
 def test_a_key_that_was_evicted_alone_is_noticed(site: FollowedSite, name: str) -> None:
     site.saw("ann")
     site.announced()
@@ -181,10 +181,10 @@ def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: Follow
     site.announced()
     site.sweep()  # by a process that outlives the last visitor
     remaining = site.lifetime("ann", "seen")
-    assert 0 < site.lifetime("ann", "announced") <= remaining
+    assert 0 < site.lifetime("ann", "progress") <= remaining
     site.expire("seen", 400)
     site.sweep()
-    assert 0 < site.lifetime("ann", "announced") <= 400
+    assert 0 < site.lifetime("ann", "progress") <= 400
 
 
 def test_a_clock_set_back_by_much_begins_again(site: FollowedSite) -> None:
@@ -466,12 +466,12 @@ def test_a_goodbye_that_arrives_late_takes_the_id_out_of_its_room(opened: Open) 
     assert "at" not in site.keys_with("ann")
 
 
-def test_a_room_whose_edge_was_lost_is_empty_rather_than_wrong(opened: Open) -> None:
+def test_a_room_whose_progress_was_lost_is_empty_rather_than_wrong(opened: Open) -> None:
     site = opened(rooms=["/t/*"], events=())
     moment = int(site.clock.now * 1e6)
     shard = site.store.shard_for("ann")
     site.run(shard.record([("ann", moment, moment)], moves={"ann": (7, moment)}))
-    site.delete("edge")
+    site.delete("progress")
     site.clock.now += 2 * WINDOW
     assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
 

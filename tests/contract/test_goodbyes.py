@@ -52,7 +52,7 @@ class Pages:
         backend = self.workers[0].backend
         for store in backend.stores.values():
             for shard in store.all:
-                while backend.driver.run(shard.clean_up(self.clock.now, is_server_time=False)):
+                while backend.driver.run(shard.clean_up(self.clock.now)):
                     pass
 
     def online_from_until(self, id: str, seconds: float, kind: str = "user") -> None:

@@ -346,7 +346,7 @@ def test_an_invisible_person_leaves_nothing_under_user(
 def ids_under_user(site: Site) -> set[bytes]:
     """Return the members of all sorted sets of the kind `user`."""
     found = contents(site)
-    keys = [found.get(f":user:{name}", []) for name in ("seen", "left", "gone", "forgotten")]
+    keys = [found.get(f":user:{name}", []) for name in ("seen", "left", "gone")]
     return {member for members in keys if isinstance(members, list) for member, _ in members}
 
 

@@ -517,7 +517,7 @@ def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(plain:
     subscription = Subscription()
     hub.deliver([subscription])
     plain.come(*(f"id{n}" for n in range(20)))
-    run(plain.presence, "HINCRBY", f"{shards.all[1].name}:announced", "n", 1)
+    run(plain.presence, "HINCRBY", f"{shards.all[1].name}:progress", "n", 1)
     driver.refused = "XREVRANGE"  # the shard goes away right after it was read
     hub.deliver([subscription])
     found = drained(subscription)

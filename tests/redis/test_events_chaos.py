@@ -172,7 +172,7 @@ def announced(shards: list[Store]) -> Plan[set[str]]:
     for shard in shards:
         cut, seen = yield Batch(
             (
-                ("HGET", f"{shard.name}:announced", "cut"),
+                ("HGET", f"{shard.name}:progress", "announced_until"),
                 ("ZRANGE", f"{shard.name}:seen", 0, -1, "WITHSCORES"),
             )
         )

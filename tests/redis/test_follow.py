@@ -232,7 +232,7 @@ def test_a_hole_in_the_stream_is_lost(
     site.saw("ann")
     wait_until(lambda: follower.online == {"ann"})
     with redis.Redis.from_url(own.url) as client, client.pipeline() as pipeline:
-        client.hincrby(f"{prefix}:user:announced", "n", 1)  # as after an entry that nobody has
+        client.hincrby(f"{prefix}:user:progress", "n", 1)  # as after an entry that nobody has
     site.saw("bob")
     wait_until(lambda: follower.lost)
     site.saw("cy")
@@ -338,7 +338,7 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
     ids = [f"user{number}" for number in range(20)]
     wrong = site.store.shard_for(ids[0])
     with redis.Redis.from_url(own.url) as client:
-        client.set(f"{wrong.name}:announced", "text")
+        client.set(f"{wrong.name}:progress", "text")
     there = [id for id in ids if site.store.shard_for(id) is not wrong]
     site.saw(*there)
     wait_until(lambda: follower.online == set(there))
@@ -413,7 +413,7 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
     assert off == commands_of(own, prefix, events=())
     # Every process publishes its settings, also that it has no events.
     text = "\n".join(off).replace(" PRESENCE_EVENTS= ", " ")
-    for word in (":edge", ":announced", ":events", ":swept", "XADD", ":bye", "PRESENCE_EVENTS"):
+    for word in (":progress", ":events", ":swept", "XADD", "PRESENCE_EVENTS"):
         assert word not in text, word
     names = Counter(command.split()[0] for command in off)
     assert set(names) <= {

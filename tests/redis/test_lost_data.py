@@ -96,7 +96,7 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
     worker.clock.now += WINDOW + 300
     (shard,) = worker.recorder.backend.stores["user"].all
     # Another process cleans up, and forgets the processes that are silent.
-    worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now, is_server_time=False))
+    worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now))
     worker.recorder.record(("user", "bob"), worker.clock.now, act=Act.LEFT)
     worker.clock.now += 1
     worker.saw("bob")

@@ -34,13 +34,13 @@ PROGRAM = shutil.which("redis-server")
 
 # What a user of the server must be allowed to do, by what wants it.
 RIGHTS = {
-    "everything": "eval time expire exists zscore set get multi exec ping client|setname zadd zrem "
-    "zremrangebyscore zrange",
+    "everything": "eval evalsha time expire exists zscore set get multi exec ping client|setname "
+    "zadd zrem zremrangebyscore zrange",
     "sorted-set": "zcard zcount zmscore zinter",
     "minute-sets": "sadd scard smismember srem sunion zcard zcount zmscore zinter",
     "hyperloglog": "pfadd pfcount",
 }
-SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +time +client|setname"
+SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +evalsha +time +client|setname"
 
 
 class Authority:

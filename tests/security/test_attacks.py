@@ -24,7 +24,7 @@ from presence_middleware import (
 from presence_middleware.connections import ServerClock, clients
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.stores import sorted_set
+from presence_middleware.stores import Shards, sorted_set
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 
@@ -61,7 +61,7 @@ def test_an_internal_error_while_writing_loses_no_sighting(
     recorder.background = False
     WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     with monkeypatch.context() as patch:
-        patch.setattr(sorted_set.SortedSet, "record", lambda *_: 1 / 0)
+        patch.setattr(sorted_set.SortedSet, "write", lambda *_: 1 / 0)
         assert not recorder.flush()
     assert recorder.stats().pending == 1
     assert recorder.flush()
@@ -164,7 +164,7 @@ def test_a_user_seen_again_during_a_listing_is_listed(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_set, "PAGE", 10)
-    store = sorted_set.SortedSet(prefix, "user", 600, 600, 10**6)
+    store = Shards([sorted_set.SortedSet(prefix, "user", 600, 600, 10**6)], on_one_server=True)
     with redis.Redis.from_url(valkey.url) as client:
         for number in range(35):
             client.zadd(f"{prefix}:user:seen", {f"u{number:02}": 1000.0 + number})

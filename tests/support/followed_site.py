@@ -9,15 +9,13 @@ from tests.support.timed_site import NOON, Clock, settings
 
 KEYS = [
     "seen",
-    "edge",
-    "announced",
+    "progress",
     "events",
     "bye",
     "left",
     "writers",
     "at",
     "moved",
-    "moved-before",
 ]
 """The ends of the keys of a shard that announces; departures have more."""
 LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
@@ -58,12 +56,12 @@ class FollowedSite:
 
     def clean_up(self) -> None:
         for shard in self.store.all:
-            while self.run(shard.clean_up(self.clock.now, is_server_time=False)):
+            while self.run(shard.clean_up(self.clock.now)):
                 pass
 
     def say_goodbye(self, id: str, ago: float = 0.0) -> None:
         shard, moment = self.store.shard_for(id), self.clock.now - ago
-        self.run(shard.say_goodbye(id, moment, is_server_time=False))
+        self.run(shard.say_goodbye(id, moment))
 
     def skip(self) -> None:
         """Read on after everything that was announced."""
