@@ -12,9 +12,9 @@ import random
 import statistics
 import threading
 import time
-from typing import Any
+from typing import Anyfrom tests.support.acts import Stamped, record
 
-from presence_middleware.stores.record import Stamped
+
 
 from presence_middleware import Presence, Settings
 from presence_middleware.recorder import Recorder
@@ -50,7 +50,7 @@ def flushes(meter: Meter, people: int, rounds: int, share_new: float) -> None:
         new = round_ids(round, share_new)
         ids = random.sample(known, FLUSH - len(new)) + new
         for name, store in random.sample(list(stores().items()), 2):
-            commands = meter.run(store.record(flush_of(ids, NOON + 1 + round)))
+            commands = meter.run(record(store, flush_of(ids, NOON + 1 + round)))
             taken[name].append(sum(commands))
             worst = max(worst, *commands)
     best = {name: min(times) for name, times in taken.items()}
@@ -127,7 +127,7 @@ def main() -> None:
         print(f"{given.server}, {given.people} online")
         meter = Meter(url)
         for store in stores().values():
-            meter.run(store.record(crowd(given.people, at=in_turn)))
+            meter.run(record(store, crowd(given.people, at=in_turn)))
         for share_new in (0.0, 0.05, 1.0):
             flushes(meter, given.people, given.rounds, share_new)
         sweeps(meter)

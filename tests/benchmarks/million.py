@@ -18,7 +18,8 @@ from typing import Any
 import redis
 
 from presence_middleware.stores import STORES, Batch, Command, Plan, Store
-from presence_middleware.stores.record import CHUNK, Stamped, to_microseconds
+from presence_middleware.stores.changes import to_microseconds
+from presence_middleware.stores.script import CHUNK
 
 from .machine import processor_seconds, server
 
@@ -27,7 +28,8 @@ NOON = 1_800_000_000.0  # on a full minute; the stores are told what time it is
 FRIENDS = 500
 MANY = 10**9
 LIMIT = 5.0  # milliseconds, for any command of ours
-SERVERS = {"valkey": None, "redis": shutil.which("redis-server")}
+SERVERS = {"valkey": None, "redis": shutil.which("redis-server")}from tests.support.acts import Stamped, depart, record
+
 
 
 class Meter:
@@ -113,24 +115,24 @@ def uncompiled(meter: Meter, users: Store, known: list[Stamped]) -> Iterator[Pla
     """Records where the server does not know the script yet."""
     for _ in range(20):
         meter.client.script_flush()
-        yield users.record(known[:CHUNK])
+        yield record(users, known[:CHUNK])
 
 
 def record(meter: Meter, people: int) -> None:
     users, everybody = sorted_set("user"), crowd(people, at=in_turn)
-    meter.step(f"record {CHUNK}, all new", [users.record(everybody)])
+    meter.step(f"record {CHUNK}, all new", [record(users, everybody)])
     sample = random.sample(everybody, min(people, 25_000))
     known = [seen(id, NOON - n / len(sample)) for n, (id, *_) in enumerate(sample)]
-    meter.step(f"record {CHUNK}, all known", [users.record(known)])
+    meter.step(f"record {CHUNK}, all known", [record(users, known)])
     meter.step(f"record {CHUNK}, the script new", uncompiled(meter, users, known))
     full = sorted_set("user", most=people)
     mixed = known[:5000] + crowd(5000, "new")
     random.shuffle(mixed)
-    meter.step(f"record {CHUNK}, at the cap, half known", [full.record(mixed)])
+    meter.step(f"record {CHUNK}, at the cap, half known", [record(full, mixed)])
     meter.step("touch", (users.touch(id, NOON, NOON) for id, *_ in known[:1000]))
-    meter.step("leave", (users.depart(id, NOON) for id, *_ in known[-1000:]))
-    meter.step("forget", (users.depart(id, NOON, erase=True) for id, *_ in known[-1000:]))
-    meter.step(f"record {CHUNK}, at the cap, some have left", [full.record(mixed)])
+    meter.step("leave", (depart(users, Act.LEFT, id, NOON) for id, *_ in known[-1000:]))
+    meter.step("forget", (depart(users, Act.ERASED, id, NOON) for id, *_ in known[-1000:]))
+    meter.step(f"record {CHUNK}, at the cap, some have left", [record(full, mixed)])
 
 
 def read(meter: Meter, people: int) -> tuple[float, float]:
@@ -169,14 +171,14 @@ def clean_up(meter: Meter) -> None:
 def union(meter: Meter, people: int) -> float:
     """The milliseconds of a SUNION of ten minute sets, each person being in one of them."""
     guests, everybody = minute_sets("guest"), crowd(people, at=in_turn)
-    meter.step(f"minute sets: record {CHUNK}", [guests.record(everybody)])
+    meter.step(f"minute sets: record {CHUNK}", [record(guests, everybody)])
     some = [id for id, *_ in random.sample(everybody, FRIENDS)]
     meter.step(
         "minute sets: online_friends of 500", [guests.online_friends("friends", NOON - 1, WINDOW)]
     )
     meter.step("minute sets: online_among 500", [guests.online_among(some, NOON - 1, WINDOW)])
     full, late = minute_sets("guest", most=1), crowd(5000, "new", at=in_turn)
-    meter.step(f"minute sets: record {CHUNK}, at the cap", [full.record(late)])
+    meter.step(f"minute sets: record {CHUNK}, at the cap", [record(full, late)])
     return (
         meter.step("minute sets: SUNION of ten", (guests.count(NOON - 1, WINDOW) for _ in range(3)))
         / 3
@@ -186,17 +188,17 @@ def union(meter: Meter, people: int) -> float:
 def cap_of_an_hour(meter: Meter, people: int) -> None:
     """The most minutes that are looked at for the known."""
     hour = minute_sets("hour", window=3600)
-    meter.run(hour.record(crowd(people // 5, at=lambda person: NOON - 3600 * random.random())))
+    meter.run(record(hour, crowd(people // 5, at=lambda person: NOON - 3600 * random.random())))
     full, late = minute_sets("hour", most=1, window=3600), crowd(5000, "new")
     middle = [seen(id, NOON - 1800) for id, *_ in late]
-    meter.step("minute sets: the same, window of 1h", [full.record(middle)])
+    meter.step("minute sets: the same, window of 1h", [record(full, middle)])
 
 
 def union_of_few(meter: Meter) -> None:
     """Where a SUNION of ten minutes begins to take too long."""
     for people in (2_000, 5_000, 10_000, 20_000):
         few = minute_sets(f"crowd{people}")
-        meter.run(few.record(crowd(people, at=in_turn)))
+        meter.run(record(few, crowd(people, at=in_turn)))
         meter.step(
             f"SUNION of {people} in ten minute sets",
             (few.count(NOON - 1, WINDOW) for _ in range(9)),

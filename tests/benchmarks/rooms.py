@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from presence_middleware import Settings, wsgi
-from presence_middleware.stores import Move, Plan, SortedSet, Stamped, Store, room_number
+from presence_middleware.stores import Move, Plan, SortedSet, Store, room_number
 
 from .machine import server
 from .million import KEEP, MANY, NOON, WINDOW, Meter, crowd, in_turn, seen, sorted_set
 from .request_path import PEOPLE, environs, time_wsgi, wsgi_app
 
 FLUSH = 5000
-RULES = "/t/{topic}/*, /docs/*, /c/{category}/*"
+RULES = "/t/{topic}/*, /docs/*, /c/{category}/*"from tests.support.acts import Stamped, record
+
 
 
 def path(rounds: int) -> None:
@@ -82,7 +83,7 @@ class Site:
         self._meter.run(plan)
 
     def _run(self, sightings: Sequence[Stamped], moves: dict[str, Move]) -> float:
-        return sum(self._meter.run(self._store.record(sightings, None, moves))) * 1e3
+        return sum(self._meter.run(record(self._store, sightings, None, moves))) * 1e3
 
 
 def in_the_server(people: int, rooms: int, rounds: int) -> None:

@@ -14,7 +14,7 @@ import statistics
 from typing import NamedTuple
 
 from presence_middleware.stores import STORES, Store
-from presence_middleware.stores.record import CHUNK, Stamped
+from presence_middleware.stores.script import CHUNK
 
 from .machine import server
 from .million import NOON, WINDOW, Meter, crowd, in_turn, minute_sets, seen, sorted_set
@@ -26,7 +26,8 @@ BUSY = 0.4  # of a core: what a primary is given to do
 HEADINGS = (
     *("online", "sorted set", "minute sets", "HyperLogLogs", "workers", "commands/s"),
     *("cores of servers", "layout", "flush interval", "figures"),
-)
+)from tests.support.acts import Stamped, record
+
 
 
 class Costs(NamedTuple):
@@ -75,8 +76,8 @@ def measure(people: int) -> Costs:
         minute, logged = (size_of(meter, store, crowd(people)) for store in (guests, log))
         random.shuffle(everybody)
         again = [seen(id, NOON + n / people) for n, (id, *_) in enumerate(everybody)]
-        single = [taken for one in again[:500] for taken in meter.run(users.record([one]))]
-        many = meter.run(users.record(again))
+        single = [taken for one in again[:500] for taken in meter.run(record(users, [one]))]
+        many = meter.run(record(users, again))
     command = statistics.median(single) / 1e3
     sighting = sum(many) / 1e3 / people - command / CHUNK
     return Costs(people, held, minute, logged, command, sighting)
@@ -84,7 +85,7 @@ def measure(people: int) -> Costs:
 
 def size_of(meter: Meter, store: Store, sightings: list[Stamped]) -> float:
     """The bytes of what a store keeps of sightings."""
-    meter.run(store.record(sightings))
+    meter.run(record(store, sightings))
     return sum(meter.client.memory_usage(key, samples=0) or 0 for key in store.keys(NOON))
 
 

@@ -18,13 +18,15 @@ from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
 from presence_middleware.request import WsgiRequest
-from presence_middleware.stores import Recorded, Store, keys, moment_of
+from presence_middleware.stores import Store, Written, keys, moment_of
+from presence_middleware.stores.changes import to_microseconds
 from presence_middleware.stores.minute_sets import MinuteSets
-from presence_middleware.stores.record import to_microseconds
+from presence_middleware.stores.plan import text
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.upkeep import CLEAN_EVERY
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
+from tests.support.acts import record
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import NOON, WINDOW, Clock, Site
 
@@ -237,14 +239,14 @@ class Traced:
         self._client.flushdb()
         self.store = store("traced", "user", SPAN, SPAN, cap)
 
-    def saw(self, *seen: tuple[str, float]) -> Recorded:
+    def saw(self, *seen: tuple[str, float]) -> Written:
         moments = {id: to_microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
         sightings = [(id, moment, moment) for id, moment in moments.items()]
-        return self._driver.run(self.store.record(sightings))
+        return self._driver.run(record(self.store, sightings))
 
     def online(self) -> set[str]:
         listed = self._driver.run(self.store.online(self.clock.now, SPAN, None, None))
-        return {who.id for who in listed}
+        return {text(member) for member, _ in listed}
 
     def held(self) -> set[str]:
         """Whoever is in a key of the window."""

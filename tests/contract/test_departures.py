@@ -16,6 +16,7 @@ from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, moment_of
 from presence_middleware.wsgi import WsgiVisit
+from tests.support.acts import depart
 from tests.support.backends import Server, wait_until
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, Site, settings
@@ -297,10 +298,10 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
     backend = Backend(settings(valkey.url, prefix, store=store), clock=Clock())
     presence = Presence(backend=backend)
     shard, run = backend.stores["user"].all[0], backend.driver.run
-    erase = manner == "forget"
+    act = Act.ERASED if manner == "forget" else Act.LEFT
     early, between, late = NOON - 2, NOON - 1, NOON
     run(shard.touch("ann", early, late))
-    run(shard.depart("ann", between, erase=erase))
+    run(depart(shard, act, "ann", between))
     assert not presence.is_online("ann")
     run(shard.touch("ann", early, late))
     assert presence.is_online("ann")

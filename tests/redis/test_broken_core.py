@@ -1,5 +1,6 @@
 """The tests of each rule of the core fail on a copy of the core without that rule."""
 
+import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ import pytest
 
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import departures, record
+from presence_middleware.stores import minute_sets, script, sorted_set
+from presence_middleware.stores.script import Script
 from tests.support.backends import Server
 from tests.support.timed_site import Site, opened, settings
 
@@ -44,22 +46,22 @@ def there_are_never_more_than_the_cap(site: Site) -> None:
     assert site.presence.count() == 5
 
 
-def without(*lines: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """Takes a condition out of the record scripts."""
+def without(*conditions: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Takes a condition out of the scripts that write."""
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        load_script = departures.load_script
-        names = ("recording", "scored", "sorted_set", "minute_sets")
-        sources = [load_script(name) for name in names]
-        assert all(any(line in source for source in sources) for line in lines)
+        load_script = script.load_script
+        sources = [load_script(name).text for name in ("record", "minute_sets")]
+        assert all(any(each in source for source in sources) for each in conditions)
 
-        def broken(*names: str) -> str:
-            source = load_script(*names)
-            for line in lines:
-                source = source.replace(line, "false")
-            return source
+        def broken(*names: str) -> Script:
+            text = load_script(*names).text
+            for each in conditions:
+                text = text.replace(each, "false")
+            return Script(text, hashlib.sha1(text.encode()).hexdigest())
 
-        patch.setattr(record, "load_script", broken)
+        for module in (sorted_set, minute_sets):
+            patch.setattr(module, "load_script", broken)
 
     return break_it
 
@@ -73,10 +75,18 @@ def forgets_the_arrival(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "record", broken)
 
 
+LEFT = ("at_least(left_at[id], since)", "at_least(redis.call('ZSCORE', left, id), arrival)")
+ERASED = (
+    "at_least(left_at[erased(id)], since)",
+    "at_least(redis.call('ZSCORE', left, erased(id)), arrival)",
+)
 BROKEN = {
-    "looks for nobody who left": (without("any_since(left)"), who_left_stays_offline),
-    "looks for nobody erased": (without("any_since(forgotten)"), who_was_erased_stays_away),
-    "knows no cap": (without("count > room"), there_are_never_more_than_the_cap),
+    "looks for nobody who left": (without(*LEFT), who_left_stays_offline),
+    "looks for nobody erased": (without(*ERASED), who_was_erased_stays_away),
+    "knows no cap": (
+        without("sightings + 0 > room", "#ids > room"),
+        there_are_never_more_than_the_cap,
+    ),
     "forgets the arrival": (forgets_the_arrival, who_left_on_a_long_connection_stays_offline),
 }
 

@@ -26,6 +26,7 @@ from presence_middleware.events import hub as hub_module
 from presence_middleware.events import subscription as subscription_module
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys, moment_of
+from tests.support.acts import record
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.followed_site import LAG, FollowedSite
@@ -198,7 +199,7 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(own: Server, prefi
     with site.presence.events() as events:
         wait_until(lambda: site.presence.backend.hub("user")._positions)
         moment = int(NOON * 1e6)
-        site.run(site.store.all[0].record([(id, moment, moment) for id in ("ann", "bob")]))
+        site.run(record(site.store.all[0], [(id, moment, moment) for id in ("ann", "bob")]))
         cursors = [next(events).cursor for _ in range(2)]
         with site.presence.events(after=cursors[0]) as again:
             assert [next(again).id for _ in range(2)] == ["ann", "bob"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-from presence_middleware.connections.embedded import find_server
 
 from presence_middleware import Presence, Settings
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from tests.support.backends import Server, wait_until

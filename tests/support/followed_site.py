@@ -4,7 +4,8 @@ from typing import Any
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, Plan, Position
+from presence_middleware.stores import Act, Batch, Plan, Position
+from tests.support.acts import depart
 from tests.support.timed_site import NOON, Clock, settings
 
 KEYS = [
@@ -61,7 +62,7 @@ class FollowedSite:
 
     def say_goodbye(self, id: str, ago: float = 0.0) -> None:
         shard, moment = self.store.shard_for(id), self.clock.now - ago
-        self.run(shard.say_goodbye(id, moment))
+        self.run(depart(shard, Act.GOODBYE, id, moment))
 
     def skip(self) -> None:
         """Read on after everything that was announced."""
