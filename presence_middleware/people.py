@@ -6,7 +6,7 @@ are by the recorder's clock.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -89,6 +89,27 @@ class Person:
         self.shard: Store | None = None
         """The shard that holds the id. None until the writer has resolved it."""
 
+    def enter(self, room: Room) -> bool:
+        """Enter a room. Return False if another was entered since, or if nothing changes."""
+        known = self.room
+        if known is not None and (room.since < known.since or room == known):
+            return False
+        self.room, self.is_moving = room, True
+        return True
+
+    def depart(self, act: Act, at: float) -> None:
+        """Merge a goodbye, a logout or an erasure, unless a later one is known."""
+        if act is GOODBYE:
+            if self.goodbye is None or self.goodbye.at < at:
+                self.goodbye = Departed(act, at)
+            return
+        if self.arrival <= at < self.seen:
+            at = self.seen  # a connection from before the logout was seen after it
+        waiting = self.left
+        if waiting is not None and not waiting.is_sent:
+            act, at = max(act, waiting.act), max(at, waiting.at)
+        self.left = Departed(act, at)
+
     def departures_due(self) -> tuple[Departed, ...]:
         """Return the departures to send. A goodbye that a later sighting undoes is not sent."""
         left, goodbye = self.left, self.goodbye
@@ -112,7 +133,75 @@ class Taken(NamedTuple):
     departures: tuple[Departed, ...]
 
 
-class People:
+class Memory:
+    """Everybody whom a process knows: the people of the current period and of the one before.
+
+    A period is as long as the window. Beyond the limit, people are known by a hash alone, which
+    takes a tenth of the memory.
+    """
+
+    def __init__(self, limit: int, window: float) -> None:
+        """Remember at most `limit` people, for at least `window` seconds."""
+        self._limit, self._window = limit, window
+        self.recent: dict[Who, Person] = {}
+        """The people of the current period."""
+        self.period_ends = NEVER
+        """When the next period must begin."""
+        self._earlier: dict[Who, Person] = {}
+        self._hashes: set[int] = set()
+        self._earlier_hashes: set[int] = set()
+
+    def knows(self, who: Who) -> bool:
+        """Return whether somebody was seen in this period or in the one before.
+
+        If there are too many people to know, return True.
+        """
+        if who in self.recent or who in self._earlier:
+            return True
+        known, most = hash(who), HASHES * self._limit
+        is_full = len(self._hashes) >= most or len(self._earlier_hashes) >= most
+        return is_full or known in self._hashes or known in self._earlier_hashes
+
+    def remember(self, who: Who) -> Person:
+        """Return somebody who is not among the recent people, and remember them if there is room.
+
+        Beyond the limit, a person is written and then forgotten.
+        """
+        person = self._earlier.pop(who, None) or Person(who)
+        forgotten = None
+        if len(self.recent) + len(self._earlier) < self._limit:
+            self.recent[who] = person
+        elif self._earlier:
+            forgotten, _ = self._earlier.popitem()
+            self.recent[who] = person
+        else:
+            forgotten = who
+        if forgotten is not None and len(self._hashes) < HASHES * self._limit:
+            self._hashes.add(hash(forgotten))
+        return person
+
+    def begin_period(self, now: float, waiting: Iterable[Person]) -> None:
+        """Begin a period: forget those who did nothing in the period that ends, or who wait."""
+        is_first, has_just_ended = (
+            self.period_ends == NEVER,
+            now < self.period_ends + self._window,
+        )
+        self._earlier, self.recent = self.recent if has_just_ended or is_first else {}, {}
+        for person in waiting:
+            self.recent[person.who] = person
+            self._earlier.pop(person.who, None)
+        self._earlier_hashes, self._hashes = self._hashes, set()
+        self.period_ends = (self.period_ends if has_just_ended else now) + self._window
+
+    def of_shard(self, shard: Store) -> Iterator[Person]:
+        """Yield the people whose data a shard holds."""
+        for period in (self._earlier, self.recent):
+            for person in period.values():
+                if person.shard is shard:
+                    yield person
+
+
+class People(Memory):
     """The people of one process. Bounded.
 
     Each sighting is counted once: recorded = coalesced + flushed + pending + dropped.
@@ -128,18 +217,10 @@ class People:
 
         At most `limit` sightings wait, and at most twice as many people are remembered.
         """
-        self._limit, self._window = limit, window
+        super().__init__(2 * limit, window)
+        self._most_pending = limit
         self.lock = threading.Lock()
         """Held by each method for a moment, never across I/O."""
-        # A period is as long as the window.
-        self.recent: dict[Who, Person] = {}
-        """The people of the current period."""
-        self.period_ends = NEVER
-        """When `turn` must be called."""
-        self._earlier: dict[Who, Person] = {}
-        # Beyond the limit, people are known by a hash alone, which takes a tenth of the memory.
-        self._hashes: set[int] = set()
-        self._earlier_hashes: set[int] = set()
         self._queue: deque[Person] = deque()
         self._in_flight: list[Sequence[Taken]] = []
         self.recorded = self.coalesced = self.flushed = self.pending = 0
@@ -148,17 +229,6 @@ class People:
             self.note(who, seen, arrival)
 
     # Called by requests.
-
-    def knows(self, who: Who) -> bool:
-        """Return whether somebody was seen in this period or in the one before.
-
-        If there are too many people to know, return True.
-        """
-        if who in self.recent or who in self._earlier:
-            return True
-        known, most = hash(who), HASHES * self._limit
-        is_full = len(self._hashes) >= most or len(self._earlier_hashes) >= most
-        return is_full or known in self._hashes or known in self._earlier_hashes
 
     def note(
         self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
@@ -170,43 +240,30 @@ class People:
         """
         self.lock.acquire()  # each request comes here, and `with` takes twice as long
         try:
-            person = self.recent.get(who) or self._remember(who)
+            person = self.recent.get(who) or self.remember(who)
             if act is not SEEN:
                 self._depart(person, act, at)
-                return
-            left = person.left
-            if left is not None and arrival <= left.at:
-                if arrival > left.refused:  # an open connection is counted once
-                    left.refused = arrival
-                    self.recorded += 1
-                    self.dropped["left"] += 1
-                return
-            self.recorded += 1
-            is_waiting = person.seen > person.sent
-            if room is not None and _is_move(room, person.room):
-                person.room, person.is_moving = room, True
-            elif at < person.seen and not is_waiting:
-                self.coalesced += 1  # it is older than what is written
-                return
-            if is_waiting:
-                self.coalesced += 1
-                # Each maximum counts: a departure between two arrivals refuses only the older.
-                if at > person.seen:  # noqa: PLR1730 - a call of `max` takes four times as long
-                    person.seen = at
-                if arrival > person.arrival:  # noqa: PLR1730
-                    person.arrival = arrival
-            elif self.pending >= self._limit:
-                self.dropped["full"] += 1
+            elif person.left is not None and arrival <= person.left.at:
+                self._refuse(person.left, arrival)
             else:
-                self.pending += 1
-                if at > person.seen:
-                    person.seen = at
+                self.recorded += 1
+                is_move = room is not None and person.enter(room)
+                if person.seen > person.sent:
+                    self._merge(person, at, arrival)
+                elif at < person.seen and not is_move:
+                    self.coalesced += 1  # it is older than what is written
+                elif self.pending >= self._most_pending:
+                    self.dropped["full"] += 1
                 else:
-                    person.sent = NEVER  # only the room is new, or the clock stands still
-                person.arrival = arrival
-                if not person.is_queued:
-                    person.is_queued = True
-                    self._queue.append(person)
+                    self.pending += 1
+                    if at > person.seen:
+                        person.seen = at
+                    else:
+                        person.sent = NEVER  # only the room is new, or the clock stands still
+                    person.arrival = arrival
+                    if not person.is_queued:
+                        person.is_queued = True
+                        self._queue.append(person)
         finally:
             self.lock.release()
 
@@ -216,43 +273,31 @@ class People:
             self.recorded += 1
             self.dropped[reason] += 1
 
+    def _merge(self, person: Person, at: float, arrival: float) -> None:
+        """Merge a sighting with the one that waits. The caller holds the lock."""
+        self.coalesced += 1
+        # Each maximum counts: a departure between two arrivals refuses only the older.
+        person.seen = max(person.seen, at)
+        person.arrival = max(person.arrival, arrival)
+
+    def _refuse(self, left: Departed, arrival: float) -> None:
+        """Count a sighting from before a logout, once for each open connection."""
+        if arrival > left.refused:
+            left.refused = arrival
+            self.recorded += 1
+            self.dropped["left"] += 1
+
     def _depart(self, person: Person, act: Act, at: float) -> None:
         """Merge a departure. The caller holds the lock."""
-        if act is GOODBYE:
-            if person.goodbye is None or person.goodbye.at < at:
-                person.goodbye = Departed(act, at)
-        else:
-            if person.arrival <= at < person.seen:
-                at = person.seen  # a connection from before the logout was seen after it
-            waiting = person.left
-            if waiting is not None and not waiting.is_sent:
-                act, at = max(act, waiting.act), max(at, waiting.at)
-            person.left = Departed(act, at)
-            if act is ERASED and person.sent < person.seen <= at:
-                person.seen = person.sent
-                self.pending -= 1
-                self.dropped["left"] += 1
+        person.depart(act, at)
+        if act is ERASED and person.left and person.sent < person.seen <= person.left.at:
+            person.seen = person.sent
+            self.pending -= 1
+            self.dropped["left"] += 1
         self._enqueue(person)
 
-    def _remember(self, who: Who) -> Person:
-        """Return somebody who is not among the recent people, and remember them if there is room.
-
-        The caller holds the lock. Beyond the limit, a person is written and then forgotten.
-        """
-        person = self._earlier.pop(who, None) or Person(who)
-        if len(self.recent) + len(self._earlier) < 2 * self._limit:
-            self.recent[who] = person
-            return person
-        forgotten = person.who
-        if self._earlier:
-            forgotten, _ = self._earlier.popitem()
-            self.recent[who] = person
-        if len(self._hashes) < HASHES * self._limit:
-            self._hashes.add(hash(forgotten))
-        return person
-
     def _enqueue(self, person: Person) -> None:
-        if not person.is_queued and len(self._queue) < 2 * self._limit:
+        if not person.is_queued and len(self._queue) < self._limit:
             person.is_queued = True
             self._queue.append(person)
 
@@ -355,31 +400,25 @@ class People:
         `at` is its moment, and `moment` the same in microseconds since the epoch.
         """
         with self.lock:
-            person = self.recent.get(who) or self._remember(who)
+            person = self.recent.get(who) or self.remember(who)
             person.left = Departed(act, at, is_sent=True)
             person.left.moment = moment
 
     def lost(self, shard: Store, since: float) -> None:
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
-            for person in self._all_of(shard):
+            for person in self.of_shard(shard):
                 for departure in (person.left, person.goodbye):
                     is_lost = departure is not None and departure.moment is not None
                     if departure is not None and is_lost and departure.at > since:
                         departure.is_sent = False
                         self._enqueue(person)
-                if since < person.seen <= person.sent and self.pending < self._limit:
+                if since < person.seen <= person.sent and self.pending < self._most_pending:
                     person.sent = NEVER
                     person.is_moving = person.room is not None
                     self.recorded += 1
                     self.pending += 1
                     self._enqueue(person)
-
-    def _all_of(self, shard: Store) -> Iterator[Person]:
-        for period in (self._earlier, self.recent):
-            for person in period.values():
-                if person.shard is shard:
-                    yield person
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
         """Drop waiting sightings that are too old to be of use.
@@ -389,7 +428,7 @@ class People:
         half of the limit waits.
         """
         with self.lock:
-            is_tight = self.pending > TIGHT * self._limit
+            is_tight = self.pending > TIGHT * self._most_pending
             for person in self._queue:
                 since = window_began
                 if not is_tight:
@@ -400,20 +439,7 @@ class People:
                     self.dropped["expired"] += 1
 
     def turn(self, now: float) -> None:
-        """Begin a period: forget those who did nothing in the period that ends."""
+        """Begin a period, in which those are known who wait or who were seen in the last one."""
         with self.lock:
-            is_first = self.period_ends == NEVER
-            has_just_ended = now < self.period_ends + self._window
-            is_known = has_just_ended or is_first
-            self._earlier, self.recent = self.recent if is_known else {}, {}
             in_flight = (each.person for taken in self._in_flight for each in taken)
-            for person in chain(self._queue, in_flight):
-                self.recent[person.who] = person
-                self._earlier.pop(person.who, None)
-            self._earlier_hashes, self._hashes = self._hashes, set()
-            self.period_ends = (self.period_ends if has_just_ended else now) + self._window
-
-
-def _is_move(room: Room, known: Room | None) -> bool:
-    """Return whether `room` was entered after the room that is known."""
-    return known is None or (room.since >= known.since and room != known)
+            self.begin_period(now, chain(self._queue, in_flight))

@@ -12,13 +12,12 @@ import random
 import statistics
 import threading
 import time
-from typing import Anyfrom tests.support.acts import Stamped, record
-
-
+from typing import Any
 
 from presence_middleware import Presence, Settings
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES, SortedSet, Store
+from tests.support.acts import Stamped, record
 
 from .machine import server
 from .million import KEEP, LIMIT, MANY, NOON, SERVERS, WINDOW, Meter, crowd, in_turn, seen

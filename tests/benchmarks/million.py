@@ -17,9 +17,10 @@ from typing import Any
 
 import redis
 
-from presence_middleware.stores import STORES, Batch, Command, Plan, Store
+from presence_middleware.stores import STORES, Act, Batch, Command, Plan, Store
 from presence_middleware.stores.changes import to_microseconds
 from presence_middleware.stores.script import CHUNK
+from tests.support.acts import Stamped, depart, record
 
 from .machine import processor_seconds, server
 
@@ -28,8 +29,7 @@ NOON = 1_800_000_000.0  # on a full minute; the stores are told what time it is
 FRIENDS = 500
 MANY = 10**9
 LIMIT = 5.0  # milliseconds, for any command of ours
-SERVERS = {"valkey": None, "redis": shutil.which("redis-server")}from tests.support.acts import Stamped, depart, record
-
+SERVERS = {"valkey": None, "redis": shutil.which("redis-server")}
 
 
 class Meter:
@@ -118,7 +118,7 @@ def uncompiled(meter: Meter, users: Store, known: list[Stamped]) -> Iterator[Pla
         yield record(users, known[:CHUNK])
 
 
-def record(meter: Meter, people: int) -> None:
+def writing(meter: Meter, people: int) -> None:
     users, everybody = sorted_set("user"), crowd(people, at=in_turn)
     meter.step(f"record {CHUNK}, all new", [record(users, everybody)])
     sample = random.sample(everybody, min(people, 25_000))
@@ -210,7 +210,7 @@ def measure(name: str, people: int) -> None:
         print(f"{name}, {people} online")
         meter = Meter(url)
         meter.heading()
-        record(meter, people)
+        writing(meter, people)
         count, friends = read(meter, people)
         clean_up(meter)
         five = classic(meter, "ZUNIONSTORE", "copy", 1, "bench:user:seen")

@@ -16,14 +16,14 @@ from typing import Any
 
 from presence_middleware import Settings, wsgi
 from presence_middleware.stores import Move, Plan, SortedSet, Store, room_number
+from tests.support.acts import Stamped, record
 
 from .machine import server
 from .million import KEEP, MANY, NOON, WINDOW, Meter, crowd, in_turn, seen, sorted_set
 from .request_path import PEOPLE, environs, time_wsgi, wsgi_app
 
 FLUSH = 5000
-RULES = "/t/{topic}/*, /docs/*, /c/{category}/*"from tests.support.acts import Stamped, record
-
+RULES = "/t/{topic}/*, /docs/*, /c/{category}/*"
 
 
 def path(rounds: int) -> None:

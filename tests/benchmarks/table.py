@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from presence_middleware.stores import STORES, Store
 from presence_middleware.stores.script import CHUNK
+from tests.support.acts import Stamped, record
 
 from .machine import server
 from .million import NOON, WINDOW, Meter, crowd, in_turn, minute_sets, seen, sorted_set
@@ -26,8 +27,7 @@ BUSY = 0.4  # of a core: what a primary is given to do
 HEADINGS = (
     *("online", "sorted set", "minute sets", "HyperLogLogs", "workers", "commands/s"),
     *("cores of servers", "layout", "flush interval", "figures"),
-)from tests.support.acts import Stamped, record
-
+)
 
 
 class Costs(NamedTuple):
