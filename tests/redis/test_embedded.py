@@ -478,6 +478,8 @@ def test_a_process_forked_while_another_starts_it_blocks_nobody(
         copies.append(os.dup(descriptor))
         return supervisor.try_lock(descriptor, *kind)
 
+    embedded.serve(directory)
+    stop_and_wait(directory)
     monkeypatch.setattr(embedded, "try_lock", copied)
     embedded.serve(directory)
     for copy in copies:
@@ -648,13 +650,14 @@ def test_the_log_does_not_grow_for_ever(directory: Path) -> None:
 
 def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path) -> None:
     script = f"os.umask(0); {SERVE_AND_WAIT}"
-    with User(directory, script, PRESENCE_SECRET="hush") as user, connect(directory) as client:
+    with User(directory, script, PRESENCE_SECRET="hush") as user:
         user.line()
-        client.save()
-        assert client.config_get("port") == {"port": "0"}
-        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         for process in processes(directory).values():
             assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
+        with connect(directory) as client:
+            client.save()
+            assert client.config_get("port") == {"port": "0"}
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
     assert modes.pop("server.sock") == modes.pop("appendonlydir") == 0o700
     assert directory.stat().st_mode & 0o777 == 0o700
