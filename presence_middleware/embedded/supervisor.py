@@ -134,14 +134,16 @@ def stop_server(process: int, lock: int) -> None:
         time.sleep(0.01)
 
 
-def start_guard(process: int, lock: int, supervisor_lock: int) -> None:
-    """Fork a process that stops the server when this process ends, even if it is killed."""
+def start_guard(process: int, lock: int) -> None:
+    """Fork a process that stops the server when this process ends, even if it is killed.
+
+    It has a copy of the supervisor's lock, so no other supervisor starts before the server ends.
+    """
     reader, writer = os.pipe()
     if os.fork():
         os.close(reader)  # `writer` stays open for as long as this process lives
         return
     os.close(writer)
-    os.close(supervisor_lock)
     os.read(reader, 1)  # returns when the supervisor has ended
     with contextlib.suppress(ProcessLookupError):
         stop_server(process, lock)
@@ -185,7 +187,7 @@ def main(directory: str, program: str) -> None:
         return
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter may have blocked signals
     process, server_lock = start_server(program)
-    start_guard(process, server_lock, lock)
+    start_guard(process, server_lock)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         watch_server(server_lock)

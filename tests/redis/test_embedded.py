@@ -36,7 +36,7 @@ pytestmark = [
 ALL = {"supervisor", "guard", "server"}
 REDIS = shutil.which("redis-server")
 PRELUDE = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from presence_middleware import embedded
 directory = Path(sys.argv[1])
@@ -254,14 +254,6 @@ def test_any_host_starts_a_server_that_ends_with_it(directory: Path, script: str
         wait_until_gone(directory)
 
 
-def test_no_python_is_a_clear_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "")
-    monkeypatch.setattr(sys, "prefix", "/nonexistent")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(PresenceUnavailable, match="python3"):
-        embedded.serve(directory)
-
-
 def test_a_program_is_needed_to_start_but_not_to_join(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,12 +292,6 @@ def test_unreadable_data_is_an_error_with_the_log(directory: Path) -> None:
     with pytest.raises(PresenceUnavailable, match=r"(?si)ended; its log ends with: .*manifest"):
         embedded.serve(directory)
     assert journal.read_bytes() == b"made by something else\n"
-
-
-def test_a_place_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PresenceUnavailable, match="file"):
-        embedded.serve(tmp_path / "file" / "state")
 
 
 def test_a_server_that_hangs_is_unavailable(
@@ -414,66 +400,72 @@ def test_ctrl_c_does_not_reach_it_and_the_terminal_is_not_held_open(directory: P
 # Fork and exec
 
 
-@pytest.mark.parametrize("child", ["serve()", "say('child')"])
-def test_a_child_that_outlives_its_parent_keeps_it(directory: Path, child: str) -> None:
-    script = f"""
-serve()
-reader, writer = os.pipe()
-if os.fork(): os.read(reader, 1); os._exit(0)
-{child}; os.write(writer, b"."); wait()
-"""
+KEPT = {
+    "by a child that serves": """
+parent = os.getpid()
+if os.fork(): os._exit(0)
+embedded.serve(directory)
+while os.getppid() == parent: time.sleep(0.01)
+""",
+    "by a child that does not": """
+parent = os.getpid()
+if os.fork(): os._exit(0)
+while os.getppid() == parent: time.sleep(0.01)
+""",
+    "by a child whose parent released its share": """
+if not os.fork(): embedded.serve(directory); os.write(writer, b"."); time.sleep(60)
+os.read(reader, 1); embedded.release(directory)
+""",
+    "by a parent whose child released its share": """
+if not os.fork(): embedded.serve(directory); embedded.release(directory); os._exit(0)
+os.wait()
+""",
+    "by a user whose descriptors were closed": "os.closerange(3, 100); embedded.serve(directory)",
+}
+LEFT = {
+    "by parent and child": """
+if not os.fork():
+    embedded.serve(directory); embedded.release(directory); os.write(writer, b"."); time.sleep(60)
+os.read(reader, 1); embedded.release(directory)
+""",
+    "by a user who runs a program": """
+subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL)
+embedded.release(directory)
+""",
+    "by a user whose descriptors are those of other files": """
+os.closerange(3, 100)
+strangers = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+embedded.serve(directory); embedded.release(directory)
+for descriptor in strangers: os.fstat(descriptor)
+""",
+}
+
+
+@contextlib.contextmanager
+def done(directory: Path, script: str) -> Iterator[dict[str, int]]:
+    """A user has done this; the processes before that."""
+    script = f"reader, writer = os.pipe(); {SERVE_AND_WAIT}\n{script}\nsay('done'); wait()"
     with User(directory, script) as user:
         user.line()
         before = processes(directory)
-        user.line()
-        user.process.wait(10)
+        user.go()
+        assert user.line() == "done"
+        yield before
+
+
+@pytest.mark.parametrize("script", KEPT.values(), ids=list(KEPT))
+def test_a_server_is_kept(directory: Path, script: str) -> None:
+    with done(directory, script) as before:
         assert is_shared(directory)
         assert processes(directory) == before
 
 
-def test_a_parent_that_outlives_its_child_keeps_it(directory: Path) -> None:
-    script = """
-serve()
-if not os.fork(): serve(); embedded.release(directory); os._exit(0)
-os.wait(); say("ended"); wait()
-"""
-    with User(directory, script) as user:
-        assert user.line() == user.line()
-        assert user.line() == "ended"
-        assert is_shared(directory)
-
-
-def test_parent_and_child_give_up_their_own_shares(directory: Path) -> None:
-    script = """
-serve()
-reader, writer = os.pipe()
-if os.fork():
-    wait(); embedded.release(directory); say("parent"); wait(); os.write(writer, b"."); wait()
-else:
-    serve(); os.read(reader, 1); embedded.release(directory); say("child"); os.read(reader, 1)
-"""
-    with User(directory, script) as user:
-        assert user.line() == user.line()
-        user.go()
-        assert user.line() == "parent"
-        assert is_shared(directory)
-        user.go()
-        assert user.line() == "child"
+@pytest.mark.parametrize("script", LEFT.values(), ids=list(LEFT))
+def test_a_server_that_was_left_ends_though_the_processes_live(
+    directory: Path, script: str
+) -> None:
+    with done(directory, script):
         wait_until_gone(directory)
-        assert user.process.poll() is None
-
-
-def test_a_program_that_a_user_runs_does_not_keep_it(directory: Path) -> None:
-    script = """
-serve()
-program = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL)
-say(program.pid); os._exit(0)
-"""
-    with User(directory, script) as user:
-        user.line()
-        program = int(user.line())
-        wait_until_gone(directory)
-        assert Path(f"/proc/{program}/cmdline").read_bytes().startswith(b"sleep")
 
 
 def test_a_process_forked_while_another_starts_it_blocks_nobody(
@@ -486,27 +478,12 @@ def test_a_process_forked_while_another_starts_it_blocks_nobody(
         copies.append(os.dup(descriptor))
         return supervisor.try_lock(descriptor, *kind)
 
+    embedded.serve(directory)
+    stop_and_wait(directory)
     monkeypatch.setattr(embedded, "try_lock", copied)
     embedded.serve(directory)
     for copy in copies:
         os.close(copy)
-
-
-def test_a_user_whose_descriptors_were_closed_takes_another_share(directory: Path) -> None:
-    script = """
-serve()
-os.closerange(3, 100)
-strangers = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
-serve(); wait()
-embedded.release(directory)
-for descriptor in strangers: os.fstat(descriptor)
-say("theirs are open"); wait()
-"""
-    with User(directory, script) as user:
-        assert user.line() == user.line()
-        assert is_shared(directory)
-        user.go()
-        assert user.line() == "theirs are open"
 
 
 # Accidents
@@ -541,17 +518,6 @@ def test_users_that_end_after_their_supervisor_was_killed_leave_nothing(director
         wait_until_gone(directory)
 
 
-def test_a_killed_server_is_replaced(directory: Path) -> None:
-    embedded.serve(directory)
-    kill(directory, "server")
-    wait_until_gone(directory)
-    assert (directory / "server.sock").is_socket()
-    with pytest.raises(PresenceUnavailable):
-        embedded.serve(directory, start=False)
-    embedded.serve(directory)
-    assert set(processes(directory)) == ALL
-
-
 @pytest.mark.parametrize(
     ("program", "victims"),
     [
@@ -579,6 +545,8 @@ def test_a_killed_server_loses_nothing_that_was_written(
             wait_for(lambda: is_written(client), "the last command in the journal")
         kill(directory, *victims)
         wait_until_gone(directory)
+        with pytest.raises(PresenceUnavailable):
+            embedded.serve(directory, start=False)
 
 
 @contextlib.contextmanager
@@ -682,30 +650,45 @@ def test_the_log_does_not_grow_for_ever(directory: Path) -> None:
 
 def test_only_this_user_can_get_at_it_and_it_inherits_no_secrets(directory: Path) -> None:
     script = f"os.umask(0); {SERVE_AND_WAIT}"
-    with User(directory, script, PRESENCE_SECRET="hush") as user, connect(directory) as client:
+    with User(directory, script, PRESENCE_SECRET="hush") as user:
         user.line()
-        client.save()
-        assert client.config_get("port") == {"port": "0"}
-        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         for process in processes(directory).values():
             assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
+        with connect(directory) as client:
+            client.save()
+            assert client.config_get("port") == {"port": "0"}
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
     assert modes.pop("server.sock") == modes.pop("appendonlydir") == 0o700
     assert directory.stat().st_mode & 0o777 == 0o700
     assert set(modes.values()) == {0o600}
 
 
-def test_a_directory_that_others_can_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("hindrance", "message"),
+    [
+        ("a file", "File exists"),
+        ("a group", "no other user can write"),
+        ("another owner", "must be a directory that belongs to user"),
+        ("no Python", "needs a python3 on PATH"),
+    ],
+)
+def test_what_prevents_a_start_is_named(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str, message: str
 ) -> None:
-    writable = tmp_path / "writable"
-    writable.mkdir()
-    writable.chmod(0o770)
-    with pytest.raises(PresenceUnavailable, match="no other user can write"):
-        embedded.serve(writable)
-    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(PresenceUnavailable, match="must be a directory that belongs to user"):
-        embedded.serve(tmp_path)
+    if hindrance == "a file":
+        directory.touch()
+    elif hindrance == "a group":
+        directory.mkdir()
+        directory.chmod(0o770)
+    elif hindrance == "another owner":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    else:
+        monkeypatch.setattr(sys, "executable", "")
+        monkeypatch.setattr(sys, "prefix", "/nonexistent")
+        monkeypatch.setenv("PATH", "")
+    with pytest.raises(PresenceUnavailable, match=message):
+        embedded.serve(directory)
 
 
 def test_a_long_path_is_reached_by_a_short_one(tmp_path: Path) -> None:
