@@ -67,6 +67,7 @@ class FakeRedis:
             "online": [Sighting("42", NOON), Sighting("7", None)],
             "is_online": True,
             "last_seen": NOON,
+            "last_seen_among": {},
         }
         if isinstance(found, Exception):
             self._found = dict.fromkeys(self._found, found)
@@ -81,6 +82,8 @@ class FakeRedis:
             found = self._found[question]
             if isinstance(found, Exception):
                 raise found
+            if question == "last_seen_among":
+                return dict.fromkeys(arguments[0])
             return found
 
         return ask
@@ -400,6 +403,29 @@ def test_readers_of_different_hours_share_a_read() -> None:
     assert {step_for(hours, MAX_POINTS) for hours in (1, 2, 24)} == {1}
     every_hour = {step_for(hours, MAX_POINTS) for hours in range(1, 87841)}
     assert len(every_hour) == 15
+
+
+@pytest.mark.parametrize(
+    ("path", "queries"),
+    [
+        ("/counts", ["", "room=/t/1", "room=/t/2"]),
+        ("/peak", ["kind=user", "kind=guest"]),
+        ("/online", ["kind=user", "kind=guest"]),
+        ("/history", ["kind=user", "kind=guest", "hours=48"]),
+        ("/chart.svg", ["kind=user", "kind=guest", "hours=48", "width=400", "offset=60"]),
+        ("/last-seen", ["id=1", "id=2", "id=1&id=2", "id=2&id=1", "id=1&kind=guest"]),
+    ],
+)
+def test_different_questions_have_different_answers(path: str, queries: list[str]) -> None:
+    redis, of = FakeRedis(samples=HISTORY), settings(rooms="/t/{topic}")
+    answers = [ask(path, query, of=of, redis=redis, authorization=BEARER) for query in queries]
+    alone = [ask(path, each, of=of, redis=FakeRedis(), authorization=BEARER) for each in queries]
+    assert answers == alone
+    assert len({answer.body for answer in answers}) == len(queries)
+    asked = len(redis.asked)
+    for query in queries:
+        ask(path, query, of=of, redis=redis, authorization=BEARER)
+    assert len(redis.asked) == asked, "each question is asked once"
 
 
 def test_a_history_and_charts_of_the_same_step_share_a_read() -> None:
