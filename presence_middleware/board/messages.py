@@ -40,10 +40,7 @@ class Request(NamedTuple):
     header: Callable[[str], str | None]
 
     def parameter(self, name: str) -> str | None:
-        """Return the first value of a query parameter; None if it is missing.
-
-        Raises the errors of `parameters`.
-        """
+        """Return the first value of a query parameter, or None. Raises `QueryError`."""
         return next(iter(self.parameters(name)), None)
 
     def parameters(self, name: str) -> list[str]:
@@ -54,13 +51,7 @@ class Request(NamedTuple):
         if len(self.query) > MAX_QUERY:
             raise QueryError(f"the query is longer than {MAX_QUERY} characters")
         try:
-            values = parse_qs(
-                self.query,
-                keep_blank_values=True,
-                encoding="utf-8",
-                errors="replace",
-                max_num_fields=MAX_PARAMETERS,
-            )
+            values = parse_qs(self.query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
         except ValueError:
             raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
         return values.get(name, [])

@@ -10,6 +10,7 @@ from .. import logs
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
 from ..identity import BOT, QUOTA, SITE_QUOTA, Crowd, Identity, is_unnamed_proxy, networks
+from ..request import Request
 from ..settings import Settings
 from .visit import Visit
 
@@ -95,11 +96,7 @@ class SetupHints:
         if self._needs_address and is_unnamed_proxy(visit, self._settings.trusted_proxies):
             self._noted["unnamed proxies"] += 1
         self._shared_ids.add(visit, now)
-        cookies = (visit.header("cookie") or "")[:MAX_COOKIE_CHARACTERS]
-        names = {f"the cookie {name}" for name in _COOKIE_NAME.findall(cookies)}
-        if (visit.header("authorization") or "").startswith("Bearer "):
-            names.add("a bearer token")
-        self._noted.update(names & self._unread)
+        self._noted.update(credentials_of(visit) & self._unread)
 
     def note_signal(self, kind: str | None) -> None:
         """Note the kind that a pulse or goodbye named; None if it named nobody."""
@@ -271,3 +268,12 @@ class SharedIds:
             ids = sum(each.kind == who.kind for each in self._hosts)
             if len(hosts) > SHARED_BY or ids > DISTINCT_IDS:
                 self._undecided.discard(who.kind)
+
+
+def credentials_of(request: Request) -> set[str]:
+    """Return the credentials that a request carries, named like the keys of `_SESSIONS`."""
+    cookies = (request.header("cookie") or "")[:MAX_COOKIE_CHARACTERS]
+    names = {f"the cookie {name}" for name in _COOKIE_NAME.findall(cookies)}
+    if (request.header("authorization") or "").startswith("Bearer "):
+        names.add("a bearer token")
+    return names

@@ -447,6 +447,22 @@ def test_results_that_are_kept_are_bounded() -> None:
     assert len([each for each in results if each() is not None]) == MAX_RESULTS
 
 
+def test_an_id_that_is_asked_for_again_is_not_pushed_out() -> None:
+    cache, asked = Cache(Clock()), list[int]()
+
+    def ask(id: int) -> None:
+        def run(plan: Plan[Any]) -> Response:
+            asked.append(id)
+            return ANSWER
+
+        cache.get(SharedRead("last-seen", (id,), nothing()), run)
+
+    for id in range(1, 2 * MAX_RESULTS):
+        ask(0)
+        ask(id)
+    assert asked.count(0) == 1
+
+
 def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
     settings: Settings, counted: Callable[[], int]
 ) -> None:

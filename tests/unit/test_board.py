@@ -67,6 +67,7 @@ class FakeRedis:
             "online": [Sighting("42", NOON), Sighting("7", None)],
             "is_online": True,
             "last_seen": NOON,
+            "last_seen_among": {},
         }
         if isinstance(found, Exception):
             self._found = dict.fromkeys(self._found, found)
@@ -74,13 +75,16 @@ class FakeRedis:
             self._found |= found or {}
 
     def __getattr__(self, question: str) -> Any:
-        def ask(*arguments: Any) -> Plan[Any]:
+        def ask(*arguments: Any, **named: Any) -> Plan[Any]:
             yield from ()
             if question != "now":
-                self.asked.append((question, *arguments))
+                given = (each for each in (*arguments, *named.values()) if each is not None)
+                self.asked.append((question, *given))
             found = self._found[question]
             if isinstance(found, Exception):
                 raise found
+            if question == "last_seen_among":
+                return dict.fromkeys(arguments[0])
             return found
 
         return ask
@@ -151,7 +155,7 @@ def test_counts_of_a_room_are_public_if_its_path_is_declared(query: str, room: s
     response = ask("/counts", query, of=settings(rooms="/t/{topic}/*"), redis=redis)
     assert response.status == 200
     assert json.loads(response.body) == {"room": room, "counts": COUNTS if room else {}}
-    assert redis.asked == ([("counts", None, room)] if room else [])
+    assert redis.asked == ([("counts", room)] if room else [])
     named = ask("/counts", query, of=settings(rooms="named"))
     assert json.loads(named.body) == {"room": None, "counts": {}}
 
@@ -402,6 +406,29 @@ def test_readers_of_different_hours_share_a_read() -> None:
     assert len(every_hour) == 15
 
 
+@pytest.mark.parametrize(
+    ("path", "queries"),
+    [
+        ("/counts", ["", "room=/t/1", "room=/t/2"]),
+        ("/peak", ["kind=user", "kind=guest"]),
+        ("/online", ["kind=user", "kind=guest"]),
+        ("/history", ["kind=user", "kind=guest", "hours=48"]),
+        ("/chart.svg", ["kind=user", "kind=guest", "hours=48", "width=400", "offset=60"]),
+        ("/last-seen", ["id=1", "id=2", "id=1&id=2", "id=2&id=1", "id=1&kind=guest"]),
+    ],
+)
+def test_different_questions_have_different_answers(path: str, queries: list[str]) -> None:
+    redis, of = FakeRedis(samples=HISTORY), settings(rooms="/t/{topic}")
+    answers = [ask(path, query, of=of, redis=redis, authorization=BEARER) for query in queries]
+    alone = [ask(path, each, of=of, redis=FakeRedis(), authorization=BEARER) for each in queries]
+    assert answers == alone
+    assert len({answer.body for answer in answers}) == len(queries)
+    asked = len(redis.asked)
+    for query in queries:
+        ask(path, query, of=of, redis=redis, authorization=BEARER)
+    assert len(redis.asked) == asked, "each question is asked once"
+
+
 def test_a_history_and_charts_of_the_same_step_share_a_read() -> None:
     redis = FakeRedis()
     ask("/chart.svg", "hours=24", redis=redis)
@@ -521,7 +548,7 @@ def test_last_seen_times_are_not_read_from_minute_sets() -> None:
     of = settings(store="minute-sets")
     answer = ask("/last-seen", "id=1", redis=redis, of=of, authorization=BEARER)
     assert json.loads(answer.body)["last_seen"] is None
-    assert redis.asked == [("is_online", "1", "user", None)]
+    assert redis.asked == [("is_online", "1", "user")]
 
 
 def test_the_page_knows_which_kinds_have_a_list() -> None:
