@@ -8,8 +8,6 @@ removes it, in place of a site's real accounts.
 import json
 import os
 import time
-from collections.abc import Callable
-from datetime import datetime
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -19,7 +17,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from webob import Response
 
-from ..errors import PresenceError, QueryError
+from ..errors import PresenceError
 from ..settings import Settings
 from ..template import template_presence
 
@@ -90,13 +88,13 @@ class Site:
 
     def _as_html(self, environ: WSGIEnvironment, path: str) -> str:
         # None in an outage: then the page leaves the sentence out.
-        here = _people_in(template_presence(environ).counts, path)
+        counts = template_presence(environ).counts(room=path)
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
         texts = {
             "title": PAGES[path].title,
             "text": PAGES[path].text,
             "path": path,
-            "here": "" if here is None else f"{_number(here, 'person', 'people')} on this page",
+            "here": "" if counts is None else _people(sum(counts.values())),
             "crowd": self._crowd,
             "board": settings.board_path,
         }
@@ -105,7 +103,7 @@ class Site:
             f'<b data-page="{other}"></b></a>\n'
             for other, topic in PAGES.items()
         ]
-        scripts = [f"{settings.pulse_path}.js"] if settings.pulse_path else []
+        scripts = [f"{settings.pulse_path}.js"]
         scripts += [f"{settings.board_path}/widget.js"] if settings.board_path else []
         return self._template.substitute(
             {name: escape(text) for name, text in texts.items()},
@@ -118,12 +116,13 @@ class Site:
     def _state(self, environ: WSGIEnvironment, path: str) -> dict[str, Any]:
         """Return the data of a page, or an error if Redis does not answer."""
         reader, visit = (environ[f"presence_middleware.{name}"] for name in ("presence", "visit"))
+        now = time.time()
         try:
             counts = reader.counts()
-            pages = {each: _people_in(reader.counts, each) for each in PAGES}
+            pages = {each: sum(reader.counts(room=each).values()) for each in PAGES}
             online = {
                 kind: [
-                    {"id": each.id, "seconds": _age(each.last_seen)}
+                    {"id": each.id, "seconds": max(0, round(now - each.last_seen.timestamp()))}
                     for each in reader.online(kind, limit=LISTED)
                 ]
                 for kind in counts
@@ -140,18 +139,6 @@ class Site:
             "you": visit.identity and visit.identity._asdict(),
             "worker": os.getpid(),
         }
-
-
-def _people_in(counts: Callable[..., dict[str, int] | None], path: str) -> int | None:
-    """Return the number of people on a page. None in an outage, and if the site has no rooms.
-
-    `counts` is a method of a reader. A reader of a handler raises `PresenceUnavailable` instead.
-    """
-    try:
-        kinds = counts(room=path)
-    except QueryError:
-        return None
-    return None if kinds is None else sum(kinds.values())
 
 
 def _form(environ: WSGIEnvironment) -> dict[str, str]:
@@ -173,21 +160,19 @@ def _if(condition: bool, text: str) -> str:
     return text if condition else ""
 
 
+def _people(count: int) -> str:
+    return f"{_number(count, 'person', 'people')} on this page"
+
+
 def _number(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
-
-
-def _age(moment: datetime | None) -> int:
-    """Return how many seconds ago a moment was; 0 for minute sets, which store no times."""
-    return max(0, round(time.time() - moment.timestamp())) if moment else 0
 
 
 def _as_text(state: dict[str, Any]) -> str:
     if "error" in state:
         return f"The number online is unknown: {state['error']}\n"
     lines = [f"{_number(n, kind, f'{kind}s')} online" for kind, n in state["counts"].items()]
-    if state["here"] is not None:
-        lines.append(f"{_number(state['here'], 'person', 'people')} on this page")
+    lines.append(_people(state["here"]))
     if state["crowd"]:
         lines.append(state["crowd"])
     for kind, online in state["online"].items():
