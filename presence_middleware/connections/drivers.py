@@ -217,14 +217,14 @@ def filled_pipeline(client: Any, batch: Batch) -> Any:
 
 
 def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
-    """Return the replies to a batch, or raise the first error among them.
+    """Return the replies to a batch, or raise the first error among them, translated.
 
     In the replies to a tolerant batch, each error becomes an error of this package instead.
     """
     for number, reply in enumerate(replies):
         if isinstance(reply, Exception):
             if not batch.is_tolerant:
-                raise reply
+                raise translated_error(reply)  # the reply itself would keep its frames alive
             replies[number] = translated_error(reply)
     return replies
 
