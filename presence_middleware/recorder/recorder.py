@@ -128,6 +128,10 @@ class Recorder:
         self._abandoned: deque[Visit] = deque()
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
+        self.usual_until = -math.inf
+        """Until when a plain request needs no `admit`, by the recorder's clock."""
+        self.special_paths = self.filter.special_paths
+        """The paths of requests that are not plain."""
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
@@ -151,22 +155,15 @@ class Recorder:
         path of the request is no room.
         """
         now, rooms = visit.arrival, self.backend.rooms
-        try:
-            is_plain = now < self.filter.next_inspection and visit.is_plain(
-                self.filter.special_paths
-            )
-        except Exception:  # an invalid environ or scope: the filter warns of it
-            is_plain = False
-        if signal is None and is_plain:
-            visit.is_usual = not self.resolver.checks_status
-        else:
-            visit.signal, visit.purpose = signal, self.filter.purpose_of(visit, now, signal)
-            if not visit.is_counted:
-                return
+        visit.signal, visit.purpose = signal, self.filter.purpose_of(visit, now, signal)
+        if not visit.is_counted:
+            return
         if not self.worker.is_started:
             self._start()
         self.open_visits[visit] = None
         if rooms is None:
+            if self.worker.is_started and not self.resolver.checks_status:
+                self.usual_until = self.filter.next_inspection
             return
         if signal is None:
             number = rooms.number_for(visit)
@@ -194,8 +191,6 @@ class Recorder:
 
         `at` is the time by the recorder's clock. A guest above the quota is counted as dropped.
         """
-        if who in self.people.recent and at < self.people.period_ends:
-            return True  # as for most requests
         if self.guests.admit(request, who, at):
             return True
         self.people.refuse("quota")
@@ -385,6 +380,7 @@ class Recorder:
         if self.worker.is_inherited:
             return  # a forked child: the parent writes its own sightings
         deadline = time.monotonic() + seconds
+        self.usual_until = -math.inf
         self._writer.driver = self.backend.writing_driver.joining()
         if not self.flush(seconds):
             logs.warn("shutting down with %d sightings unwritten", self.people.pending)
