@@ -200,7 +200,7 @@ class Writer:
         ]
         if query is not None:
             plans.append(query)
-        outcomes = self._run_at(node, plans, attempt)
+        outcomes = self._run_at(node, plans, attempt, reads_last=query is not None)
         if query is not None:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = attempt.failure if outcomes is None else outcomes.pop()
@@ -331,10 +331,12 @@ class Writer:
     def _shard_of(self, who: Who) -> Store:
         return self._stores[who[0]].shard_for(self._resolver.resolve_id(who[1]) or "")
 
-    def _run_at(self, node: str, plans: Sequence[Plan[Any]], attempt: Attempt) -> list[Any] | None:
+    def _run_at(
+        self, node: str, plans: Sequence[Plan[Any]], attempt: Attempt, *, reads_last: bool = False
+    ) -> list[Any] | None:
         """Run plans on a node in a single round trip. Note an outage, and return None for it."""
         try:
-            return self.driver.run(run_all(plans), attempt.deadline)
+            return self.driver.run(run_all(plans, reads_last=reads_last), attempt.deadline)
         except PresenceUnavailable as error:
             self._note_failure(attempt, node, error)
             attempt.failed_nodes.add(node)

@@ -59,8 +59,7 @@ local members = redis.call('ZCARD', seen)
 if members == 0 then
   local is_lost = redis.call('ZSCORE', writers, '')
   -- The server evicted `seen` alone. Without this key, every process writes again.
-  if is_lost then redis.call('DEL', writers) end
-  redis.call('DEL', bye)
+  if is_lost then redis.call('DEL', writers, bye) end
   for _, hook in ipairs(hooks) do hook.seen_is_empty(is_lost) end
 end
 local wrote_before = process ~= '' and redis.call('ZSCORE', writers, process)

@@ -17,9 +17,9 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats
 from presence_middleware.recorder.upkeep import CLEAN_EVERY
 from presence_middleware.request import WsgiRequest
-from presence_middleware.stores import Recorded, Store, keys, moment_of
+from presence_middleware.stores import Shards, Store, Written, keys, moment_of
 from presence_middleware.stores.minute_sets import MinuteSets
-from presence_middleware.stores.record import to_microseconds
+from presence_middleware.stores.changes import to_microseconds
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
@@ -235,13 +235,15 @@ class Traced:
         self._client.flushdb()
         self.store = store("traced", "user", SPAN, SPAN, cap)
 
-    def saw(self, *seen: tuple[str, float]) -> Recorded:
+    def saw(self, *seen: tuple[str, float]) -> Written:
         moments = {id: to_microseconds(self.clock.now - ago) for id, ago in dict(seen).items()}
-        sightings = [(id, moment, moment) for id, moment in moments.items()]
-        return self._driver.run(self.store.record(sightings))
+        sightings = [(id, moment, moment, None) for id, moment in moments.items()]
+        return self._driver.run(self.store.write(sightings, ()))
 
     def online(self) -> set[str]:
-        listed = self._driver.run(self.store.online(self.clock.now, SPAN, None, None))
+        listed = self._driver.run(
+            Shards([self.store], on_one_server=True).online(self.clock.now, SPAN, None, None)
+        )
         return {who.id for who in listed}
 
     def held(self) -> set[str]:
