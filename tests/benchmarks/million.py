@@ -18,6 +18,7 @@ from typing import Any
 import redis
 
 from presence_middleware.stores import STORES, Batch, Command, Plan, Store
+from presence_middleware.stores.plan import ScriptMissing
 from presence_middleware.stores.record import CHUNK, Stamped, to_microseconds
 
 from .machine import processor_seconds, server
@@ -75,7 +76,10 @@ class Meter:
             for command in batch.commands:
                 self._sent.add(str(command[0]))
                 before = processor_seconds(self._process)
-                replies.append(self.client.execute_command(*command))
+                try:
+                    replies.append(self.client.execute_command(*command))
+                except redis.exceptions.NoScriptError:
+                    replies.append(ScriptMissing())
                 processor.append((processor_seconds(self._process) - before) * 1e3)
 
 

@@ -18,8 +18,8 @@ from presence_middleware.recorder.recorder import Stats
 from presence_middleware.recorder.upkeep import CLEAN_EVERY
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Shards, Store, Written, keys, moment_of
-from presence_middleware.stores.minute_sets import MinuteSets
 from presence_middleware.stores.changes import to_microseconds
+from presence_middleware.stores.minute_sets import MinuteSets
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site

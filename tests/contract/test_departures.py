@@ -15,6 +15,7 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store, moment_of
+from presence_middleware.stores.changes import to_microseconds
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.stopwatch import Stopwatch
@@ -308,10 +309,10 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
     backend = Backend(settings(valkey.url, prefix, store=store), clock=Clock())
     presence = Presence(backend=backend)
     shard, run = backend.stores["user"].all[0], backend.driver.run
-    erase = manner == "forget"
     early, between, late = NOON - 2, NOON - 1, NOON
     run(shard.touch("ann", early, late))
-    run(shard.depart("ann", between, erase=erase))
+    act = Act.ERASED if manner == "forget" else Act.LEFT
+    run(shard.write((), [(act, "ann", to_microseconds(between), None)]))
     assert not presence.is_online("ann")
     run(shard.touch("ann", early, late))
     assert presence.is_online("ann")

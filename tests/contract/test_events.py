@@ -327,7 +327,9 @@ def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:
 def test_an_id_that_comes_twice_in_a_write_comes_once(site: FollowedSite) -> None:
     moment = int(site.clock.now * 1e6)
     recorded = site.run(
-        site.store.shard_for("ann").record([("ann", moment, moment), ("ann", moment + 1, moment)])
+        site.store.shard_for("ann").write(
+            [("ann", moment, moment, None), ("ann", moment + 1, moment, None)], ()
+        )
     )
     assert recorded.came == 1
     assert site.announced() == [("+ann", 0)]
@@ -456,7 +458,7 @@ def test_a_goodbye_that_arrives_late_takes_the_id_out_of_its_room(opened: Open) 
     site = opened(rooms=["/t/*"], events=(), shards=1)
     moment = int(site.clock.now * 1e6)
     shard = site.store.shard_for("ann")
-    site.run(shard.record([("ann", moment, moment)], moves={"ann": (7, moment)}))
+    site.run(shard.write([("ann", moment, moment, (7, moment))], ()))
     site.clock.now += WINDOW - 1
     site.saw("bob")
     assert site.run(site.store.count_in_room(7, site.clock.now)) == 1
@@ -470,7 +472,7 @@ def test_a_room_whose_progress_was_lost_is_empty_rather_than_wrong(opened: Open)
     site = opened(rooms=["/t/*"], events=())
     moment = int(site.clock.now * 1e6)
     shard = site.store.shard_for("ann")
-    site.run(shard.record([("ann", moment, moment)], moves={"ann": (7, moment)}))
+    site.run(shard.write([("ann", moment, moment, (7, moment))], ()))
     site.delete("progress")
     site.clock.now += 2 * WINDOW
     assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
@@ -479,11 +481,11 @@ def test_a_room_whose_progress_was_lost_is_empty_rather_than_wrong(opened: Open)
 def test_a_write_that_is_repeated_announces_nobody_twice(site: FollowedSite) -> None:
     moment = int(site.clock.now * 1e6)
     for _ in range(3):  # the replies were lost
-        site.run(site.store.shard_for("ann").record([("ann", moment, moment)]))
+        site.run(site.store.shard_for("ann").write([("ann", moment, moment, None)], ()))
     assert site.announced() == [("+ann", 0)]
     site.clock.now += GONE
     site.sweep()
-    site.run(site.store.shard_for("ann").record([("ann", moment, moment)]))
+    site.run(site.store.shard_for("ann").write([("ann", moment, moment, None)], ()))
     assert site.announced() == [("-ann", 0)]
 
 

@@ -18,7 +18,7 @@ from presence_middleware.asgi import AsgiVisit
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.buffer import Buffer
 from presence_middleware.stores import moment_of
-from presence_middleware.stores.record import CHUNK
+from presence_middleware.stores.script import CHUNK
 from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
 from tests.support.timed_site import Clock, settings

@@ -4,7 +4,8 @@ from typing import Any
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, Plan, Position
+from presence_middleware.stores import Act, Batch, Plan, Position
+from presence_middleware.stores.changes import to_microseconds
 from tests.support.timed_site import NOON, Clock, settings
 
 KEYS = [
@@ -60,8 +61,8 @@ class FollowedSite:
                 pass
 
     def say_goodbye(self, id: str, ago: float = 0.0) -> None:
-        shard, moment = self.store.shard_for(id), self.clock.now - ago
-        self.run(shard.say_goodbye(id, moment))
+        departure = Act.GOODBYE, id, to_microseconds(self.clock.now - ago), None
+        self.run(self.store.shard_for(id).write((), [departure]))
 
     def skip(self) -> None:
         """Read on after everything that was announced."""
