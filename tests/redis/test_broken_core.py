@@ -145,12 +145,12 @@ BROKEN: dict[str, tuple[tuple[tuple[str, str], ...], Check, list[str]]] = {
         BOTH,
     ),
     "forgets the arrival": (
-        (("arrived() or time", "time"), ("local arrival = arrived()", "local arrival = now")),
+        (("local arrival = arrived() or time", "local arrival = time"), ("local arrival = arrived()", "local arrival = now")),
         who_left_on_a_long_connection_stays_offline,
         BOTH,
     ),
     "undoes a goodbye": (
-        (("not at_least(goodbye_at[id], time)", "true"),),
+        (("not at_least(goodbye_at[id], later(time, arrival))", "true"),),
         who_said_goodbye_stays_on_the_way_out,
         SORTED,
     ),
