@@ -320,7 +320,7 @@ class Settings:
                 f"needs {called['session_secret']}: set it to the secret with which the framework "
                 "signs"
             )
-        if source.module and find_spec(source.module) is None:
+        if source.signed and find_spec(source.signed) is None:
             yield f"needs pip install 'presence_middleware[{source.extra}]'"
         if rule.source == "bearer" and self.session_secret:
             yield from self._short_token_secret(called["session_secret"])
