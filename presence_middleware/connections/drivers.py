@@ -209,7 +209,7 @@ def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
 
 def is_refusing(replies: list[Any]) -> bool:
     """Return whether the server refused a command: it may be no longer the primary."""
-    return any(isinstance(reply, RedisRefused) for reply in replies)
+    return RedisRefused in map(type, replies)
 
 
 def translated_error(error: Exception) -> PresenceError:

@@ -355,6 +355,8 @@ def test_a_user_needs_few_rights(plain: Server, prefix: str, store: str) -> None
 def test_a_user_needs_each_of_these_rights(valkey: Server, prefix: str, right: str) -> None:
     given = rights(*RIGHTS)
     url = url_of_user(valkey, prefix, *given, f"-{right}")
+    with redis.Redis.from_url(valkey.url) as admin:
+        admin.script_flush()
     assert not all(does_everything(url, prefix, store) for store in STORES)
 
 
