@@ -57,19 +57,22 @@ hooks[#hooks + 1] = {
     if not is_whole or is_ahead(swept, offline_before, swept_delay) then
       return forget_rooms() -- the server has evicted a key, or its clock was set back
     end
-    if redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0 then -- nobody is online
-      redis.call('UNLINK', rooms)
-      redis.call('ZADD', rooms, -1, '')
-      swept = offline_before
-    elseif swept + 0 < offline_before + 0 then
-      local past
-      past, swept = page(seen, '(' .. swept, offline_before)
+    if swept + 0 < offline_before + 0 then
+      local past = {}
+      if redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') > 0 then
+        past, swept = page(seen, '(' .. swept, offline_before)
+      else -- nobody is online
+        swept = offline_before
+        redis.call('UNLINK', rooms)
+        redis.call('ZADD', rooms, -1, '')
+      end
       for i = 1, #past, 2 do redis.call('ZREM', rooms, past[i]) end
+      local delay = delay_of(offline_before)
+      redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay)
     end
     local old, dropped = page(moves, '-inf', moves_before)
     for i = 1, #old, 2 do redis.call('ZREM', moves, old[i]) end
-    local delay = delay_of(offline_before)
-    redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay, 'moves_since', dropped)
+    if #old > 0 then redis.call('HSET', progress, 'moves_since', dropped) end
     local ids = redis.call('ZRANDMEMBER', rooms, compared)
     for n, score in ipairs(#ids > 0 and redis.call('ZMSCORE', seen, unpack(ids)) or {}) do
       -- A process without rooms may have removed the id from `seen`.
