@@ -94,7 +94,8 @@ class Backend:
         hub = self._hubs.get(kind)
         if hub is None:
             streams = Streams(kind, self.stores[kind], lambda: self.driver)
-            hub = Hub(streams, lambda: self.upkeep.run(self.driver, listens=True))
+            hub = Hub(streams, lambda: self.upkeep.run(self.driver))
+            self.upkeep.hurry()
             hub = self._hubs.setdefault(kind, hub)
         return hub
 
