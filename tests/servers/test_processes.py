@@ -331,7 +331,7 @@ def test_without_threads_only_an_occasional_request_waits_during_an_outage(
 @pytest.fixture
 def always_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each visit wakes the thread, as if a second lay between two."""
-    monkeypatch.setattr(recorder_module, "WAKE_AGAIN", 0.0)
+    monkeypatch.setattr(worker, "WAKE_AGAIN", 0.0)
 
 
 @pytest.mark.usefixtures("always_wakes")
