@@ -156,7 +156,9 @@ class Writer:
             plans.append(query)
             attempt.is_answered = True
         try:
-            outcomes = self.driver.run(run_all(plans), attempt.deadline)
+            outcomes = self.driver.run(
+                run_all(plans, reads_last=query is not None), attempt.deadline
+            )
         except PresenceUnavailable as error:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = error

@@ -115,12 +115,15 @@ class SharedSettings:
         *_, reply = yield Batch(
             (
                 ("ZADD", self._key, *scored),
-                ("ZREMRANGEBYSCORE", self._key, "-inf", now - self.EXPIRY_SECONDS),
                 ("EXPIRE", self._key, math.ceil(self.EXPIRY_SECONDS)),
                 ("ZRANGE", self._key, 0, -1, "WITHSCORES"),
             ),
         )
-        return self._compare(members_with_scores(reply), now)
+        members = members_with_scores(reply)
+        stale = [member for member, moment in members if moment <= now - self.EXPIRY_SECONDS]
+        if stale:
+            yield Batch((("ZREM", self._key, *stale),))
+        return self._compare(members, now)
 
     def read(self, now: float) -> Plan[OtherSettings]:
         """Return the settings of the other processes, and write nothing.

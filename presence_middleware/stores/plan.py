@@ -50,16 +50,24 @@ def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[
     return outcomes  # type: ignore[return-value]
 
 
-def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | Exception]]:
+def run_all(
+    plans: Sequence[Plan[T]], *, atomic: bool = False, reads_last: bool = False
+) -> Plan[list[T | Exception]]:
     """Run several plans in the same round trips; return the result or the error of each.
 
-    `atomic` is as for `merge_plans`.
+    With `atomic`, a merged batch is atomic if all its parts are. With `reads_last`, the last plan
+    reads what the others write: its first batch is sent with each of theirs, and only the replies
+    of the last of these count.
     """
     outcomes: dict[int, T | Exception] = {}
     replies: dict[int, list[Any] | Exception | None] = dict.fromkeys(range(len(plans)))
+    batches: dict[int, Batch] = {}
     while replies:
-        batches: dict[int, Batch] = {}
+        sent, batches = batches, {}
         for number, reply in replies.items():
+            if reads_last and batches and number == len(plans) - 1 and number in sent:
+                batches[number] = sent[number]
+                continue
             try:
                 batches[number] = next_batch(plans[number], reply)
             except StopIteration as end:

@@ -17,7 +17,6 @@ import trio
 from presence_middleware import AsyncPresence, Presence, Settings, SettingsError, asgi
 from presence_middleware.connections import health
 from presence_middleware.recorder import Recorder, worker
-from presence_middleware.recorder import recorder as recorder_module
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.servers import (
