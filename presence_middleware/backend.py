@@ -51,7 +51,7 @@ class Backend:
         self.history = History(settings.prefix, settings.history)
         self.departures: WeakSet[People] = WeakSet()
         """Whoever must know who left: the people of each recorder in this process."""
-        self.upkeep = Upkeep(settings, self.stores, self.history, self.clock, self.health)
+        self.upkeep = Upkeep(settings, self.stores, self.history, self.clock)
         self._hubs: dict[str, Hub] = {}
         self.rooms = Rooms(settings.rooms) if settings.rooms else None
         """The rooms of the site; None if it has none."""

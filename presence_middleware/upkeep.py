@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from os import getpid
 
-from .connections import Driver, RedisHealth, ServerClock
+from .connections import Driver, ServerClock
 from .errors import PresenceError, PresenceUnavailable
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
@@ -111,10 +111,9 @@ class Upkeep:
         stores: Mapping[str, Shards],
         history: History,
         clock: ServerClock,
-        health: RedisHealth,
     ) -> None:
         """Create the upkeep of the data in `stores`, by kind. This does no I/O."""
-        self._clock, self._health, self._pause = clock, health, UNHURRIED_SECONDS
+        self._clock, self._pause = clock, UNHURRIED_SECONDS
         self.cleaning_ended: Callable[[PresenceError | None], object] = lambda _: None
         """Called after each clean-up, with the error if a permission is missing."""
         # Whoever says goodbye after a look has not gone before the grace is over.
@@ -136,7 +135,7 @@ class Upkeep:
         )
         self._jobs = (self._sweep, Sampling(stores, history, settings.window), self._clean)
         self._lease = UpkeepLease(settings.prefix)
-        self._look_at = self._made_room_at = self._offset = -math.inf
+        self._look_at = self._made_room_at = -math.inf
         self._generation = -1
 
     def hurry(self) -> None:
@@ -150,10 +149,10 @@ class Upkeep:
         stops no other.
         """
         if self._lease.pid != getpid():
-            self._lease = UpkeepLease(self._lease.prefix)
-        stamp, health, lock = self._clock.stamp(), self._health, self._lease.lock
+            self._lease, self._look_at = UpkeepLease(self._lease.prefix), -math.inf
+        stamp, health, lock = self._clock.stamp(), driver.health, self._lease.lock
         # After a lost connection, another server may answer.
-        is_due = stamp >= self._look_at or self._generation != health.generation
+        is_due = _is_due(self._look_at, stamp) or self._generation != health.generation
         # A server that answers with a refusal may be full: each process makes room.
         is_refused = health.is_refusing() and stamp >= self._made_room_at + CLEAN_EVERY
         # Another thread of this process may be at it.
@@ -172,7 +171,7 @@ class Upkeep:
 
     def give_up(self, driver: Driver) -> None:
         """Let another process take the lease at once. Never raises."""
-        if self._lease.is_held and self._health.is_well(""):
+        if self._lease.is_held and driver.health.is_well(""):
             self._look_at = -math.inf
             with suppress(PresenceError):
                 driver.run(self._lease.give_up())
@@ -180,6 +179,8 @@ class Upkeep:
     def _look(self, driver: Driver, stamp: float) -> None:
         """Take the lease or keep it, and do what is due."""
         lease = self._lease
+        if self._generation != driver.health.generation:
+            self._sweep.done.clear()
         if not lease.is_held:
             wait = 0.0
             try:
@@ -192,16 +193,12 @@ class Upkeep:
                 return
         # Removing by a clock that runs ahead would remove users who are online.
         driver.run(self._clock.synchronise(0))
-        offset = self._clock.moment(0.0)
-        is_set_back, self._offset = offset < self._offset - keys.SLACK, offset
-        if self._generation != self._health.generation:
-            self._sweep.done.clear()
+        now = self._clock.moment(stamp)
         for job in self._jobs:
             # To look for leaves whenever the process is awake costs less than to wake up for it.
-            is_due = job is self._sweep or self._clock.moment(stamp) >= job.due_at
-            if is_due or is_set_back:  # last-seen times may lie ahead of the clock
+            if job is self._sweep or _is_due(job.due_at, now):
                 self._do(job, driver)
-        self._look_at = min(job.due_at for job in self._jobs) - offset
+        self._look_at = stamp + min(job.due_at for job in self._jobs) - now
         if lease.is_held:
             driver.run(lease.renew(max(0.0, self._look_at - stamp) + LEASE_SECONDS))
 
@@ -218,6 +215,11 @@ class Upkeep:
             missing = error  # that is no outage
         if job is self._clean:
             self.cleaning_ended(missing)
+
+
+def _is_due(moment: float, now: float) -> bool:
+    """Return whether a moment has come. One too far ahead is of a clock that was set back."""
+    return not now < moment <= now + CLEAN_IDLE
 
 
 def _sweep_once(shard: Store, now: float) -> Plan[bool]:
