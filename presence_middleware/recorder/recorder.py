@@ -28,7 +28,7 @@ from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .visit import Visit
-from .worker import FlushThread, Worker
+from .worker import Worker
 from .writer import Attempt, MayTry, Writer
 
 REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
@@ -143,7 +143,7 @@ class Recorder:
         return self.backend.health
 
     @property
-    def thread(self) -> FlushThread | None:
+    def thread(self) -> threading.Thread | None:
         """The thread that writes. None before the first visit, and where threads cannot run."""
         return self.worker.thread
 

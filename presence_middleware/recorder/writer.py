@@ -15,7 +15,7 @@ from ..people import NEVER, Departed, People, Person, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
 from ..stores.script import CHUNK
 from .agreement import Agreement
-from .rewrite_log import RewriteLog
+from .lost import LostData
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
@@ -78,7 +78,7 @@ class Writer:
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._people, self._resolver, self._hints = people, resolver, hints
         self._agreement = Agreement(backend, resolver, hints)
-        self._rewrites = RewriteLog(self._window)
+        self._lost = LostData(self._window)
 
     def write(self, attempt: Attempt) -> None:
         """Write everything that waits, and note the outcome in `attempt`.
@@ -148,7 +148,7 @@ class Writer:
             attempt.has_skipped = True
             return
         stamp = self._clock.stamp()
-        write = self._rewrites.new_write(self._clock.microseconds(stamp))
+        write = self._lost.new_write(self._clock.microseconds(stamp))
         plans: list[Plan[Any]] = [
             shard.write(*self._timed(part), write) for shard, part in tried.items()
         ]
@@ -175,7 +175,7 @@ class Writer:
                 continue
             self._health.succeeded(node)
             self._note_written(part, outcome)
-            if self._rewrites.add(shard, write, stamp, outcome.wrote_before):
+            if self._lost.add(shard, write, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
     def _timed(self, part: Sequence[Taken]) -> tuple[list[Seen], list[Departure]]:
@@ -224,10 +224,9 @@ class Writer:
 
     def rewrite_lost(self) -> None:
         """Make what people did in the window wait again if a server has lost it."""
-        if self._health.is_well(""):
-            now = self._clock.stamp()
-            for shard in self._rewrites.find_lost(self.driver, now, self._health.is_well):
-                self._people.lost(shard, now - self._window)
+        now = self._clock.stamp()
+        for shard in self._lost.find(self.driver, now):
+            self._people.lost(shard, now - self._window)
 
 
 def _floor(departure: Departed | None, since: float) -> int:

@@ -402,7 +402,7 @@ def commands_of(own: Server, prefix: str, **given: Any) -> list[str]:
                     sent.append(command["command"])
         marking.flushall()
     site.close()
-    process = site.recorder._writer._rewrites._process
+    process = site.recorder._writer._lost._process
     sent = [re.sub(r"(:upkeep) \w{16}", r"\1 HOLDER", each) for each in sent]
     return [each.replace(process, "PROCESS") for each in sent if prefix in each]
 

@@ -15,7 +15,7 @@ from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.recorder import rewrite_log as module
+from presence_middleware.recorder import lost as module
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
