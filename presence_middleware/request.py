@@ -169,7 +169,9 @@ class WsgiRequest:
         if session is None:
             return None
         # Access to Beaker's session makes it read its store. Its __dict__ has the loaded data.
-        return vars(session).get("_sess") if hasattr(session, "__dict__") else _mapping(session)
+        if hasattr(session, "__dict__"):
+            session = vars(session).get("_sess")
+        return session if isinstance(session, Mapping) else None
 
     def get(self, key: str) -> object:
         return self.state.get(key)
@@ -233,7 +235,8 @@ class AsgiRequest:
 
     @property
     def session(self) -> Mapping[str, Any] | None:
-        return _mapping(self.state.get("session"))
+        session = self.state.get("session")
+        return session if session is not None and isinstance(session, Mapping) else None
 
     def get(self, key: str) -> object:
         return self.state.get(key)
@@ -258,12 +261,11 @@ def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     repeated: dict[bytes, list[bytes]] = {}
     for name, value in headers:
         repeated.setdefault(name.lower(), []).append(value)
-    return {name: _separator(name).join(values) for name, values in repeated.items()}
-
-
-def _separator(name: bytes) -> bytes:
-    """Return the separator of repeated headers: a comma (RFC 9110 5.3), a semicolon for cookies."""
-    return b"; " if name == b"cookie" else b","
+    # The separator of repeated headers is a comma (RFC 9110 5.3), of cookies a semicolon.
+    return {
+        name: (b"; " if name == b"cookie" else b",").join(values)
+        for name, values in repeated.items()
+    }
 
 
 def below_root(scope: Mapping[str, Any]) -> str:
@@ -273,10 +275,6 @@ def below_root(scope: Mapping[str, Any]) -> str:
     """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
-
-
-def _mapping(value: object) -> Mapping[str, Any] | None:
-    return value if value is not None and isinstance(value, Mapping) else None
 
 
 def token(name: str) -> str:
@@ -291,13 +289,13 @@ def find_cookie(cookies: str | None, name: str, *, last: bool = False) -> str | 
 
     Raises `ValueError` if no cookie can have this name.
     """
-    pattern = cookie_pattern(name, last)
+    pattern = _cookie_pattern(name, last)
     match = pattern.search(cookies) if cookies else None
     return match[1].rstrip() if match else None
 
 
 @lru_cache(MOST_NAMES)
-def cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
+def _cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
     """Return a pattern whose `search` finds the first or the `last` cookie `name`."""
     pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
     return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")

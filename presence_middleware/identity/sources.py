@@ -19,9 +19,9 @@ from typing import Any
 from .. import logs
 from ..errors import SettingsError
 from ..request import Request, token
-from . import reading, sessions
+from . import sessions
 from .addresses import client_address
-from .reading import Read, SourceOptions, as_id, item, member, nested, user_id, walk
+from .reading import Read, SourceOptions, as_id, cookie, item, member, nested, user_id, walk
 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
@@ -92,22 +92,17 @@ def auth(attribute: str, _: SourceOptions) -> Read:
     return read
 
 
-def identify(_: str, __: SourceOptions) -> Read:
-    """Return a reader that finds no id. The rule only adds a kind for `Visit.identify`."""
-    return lambda request: None
+def find_nothing(_: Request) -> None:
+    """Return no id. The rule only adds a kind for `Visit.identify`."""
 
 
-def basic(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the user of HTTP Basic (RFC 7617). The site itself checks the password.
+def basic_user(request: Request) -> str | None:
+    """Return the user of HTTP Basic (RFC 7617). The site itself checks the password.
 
     A client can claim any name. A status from 200 to 299 means that the site accepted it. So every
     counted page must check the password before it answers with such a status. On a page that does
     not, a client counts as the user that it claims to be.
     """
-    return _basic_user
-
-
-def _basic_user(request: Request) -> str | None:
     scheme, _, credentials = (request.header("authorization") or "").partition(" ")
     if scheme.lower() != "basic" or len(credentials) > MAX_BASIC_LENGTH:
         return None
@@ -125,35 +120,14 @@ def _basic_user(request: Request) -> str | None:
     return None if _CONTROL.search(name) or name != name.strip() else name
 
 
-def cookie(name: str, _: SourceOptions) -> Read:
-    """Return a reader of a cookie that the site sets."""
-    return reading.cookie(name)
-
-
-def django_session(name: str, _: SourceOptions) -> Read:
-    """Return a reader of the key of a Django session, of a user or of a guest."""
-    return reading.cookie(name or "sessionid", last=True)
-
-
 def header(name: str, _: SourceOptions) -> Read:
     """Return a reader of a header that a front end sets and removes from incoming requests."""
     return methodcaller("header", token(name).lower())
 
 
-def user_agent(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the User-Agent."""
-    return attrgetter("user_agent")
-
-
-def ip(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the client's address, through trusted proxies only."""
-    return client_address
-
-
-def visitor(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the address and the User-Agent, which distinguish guests."""
-
-    return lambda request: f"{client_address(request)}\n{request.user_agent or ''}"
+def visitor(request: Request) -> str:
+    """Return the address and the User-Agent, which distinguish guests."""
+    return f"{client_address(request)}\n{request.user_agent or ''}"
 
 
 def session(key: str, _: SourceOptions) -> Read:
@@ -247,9 +221,9 @@ _chosen = partial(SourceType, client_supplied=True, forgeable=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
-    "identify": SourceType(identify, set_by_app=True, reads_nothing=True),
+    "identify": SourceType(lambda *_: find_nothing, set_by_app=True, reads_nothing=True),
     "header": SourceType(header, "NAME", "X-User"),
-    "basic": SourceType(basic, checked=True, header="authorization"),
+    "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
     "flask-session": _signed(
         *(sessions.flask_session, "KEY[@COOKIE]", "_user_id"), signed="itsdangerous", extra="flask"
@@ -269,11 +243,13 @@ SOURCES: Mapping[str, SourceType] = {
         signed="itsdangerous",
         extra="flask",
     ),
-    "django-session": _chosen(django_session, "[COOKIE]", header="cookie"),
-    "cookie": _chosen(cookie, "NAME", "sessionid", header="cookie"),
-    "user-agent": _agent(user_agent),
-    "ip": SourceType(ip, client_supplied=True),
-    "visitor": _agent(visitor),
+    "django-session": _chosen(
+        lambda name, _: cookie(name or "sessionid", last=True), "[COOKIE]", header="cookie"
+    ),
+    "cookie": _chosen(lambda name, _: cookie(name), "NAME", "sessionid", header="cookie"),
+    "user-agent": _agent(lambda *_: attrgetter("user_agent")),
+    "ip": SourceType(lambda *_: client_address, client_supplied=True),
+    "visitor": _agent(lambda *_: visitor),
     "environ": SourceType(state, "KEY", "site.user", set_by_app=True),
     "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
 }
