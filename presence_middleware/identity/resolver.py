@@ -19,7 +19,7 @@ from .bots import COUNT, KIND, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, Who, plain_hash
 from .reading import SourceOptions
 from .sessions import Verified
-from .sources import FUNCTION
+from .sources import FUNCTION, UnusableId
 
 MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -81,7 +81,8 @@ class RuleMatcher(Matcher):
         self.headers = frozenset([rule.header]) if rule.header else None
         options = SourceOptions(session_secrets, may_remember=not rule.hashed)
         argument = rule.source if rule.type is FUNCTION else rule.argument
-        self._rule, self._read = rule, rule.type.make(argument, options)
+        self._read = rule.type.make(argument, options)
+        self._name = argument if rule.type is FUNCTION else str(rule)
         self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
         self._has_failed = False
 
@@ -108,10 +109,10 @@ class RuleMatcher(Matcher):
         if self._has_failed:
             return
         self._has_failed = True
+        problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
         logs.error(
-            "PRESENCE_IDENTITY: %s raised %s at %s; "
-            "such requests go to the next rule (logged once)",
-            *(self._rule, type(error).__name__, logs.place_of(error)),
+            "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
+            *(self._name, error if isinstance(error, UnusableId) else problem),
         )
 
 

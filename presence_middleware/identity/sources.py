@@ -16,7 +16,6 @@ from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
 from typing import Any
 
-from .. import logs
 from ..errors import SettingsError
 from ..request import Request, token
 from . import sessions
@@ -30,6 +29,10 @@ MAX_BASIC_LENGTH = 8192  # characters of the credentials of HTTP Basic; servers 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 # The session keys under which Flask-Login, Django, Pyramid and many sites store the user.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
+
+
+class UnusableId(Exception):
+    """A function of the site returned a value that is no id. The text is for the log."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,20 @@ def function(path: str, __: SourceOptions) -> Read:
             f"PRESENCE_IDENTITY: {path} is an async function, but ids are read without awaiting: "
             "make it a plain function, or call identify() of the visit in a handler"
         )
-    return SiteFunction(path, call)
+
+    def read(request: Request) -> str | None:
+        value = call(request)
+        id = as_id(value)
+        if id is None and value is not None:
+            if iscoroutine(value):
+                value.close()  # or Python warns that it was never awaited
+            raise UnusableId(
+                f"returned a {type(value).__name__}; it must return text, a whole number, a UUID "
+                "or None"
+            )
+        return id
+
+    return read
 
 
 def nearest_source(name: str) -> str | None:
@@ -184,39 +200,7 @@ def nearest_source(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
 
 
-class SiteFunction:
-    """A function of the site as a source."""
-
-    def __init__(self, path: str, call: Callable[[Request], object]) -> None:
-        self._path, self._call = path, call
-        self._has_failed = False
-
-    def __call__(self, request: Request) -> str | None:
-        """Return the id that the function returns; None if it fails, which is logged once."""
-        try:
-            value = self._call(request)
-        except Exception as error:
-            self._report(f"raised {type(error).__name__} at {logs.place_of(error)}")
-            return None
-        id = as_id(value)
-        if id is None and value is not None:
-            if iscoroutine(value):
-                value.close()  # or Python warns that it was never awaited
-            kind = type(value).__name__
-            self._report(f"returned a {kind}; it must return text, a whole number, a UUID or None")
-        return id
-
-    def _report(self, problem: str) -> None:
-        """Log the first failure."""
-        if not self._has_failed:
-            self._has_failed = True
-            logs.error(
-                "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
-                *(self._path, problem),
-            )
-
-
-_signed = partial(SourceType, header="cookie")
+_in_cookie = partial(SourceType, header="cookie")
 _chosen = partial(SourceType, client_supplied=True, forgeable=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
@@ -225,20 +209,20 @@ SOURCES: Mapping[str, SourceType] = {
     "header": SourceType(header, "NAME", "X-User"),
     "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
-    "flask-session": _signed(
+    "flask-session": _in_cookie(
         *(sessions.flask_session, "KEY[@COOKIE]", "_user_id"), signed="itsdangerous", extra="flask"
     ),
-    "starlette-session": _signed(
+    "starlette-session": _in_cookie(
         *(sessions.starlette_session, "KEY[@COOKIE]", "user"),
         signed="itsdangerous",
         extra="starlette",
     ),
-    "pyramid-session": _signed(
+    "pyramid-session": _in_cookie(
         *(sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid"), signed="webob", extra="pyramid"
     ),
-    "auth-tkt": _signed(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
+    "auth-tkt": _in_cookie(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
     "bearer": SourceType(sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt"),
-    "signed": _signed(
+    "signed": _in_cookie(
         *(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
         signed="itsdangerous",
         extra="flask",
