@@ -112,7 +112,25 @@ OVER: Mapping[str, Any] = MappingProxyType({})
 """An empty mapping that replaces the environ or scope of a request that is over."""
 
 
-class WsgiRequest:
+class StateRequest:
+    """What requests over WSGI and over ASGI have in common."""
+
+    state: Mapping[str, Any]
+    """The environ or scope; empty when the request is over."""
+
+    def header(self, name: str) -> str | None:
+        raise NotImplementedError
+
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
+        match = pattern.search(cookies) if cookies else None
+        return match[1].rstrip() if match else None
+
+    def get(self, key: str) -> object:
+        return self.state.get(key)
+
+
+class WsgiRequest(StateRequest):
     """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
@@ -153,9 +171,6 @@ class WsgiRequest:
         value: str | None = self.state.get(_environ_key(name))
         return value if value is None or value.isascii() else text(value)
 
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        return find_cookie(self.header("cookie"), name, last=last)
-
     @property
     def user(self) -> object:
         if USER in self.state:
@@ -173,15 +188,12 @@ class WsgiRequest:
             session = vars(session).get("_sess")
         return session if isinstance(session, Mapping) else None
 
-    def get(self, key: str) -> object:
-        return self.state.get(key)
-
     def release(self) -> None:
         """Drop the environ and all values that were read from it."""
         self.state, self.peer, self.address = OVER, None, None
 
 
-class AsgiRequest:
+class AsgiRequest(StateRequest):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
@@ -224,9 +236,6 @@ class AsgiRequest:
             return None
         return value.decode() if value.isascii() else value.decode("utf-8", "surrogateescape")
 
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        return find_cookie(self.header("cookie"), name, last=last)
-
     @property
     def user(self) -> object:
         if USER in self.state:
@@ -237,9 +246,6 @@ class AsgiRequest:
     def session(self) -> Mapping[str, Any] | None:
         session = self.state.get("session")
         return session if session is not None and isinstance(session, Mapping) else None
-
-    def get(self, key: str) -> object:
-        return self.state.get(key)
 
     def release(self) -> None:
         """Drop the scope and all values that were read from it."""
@@ -282,16 +288,6 @@ def token(name: str) -> str:
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid name of a header or cookie")
     return name
-
-
-def find_cookie(cookies: str | None, name: str, *, last: bool = False) -> str | None:
-    """Return the first or the `last` value of the cookie `name` in a Cookie header, or None.
-
-    Raises `ValueError` if no cookie can have this name.
-    """
-    pattern = _cookie_pattern(name, last)
-    match = pattern.search(cookies) if cookies else None
-    return match[1].rstrip() if match else None
 
 
 @lru_cache(MOST_NAMES)
