@@ -102,7 +102,7 @@ class PresenceMiddleware:
         if signal is not None and signal.is_own:
             await self._take_pulse(scope, receive, send, visit)
             return
-        if visit.needs_status:
+        if not visit.is_usual and visit.needs_status:
             send = _noting(send, visit)
         if scope["type"] == "http":
             send = _send_and_end(send, visit)
@@ -179,7 +179,9 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
     recorder: Recorder
 
     def __init__(self, recorder: Recorder, scope: Scope, signal: Signal | None = None) -> None:
-        AsgiRequest.__init__(self, scope)
+        self.state, self.raw_headers = scope, None
+        client = scope.get("client")
+        self.peer = self.address = str(client[0]) if client and client[0] else None
         Visit.__init__(self, recorder, signal)
 
     async def run(self, plan: Plan[T]) -> T:
@@ -290,6 +292,12 @@ def _readable(scope: Scope) -> Scope:
     Only the first header is examined, because a server makes all headers in the same way.
     """
     headers, client = scope.get("headers"), scope.get("client")
+    if (
+        type(headers) is list
+        and type(client) is tuple
+        and type(headers[:1] and headers[0]) is tuple
+    ):
+        return scope  # as nearly all servers have it
     lists: Scope = {}
     if headers and not (isinstance(headers, SEQUENCE) and isinstance(headers[0], SEQUENCE)):
         lists["headers"] = [tuple(header) for header in headers]

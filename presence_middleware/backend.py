@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .connections import (
-    AsyncRunner,
+    AsyncDriver,
     Clock,
     Driver,
     RedisHealth,
@@ -82,7 +82,7 @@ class Backend:
         return driver(self.settings.redis_url, self.health, self._client, is_writer=True)
 
     @cached_property
-    def async_driver(self) -> AsyncRunner:
+    def async_driver(self) -> AsyncDriver:
         """The driver that runs plans from coroutines.
 
         Raises `SettingsError` if the client does not fit the settings.

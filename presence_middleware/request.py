@@ -72,6 +72,10 @@ class Request(Protocol):
         """Return a hash of the client's address and of some headers."""
 
     @property
+    def is_anonymous(self) -> bool:
+        """Return whether neither `user` nor `session` is there."""
+
+    @property
     def user_agent(self) -> str | None:
         """Return the User-Agent; None if absent."""
 
@@ -163,6 +167,11 @@ class WsgiRequest(StateRequest):
         return hash((self.address, *map(self.state.get, headers.environ_keys)))
 
     @property
+    def is_anonymous(self) -> bool:
+        environ = self.state
+        return not ("REMOTE_USER" in environ or USER in environ or "beaker.session" in environ)
+
+    @property
     def user_agent(self) -> str | None:
         agent: str | None = self.state.get("HTTP_USER_AGENT")
         return agent if agent is None or agent.isascii() else text(agent)
@@ -198,7 +207,8 @@ class AsgiRequest(StateRequest):
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self.state = scope
-        self._headers: dict[bytes, bytes] | None = None
+        self.raw_headers: dict[bytes, bytes] | None = None
+        """The headers by lower-case name, once one of them was read."""
         client = scope.get("client")
         self.peer: str | None = str(client[0]) if client and client[0] else None
         self.address = self.peer
@@ -212,7 +222,7 @@ class AsgiRequest(StateRequest):
         return str(self.state.get("path", ""))
 
     def is_plain(self, excluded: Container[str]) -> bool:
-        scope, headers = self.state, self._headers or self._read_headers()
+        scope, headers = self.state, self.raw_headers or self._read_headers()
         return not (
             scope.get("path", "") in excluded
             or b"sec-purpose" in headers
@@ -223,15 +233,20 @@ class AsgiRequest(StateRequest):
         )
 
     def fingerprint(self, headers: HeaderNames) -> int:
-        values = self._headers or self._read_headers()
+        values = self.raw_headers or self._read_headers()
         return hash((self.address, *map(values.get, headers.raw)))
+
+    @property
+    def is_anonymous(self) -> bool:
+        scope = self.state
+        return not ("user" in scope or "session" in scope or USER in scope)
 
     @property
     def user_agent(self) -> str | None:
         return self.header("user-agent")
 
     def header(self, name: str) -> str | None:
-        value = (self._headers or self._read_headers()).get(_header_name(name))
+        value = (self.raw_headers or self._read_headers()).get(_header_name(name))
         if value is None:
             return None
         return value.decode() if value.isascii() else value.decode("utf-8", "surrogateescape")
@@ -249,29 +264,26 @@ class AsgiRequest(StateRequest):
 
     def release(self) -> None:
         """Drop the scope and all values that were read from it."""
-        self.state, self._headers, self.peer, self.address = OVER, None, None, None
+        self.state, self.raw_headers, self.peer, self.address = OVER, None, None, None
 
     def _read_headers(self) -> dict[bytes, bytes]:
-        headers = self._headers = _by_name(self.state.get("headers", ()))
-        return headers
+        """Return headers by lower-case name, with repeated headers joined.
 
-
-def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return headers by lower-case name, with repeated headers joined.
-
-    Some servers send names that are not in lower case.
-    """
-    by_name = dict(headers)
-    if len(by_name) == len(headers) and b"".join(by_name).islower():
+        Some servers send names that are not in lower case.
+        """
+        headers = self.state.get("headers", ())
+        by_name = dict(headers)
+        if len(by_name) < len(headers) or not b"".join(by_name).islower():
+            repeated: dict[bytes, list[bytes]] = {}
+            for name, value in headers:
+                repeated.setdefault(name.lower(), []).append(value)
+            # The separator is a comma (RFC 9110 5.3), of cookies a semicolon.
+            by_name = {
+                name: (b"; " if name == b"cookie" else b",").join(values)
+                for name, values in repeated.items()
+            }
+        self.raw_headers = by_name
         return by_name
-    repeated: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        repeated.setdefault(name.lower(), []).append(value)
-    # The separator of repeated headers is a comma (RFC 9110 5.3), of cookies a semicolon.
-    return {
-        name: (b"; " if name == b"cookie" else b",").join(values)
-        for name, values in repeated.items()
-    }
 
 
 def below_root(scope: Mapping[str, Any]) -> str:

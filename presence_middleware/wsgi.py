@@ -74,7 +74,7 @@ class PresenceMiddleware:
         visit = environ[VISIT] = environ[READER] = WsgiVisit(self.recorder, environ, signal)
         if signal is not None and signal.is_own:
             return self._take_pulse(environ, start_response, visit)
-        if visit.needs_status:
+        if not visit.is_usual and visit.needs_status:
             start_response = _noting(start_response, visit)
         try:
             body = self.app(environ, start_response)
@@ -125,7 +125,8 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
     def __init__(
         self, recorder: Recorder, environ: WSGIEnvironment, signal: Signal | None = None
     ) -> None:
-        WsgiRequest.__init__(self, environ)
+        self.state = environ
+        self.peer = self.address = environ.get("REMOTE_ADDR") or None
         Visit.__init__(self, recorder, signal)
 
     def run(self, plan: Plan[T]) -> T:

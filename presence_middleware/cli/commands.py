@@ -257,8 +257,7 @@ def doctor(with_settings: bool, as_json: bool) -> None:
 
 
 def _effective_settings() -> list[EffectiveSetting]:
-    section = context.ini_filter()
-    ini = section.settings if section else {}
+    ini = context.ini_filter().settings
     return list(effective_settings(context.site_settings(), os.environ, ini))
 
 

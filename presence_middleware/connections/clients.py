@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from .limits import CONNECTIONS, RESERVED
+from .limits import RESERVED
 from .loops import is_trio
 from .url import Options, RedisURL, parse_hosts
 
@@ -118,7 +118,7 @@ def _open_sync(url: RedisURL, start: bool) -> Any:
                 "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
                 **_typed(hosts.options),
                 "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
-                "max_connections": _pool_size(url),
+                "max_connections": url.max_readers + RESERVED,
             },
         )
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
@@ -137,7 +137,7 @@ def _open_sync(url: RedisURL, start: bool) -> Any:
             options |= _without_notifications()
         connection_class = timed.CLASSES[url.scheme]
         client = Redis.from_url(url.target, **options, connection_class=connection_class)
-    client.connection_pool.max_connections = _pool_size(url)
+    client.connection_pool.max_connections = url.max_readers + RESERVED
     return client
 
 
@@ -169,7 +169,7 @@ def _open_async(url: RedisURL) -> Any:
     for each in (client, *clients):
         pool = each.connection_pool
         pool.connection_class = prompt_close(pool.connection_class)
-    client.connection_pool.max_connections = _pool_size(url)
+    client.connection_pool.max_connections = url.max_readers + RESERVED
     return client
 
 
@@ -207,11 +207,6 @@ def _typed(options: Options) -> dict[str, Any]:
     return {
         name: parsers[name](value) if name in parsers else value for name, value in options.items()
     }
-
-
-def _pool_size(url: RedisURL) -> int:
-    """Return how many connections a pool may have, for readers and for whatever writes."""
-    return (url.max_connections or CONNECTIONS) + RESERVED
 
 
 def _memory(client: str, name: str) -> Any:

@@ -79,6 +79,8 @@ class RuleMatcher(Matcher):
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
         self.headers = frozenset([rule.header]) if rule.header else None
+        self.reads_user = rule.source == "auth"
+        """True if it finds no id in a request that is anonymous."""
         options = SourceOptions(session_secrets, may_remember=not rule.hashed)
         argument = rule.source if rule.type is FUNCTION else rule.argument
         self._read = rule.type.make(argument, options)
@@ -172,6 +174,10 @@ class Search:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
         self._names = HeaderNames(_union(each.headers for each in self._last) or ())
+        # Most requests have no user, and most sites ask for nothing else before the rest.
+        self._asks_user = all(
+            isinstance(each, RuleMatcher) and each.reads_user for each in self._first
+        )
         self.forget()
 
     def forget(self) -> None:
@@ -180,10 +186,11 @@ class Search:
 
     def find(self, request: Request) -> Found | None:
         """Return who a request is from, and the matcher that found them; or None."""
-        for matcher in self._first:
-            id = matcher.find(request)
-            if id is not None:
-                return _found(matcher, id)
+        if self._first and not (self._asks_user and request.is_anonymous):
+            for matcher in self._first:
+                id = matcher.find(request)
+                if id is not None:
+                    return _found(matcher, id)
         known = self._known
         try:
             place = request.fingerprint(self._names)
@@ -280,6 +287,8 @@ class IdentityResolver:
             return Search([*first, crawler, *others])
 
         self._unchecked, self._search = search(unchecked), search(matchers)
+        self.find = self._search.find
+        """Return who a request is from, as `resolve` does."""
 
     def _forget(self) -> None:
         self._search.forget()

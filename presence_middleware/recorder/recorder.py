@@ -104,6 +104,7 @@ class Recorder:
         """The warnings that this process logs about its setup."""
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
         self.filter = RequestFilter(settings, self.hints)
+        self.rooms = self.backend.rooms
         self.resolver = resolver_for(settings)
         self.reset()
         live_recorders.add(self)
@@ -128,6 +129,10 @@ class Recorder:
         self._abandoned: deque[Visit] = deque()
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
+        self.usual_until = -math.inf
+        """Until when a plain request needs no `admit`, by the recorder's clock."""
+        self.special_paths = self.filter.special_paths
+        """The paths of requests that are not plain."""
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
@@ -150,40 +155,31 @@ class Recorder:
         `signal` is what a page said with the request. The room of a signal is that of the page: the
         path of the request is no room.
         """
-        now, rooms = visit.arrival, self.backend.rooms
-        try:
-            is_plain = now < self.filter.next_inspection and visit.is_plain(
-                self.filter.special_paths
-            )
-        except Exception:  # an invalid environ or scope: the filter warns of it
-            is_plain = False
-        if signal is None and is_plain:
-            visit.is_usual = not self.resolver.checks_status
-        else:
-            visit.signal, visit.purpose = signal, self.filter.purpose_of(visit, now, signal)
-            if not visit.is_counted:
-                return
+        visit.signal = signal
+        visit.purpose = self.filter.purpose_of(visit, visit.arrival, signal)
+        if not visit.is_counted:
+            return
         if not self.worker.is_started:
             self._start()
+        if self.worker.is_started and not self.resolver.checks_status:
+            self.usual_until = self.filter.next_inspection
         self.open_visits[visit] = None
-        if rooms is None:
+        if self.rooms is None:
             return
         if signal is None:
-            number = rooms.number_for(visit)
-        else:
-            number = None if signal.page is None else rooms.number_at(signal.page) or NOWHERE
-        if number is not None:
-            visit.room = Room(number, now)
+            visit.enter_number(self.rooms.number_for(visit))
+        elif signal.page is not None:
+            visit.enter_number(self.rooms.number_at(signal.page) or NOWHERE)
 
     def room_number(self, room: str) -> int | None:
         """Return the number of a room that a handler enters; None if the site has no rooms.
 
         `room` is its name or a path in it; empty for no room.
         """
-        if self.backend.rooms is None:
+        if self.rooms is None:
             self.hints.warn_of_missing_rooms()
             return None
-        return self.backend.rooms.number_of(room) if room else NOWHERE
+        return self.rooms.number_of(room) if room else NOWHERE
 
     def note_signal(self, who: Who | None) -> None:
         """Note whom a pulse or goodbye named, for the warnings about the setup."""
@@ -194,8 +190,6 @@ class Recorder:
 
         `at` is the time by the recorder's clock. A guest above the quota is counted as dropped.
         """
-        if who in self.people.recent and at < self.people.period_ends:
-            return True  # as for most requests
         if self.guests.admit(request, who, at):
             return True
         self.people.refuse("quota")
@@ -385,6 +379,7 @@ class Recorder:
         if self.worker.is_inherited:
             return  # a forked child: the parent writes its own sightings
         deadline = time.monotonic() + seconds
+        self.usual_until = -math.inf
         self._writer.driver = self.backend.writing_driver.joining()
         if not self.flush(seconds):
             logs.warn("shutting down with %d sightings unwritten", self.people.pending)

@@ -14,13 +14,15 @@ from ..identity import (
     known_kind,
     normalize_id,
 )
-from ..people import Room
+from ..people import People, Room
 from ..request import OVER, Request
+from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
 from .verdict import Answer, Login, Purpose, answer_of, verdict
 
+NOBODY = (None, None)
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 SEEN = Act.SEEN
 
@@ -32,6 +34,10 @@ class Recording(Protocol):
     settings: Settings
     resolver: IdentityResolver
     open_visits: dict["Visit", None]
+    people: People
+    rooms: Rooms | None
+    usual_until: float
+    special_paths: frozenset[str]
 
     @property
     def stamp(self) -> Callable[[], float]: ...
@@ -88,14 +94,26 @@ class Visit(Request):
         self.backend = recorder.backend
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
-        recorder.admit(self, signal)
-        if not self.is_usual:
+        try:
+            self.is_usual = (
+                signal is None
+                and self.arrival < recorder.usual_until
+                and self.is_plain(recorder.special_paths)
+            )
+        except Exception:  # an invalid environ or scope, of which the filter warns
+            self.is_usual = False
+        if self.is_usual:
+            recorder.open_visits[self] = None
+            if recorder.rooms is not None:
+                self.enter_number(recorder.rooms.number_for(self))
+        else:
+            recorder.admit(self, signal)
             self.note_login()
 
     @property
     def needs_status(self) -> bool:
         """True if what is recorded depends on the status of the response."""
-        return not self.is_usual and (self.is_logout or self.recorder.resolver.checks_status)
+        return self.is_logout or self.recorder.resolver.checks_status
 
     @property
     def is_counted(self) -> bool:
@@ -166,6 +184,11 @@ class Visit(Request):
             self.stamp = stamp
             self._record(self._noted, None)
 
+    def enter_number(self, number: int | None) -> None:
+        """Enter the room that the request is about; None if it is about none."""
+        if number is not None:
+            self.room = Room(number, self.arrival)
+
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.
 
@@ -233,9 +256,10 @@ class Visit(Request):
         recorder = self.recorder
         recorder.open_visits.pop(self, None)
         if self.is_usual:
-            found = recorder.resolver.resolve(self)
-            if found is not None and found[0] != self._noted:
-                self._record(*found)
+            who, matcher = recorder.resolver.find(self) or NOBODY
+            if who is not None and who != self._noted:
+                # Most people are known, and then no quota applies.
+                self._record(who, None if who in recorder.people.recent else matcher)
         elif self.purpose is Purpose.NO_VISIT:
             if recorder.settings.enabled:  # an outer layer may ask who that was
                 self._noted, _ = self._resolve(is_ending=True)

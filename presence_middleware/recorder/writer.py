@@ -93,7 +93,8 @@ class Writer:
         began, flushed = time.monotonic(), people.flushed
         try:
             # Sooner than readers need the time, so that they seldom have to ask for it.
-            self.driver.run(self._clock.synchronise(TRUSTED / 2))
+            if not self._clock.is_trusted(TRUSTED / 2):
+                self.driver.run(self._clock.synchronise(TRUSTED / 2))
             self._agreement.reach(self.driver)
             remaining = len(people)
             while remaining > 0:
@@ -155,7 +156,9 @@ class Writer:
             plans.append(query)
             attempt.is_answered = True
         try:
-            outcomes = self.driver.run(run_all(plans), attempt.deadline)
+            outcomes = self.driver.run(
+                run_all(plans, reads_last=query is not None), attempt.deadline
+            )
         except PresenceUnavailable as error:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = error

@@ -7,7 +7,7 @@ back.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from ..parsers import DAY
@@ -33,14 +33,10 @@ def without_lines_ahead(
         if newest is None or line.at > newest + AHEAD:
             following.extend(islice(coming, FOLLOWING - len(following)))
             is_future = newest is not None and line.at > now + AHEAD
-            if not _agree(following, line.at, SEVERAL if is_future else 0):
+            # A log goes on at a time if at least half of its next lines do.
+            agreeing = sum(each.at >= line.at - AHEAD for each in following)
+            if agreeing < max(SEVERAL if is_future else 0, len(following) / 2):
                 set_aside(line)
                 continue
         newest = line.at if newest is None else max(newest, line.at)
         yield line
-
-
-def _agree(following: Collection[Line], at: int, least: int) -> bool:
-    """Return whether a log goes on at a time: at least half of its next lines, and `least`."""
-    agreeing = sum(line.at >= at - AHEAD for line in following)
-    return agreeing >= least and 2 * agreeing >= len(following)

@@ -59,8 +59,7 @@ local members = redis.call('ZCARD', seen)
 if members == 0 then
   local is_lost = redis.call('ZSCORE', writers, '')
   -- The server evicted `seen` alone. Without this key, every process writes again.
-  if is_lost then redis.call('DEL', writers) end
-  redis.call('DEL', bye)
+  if is_lost then redis.call('DEL', writers, bye) end
   for _, hook in ipairs(hooks) do hook.seen_is_empty(is_lost) end
 end
 local wrote_before = process ~= '' and redis.call('ZSCORE', writers, process)
@@ -128,11 +127,12 @@ if FIRST_DEPARTURE > FIRST then
     returning = {}
     for n, id in ipairs(ids) do
       local time = ARGV[FIRST + 2 * n - 2]
-      if has_left(id, arrived() or time) then
+      local arrival = arrived() or time
+      if has_left(id, arrival) then
         refused[#refused + 1] = n
       elseif is_tight and not known[n] and room <= 0 then
         full = full + 1
-      elseif not at_least(goodbye_at[id], time) then -- an older sighting undoes no goodbye
+      elseif not at_least(goodbye_at[id], later(time, arrival)) then -- an older one undoes no goodbye
         if not known[n] then room = room - 1 end
         accepted[#accepted + 1] = n
         to_write[#to_write + 1] = time

@@ -280,7 +280,7 @@ def test_a_moment_ahead_of_the_server_is_lowered_to_its_clock(
             run(store.write([seen], [(act, "ann", moment, None)]))
             key = "bye" if act is Act.GOODBYE else "left"
             scores: Any = client.zrange(f"{prefix}:user:{key}", 0, -1, withscores=True)
-            return divmod(int(round(float(scores[-1][1]) * 1e6)), 1_000_000)
+            return divmod(round(float(scores[-1][1]) * 1e6), 1_000_000)
 
         before = client.time()
         at = counted_at(shard, ahead)

@@ -226,6 +226,7 @@ def transcript(server: Server, prefix: str, protocol: str, given: dict[str, Any]
     recorder = app.recorder = Recorder(site, clock=Clock(), background=False)
     app.wsgi.recorder = app.asgi.recorder = recorder
     with redis.Redis.from_url(server.url) as client, client.monitor() as monitor:
+        client.script_flush()
         for user, path in itertools.product((None, "ann"), ("/pulse", "/pulse.js", "/me")):
             for query in ("presence=here:/", "presence=bye", ""):
                 app.ask("POST", "/" if ordinary else path, "" if ordinary else query, user=user)
