@@ -27,9 +27,9 @@ class HeaderNames:
 
     def __init__(self, names: Iterable[str]) -> None:
         """Convert names such as `user-agent`, each once."""
-        self.names = tuple(sorted(set(names)))
-        self.environ_keys = tuple(map(_environ_key, self.names))
-        self.raw = tuple(map(_header_name, self.names))
+        each = sorted(set(names))
+        self.environ_keys = tuple(map(_environ_key, each))
+        self.raw = tuple(map(_header_name, each))
 
 
 class Request(Protocol):

@@ -143,8 +143,6 @@ def state(key: str, _: SourceOptions) -> Read:
 
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
     """
-    if "." not in key:
-        return lambda request: user_id(request.get(key))
 
     def read(request: Request) -> str | None:
         def step(value: object, name: str) -> object:
