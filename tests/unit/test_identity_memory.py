@@ -272,7 +272,7 @@ MISTAKES = [
     ("self._unchecked.forget()", "pass", "ids_change_with_the_shared_key"),
     ("self._search.forget()", "pass", "ids_change_with_the_shared_key"),
     (
-        "HeaderNames(_union(each.headers for each in self._last) or ())",
+        "HeaderNames(name for each in self._last for name in each.headers or ())",
         "HeaderNames(())",
         "another",
     ),
