@@ -123,7 +123,6 @@ class Backend:
                         is_server_time=is_server_time,
                         grace=settings.grace_seconds,
                         has_rooms=bool(settings.rooms),
-                        flush_interval=settings.flush_interval,
                         lag=settings.lag_seconds(kind),
                     )
                 )

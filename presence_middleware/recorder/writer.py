@@ -190,7 +190,8 @@ class Writer:
         for person, seen, arrival, room, due in part:
             id = person.id or ""
             for departure in due:
-                departure.moment = high + int(departure.at * 1e6 + 0.5)
+                if departure.moment is None:  # sent twice, it must not count later
+                    departure.moment = high + int(departure.at * 1e6 + 0.5)
                 is_known = NEVER < person.seen <= departure.at
                 known = low + int(person.seen * 1e6 + 0.5) if is_known else None
                 departures.append((departure.act, id, departure.moment, known))

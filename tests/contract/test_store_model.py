@@ -42,7 +42,7 @@ STEPS = st.one_of(
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "goodbyes": {"grace": GRACE},
-    "everything": {"grace": GRACE, "has_rooms": True, "lag": 0.0, "flush_interval": 1000.0},
+    "everything": {"grace": GRACE, "has_rooms": True, "lag": 0.0},
 }
 
 
