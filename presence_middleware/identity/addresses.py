@@ -72,8 +72,7 @@ class Proxies:
         names = [*map(str, self.networks), *(["unix"] if self.unix else [])]
         return str(self.hops) if self.hops else ", ".join(names)
 
-    def __repr__(self) -> str:
-        return f"{self}"
+    __repr__ = __str__
 
     def __bool__(self) -> bool:
         return bool(self.hops or self.networks or self.unix)

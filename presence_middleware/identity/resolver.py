@@ -6,7 +6,7 @@ at the latest when the response is complete, so that a login during the request 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 from operator import attrgetter
@@ -19,7 +19,7 @@ from .bots import COUNT, KIND, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, Who, plain_hash
 from .reading import SourceOptions
 from .sessions import Verified
-from .sources import FUNCTION
+from .sources import FUNCTION, UnusableId
 
 MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -83,7 +83,8 @@ class RuleMatcher(Matcher):
         """True if it finds no id in a request that is anonymous."""
         options = SourceOptions(session_secrets, may_remember=not rule.hashed)
         argument = rule.source if rule.type is FUNCTION else rule.argument
-        self._rule, self._read = rule, rule.type.make(argument, options)
+        self._read = rule.type.make(argument, options)
+        self._name = argument if rule.type is FUNCTION else str(rule)
         self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
         self._has_failed = False
 
@@ -110,10 +111,10 @@ class RuleMatcher(Matcher):
         if self._has_failed:
             return
         self._has_failed = True
+        problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
         logs.error(
-            "PRESENCE_IDENTITY: %s raised %s at %s; "
-            "such requests go to the next rule (logged once)",
-            *(self._rule, type(error).__name__, logs.place_of(error)),
+            "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
+            *(self._name, error if isinstance(error, UnusableId) else problem),
         )
 
 
@@ -135,7 +136,9 @@ class CrawlerMatcher(Matcher):
         """Create a matcher. `logins` are the rules after it that prove a login."""
         self.kind = KIND if is_counted else None
         self.awaits_login = awaits_login
-        self.headers = _union([frozenset(["user-agent"]), *(login.headers for login in logins)])
+        given = [login.headers for login in logins]
+        union = frozenset(["user-agent"]).union(*(headers or () for headers in given))
+        self.headers = None if None in given else union
         self._crawlers, self._logins = crawlers, logins
 
     def look_up(self, request: Request) -> tuple[Id | None, float]:
@@ -149,13 +152,6 @@ class CrawlerMatcher(Matcher):
             if id is not None:
                 return None, least
         return name, least
-
-
-def _union(headers: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
-    """Return all headers of several matchers; None if one of them depends on anything else."""
-    given = list(headers)
-    known = [each for each in given if each is not None]
-    return frozenset().union(*known) if len(known) == len(given) else None
 
 
 class Search:
@@ -172,7 +168,7 @@ class Search:
         while last and matchers[last - 1].headers is not None:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
-        self._names = HeaderNames(_union(each.headers for each in self._last) or ())
+        self._names = HeaderNames(name for each in self._last for name in each.headers or ())
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(
             isinstance(each, RuleMatcher) and each.reads_user for each in self._first

@@ -5,7 +5,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jwt
@@ -15,7 +15,7 @@ from itsdangerous import TimestampSigner
 from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.identity import IdentityResolver, parse_chain, resolver
 from presence_middleware.identity.bots import LOOKUPS
-from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 
 KEY = "the key of the test's own site and long enough"
 SECRET = "a secret of the test's own"
@@ -47,7 +47,9 @@ def request(authorization: str = "", cookie: str = "", agent: str = FIREFOX) -> 
     return WsgiRequest(environ | {key: value for key, value in given.items() if value})
 
 
-def kind(found: IdentityResolver, of: WsgiRequest, *, is_refused: bool = False) -> str | None:
+def kind(
+    found: IdentityResolver, of: WsgiRequest | AsgiRequest, *, is_refused: bool = False
+) -> str | None:
     result = found.resolve(of, is_refused=is_refused)
     return result[0][0] if result and result[0] else None
 
@@ -169,6 +171,20 @@ def check_a_crawler_past_the_budget_counts_as_a_guest_for_a_second(make: Make) -
         assert kind(found, request(agent=GOOGLEBOT)) == "bot"
 
 
+def check_a_login_counts_although_a_guest_with_the_same_headers_is_remembered(make: Make) -> None:
+    found, environ = make("user=auth, guest=visitor", bots="count"), {"HTTP_USER_AGENT": FIREFOX}
+    scope = {"headers": [(b"user-agent", FIREFOX.encode())]}
+    user, loaded = SimpleNamespace(pk=7, is_authenticated=True), {"user_id": "ann"}
+    logins: list[tuple[str, Any]] = [("REMOTE_USER", "ann"), ("beaker.session", loaded)]
+    for key, value in [*logins, (USER, lambda: user)]:
+        assert kind(found, WsgiRequest(environ)) == "guest"
+        assert kind(found, WsgiRequest({**environ, key: value})) == "user", key
+    for key, value in (("user", user), ("session", loaded), (USER, lambda: user)):
+        assert kind(found, AsgiRequest(scope)) == "guest"
+        assert kind(found, AsgiRequest({**scope, key: value})) == "user", key
+    assert kind(found, WsgiRequest(environ)) == kind(found, AsgiRequest(scope)) == "guest"
+
+
 def check_no_request_raises(make: Make) -> None:
     found = make("user=starlette-session:user, member=bearer:sub, guest=visitor", bots="count")
     for key in ("HTTP_COOKIE", "HTTP_AUTHORIZATION", "HTTP_USER_AGENT"):
@@ -248,10 +264,15 @@ MISTAKES = [
         "place",
         "a_request_that_ended_meanwhile_is_not_remembered",
     ),
+    (
+        "not (self._asks_user and request.is_anonymous)",
+        "not self._asks_user",
+        "a_login_counts_although_a_guest_with_the_same_headers_is_remembered",
+    ),
     ("self._unchecked.forget()", "pass", "ids_change_with_the_shared_key"),
     ("self._search.forget()", "pass", "ids_change_with_the_shared_key"),
     (
-        "HeaderNames(_union(each.headers for each in self._last) or ())",
+        "HeaderNames(name for each in self._last for name in each.headers or ())",
         "HeaderNames(())",
         "another",
     ),
