@@ -14,7 +14,7 @@ from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
 from .cache import Cache, SharedRead
-from .messages import Request, Response, Watch, problem, raw_headers
+from .messages import Request, Response, problem, raw_headers
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
@@ -55,12 +55,12 @@ class AsgiBoard:
             else:
                 answer = await self._cache.get_async(answer, self._presence.run)
         answer = answer.to(request)
-        if answer.watch is not None and self._open_streams >= MAX_STREAMS:
+        if answer.follows is not None:
+            if self._open_streams < MAX_STREAMS:
+                await self._stream(answer, *answer.follows, receive, send)
+                return
             reason = f"{MAX_STREAMS} readers follow the events of this process; ask online instead"
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
-        if answer.watch is not None:
-            await self._stream(answer, answer.watch, receive, send)
-            return
         response = StarletteResponse(answer.body, answer.status)
         response.raw_headers = raw_headers(answer.headers)
         await response(scope, receive, send)
@@ -72,14 +72,16 @@ class AsgiBoard:
             return False
         return True
 
-    async def _stream(self, answer: Response, watch: Watch, receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, answer: Response, kind: str, after: str, receive: Receive, send: Send
+    ) -> None:
         """Send the body of an answer and the events after it, until the reader or the server ends.
 
         After `lost` the reader has to begin again, so the stream ends there.
         """
         self._open_streams += 1
         try:
-            events = self._presence.events(watch.kind, after=watch.after)
+            events = self._presence.events(kind, after=after)
             start = {"status": answer.status, "headers": raw_headers(answer.headers)}
             async with running(_close_at_disconnect, receive, events):
                 with suppress(OSError):  # some servers raise it if the reader is gone

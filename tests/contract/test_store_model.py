@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from presence_middleware import PresenceUnavailable
-from presence_middleware.connections.drivers import Driver
-from presence_middleware.connections.health import RedisHealth
+from presence_middleware.connections import Driver, RedisHealth, RedisURL
 from presence_middleware.stores import Act, Seen, Shards, SortedSet, Write
 from tests.support.store_model import SECOND, Model
 
@@ -62,7 +61,8 @@ class Compared:
             **features,
         )
         self.needs_sweep = bool(features)
-        self.run = Driver(lambda: client, RedisHealth(), is_writer=True).run
+        url = RedisURL("redis", "redis://")
+        self.run = Driver(url, RedisHealth(), client, is_writer=True).run
         lowered_by = WINDOW - features["grace"] if "grace" in features else 0
         self.model = Model(WINDOW * SECOND, lowered_by * SECOND, KEEP * SECOND, max_members)
 
