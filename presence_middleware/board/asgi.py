@@ -27,27 +27,22 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class AsgiBoard:
+class AsgiBoard(Board):
     """An ASGI app that answers requests below the board's path without blocking the loop."""
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-        self._presence = presence
-        self._board = Board(settings, presence.backend.queries, self._is_cursor)
-        self._cache = Cache()
+        super().__init__(settings, presence.backend.queries, self.has_cursor)
+        self._presence, self._cache = presence, Cache()
         self._open_streams = 0
-
-    def receive(self, path: str, scope: Scope) -> Any:
-        """Return an app for the board's paths, and None for others."""
-        return None if self._board.below(path) is None else self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Request.url of Starlette is not used: it is built from the Host header, which may be
         # anything.
-        path = self._board.below(below_root(scope)) or ""
+        path = self.below(below_root(scope)) or ""
         query = text(scope.get("query_string", b"").decode("latin-1"))
         request = Request(scope["method"], path, query, AsgiRequest(scope).header)
-        answer = self._board.answer(request)
+        answer = self.answer(request)
         if isinstance(answer, SharedRead):
             if is_trio():
                 driver = self._presence.backend.driver
@@ -65,7 +60,8 @@ class AsgiBoard:
         response.raw_headers = raw_headers(answer.headers)
         await response(scope, receive, send)
 
-    def _is_cursor(self, kind: str, cursor: str) -> bool:
+    def has_cursor(self, kind: str, cursor: str) -> bool:
+        """Return whether a text is a cursor in the events of a kind."""
         try:
             self._presence.backend.hub(kind).streams.parse_cursor(cursor)
         except QueryError:

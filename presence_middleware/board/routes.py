@@ -52,7 +52,7 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
 
 class Board:
-    """The answers of a site's board."""
+    """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
     def __init__(
         self,
@@ -79,6 +79,10 @@ class Board:
             "/last-seen": self._last_seen,
             "/events": self._events,
         }
+
+    def receive(self, path: str, request: object) -> Any:
+        """Return this app for the board's paths, and None for others."""
+        return None if self.below(path) is None else self
 
     def below(self, path: str) -> str | None:
         """Return the rest of a path after the board's; None if the path is not the board's."""

@@ -43,15 +43,15 @@ class Driver:
 
         This opens no connection. With `is_writer`, the driver does not wait for readers.
         """
-        self.health = health
-        self._url, self._client, self._is_writer = url, client, is_writer
+        self.url, self.health = url, health
+        self._client, self._is_writer = client, is_writer
         self._may_start = True
 
     def connect(self) -> Any:
         """Return the client. Only a client for a Cluster opens a connection by that."""
         if self._client is not None:
             return self._client
-        return sync_client(self._url, start=self._may_start)
+        return sync_client(self.url, start=self._may_start)
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
@@ -94,7 +94,7 @@ class Driver:
         client: Any = None
         try:
             client = self.connect()
-            max_readers = self._url.max_readers if self._client is None else None
+            max_readers = self.url.max_readers if self._client is None else None
             with nullcontext() if self._is_writer else slots_of(client, max_readers):
                 replies = self.execute(client, batch)
         except Exception as error:
