@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
@@ -19,7 +20,7 @@ from .. import logs
 from ..errors import SettingsError
 from ..request import Request, token
 from . import reading, sessions
-from .addresses import client_address, normalize_address
+from .addresses import client_address
 from .reading import Read, SourceOptions, as_id, item, member, nested, user_id, walk
 
 CREDENTIAL_HEADERS = frozenset(
@@ -43,26 +44,25 @@ class SourceType:
     """An argument to show in errors, if the argument is required."""
     set_by_app: bool = False
     """True if an inner layer may set the value that it reads until the response is complete."""
-    hashed: bool = False
-    """True if its ids are hashed unless the rule ends with `:raw`."""
     shared_key: bool = False
     """True if its ids may be hashed without `PRESENCE_SECRET`."""
     client_supplied: bool = False
-    """True if a client can choose the id. Then crawlers come first, and it proves no login."""
+    """True if a client can choose the id. Then crawlers come first, and it proves no login.
+
+    Its ids are hashed unless the rule ends with `:raw`.
+    """
     forgeable: bool = False
     """True if a client can invent any number of ids from the same address."""
     checked: bool = False
     """True if its ids count only where the response accepts the login."""
     header: str = ""
     """The header that decides what it finds, with the client's address; empty if others may."""
-    signed: bool = False
-    """True if its values are verified with `PRESENCE_SESSION_SECRET`."""
+    signed: str = ""
+    """The name of a module that verifies its values with `PRESENCE_SESSION_SECRET`, or empty."""
     reads_nothing: bool = False
     """True if it finds no id in a request: only `Visit.identify` gives ids of its kind."""
-    module: str = ""
-    """The name of a module that it imports, or an empty text."""
     extra: str = ""
-    """The name of the extra of this package that installs the module."""
+    """The name of the extra of this package that installs the module `signed`."""
 
     def usage(self, name: str) -> str:
         """Return how the source `name` is written in a chain, such as `cookie:NAME`."""
@@ -85,13 +85,11 @@ def auth(attribute: str, _: SourceOptions) -> Read:
         if user is not None and (id := user_id(user)):
             return id
         session = request.session
-        return _session_user(session) if session else None
+        if not session:
+            return None
+        return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
 
     return read
-
-
-def _session_user(session: Mapping[str, Any]) -> str | None:
-    return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
 
 
 def identify(_: str, __: SourceOptions) -> Read:
@@ -155,14 +153,7 @@ def ip(_: str, __: SourceOptions) -> Read:
 def visitor(_: str, __: SourceOptions) -> Read:
     """Return a reader of the address and the User-Agent, which distinguish guests."""
 
-    def read(request: Request) -> str:
-        # As `client_address` does, without the call: most requests come here.
-        address = request.address
-        if isinstance(address, str) and ":" in address:
-            address = normalize_address(address)
-        return f"{address}\n{request.user_agent or ''}"
-
-    return read
+    return lambda request: f"{client_address(request)}\n{request.user_agent or ''}"
 
 
 def session(key: str, _: SourceOptions) -> Read:
@@ -187,7 +178,7 @@ def state(key: str, _: SourceOptions) -> Read:
     return read
 
 
-def function(path: str) -> Read:
+def function(path: str, __: SourceOptions) -> Read:
     """Return a reader that calls a function of the site, `package.module:callable`.
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.
@@ -251,94 +242,39 @@ class SiteFunction:
             )
 
 
+_signed = partial(SourceType, header="cookie")
+_chosen = partial(SourceType, client_supplied=True, forgeable=True)
+_agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
     "identify": SourceType(identify, set_by_app=True, reads_nothing=True),
     "header": SourceType(header, "NAME", "X-User"),
     "basic": SourceType(basic, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
-    "flask-session": SourceType(
-        sessions.flask_session,
-        "KEY[@COOKIE]",
-        "_user_id",
-        header="cookie",
-        signed=True,
-        module="itsdangerous",
-        extra="flask",
+    "flask-session": _signed(
+        *(sessions.flask_session, "KEY[@COOKIE]", "_user_id"), signed="itsdangerous", extra="flask"
     ),
-    "starlette-session": SourceType(
-        sessions.starlette_session,
-        "KEY[@COOKIE]",
-        "user",
-        header="cookie",
-        signed=True,
-        module="itsdangerous",
+    "starlette-session": _signed(
+        *(sessions.starlette_session, "KEY[@COOKIE]", "user"),
+        signed="itsdangerous",
         extra="starlette",
     ),
-    "pyramid-session": SourceType(
-        sessions.pyramid_session,
-        "KEY[@COOKIE]",
-        "auth.userid",
-        header="cookie",
-        signed=True,
-        module="webob",
-        extra="pyramid",
+    "pyramid-session": _signed(
+        *(sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid"), signed="webob", extra="pyramid"
     ),
-    "auth-tkt": SourceType(
-        sessions.auth_tkt,
-        "[COOKIE]",
-        header="cookie",
-        signed=True,
-        module="pyramid",
-        extra="pyramid",
-    ),
-    "bearer": SourceType(
-        sessions.bearer, "CLAIM[@COOKIE]", "sub", signed=True, module="jwt", extra="jwt"
-    ),
-    "signed": SourceType(
-        sessions.signed_cookie,
-        "KEY@COOKIE[:SALT]",
-        "a.id@ds_actor:actor",
-        header="cookie",
-        signed=True,
-        module="itsdangerous",
+    "auth-tkt": _signed(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
+    "bearer": SourceType(sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt"),
+    "signed": _signed(
+        *(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
+        signed="itsdangerous",
         extra="flask",
     ),
-    "django-session": SourceType(
-        django_session,
-        "[COOKIE]",
-        header="cookie",
-        hashed=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
-    "cookie": SourceType(
-        cookie,
-        "NAME",
-        "sessionid",
-        header="cookie",
-        hashed=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
-    "user-agent": SourceType(
-        user_agent,
-        header="user-agent",
-        hashed=True,
-        shared_key=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
-    "ip": SourceType(ip, hashed=True, client_supplied=True),
-    "visitor": SourceType(
-        visitor,
-        header="user-agent",
-        hashed=True,
-        shared_key=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
+    "django-session": _chosen(django_session, "[COOKIE]", header="cookie"),
+    "cookie": _chosen(cookie, "NAME", "sessionid", header="cookie"),
+    "user-agent": _agent(user_agent),
+    "ip": SourceType(ip, client_supplied=True),
+    "visitor": _agent(visitor),
     "environ": SourceType(state, "KEY", "site.user", set_by_app=True),
     "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
 }
-FUNCTION = SourceType(lambda path, _: function(path), "callable", set_by_app=True)
+FUNCTION = SourceType(function, "callable", set_by_app=True)

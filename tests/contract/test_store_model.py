@@ -61,8 +61,7 @@ class Compared:
             **features,
         )
         self.needs_sweep = bool(features)
-        url = RedisURL("redis", "redis://")
-        self.run = Driver(url, RedisHealth(), client, is_writer=True).run
+        self.run = Driver(RedisURL("redis", "redis://"), RedisHealth(), client, is_writer=True).run
         lowered_by = WINDOW - features["grace"] if "grace" in features else 0
         self.model = Model(WINDOW * SECOND, lowered_by * SECOND, KEEP * SECOND, max_members)
 
