@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Protocol
 
-from .board.messages import Headers, Response, problem, text
+from .board.messages import Headers, Response, content, problem
 from .board.messages import Request as ReceivedRequest
 from .request import Request
 from .settings import Settings
@@ -46,7 +46,7 @@ class Pulse:
         self._script_path = f"{self._path}.js"
         self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
         """True if only layers of the app may know whose pulse it is, so that it must run."""
-        self._script = text("javascript", _script(settings), CACHED)
+        self._script = content("text/javascript; charset=utf-8", _script(settings), CACHED)
         self._request, self._app_of = request, app_of
 
     def receive(self, path: str, state: Any) -> Any:

@@ -67,7 +67,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         else:
             answer.show()
         if not answer.is_yes:
-            exit_no()
+            raise click.exceptions.Exit(NO)
 
     return run
 
@@ -124,11 +124,6 @@ def exit_on_error() -> Iterator[None]:
         status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
         end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
         raise end from error
-
-
-def exit_no() -> NoReturn:
-    """End the command with the status 1, the answer "no"."""
-    raise click.exceptions.Exit(NO)
 
 
 def exit_on_signals() -> None:

@@ -19,16 +19,11 @@ from .readings import read_site
     "--interval",
     metavar="DURATION",
     default="1s",
-    show_default=True,
     callback=context.interval,
     help="How often to read the counts.",
 )
 @click.option(
-    "--hours",
-    type=click.FloatRange(0.1, 168),
-    default=1,
-    show_default=True,
-    help="How far back the chart goes.",
+    "--hours", type=click.FloatRange(0.1, 168), default=1, help="How far back the chart goes."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each reading.")
 def watch(

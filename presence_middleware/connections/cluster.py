@@ -27,7 +27,7 @@ class ClusterDriver(Driver):
     def nodes(self) -> list[tuple[str, Driver]]:
         client = self.connect()
         return [
-            (node.name, Driver(self._url, self.health, client.get_redis_connection(node)))
+            (node.name, Driver(self.url, self.health, client.get_redis_connection(node)))
             for node in _primaries(client)
         ]
 
@@ -114,7 +114,7 @@ class ClusterDriver(Driver):
             client.nodes_manager.initialize(last_failed_node_name=failed and failed.name)
         except Exception:
             # No known node answers. Start again with the nodes of the URL.
-            forget(self._url)
+            forget(self.url)
             raise
 
 

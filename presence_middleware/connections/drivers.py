@@ -21,7 +21,7 @@ from ..errors import (
 from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
 from .clients import async_client, sync_client
 from .health import RedisHealth
-from .limits import Allowance, async_slots_of, is_pool_full, slots_of
+from .limits import Allowance, async_slot_of, is_pool_full, slot_of
 from .loops import in_thread, is_trio
 from .url import RedisURL
 
@@ -43,15 +43,15 @@ class Driver:
 
         This opens no connection. With `is_writer`, the driver does not wait for readers.
         """
-        self.health = health
-        self._url, self._client, self._is_writer = url, client, is_writer
+        self.url, self.health = url, health
+        self._client, self._is_writer = client, is_writer
         self._may_start = True
 
     def connect(self) -> Any:
         """Return the client. Only a client for a Cluster opens a connection by that."""
         if self._client is not None:
             return self._client
-        return sync_client(self._url, start=self._may_start)
+        return sync_client(self.url, start=self._may_start)
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
@@ -94,8 +94,8 @@ class Driver:
         client: Any = None
         try:
             client = self.connect()
-            max_readers = self._url.max_readers if self._client is None else None
-            with nullcontext() if self._is_writer else slots_of(client, max_readers):
+            max_readers = self.url.max_readers if self._client is None else None
+            with nullcontext() if self._is_writer else slot_of(client, max_readers):
                 replies = self.execute(client, batch)
         except Exception as error:
             failure = translated_error(error)
@@ -163,12 +163,9 @@ class AsyncDriver:
             async with asyncio.timeout(seconds):
                 client = async_client(self._url) if self._client is None else self._client
                 max_readers = self._url.max_readers if self._client is None else None
-                slot = await async_slots_of(client, max_readers).acquire(seconds / 2)
-                try:
+                async with async_slot_of(client, max_readers, seconds / 2):
                     pipeline = filled_pipeline(client, batch)
                     replies = await pipeline.execute(raise_on_error=False)
-                finally:
-                    slot.release()
             replies = checked_replies(replies, batch)
         except Exception as error:
             failure = translated_error(error)

@@ -75,15 +75,11 @@ class ServerClock:
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""
         yield from self.synchronise()
-        return self.latest_moment(self.stamp())
+        return round(self._high + self.stamp(), 6)
 
     def moment(self, stamp: float) -> float:
         """Return the lower bound of a stamp in the server's time, in seconds since the epoch."""
         return round(self._low + stamp, 6)
-
-    def latest_moment(self, stamp: float) -> float:
-        """Return the upper bound of a stamp in the server's time, in seconds since the epoch."""
-        return round(self._high + stamp, 6)
 
     @property
     def bounds(self) -> tuple[int, int]:

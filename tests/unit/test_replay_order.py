@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Moment, Replay
 from presence_middleware.replay.combined import Line
-from presence_middleware.replay.order import AHEAD, FOLLOWING, without_lines_ahead
+from presence_middleware.replay.files import AHEAD, FOLLOWING, without_lines_ahead
 from tests.support.log_lines import request_of
 
 NOON = 1767614400  # 2026-01-05 12:00:00 UTC
