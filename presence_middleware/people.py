@@ -226,7 +226,9 @@ class People(Memory):
         self.lock = threading.Lock()
         """Held by each method for a moment, never across I/O."""
         self._queue: deque[Person] = deque()
-        self._in_flight: list[Sequence[Taken]] = []
+        self._in_flight: dict[Person, Taken] = {}
+        self._seen_again = 0
+        """The number of people in flight of whom a newer sighting waits."""
         self.recorded = self.coalesced = self.flushed = self.pending = 0
         self.dropped: Counter[Reason] = Counter()
         for who, seen, arrival in sightings:
@@ -261,7 +263,7 @@ class People(Memory):
                         person.arrival = arrival
                 elif at < person.seen and not is_move:
                     self.coalesced += 1  # it is older than what is written
-                elif self.pending >= self._most_pending:
+                elif self._has_no_room_for(person):
                     self.dropped["full"] += 1
                 else:
                     self.pending += 1
@@ -275,6 +277,13 @@ class People(Memory):
                         self._queue.append(person)
         finally:
             self.lock.release()
+
+    def _has_no_room_for(self, person: Person) -> bool:
+        """Return whether another person must not wait. Those in flight wait already."""
+        if person in self._in_flight:
+            self._seen_again += 1
+            return False
+        return self.pending - self._seen_again >= self._most_pending
 
     def refuse(self, reason: Reason) -> None:
         """Count a sighting that is dropped before it waits."""
@@ -352,8 +361,10 @@ class People(Memory):
                 due = person.departures_due() if has_departed else ()
                 if seen is not None or due:
                     room = person.room if person.is_moving else None
-                    taken.append(Taken(person, seen, person.arrival, room, due))
-            self._in_flight.append(taken)
+                    each = Taken(person, seen, person.arrival, room, due)
+                    taken.append(each)
+                    self._in_flight[person] = each
+                    person.sent = person.seen
         return taken
 
     def written(self, taken: Sequence[Taken], refused: Collection[int], full: int) -> None:
@@ -364,37 +375,38 @@ class People(Memory):
         """
         with self.lock:
             for position, (person, seen, arrival, room, departures) in enumerate(taken):
+                del self._in_flight[person]
                 for departure in departures:
                     departure.is_sent = True
                 if seen is None:
                     continue
+                self.pending -= 1
                 if position in refused:
                     if person.left is None or person.left.at < arrival:
                         person.left = Departed(LEFT, arrival, is_sent=True)
                         person.left.refused = arrival
-                    if person.seen == seen and person.arrival == arrival:
+                    if person.seen == person.sent == seen:  # otherwise a newer sighting waits
                         person.seen = person.sent = NEVER
-                        self.pending -= 1
-                        self.dropped["left"] += 1
+                    self.dropped["left"] += 1
                     continue
-                person.sent = seen
                 if room is person.room:
                     person.is_moving = False
-                if person.seen == seen:  # otherwise a newer sighting waits, which was merged
-                    self.pending -= 1
-                    self.flushed += 1
+                self.flushed += 1
             self.flushed -= full
             self.dropped["members"] += full
 
     def restore(self) -> None:
         """Let those wait again of whom there is still something to send."""
         with self.lock:
-            for taken in self._in_flight:
-                for person, *_ in taken:
-                    has_departed = person.left is not person.goodbye
-                    if person.seen > person.sent or (has_departed and person.departures_due()):
-                        self._enqueue(person)
-            self._in_flight = []
+            for person, taken in self._in_flight.items():
+                if taken.seen is not None and person.seen > person.sent:  # a newer sighting waits
+                    self.pending -= 1
+                    self.coalesced += 1
+                    person.arrival = max(person.arrival, taken.arrival)
+                elif taken.seen is not None:
+                    person.sent = NEVER
+                self._enqueue(person)
+            self._in_flight, self._seen_again = {}, 0
 
     def departed(self, who: Who, act: Act, at: float, moment: int) -> None:
         """Note a departure that a reader of this process has written.
@@ -443,5 +455,4 @@ class People(Memory):
     def turn(self, now: float) -> None:
         """Begin a period, in which those are known who wait or who were seen in the last one."""
         with self.lock:
-            in_flight = (each.person for taken in self._in_flight for each in taken)
-            self.begin_period(now, chain(self._queue, in_flight))
+            self.begin_period(now, chain(self._queue, self._in_flight))
