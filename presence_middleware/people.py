@@ -15,7 +15,7 @@ from .stores import Act, Store
 
 NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
-HASHES = 10  # times the limit: those who are remembered by a hash alone
+HASHES = 5  # times the limit: those who are remembered by a hash alone
 
 SEEN, GOODBYE, LEFT, ERASED = Act
 
