@@ -150,17 +150,23 @@ class Upkeep:
         """Announce who has gone; return when the next may have gone."""
         swept, next_moment = self._swept, now + LOOK_EVERY
         shards = _shards_of_well_nodes(driver, self._gone_after)
-        firsts = driver.run(
-            run_all([shard.first_seen_after(swept.get(shard, -math.inf)) for shard in shards])
-        )
+        looks: list[Plan[float | None]] = [
+            shard.first_seen_after(swept.get(shard, -math.inf)) for shard in shards
+        ]
+        # A sweep also removes the events of more than five minutes ago.
+        looks += [shard.event_stream().seconds_left() for shard in shards]
+        replies = driver.run(run_all(looks))
+        firsts, remaining = replies[: len(shards)], replies[len(shards) :]
         due: list[Store] = []
-        for shard, first in zip(shards, firsts, strict=True):
+        for shard, first, left in zip(shards, firsts, remaining, strict=True):
             # Whoever says goodbye after this look has not gone before the grace is over.
             gone_at = now + self._settings.grace_seconds
             if shard not in swept or isinstance(first, Exception):
                 gone_at = now
             elif first is not None:
                 gone_at = min(gone_at, first + self._gone_after[shard])
+            if isinstance(left, float):
+                gone_at = min(gone_at, now + left)
             if gone_at <= now:
                 due.append(shard)
             next_moment = min(next_moment, max(gone_at, now + LOOK_AGAIN))

@@ -80,7 +80,7 @@ class SortedSet(Store):
             own += self._rooms_key, keys.moves(prefix, kind)
         if self._events:
             hooks.append("events")
-            own.append(keys.events(prefix, kind))
+            own.append(keys.changes(prefix, kind))
         self._keys = tuple(own)
         self._record, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
 
@@ -101,6 +101,8 @@ class SortedSet(Store):
             for position in reply[0]
         ]
         wrote_before = score(replies[0][2]) if write and replies else None
+        if self._events and any(reply[-1] for reply in replies):
+            self._events.warn_of_size()
         full, came, went = (
             sum(int(reply[n]) for reply in replies if len(reply) > n) for n in (1, 3, 4)
         )
@@ -284,6 +286,8 @@ class SortedSet(Store):
     def _note_swept(self, reply: Sequence[Any]) -> Swept:
         outcome = Swept(bool(reply[0]), int(reply[2]) if len(reply) > 1 else 0)
         self.swept += outcome.went
+        if self._events and reply[-1]:
+            self._events.warn_of_size()
         return outcome
 
     def _sweep_command(self, now: float, compared: int = 0) -> Command:
