@@ -67,7 +67,7 @@ class AsgiBoard:
 
     def _is_cursor(self, kind: str, cursor: str) -> bool:
         try:
-            self._presence.backend.hub(kind).streams.parse_cursor(cursor)
+            self._presence.backend.feed(kind).streams.parse_cursor(cursor)
         except QueryError:
             return False
         return True

@@ -92,7 +92,7 @@ def drop():
     next(own[0])
 
 def collect():
-    with presence.backend.hub("user")._lock:  # a collection may begin in any thread, at any time
+    with presence.backend.feed("user")._lock:  # a collection may begin in any thread, at any time
         gc.collect()
 
 gc.disable()
@@ -156,7 +156,7 @@ def printed(program: str, variables: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_a_generator_that_is_collected_amid_the_work_of_the_hub_blocks_nobody(
+def test_a_generator_that_is_collected_amid_the_work_of_the_feed_blocks_nobody(
     variables: dict[str, str],
 ) -> None:
     assert printed(COLLECT, variables) == "free"
