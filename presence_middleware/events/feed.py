@@ -1,8 +1,9 @@
 """The feed of a kind: a thread that reads the streams, for all iterators of the process.
 
-It only reads, and wakes the iterators: each takes from the page of the newest events by itself, and
-whoever is behind the page reads the streams. The thread runs while an iterator is used. All iterators
-end when the web server stops, which would otherwise wait for the responses that wait for events.
+It only reads, and wakes the iterators: each takes from the page of the newest events by itself,
+and whoever is behind the page reads the streams. The thread runs while an iterator is used. All
+iterators end when the web server stops, which would otherwise wait for the responses that wait for
+events.
 """
 
 import os
@@ -154,8 +155,8 @@ class Feed:
                     return
             if now < read_at:
                 # A new name asks for its lease at once, but causes no read.
-                is_taken = any([each.renew(self.streams) for each in self._leases if each.is_new])
-                if is_taken:
+                new = [each for each in list(self._leases) if each.is_new]
+                if any([each.renew(self.streams) for each in new]):  # noqa: C419
                     self._wake()
             elif not self._read():
                 read_at = now + READ_EVERY

@@ -1,7 +1,7 @@
 """Endless iterators over events: for threads, and for coroutines of asyncio and trio.
 
-An iterator is a place in the events, and a filter. It takes the next events from the page of its feed.
-If it is behind the page, it reads the streams from its own place, until it has reached the page.
+An iterator is a place in the events, and a filter. It takes the next events from the page of its
+feed. If it is behind the page, it reads the streams from its own place, until it has reached the page.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ class _Iterator:
         """Return the next event that may be returned now, or None."""
         return self._take() if self._lease is None else self._lease.hand_out(self._take)
 
-    def _look(self, waiter: Sleeper) -> Step:
+    def _look(self, waiter: Sleeper) -> Step:  # noqa: PLR0912
         """Take the next events from the page, if there are any; return what to do now.
 
         `waiter` is woken when there may be more. Raises `PresenceUnavailable` in an outage, and
@@ -161,7 +161,8 @@ class _Iterator:
         if positions is None and self._start:
             positions = self._start[0]
         if positions is None:  # nobody knows what was announced since this was created
-            return page, Read([], page.end or (), has_more=False, is_lost=True)
+            end = page.end or ()
+            return page, Read([], end, end, has_more=False, is_lost=True)
         try:
             return page, self._feed.streams.read(positions)
         except Exception:
@@ -171,6 +172,8 @@ class _Iterator:
         """Go on with what was read. Raises `EventsLost`."""
         if read is not None:
             self._positions, self._unread = read.end, read.chunks
+            if read.is_lost and self._lease is not None:
+                self._lease.note_handled(read.start)
         if read is not None and read.reaches(page.end or ()):
             self._place = page.place
         elif read is None or not read.has_more:
@@ -184,7 +187,7 @@ class _Iterator:
         """Refuse a second user at the same time: each would receive a part of the events."""
         if not self._lock.acquire(blocking=False):
             raise QueryError(
-                "this iterator is in use by another thread or task: open one for each, with events()"
+                "this iterator is in use by another thread or task: open one for each by events()"
             )
         try:
             yield

@@ -16,7 +16,7 @@ ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
 DECODED_CHUNKS = 64  # at most 16,000 events
 
 # At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
-_POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,15}"
+_POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,16}"
 _CURSOR = re.compile(f"{_POSITION}(?:,{_POSITION})*")
 
 Positions = tuple[Position, ...]
@@ -57,6 +57,7 @@ class Read(NamedTuple):
     """The outcome of reading the streams of all shards."""
 
     chunks: list[Chunk]
+    start: Positions
     end: Positions
     has_more: bool
     is_lost: bool
@@ -143,20 +144,23 @@ class Streams:
         read.
         """
         plans = [stream.read(after) for stream, after in zip(self._streams, positions, strict=True)]
-        chunks = [Chunk(self._kind, positions)]
-        end, has_more, is_lost = list(positions), False, False
-        failures: list[Exception] = []
-        for shard, reading in enumerate(self._read(plans)):
+        readings = self._read(plans)
+        start, is_lost, failures = list(positions), False, []
+        for shard, reading in enumerate(readings):
             try:
                 if isinstance(reading, EventsLost):
                     # If the shard is away by now, this is reported as soon as it can be read.
-                    end[shard] = self.run(self._streams[shard].position())
+                    start[shard] = self.run(self._streams[shard].position())
                     is_lost = True
-                    continue
-                if isinstance(reading, Exception):
-                    raise reading
-            except Exception as failure:
+                elif isinstance(reading, Exception):
+                    failures.append(reading)
+            except PresenceUnavailable as failure:
                 failures.append(failure)
+        if len(failures) == len(plans):
+            raise failures[0]
+        chunks, end, has_more = [Chunk(self._kind, tuple(start))], start.copy(), False
+        for shard, reading in enumerate(readings):
+            if isinstance(reading, Exception):
                 continue
             for entry in reading.announcements:
                 if chunks[-1].size > CHUNK_BYTES:
@@ -164,9 +168,8 @@ class Streams:
                 chunks[-1].add(shard, entry)
             end[shard] = reading.position
             has_more = has_more or reading.has_more
-        if len(failures) == len(plans):
-            raise failures[0]
-        return Read([each for each in chunks if each.entries], tuple(end), has_more, is_lost)
+        kept = [each for each in chunks if each.entries]
+        return Read(kept, tuple(start), tuple(end), has_more, is_lost)
 
     def _read(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run a plan for each shard; return the results, or the errors.

@@ -31,9 +31,10 @@ local function trim()
 end
 
 local function add_entry(packed)
-  -- The first number is the time in milliseconds: numbers from before a loss of data do not return.
   if redis.call('HEXISTS', progress, 'n') == 0 then
-    redis.call('HSET', progress, 'n', redis.call('TIME')[1] .. '000')
+    -- The time in microseconds, so that the numbers from before a loss of data do not return.
+    local time = redis.call('TIME')
+    redis.call('HSET', progress, 'n', time[1] .. string.format('%06d', time[2]))
     packed = '{}'
   end
   local n = redis.call('HINCRBY', progress, 'n', #packed + ENTRY_BYTES)
