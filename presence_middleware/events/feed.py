@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet, ref
 
 from ..connections import is_server_stopping
 from ..stores import STREAM_SECONDS
@@ -23,7 +23,6 @@ from .outage import Outage
 from .streams import Chunk, Positions, Streams
 
 READ_EVERY = 1.0  # seconds
-IDLE_SECONDS = 5.0  # after which the thread ends, if no iterator waits
 PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
@@ -36,6 +35,13 @@ class Sleeper(Protocol):
 
     def wake(self) -> None:
         """Let it look for events again. For any thread."""
+
+
+class Era:
+    """What all iterators share until they are ended together. The thread runs while it exists."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
 
 
 class Page(NamedTuple):
@@ -79,17 +85,16 @@ class Feed:
 
     def reset(self) -> None:
         """Begin again: in a forked child, there are neither the thread nor its iterators."""
-        self.era = os.getpid(), object()
-        """The process, and another object after each time that all iterators were ended."""
         self.page = Page()
-        self.start: list[Positions] = []
-        """Where the page began, as soon as that is known: iterators may be older than that."""
+        self.start: Positions | None = None
+        """Where the page began, once that is known: iterators may have been created before."""
         self.waiters: set[Sleeper] = set()
         self.outage = Outage()
         self.ticks = 0
         """How often the streams were read."""
         self.has_retries = False
         """Whether an iterator could not read the streams, and tries again after the next tick."""
+        self._era: ReferenceType[Era] | None = None
         self._lock = threading.Lock()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
@@ -97,23 +102,33 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._began_at = 0.0
 
-    def open(self, lease: NameLease | None = None) -> Page:
-        """Start the thread if it does not run; return the page. A lease is renewed from now on."""
+    def open(self, lease: NameLease | None = None) -> tuple[Era, Page]:
+        """Start the thread if it does not run; return the era of a new iterator, and the page.
+
+        The lease is renewed from now on.
+        """
         with self._lock:
+            era = (self._era() if self._era else None) or Era()
             if self._thread is None:
-                self.page, self.start = Page(self.page.place + 1), []
+                self.page, self.start = Page(self.page.place + 1), None
                 self._began_at = time.monotonic()
                 thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
                 thread.start()
                 self._thread = thread
+            self._era = ref(era)
             if lease is not None:
                 self._leases.add(lease)
                 self._woken.put(None)
-            return self.page
+            return era, self.page
 
-    def release(self, lease: NameLease) -> None:
-        """Let the thread give up a lease. For any thread, also amid a garbage collection."""
-        self._leaving.append(lease)
+    def serves(self, era: Era) -> bool:
+        """Return whether the iterators of an era have not been ended."""
+        return self._era is not None and self._era() is era
+
+    def release(self, lease: NameLease | None) -> None:
+        """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
+        if lease is not None:
+            self._leaving.append(lease)
         self._woken.put(None)
 
     def close(self, wait_seconds: float = 0.0) -> None:
@@ -122,7 +137,7 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        self.era = os.getpid(), object()
+        self._era = None
         leases = [lease for lease in list(self._leases) if lease.is_held]
         for lease in list(self._leases):
             self.release(lease)
@@ -138,7 +153,7 @@ class Feed:
                 time.sleep(WAKE_PAUSE)
 
     def _run(self) -> None:
-        read_at = used_at = time.monotonic()
+        read_at = time.monotonic()
         while True:
             if is_server_stopping():
                 self.close()
@@ -146,13 +161,11 @@ class Feed:
                 lease = self._leaving.popleft()
                 self._leases.discard(lease)
                 lease.give_up(self.streams)
-            now = time.monotonic()
             with self._lock:
-                if self.waiters or self._leases:
-                    used_at = now
-                elif now > used_at + IDLE_SECONDS and not self._leaving:
+                if not (self._leaving or (self._era and self._era())):
                     self._thread = None
                     return
+            now = time.monotonic()
             if now < read_at:
                 # A new name asks for its lease at once, but causes no read.
                 new = [each for each in list(self._leases) if each.is_new]
@@ -186,7 +199,7 @@ class Feed:
             end = page.end
             if end is None:
                 end = self.streams.positions(time.monotonic() - self._began_at)
-                self.start.append(end)
+                self.start = end
                 self.has_retries = True  # whoever is behind can read now
             read = self.streams.read(end)
         except Exception as failure:

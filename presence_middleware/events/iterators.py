@@ -1,7 +1,8 @@
 """Endless iterators over events: for threads, and for coroutines of asyncio and trio.
 
 An iterator is a place in the events, and a filter. It takes the next events from the page of its
-feed. If it is behind the page, it reads the streams from its own place, until it has reached the page.
+feed. If it is behind the page, it reads the streams from its own place, until it has reached the
+page.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from ..connections.loops import is_trio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import MISSING
 from .event import Event, EventBatch
-from .feed import Feed, Page, Sleeper
+from .feed import Era, Feed, Page, Sleeper
 from .named import NameLease
 from .streams import Chunk, Positions, Read, events_of
 
@@ -51,7 +52,6 @@ class _Iterator:
         "_batch",
         "_era",
         "_feed",
-        "_is_closed",
         "_lease",
         "_lock",
         "_next",
@@ -59,7 +59,6 @@ class _Iterator:
         "_place",
         "_positions",
         "_reports",
-        "_start",
         "_tick",
         "_unread",
         "_waiter",
@@ -77,8 +76,8 @@ class _Iterator:
         It begins at the positions `after`, by default now, and with a lease where its name is.
         """
         self._feed, self._among, self._lease = feed, among, lease
-        page = feed.open(lease)
-        self._era, self._start = feed.era, feed.start
+        self._era: Era | None
+        self._era, page = feed.open(lease)
         # The place on the page, or -1; and the positions after what was taken, if they are known.
         self._place = page.place if after is None else -1
         self._positions = page.end if after is None else after
@@ -88,14 +87,13 @@ class _Iterator:
         self._reports = self._outage.reports
         self._tick = -1
         self._waiter: Sleeper | None = None
-        self._is_closed = False
         self._lock = threading.Lock()
 
     @property
     def is_ended(self) -> bool:
         """Whether the iterator was closed, or the web server stops."""
-        era = self._feed.era
-        return self._is_closed or (self._era is not era and self._era[0] == era[0])
+        era = self._era
+        return era is None or (era.pid == os.getpid() and not self._feed.serves(era))
 
     def _take(self) -> Event | None:
         """Return the next of the events that were taken from the page, or None."""
@@ -115,11 +113,14 @@ class _Iterator:
         `QueryError` after a fork.
         """
         feed, lease, outage = self._feed, self._lease, self._outage
-        if self._era[0] != os.getpid():
+        era = self._era
+        if era is None:
+            return Step.LOOK  # it was closed just now
+        if era.pid != os.getpid():
             raise QueryError("this iterator was opened before a fork: open it in each process")
         self._waiter = waiter
         feed.waiters.add(waiter)
-        page = feed.open()
+        page = feed.page
         if self._reports != outage.reports:
             self._reports = outage.reports
             if outage.failure:
@@ -157,12 +158,7 @@ class _Iterator:
     def _read(self) -> tuple[Page, Read | None]:
         """Read the streams from the own place; return the page of before, and what was read."""
         page = self._feed.page
-        positions = self._positions
-        if positions is None and self._start:
-            positions = self._start[0]
-        if positions is None:  # nobody knows what was announced since this was created
-            end = page.end or ()
-            return page, Read([], end, end, has_more=False, is_lost=True)
+        positions = self._positions or self._feed.start or ()
         try:
             return page, self._feed.streams.read(positions)
         except Exception:
@@ -198,17 +194,15 @@ class _Iterator:
     def _close(self) -> threading.Event | None:
         """End the iteration. Return what is set once the lease is given up, if it was held."""
         # Without a lock: the garbage collector may end an iterator in a thread that holds it.
-        if self._is_closed:
-            return None
-        self._is_closed = True
+        era, self._era = self._era, None
         waiter, lease = self._waiter, self._lease
         if waiter is not None:
             waiter.wake()
-        if lease is None or self._era[0] != os.getpid():
+        if era is None or era.pid != os.getpid():
             return None
-        was_held = lease.is_held
+        was_held = lease is not None and lease.is_held
         self._feed.release(lease)
-        return lease.released if was_held else None
+        return lease.released if lease is not None and was_held else None
 
 
 class Sleep:

@@ -93,7 +93,8 @@ class NameLease:
             if held is None:
                 self._held_until, self._handled, self._in_hand = 0.0, "", ""
                 return False
-            if not held.is_renewed or not self._handled:
+            # A server that lost its data gave the lease anew, but nobody else had it meanwhile.
+            if not self._handled or not (held.is_renewed or held.place == handled):
                 self._begin, self._in_hand = streams.resume(held.place), ""
                 self._handled = cursor_of(self._begin)
                 was_held = False
