@@ -549,6 +549,7 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
         "ZRANGE",
         "SET",
         "GET",
+        "ZCARD",
         "ZCOUNT",
         "ZREM",
         "ZREMRANGEBYSCORE",
