@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from .connections import (
-    AsyncRunner,
+    AsyncDriver,
     Clock,
     Driver,
     RedisHealth,
@@ -23,7 +23,7 @@ from .people import People
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
-from .stores import STORES, History, Layout, Shards, SharedSettings, SortedSet, Store
+from .stores import STORES, History, Layout, Shards, SharedSettings, Store
 from .stores.keys import shard_prefixes
 from .upkeep import Upkeep
 
@@ -51,7 +51,7 @@ class Backend:
         self.history = History(settings.prefix, settings.history)
         self.departures: WeakSet[People] = WeakSet()
         """Whoever must know who left: the people of each recorder in this process."""
-        self.upkeep = Upkeep(settings, self.stores, self.history, self.clock, self.health)
+        self.upkeep = Upkeep(settings, self.stores, self.history, self.clock)
         self._feeds: dict[str, Feed] = {}
         self.rooms = Rooms(settings.rooms) if settings.rooms else None
         """The rooms of the site; None if it has none."""
@@ -82,7 +82,7 @@ class Backend:
         return driver(self.settings.redis_url, self.health, self._client, is_writer=True)
 
     @cached_property
-    def async_driver(self) -> AsyncRunner:
+    def async_driver(self) -> AsyncDriver:
         """The driver that runs plans from coroutines.
 
         Raises `SettingsError` if the client does not fit the settings.
@@ -94,51 +94,36 @@ class Backend:
         feed = self._feeds.get(kind)
         if feed is None:
             streams = Streams(kind, self.stores[kind], lambda: self.driver)
-            feed = Feed(streams, lambda: self.upkeep.run(self.driver, listens=True))
+            feed = Feed(streams, lambda: self.upkeep.run(self.driver))
+            self.upkeep.hurry()
             feed = self._feeds.setdefault(kind, feed)
         return feed
 
     def close_events(self) -> None:
-        """End all iterators over events of this process, and give up the leases of their names."""
+        """End all iterators over events of this process, and give up all leases."""
         for feed in list(self._feeds.values()):
             feed.close(RELEASE_SECONDS)
+        if self._feeds:
+            self.upkeep.give_up(self.driver)
 
     def _shards(self, kind: str) -> Shards:
         settings = self.settings
         is_cluster = settings.redis_url.is_cluster
         prefixes = shard_prefixes(settings.prefix, settings.shards, is_cluster=is_cluster)
+        given: dict[str, Any] = {"is_server_time": self.clock.is_server_time}
+        if settings.is_swept(kind):  # then it is a sorted set
+            given |= {
+                "grace": settings.grace_seconds,
+                "has_rooms": bool(settings.rooms),
+                "lag": settings.lag_seconds(kind),
+            }
+        store = STORES[settings.store_of(kind)]
         keep_seconds = settings.keep_seconds(kind)
         max_members = math.ceil(settings.max_members / settings.shards)
-        is_server_time = self.clock.is_server_time
-        shards: list[Store] = []
-        for prefix in prefixes:
-            if settings.is_swept(kind):
-                shards.append(
-                    SortedSet(
-                        prefix,
-                        kind,
-                        settings.window,
-                        keep_seconds,
-                        max_members,
-                        is_server_time=is_server_time,
-                        grace=settings.grace_seconds,
-                        has_rooms=bool(settings.rooms),
-                        flush_interval=settings.flush_interval,
-                        lag=settings.lag_seconds(kind),
-                    )
-                )
-            else:
-                store = STORES[settings.store_of(kind)]
-                shards.append(
-                    store(
-                        prefix,
-                        kind,
-                        settings.window,
-                        keep_seconds,
-                        max_members,
-                        is_server_time=is_server_time,
-                    )
-                )
+        shards: list[Store] = [
+            store(prefix, kind, settings.window, keep_seconds, max_members, **given)
+            for prefix in prefixes
+        ]
         return Shards(shards, on_one_server=not is_cluster)
 
 

@@ -7,8 +7,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import Field, fields
-from typing import Any, NamedTuple
+from dataclasses import fields
+from typing import NamedTuple
 
 from . import parsers
 from .backend import Backend
@@ -19,7 +19,7 @@ from .stores import Batch, Plan, Shards
 from .stores.plan import text
 
 FLOORS = {"redis": (6, 2), "valkey": (7, 2)}  # the oldest servers that are supported
-NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS
+NEARLY_FULL = 0.9  # of PRESENCE_MAX_MEMBERS, and of the server's memory
 MOST_SWEEP_LAG = 30.0  # seconds, or two flush intervals if they are longer
 MOST_OFFSET = 1.0  # seconds between this host's clock and the server's
 # The command that counts the members of a key, by its type. HyperLogLogs are strings.
@@ -31,6 +31,11 @@ class Finding(NamedTuple):
 
     is_right: bool
     what: str
+
+    @classmethod
+    def of(cls, is_right: bool, what: str, remedy: str) -> "Finding":
+        """Return a finding of which a wrong one ends with the remedy."""
+        return cls(is_right, what if is_right else f"{what}: {remedy}")
 
 
 class EffectiveSetting(NamedTuple):
@@ -60,20 +65,17 @@ def effective_settings(
             origin = "environment"
         elif setting.name in (ini or {}):
             origin = "ini"
-        yield EffectiveSetting(name, _written(setting, getattr(settings, setting.name)), origin)
-
-
-def _written(setting: Field[Any], value: object) -> str:
-    """Return a value in the form of the environment, without secrets."""
-    if not setting.repr:
-        return "***" if value else ""
-    if setting.metadata["parse"] is parsers.duration:
-        return parsers.format_duration(float(str(value)))
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return ", ".join("=".join(part) if isinstance(part, tuple) else str(part) for part in value)
-    return str(value)
+        value = getattr(settings, setting.name)
+        shown = str(value)
+        if not setting.repr:  # a secret
+            shown = "***" if value else ""
+        elif setting.metadata["parse"] is parsers.duration:
+            shown = parsers.format_duration(value)
+        elif isinstance(value, bool):
+            shown = str(int(value))
+        elif type(value) is tuple:
+            shown = ", ".join("=".join(x) if isinstance(x, tuple) else str(x) for x in value)
+        yield EffectiveSetting(name, shown, origin)
 
 
 def examine(backend: Backend) -> Iterator[Finding]:
@@ -115,8 +117,8 @@ def version() -> Plan[Finding]:
     version = str(server.get(f"{name}_version", server["redis_version"]))
     floor = FLOORS.get(name, FLOORS["redis"])
     is_new = tuple(map(int, re.findall(r"\d+", version)[:2])) >= floor
-    remedy = "" if is_new else f": {'.'.join(map(str, floor))} or later is required"
-    return Finding(is_new, f"server: {name} {version}{remedy}")
+    remedy = f"{'.'.join(map(str, floor))} or later is required"
+    return Finding.of(is_new, f"server: {name} {version}", remedy)
 
 
 def clock() -> Plan[Finding]:
@@ -125,27 +127,26 @@ def clock() -> Plan[Finding]:
     ((seconds, microseconds),) = yield Batch((("TIME",),))
     offset = int(seconds) + int(microseconds) / 1e6 - (before + time.time()) / 2
     # Sightings have the server's time, so an offset only affects ages computed on this host.
-    is_near = abs(offset) <= MOST_OFFSET
-    remedy = "" if is_near else ": set this host's clock; last-seen times are the server's"
-    return Finding(is_near, f"clock: {offset:+.3f}s from this host's{remedy}")
+    remedy = "set this host's clock; last-seen times are the server's"
+    what = f"clock: {offset:+.3f}s from this host's"
+    return Finding.of(abs(offset) <= MOST_OFFSET, what, remedy)
 
 
 def eviction() -> Plan[Finding]:
     """Check that the server evicts no keys."""
     memory = yield from facts("memory")
-    policy = eviction_policy(memory)
-    remedy = ": the server may evict keys; set maxmemory-policy noeviction" if policy else ""
-    return Finding(policy is None, f"eviction: {memory['maxmemory_policy']}{remedy}")
+    remedy = "the server may evict keys; set maxmemory-policy noeviction"
+    evicts = eviction_policy(memory) is not None
+    return Finding.of(not evicts, f"eviction: {memory['maxmemory_policy']}", remedy)
 
 
 def memory() -> Plan[Finding]:
     """Check that the memory of the server is not nearly full."""
     memory = yield from facts("memory")
     used, most = int(memory["used_memory"]), int(memory["maxmemory"])
-    is_low = not most or used < 0.9 * most
     limit = f" of {_bytes(most)}" if most else ", no limit"
-    remedy = "" if is_low else ": nearly full; raise maxmemory"
-    return Finding(is_low, f"memory: {_bytes(used)}{limit}{remedy}")
+    is_low = not most or used < NEARLY_FULL * most
+    return Finding.of(is_low, f"memory: {_bytes(used)}{limit}", "nearly full; raise maxmemory")
 
 
 def _shards(backend: Backend) -> Plan[Finding]:
@@ -170,21 +171,20 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     """Report the members, bytes and times to live of a kind's keys; every key must expire."""
     keys = store.keys(now)
     types = yield Batch(tuple(("TYPE", key) for key in keys))
-    there = [(key, text(type)) for key, type in zip(keys, types, strict=True)]
-    there = [(key, type) for key, type in there if type in _SIZES]
+    there = {key: text(type) for key, type in zip(keys, types, strict=True) if text(type) in _SIZES}
     if not there:
         return Finding(True, f"kind {kind}: {how}, no keys, no id was seen lately")
-    sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there))
-    lives = yield Batch(tuple(("TTL", key) for key, _ in there))
-    usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key, _ in there))
-    members = {key: int(size) for (key, _), size in zip(there, sizes, strict=True)}
+    sizes = yield Batch(tuple((_SIZES[type], key) for key, type in there.items()))
+    lives = yield Batch(tuple(("TTL", key) for key in there))
+    usage = yield Batch(tuple(("MEMORY", "USAGE", key) for key in there))
+    members = dict(zip(there, map(int, sizes), strict=True))
     # How evenly the members are spread over the shards, if there are several.
     each_shard = [
         sum(size for key, size in members.items() if key.startswith(f"{shard.name}:"))
         for shard in store.all
     ]
     balance = f" ({_range(each_shard)} a shard)" if len(each_shard) > 1 else ""
-    lasting = [key for (key, _), life in zip(there, lives, strict=True) if int(life) == -1]
+    lasting = [key for key, life in zip(there, lives, strict=True) if int(life) == -1]
     summary = (
         f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys{balance}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
@@ -205,9 +205,8 @@ def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Find
         members = sum(map(int, sizes))
     share = members / settings.max_members
     what = f"room of {kind}: {members} online of {settings.max_members} ({share:.0%})"
-    if share < NEARLY_FULL:
-        return Finding(True, what)
-    return Finding(False, f"{what}: more ids than that are refused; raise PRESENCE_MAX_MEMBERS")
+    remedy = "more ids than that are refused; raise PRESENCE_MAX_MEMBERS"
+    return Finding.of(share < NEARLY_FULL, what, remedy)
 
 
 def _events(kind: str, backend: Backend) -> Plan[Finding]:

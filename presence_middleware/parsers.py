@@ -6,10 +6,10 @@ imports nothing of the package, so that every other module may use it.
 """
 
 import ast
-import math
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?\s*[smhd]\s*)+")
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
+_PATTERN = re.compile(r"[/*].*", re.DOTALL)
+_ADDED = re.compile(r"\+\s*[/*].*", re.DOTALL)
+_KIND = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
 NAMED_ROOMS = "named"
 """The value of `PRESENCE_ROOMS` for rooms that no path shows."""
@@ -87,19 +90,18 @@ def switch(value: object) -> bool:
 
 def whole(value: object) -> int:
     """Return a whole number of at least 1; `_` may group its digits."""
-    return _number(value, math.inf, "a whole number of at least 1, such as 100000")
+    digits = "" if isinstance(value, bool) else str(value).strip().replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and int(digits)):
+        raise ValueError("a whole number of at least 1, such as 100000")
+    return int(digits)
 
 
 def shards(value: object) -> int:
     """Return a number of shards, from 1 to `MAX_SHARDS`."""
-    return _number(value, MAX_SHARDS, f"a whole number from 1 to {MAX_SHARDS}")
-
-
-def _number(value: object, most: float, form: str) -> int:
-    digits = "" if isinstance(value, bool) else str(value).strip().replace("_", "")
-    if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
-        raise ValueError(form)
-    return int(digits)
+    with suppress(ValueError):
+        if (number := whole(value)) <= MAX_SHARDS:
+            return number
+    raise ValueError(f"a whole number from 1 to {MAX_SHARDS}")
 
 
 def items(text: str) -> list[str]:
@@ -152,47 +154,43 @@ def prefix(value: object) -> str:
 
 def paths(value: object) -> tuple[str, ...]:
     """Return paths, in which `*` matches anything; the word `none` is no path at all."""
-    given = _path_items(value)
-    if given == ["none"]:
+    if _items_of(value) == ["none"]:
         return ()
-    if not all(path.startswith(("/", "*")) for path in given):
-        raise ValueError("paths such as /healthz, /static/*, /logout, or none")
-    return tuple(given)
+    return _checked_items(value, _PATTERN, "paths such as /healthz, /static/*, /logout, or none")
 
 
 def exclude(value: object) -> tuple[str, ...]:
     """Return paths as `paths` does. Those that begin with `+` are added to `DEFAULT_EXCLUDE`."""
-    given = _path_items(value)
-    if not any(path.startswith("+") for path in given):
+    if not any(path.startswith("+") for path in _items_of(value)):
         return paths(value)
-    added = [path[1:].lstrip() for path in given if path.startswith("+")]
-    if len(added) < len(given) or not all(path.startswith(("/", "*")) for path in added):
-        raise ValueError("paths such as /healthz, /static/*, with + before all of them or none")
-    return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *added)))
+    form = "paths such as /healthz, /static/*, with + before all of them or none"
+    added = _checked_items(value, _ADDED, form)
+    return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *(path[1:].lstrip() for path in added))))
 
 
-def _path_items(value: object) -> list[str]:
+def _items_of(value: object) -> list[str]:
     return items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
+
+
+def _checked_items(value: object, pattern: re.Pattern[str], form: str) -> tuple[str, ...]:
+    """Return the items of a list. Raises `ValueError` with `form` if one does not match."""
+    given = _items_of(value)
+    if not all(map(pattern.fullmatch, given)):
+        raise ValueError(form)
+    return tuple(given)
 
 
 def rooms(value: object) -> tuple[str, ...]:
     """Return the rules of rooms, such as `/t/{topic}/*`, or the word `named` alone."""
-    given = _path_items(value)
-    if given == [NAMED_ROOMS]:
+    if _items_of(value) == [NAMED_ROOMS]:
         return (NAMED_ROOMS,)
-    if not all(_ROOM.fullmatch(rule) for rule in given):
-        raise ValueError(
-            "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named"
-        )
-    return tuple(given)
+    form = "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named"
+    return _checked_items(value, _ROOM, form)
 
 
 def names(value: object) -> tuple[str, ...]:
     """Return the names of kinds, each once."""
-    given = _path_items(value)
-    if not all(re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII) for name in given):
-        raise ValueError("kinds such as user, or user, guest")
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(_checked_items(value, _KIND, "kinds such as user, or user, guest")))
 
 
 def path(value: object) -> str:

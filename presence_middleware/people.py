@@ -111,12 +111,16 @@ class Person:
         self.left = Departed(act, at)
 
     def departures_due(self) -> tuple[Departed, ...]:
-        """Return the departures to send. A goodbye that a later sighting undoes is not sent."""
+        """Return the departures to send. A goodbye that a later sighting undoes is not sent.
+
+        It is sent again with a sighting from before it: who was offline has nothing to say it to.
+        """
         left, goodbye = self.left, self.goodbye
         due: tuple[Departed, ...] = ()
         if left is not None and not left.is_sent:
             due = (left,)
-        if goodbye is not None and not goodbye.is_sent and goodbye.at >= self.seen:
+        is_waiting = self.seen > self.sent
+        if goodbye and goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
             due = (*due, goodbye)
         return due
 
@@ -409,7 +413,7 @@ class People(Memory):
                 for departure in (person.left, person.goodbye):
                     is_lost = departure is not None and departure.moment is not None
                     if departure is not None and is_lost and departure.at > since:
-                        departure.is_sent = False
+                        departure.is_sent, departure.moment = False, None
                         self._enqueue(person)
                 if since < person.seen <= person.sent and self.pending < self._most_pending:
                     person.sent = NEVER

@@ -89,24 +89,22 @@ class PresenceCollector(Collector):
         # another scrape gets the counts of the last read.
         if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
-            self._site = self._read()
+            try:
+                peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
+                sweep_lag = self._presence.backend.queries.sweep_lag
+                lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
+                self._site = {
+                    "presence_up": True,
+                    "presence_online": self._presence.counts(),
+                    "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
+                    "presence_sweep_lag_seconds": {
+                        kind: lag for kind, lag in lags.items() if lag is not None
+                    },
+                }
+            except PresenceError:
+                self._site = NO_ANSWER
             self.next_read = time.monotonic() + READ_EVERY
         return self._families(self._site)
-
-    def _read(self) -> Values:
-        try:
-            online = self._presence.counts()
-            peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
-            sweep_lag = self._presence.backend.queries.sweep_lag
-            lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
-        except PresenceError:
-            return NO_ANSWER
-        return {
-            "presence_up": True,
-            "presence_online": online,
-            "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
-            "presence_sweep_lag_seconds": {k: lag for k, lag in lags.items() if lag is not None},
-        }
 
     def _families(self, site: Values) -> list[Metric]:
         stats = self._recorder.stats()

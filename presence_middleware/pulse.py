@@ -8,11 +8,11 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Protocol
 
-from .board.messages import Headers, Response, problem, text
+from .board.messages import Headers, Response, content, problem
 from .board.messages import Request as ReceivedRequest
 from .request import Request
 from .settings import Settings
-from .signals import is_same_origin, read_signal
+from .signals import read_signal
 
 CACHED = "public, max-age=3600"
 EMPTY: Headers = (("Cache-Control", "no-store"),)
@@ -46,7 +46,7 @@ class Pulse:
         self._script_path = f"{self._path}.js"
         self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
         """True if only layers of the app may know whose pulse it is, so that it must run."""
-        self._script = text("javascript", _script(settings), CACHED)
+        self._script = content("text/javascript; charset=utf-8", _script(settings), CACHED)
         self._request, self._app_of = request, app_of
 
     def receive(self, path: str, state: Any) -> Any:
@@ -60,24 +60,18 @@ class Pulse:
         if not is_own and method != "POST":
             return None
         request = self._request(state)
-        response = self._response(path, request) if is_own else None
-        if response is None:
-            return read_signal(request, is_own=is_own)
+        allowed = "GET, HEAD" if path == self._script_path else "POST"
+        if is_own and request.method not in allowed.split(", "):
+            response = problem(405, f"only {allowed} is allowed", ("Allow", allowed))
+        elif path == self._script_path:
+            response = self._script
+        else:
+            signal = read_signal(request, is_own=is_own)
+            if not is_own or (signal is not None and signal.is_same_origin):
+                return signal
+            response = problem(403, "only a page of this site may send this")
         received = ReceivedRequest(request.method, path, "", request.header)
         return self._app_of(response.to(received))
-
-    def _response(self, path: str, request: Request) -> Response | None:
-        is_script = path == self._script_path
-        allowed = "GET, HEAD" if is_script else "POST"
-        if request.method not in allowed.split(", "):
-            return problem(405, f"only {allowed} is allowed", ("Allow", allowed))
-        if is_script:
-            return self._script
-        try:
-            is_same = is_same_origin(request)
-        except Exception:  # a malformed environ or scope
-            is_same = False
-        return None if is_same else problem(403, "only a page of this site may send this")
 
 
 def pulse_for(

@@ -90,11 +90,7 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of the kind, or the kind has no rooms.
         """
-        if room is not None:
-            number = self._room_number(room, window=window)
-            return self._read(partial(self._store_with_rooms(kind).count_in_room, number))
-        store, seconds = self._store_and_seconds(kind, window)
-        return self._read(partial(store.count, window=seconds))
+        return self._read(self._counter(kind, window, self._room_number(room, window=window)))
 
     def counts(self, *, window: Window = None, room: str | None = None) -> Plan[dict[str, int]]:
         """Return the number of ids online of each kind, by kind.
@@ -107,23 +103,11 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of a kind, or the site has no rooms.
         """
-        counters: dict[str, Callable[[float], Plan[int]]]
-        if room is not None:
-            number = self._room_number(room, window=window)
-            counters = {
-                kind: partial(self._stores[kind].count_in_room, number)
-                for kind in self._kinds_with_rooms
-            }
-        else:
-            queried = {kind: self._store_and_seconds(kind, window) for kind in self._kinds}
-            counters = {
-                kind: partial(store.count, window=seconds)
-                for kind, (store, seconds) in queried.items()
-            }
-        counts = yield from self._read(
-            lambda now: merge_plans([count(now) for count in counters.values()])
-        )
-        return dict(zip(counters, counts, strict=True))
+        number = self._room_number(room, window=window)
+        kinds = self._kinds if number is None else self._kinds_with_rooms
+        counters = [self._counter(kind, window, number) for kind in kinds]
+        counts = yield from self._read(lambda now: merge_plans([count(now) for count in counters]))
+        return dict(zip(kinds, counts, strict=True))
 
     def online(
         self,
@@ -150,15 +134,15 @@ class Queries:
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
                 raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
             limit = min(limit, sys.maxsize)
-        if room is not None:
-            number = self._room_number(room, window=window, before=before)
+        number = self._room_number(room, window=window, before=before)
+        if number is not None:
             in_room = self._store_with_rooms(kind).online_in_room
             return self._read(partial(in_room, number, limit=limit))
         store, seconds = self._store_and_seconds(kind, window)
         match before:
-            case None | Sighting(_, None | datetime(tzinfo=tzinfo())) if before is None or _is_text(
-                before.id
-            ):
+            case None:
+                pass
+            case Sighting(id, None | datetime(tzinfo=tzinfo())) if _is_text(id):
                 pass
             case _:
                 raise QueryError(f"before is {_shown(before)}: pass the last Sighting of a page")
@@ -272,11 +256,8 @@ class Queries:
         store = self._stores[self._checked_kind(kind)]
         # In this order: whoever comes or goes in between is announced after the positions, too.
         positions = yield from store.event_positions()
-        within = self._window + lag
-        online = yield from self._read(
-            partial(store.online, window=within, limit=limit, before=None)
-        )
-        return positions, online
+        ask = partial(store.online, window=self._window + lag, limit=limit, before=None)
+        return positions, (yield from self._read(ask))
 
     def sweep_lag(self, kind: str) -> Plan[float | None]:
         """Return how late users of `kind` are announced to have gone, in seconds.
@@ -288,9 +269,8 @@ class Queries:
         plans = [_first_announced(shard) for shard in self._stores[kind].all]
         now = yield from self._clock.now()
         firsts = [first for first in (yield from merge_plans(plans)) if first is not None]
-        if not firsts:
-            return None
-        return max(0.0, now - self._window - self._lags[kind] - min(firsts))
+        due = now - self._window - self._lags[kind]
+        return max(0.0, due - min(firsts)) if firsts else None
 
     def history(self, hours: float = 24, kind: str | None = None) -> Plan[list[Sample]]:
         """Return how many ids were online in each sampled minute, oldest first.
@@ -385,9 +365,9 @@ class Queries:
             return
         kind, stored_id = who
         stamp = self._clock.stamp()
-        latest = yield from self._write_time()
+        moment = to_microseconds((yield from self._write_time()))
+        act = Act.ERASED if erase else Act.LEFT
         shard = self._stores[kind].shard_for(stored_id)
-        act, moment = Act.ERASED if erase else Act.LEFT, to_microseconds(latest)
         yield from shard.write((), [(act, stored_id, moment, None)])
         for people in self._departures:
             people.departed(who, act, stamp, moment)
@@ -434,6 +414,15 @@ class Queries:
             )
         return store, seconds
 
+    def _counter(
+        self, kind: str | None, window: Window, room: int | None
+    ) -> Callable[[float], Plan[int]]:
+        """Return what counts the ids of a kind at a time: in a window, or in a room."""
+        if room is not None:
+            return partial(self._store_with_rooms(kind).count_in_room, room)
+        store, seconds = self._store_and_seconds(kind, window)
+        return partial(store.count, window=seconds)
+
     def _store_with_rooms(self, kind: str | None) -> Shards:
         kind = self._checked_kind(kind)
         if kind not in self._kinds_with_rooms:
@@ -442,8 +431,10 @@ class Queries:
             )
         return self._stores[kind]
 
-    def _room_number(self, room: str, **others: object) -> int:
-        """Return the number of a room. `others` are arguments that a room cannot have."""
+    def _room_number(self, room: str | None, **others: object) -> int | None:
+        """Return the number of a room, if one is given, without which `others` are valid."""
+        if room is None:
+            return None
         if not _is_text(room):
             raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
         for name, value in others.items():

@@ -27,9 +27,9 @@ class HeaderNames:
 
     def __init__(self, names: Iterable[str]) -> None:
         """Convert names such as `user-agent`, each once."""
-        self.names = tuple(sorted(set(names)))
-        self.environ_keys = tuple(map(_environ_key, self.names))
-        self.raw = tuple(map(_header_name, self.names))
+        each = sorted(set(names))
+        self.environ_keys = tuple(map(_environ_key, each))
+        self.raw = tuple(map(_header_name, each))
 
 
 class Request(Protocol):
@@ -116,7 +116,25 @@ OVER: Mapping[str, Any] = MappingProxyType({})
 """An empty mapping that replaces the environ or scope of a request that is over."""
 
 
-class WsgiRequest:
+class StateRequest:
+    """What requests over WSGI and over ASGI have in common."""
+
+    state: Mapping[str, Any]
+    """The environ or scope; empty when the request is over."""
+
+    def header(self, name: str) -> str | None:
+        raise NotImplementedError
+
+    def cookie(self, name: str, *, last: bool = False) -> str | None:
+        pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
+        match = pattern.search(cookies) if cookies else None
+        return match[1].rstrip() if match else None
+
+    def get(self, key: str) -> object:
+        return self.state.get(key)
+
+
+class WsgiRequest(StateRequest):
     """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
@@ -162,9 +180,6 @@ class WsgiRequest:
         value: str | None = self.state.get(_environ_key(name))
         return value if value is None or value.isascii() else text(value)
 
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        return find_cookie(self.header("cookie"), name, last=last)
-
     @property
     def user(self) -> object:
         if USER in self.state:
@@ -178,17 +193,16 @@ class WsgiRequest:
         if session is None:
             return None
         # Access to Beaker's session makes it read its store. Its __dict__ has the loaded data.
-        return vars(session).get("_sess") if hasattr(session, "__dict__") else _mapping(session)
-
-    def get(self, key: str) -> object:
-        return self.state.get(key)
+        if hasattr(session, "__dict__"):
+            session = vars(session).get("_sess")
+        return session if isinstance(session, Mapping) else None
 
     def release(self) -> None:
         """Drop the environ and all values that were read from it."""
         self.state, self.peer, self.address = OVER, None, None
 
 
-class AsgiRequest:
+class AsgiRequest(StateRequest):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
@@ -237,9 +251,6 @@ class AsgiRequest:
             return None
         return value.decode() if value.isascii() else value.decode("utf-8", "surrogateescape")
 
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        return find_cookie(self.header("cookie"), name, last=last)
-
     @property
     def user(self) -> object:
         if USER in self.state:
@@ -248,10 +259,8 @@ class AsgiRequest:
 
     @property
     def session(self) -> Mapping[str, Any] | None:
-        return _mapping(self.state.get("session"))
-
-    def get(self, key: str) -> object:
-        return self.state.get(key)
+        session = self.state.get("session")
+        return session if session is not None and isinstance(session, Mapping) else None
 
     def release(self) -> None:
         """Drop the scope and all values that were read from it."""
@@ -268,14 +277,13 @@ class AsgiRequest:
             repeated: dict[bytes, list[bytes]] = {}
             for name, value in headers:
                 repeated.setdefault(name.lower(), []).append(value)
-            by_name = {name: _separator(name).join(values) for name, values in repeated.items()}
+            # The separator is a comma (RFC 9110 5.3), of cookies a semicolon.
+            by_name = {
+                name: (b"; " if name == b"cookie" else b",").join(values)
+                for name, values in repeated.items()
+            }
         self.raw_headers = by_name
         return by_name
-
-
-def _separator(name: bytes) -> bytes:
-    """Return the separator of repeated headers: a comma (RFC 9110 5.3), a semicolon for cookies."""
-    return b"; " if name == b"cookie" else b","
 
 
 def below_root(scope: Mapping[str, Any]) -> str:
@@ -287,10 +295,6 @@ def below_root(scope: Mapping[str, Any]) -> str:
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
-def _mapping(value: object) -> Mapping[str, Any] | None:
-    return value if value is not None and isinstance(value, Mapping) else None
-
-
 def token(name: str) -> str:
     """Return the name of a header or cookie. Raises `ValueError` if `name` is not a valid name."""
     if not _TOKEN.fullmatch(name):
@@ -298,18 +302,8 @@ def token(name: str) -> str:
     return name
 
 
-def find_cookie(cookies: str | None, name: str, *, last: bool = False) -> str | None:
-    """Return the first or the `last` value of the cookie `name` in a Cookie header, or None.
-
-    Raises `ValueError` if no cookie can have this name.
-    """
-    pattern = cookie_pattern(name, last)
-    match = pattern.search(cookies) if cookies else None
-    return match[1].rstrip() if match else None
-
-
 @lru_cache(MOST_NAMES)
-def cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
+def _cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
     """Return a pattern whose `search` finds the first or the `last` cookie `name`."""
     pair = rf'[ \t]*{re.escape(token(name))}[ \t]*=[ \t]*"?([^;"]*)'
     return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")

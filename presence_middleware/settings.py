@@ -4,7 +4,7 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, InitVar, dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from hashlib import blake2b
 from importlib.util import find_spec
 from typing import Any
@@ -171,14 +171,18 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         ini = ini or {}
-        known = [setting.name for setting in fields(cls)]
-        _warn_of_unknown_variables(environ)
+        known = {setting.name: variable(setting.name) for setting in fields(cls)}
+        for name in environ:
+            if name.startswith(PREFIX) and name not in known.values():
+                hint = _hint(name.removeprefix(PREFIX).lower(), variable)
+                log.warning("unknown variable %s%s", name, hint)
         problems = [
-            *_unknown("", overrides, known),
-            *_unknown(f"{where} ", ini, known),
+            f"{place}{name}: unknown setting{_hint(name)}"
+            for place, names in (("", overrides), (f"{where} ", ini))
+            for name in names
+            if name not in known
         ]
-        variables = {name: environ.get(variable(name)) for name in known}
-        given = {name: value for name, value in variables.items() if value}
+        given = {name: value for name, key in known.items() if (value := environ.get(key))}
         values = {**ini, **given, **overrides}
         from_ini = [name for name in ini if name not in given and name not in overrides]
         try:
@@ -195,19 +199,19 @@ class Settings:
     def __post_init__(self, names: Mapping[str, str] | None) -> None:
         called = {setting.name: variable(setting.name) for setting in fields(self)}
         called.update(names or {})
-        problems = [problem for setting in fields(self) for problem in self._parse(setting, called)]
-        if problems := problems or list(self._contradictions(called)):
+        problems = []
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            try:
+                object.__setattr__(self, setting.name, setting.metadata["parse"](value))
+            except ValueError as error:
+                form = error if isinstance(error, parsers.InvalidValue) else f"expected {error}"
+                shown = repr(value) if setting.repr else "***"
+                if setting.name == "redis_url":
+                    shown = hide_credentials(str(value))
+                problems.append(f"{called[setting.name]}={shown}: {form}")
+        if problems := problems or list(_contradictions(self, called)):
             raise SettingsError(problems)
-
-    def _parse(self, setting: Field[Any], called: Mapping[str, str]) -> Iterator[str]:
-        value = getattr(self, setting.name)
-        name = f"{called[setting.name]}={_printable(setting, value)}"
-        try:
-            object.__setattr__(self, setting.name, setting.metadata["parse"](value))
-        except parsers.InvalidValue as error:
-            yield f"{name}: {error}"
-        except ValueError as error:
-            yield f"{name}: expected {error}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -272,68 +276,60 @@ class Settings:
             **{f"PRESENCE_STORE {kind}": self.store_of(kind) for kind in self.kinds},
         }
 
-    def _contradictions(self, called: Mapping[str, str]) -> Iterator[str]:
-        if self.flush_interval > self.window / 3:
-            interval = parsers.format_duration(self.flush_interval)
-            longest = parsers.format_duration(self.window / 3)
-            yield (
-                f"{called['flush_interval']}={interval}: expected at most a third of "
-                f"{called['window']} ({longest}), or users flicker between two writes"
-            )
-        if self.pulse_path and self.pulse_path == self.board_path:
-            yield (
-                f"{called['pulse_path']}={self.pulse_path}: that is the path of "
-                f"{called['board_path']}; choose another, such as /pulse"
-            )
-        for kind, _ in self.store:
-            if kind not in ("*", BOT, *self.kinds):
-                yield (
-                    f"{called['store']}: unknown kind {kind!r}; the kinds of "
-                    f"{called['identity']} are {', '.join(self.kinds)}"
-                )
-        for kind in self.events:
-            if kind not in self.kinds:
-                yield (
-                    f"{called['events']}: unknown kind {kind!r}; the kinds of "
-                    f"{called['identity']} are {', '.join(self.kinds)}"
-                )
-            elif self.store_of(kind) != "sorted-set":
-                yield (
-                    f"{called['events']}: kind {kind!r} has the store {self.store_of(kind)}, but "
-                    f"events need sorted-set: set it in {called['store']}, or leave the kind out"
-                )
-        if self.rooms and not self.kinds_with_rooms:
-            yield (
-                f"{called['rooms']}: rooms need the store sorted-set, which no kind has; see "
-                f"{called['store']}"
-            )
-        for rule in self.identity:
-            for problem in self._unmet_needs(rule, called):
-                yield f"{called['identity']}: {rule} {problem}"
 
-    def _unmet_needs(self, rule: Rule, called: Mapping[str, str]) -> Iterator[str]:
-        source = rule.type
-        if rule.hashed and not source.shared_key and not self.secret:
-            yield f"is hashed and needs a secret: {parsers.fresh_secret()}"
-        if source.signed and not self.session_secret:
+def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[str]:
+    """Yield a problem for each setting that is at odds with another."""
+    if settings.flush_interval > settings.window / 3:
+        interval = parsers.format_duration(settings.flush_interval)
+        longest = parsers.format_duration(settings.window / 3)
+        yield (
+            f"{called['flush_interval']}={interval}: expected at most a third of "
+            f"{called['window']} ({longest}), or users flicker between two writes"
+        )
+    if settings.pulse_path and settings.pulse_path == settings.board_path:
+        yield (
+            f"{called['pulse_path']}={settings.pulse_path}: that is the path of "
+            f"{called['board_path']}; choose another, such as /pulse"
+        )
+    named = [("store", kind) for kind, _ in settings.store if kind not in ("*", BOT)]
+    for name, kind in [*named, *(("events", kind) for kind in settings.events)]:
+        if kind not in settings.kinds:
             yield (
-                f"needs {called['session_secret']}: set it to the secret with which the framework "
-                "signs"
+                f"{called[name]}: unknown kind {kind!r}; the kinds of "
+                f"{called['identity']} are {', '.join(settings.kinds)}"
             )
-        if source.module and find_spec(source.module) is None:
-            yield f"needs pip install 'presence_middleware[{source.extra}]'"
-        if rule.source == "bearer" and self.session_secret:
-            yield from self._short_token_secret(called["session_secret"])
+        elif name == "events" and (store := settings.store_of(kind)) != "sorted-set":
+            yield (
+                f"{called['events']}: kind {kind!r} has the store {store}, but "
+                f"events need sorted-set: set it in {called['store']}, or leave the kind out"
+            )
+    if settings.rooms and not settings.kinds_with_rooms:
+        yield (
+            f"{called['rooms']}: rooms need the store sorted-set, which no kind has; see "
+            f"{called['store']}"
+        )
+    for rule in settings.identity:
+        for problem in _unmet_needs(rule, settings, called["session_secret"]):
+            yield f"{called['identity']}: {rule} {problem}"
 
-    def _short_token_secret(self, name: str) -> Iterator[str]:
-        if not any(map(can_verify_tokens, self.session_secret)):
-            longest = max(len(secret.encode()) for secret in self.session_secret)
-            yield (
-                f"needs a {name} of at least {TOKEN_SECRET_BYTES} bytes, not "
-                f"{longest}: sign tokens with a longer secret, such as that of "
-                "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
-                "public key (PEM) if they are signed with a private key"
-            )
+
+def _unmet_needs(rule: Rule, settings: Settings, secret_name: str) -> Iterator[str]:
+    """Yield what a rule needs and the settings lack. `secret_name` names the session secret."""
+    source, secrets = rule.type, settings.session_secret
+    if rule.hashed and not source.shared_key and not settings.secret:
+        yield f"is hashed and needs a secret: {parsers.fresh_secret()}"
+    if source.signed and not secrets:
+        yield f"needs {secret_name}: set it to the secret with which the framework signs"
+    if source.signed and find_spec(source.signed) is None:
+        yield f"needs pip install 'presence_middleware[{source.extra}]'"
+    if rule.source == "bearer" and secrets and not any(map(can_verify_tokens, secrets)):
+        longest = max(len(secret.encode()) for secret in secrets)
+        yield (
+            f"needs a {secret_name} of at least {TOKEN_SECRET_BYTES} bytes, not "
+            f"{longest}: sign tokens with a longer secret, such as that of "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
+            "public key (PEM) if they are signed with a private key"
+        )
 
 
 def variable(name: str) -> str:
@@ -341,29 +337,7 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _unknown(where: str, given: Mapping[str, object], known: list[str]) -> Iterator[str]:
-    for name in given:
-        if name not in known:
-            near = _nearest(name)
-            yield f"{where}{name}: unknown setting{f'; did you mean {near}?' if near else ''}"
-
-
-def _printable(setting: Field[Any], value: object) -> str:
-    """Return a value for an error message, without secrets."""
-    if not setting.repr:
-        return "***"
-    return hide_credentials(str(value)) if setting.name == "redis_url" else repr(value)
-
-
-def _warn_of_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = {variable(setting.name) for setting in fields(Settings)}
-    for name in environ:
-        if name.startswith(PREFIX) and name not in known:
-            near = _nearest(name.removeprefix(PREFIX).lower())
-            hint = f"; did you mean {variable(near)}?" if near else ""
-            log.warning("unknown variable %s%s", name, hint)
-
-
-def _nearest(name: str) -> str | None:
+def _hint(name: str, show: Callable[[str], str] = str) -> str:
+    """Return a question whether the setting with the nearest name was meant, if there is one."""
     near = difflib.get_close_matches(name, [setting.name for setting in fields(Settings)], 1)
-    return near[0] if near else None
+    return f"; did you mean {show(near[0])}?" if near else ""

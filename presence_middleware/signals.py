@@ -37,7 +37,12 @@ def read_signal(request: Request, *, is_own: bool) -> Signal | None:
     with the parameter `presence`.
     """
     try:
-        match = _SIGNAL.search(query) if len(query := _query(request)) <= MAX_QUERY else None
+        raw = request.get("query_string")
+        if isinstance(raw, bytes):
+            query = raw.decode("utf-8", "surrogateescape")
+        else:
+            query = text(str(request.get("QUERY_STRING") or ""))
+        match = _SIGNAL.search(query) if len(query) <= MAX_QUERY else None
         if request.method != "POST" or (match is None and not is_own):
             return None
         is_same = is_same_origin(request)
@@ -61,11 +66,3 @@ def is_same_origin(request: Request) -> bool:
         return site == "same-origin"
     origin, host = request.header("origin"), request.header("host")
     return bool(origin and host) and urlsplit(origin or "").netloc.lower() == (host or "").lower()
-
-
-def _query(request: Request) -> str:
-    """Return the query of a request, decoded as UTF-8."""
-    raw = request.get("query_string")
-    if isinstance(raw, bytes):
-        return raw.decode("utf-8", "surrogateescape")
-    return text(str(request.get("QUERY_STRING") or ""))

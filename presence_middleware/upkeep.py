@@ -6,13 +6,13 @@ when the lease may have ended. If the holder is killed, another goes on after so
 
 import math
 import random
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from os import getpid
 
-from .connections import Driver, RedisHealth, ServerClock
+from .connections import Driver, ServerClock
 from .errors import PresenceError, PresenceUnavailable
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
@@ -29,6 +29,83 @@ STEPS_SECONDS = 1.5  # of a kind of work, before the thread writes again
 _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
 
 
+@dataclass
+class Sampling:
+    """Records how many are online, once a minute."""
+
+    stores: Mapping[str, Shards]
+    history: History
+    window: float
+    due_at: float = -math.inf
+
+    def run(self, driver: Driver, now: float) -> bool:
+        """Record a sample; return False. Never raises: a failure leaves a gap in the history."""
+        minute = keys.minute_of(now)
+        with suppress(PresenceError):  # the recorder logs outages
+            plans = [store.count(now, self.window) for store in self.stores.values()]
+            counts = driver.run(merge_plans(plans))
+            samples = dict(zip(self.stores, counts, strict=True))
+            driver.run(self.history.record(minute, samples))
+            self.due_at = float((minute + 1) * keys.MINUTE)
+        return False
+
+
+@dataclass
+class Sweeping:
+    """Runs a step for each shard of which the oldest id has not been seen for some time."""
+
+    step: Callable[[Store, float], Plan[bool]]
+    """Does a bounded part of the work at a moment, and returns whether there may be more."""
+    after: Mapping[Store, float]
+    """After how many seconds without a sighting of an id there is work, by shard."""
+    least: float
+    """The least number of seconds between two looks for such ids."""
+    most: float
+    """The greatest number of seconds between them."""
+    is_of_events: bool = False
+    """Whether the work also removes events, five minutes after they were announced."""
+    due_at: float = -math.inf
+    done: dict[Store, float] = field(default_factory=dict)
+    """The moment at which nothing was left to do, by shard."""
+
+    def run(self, driver: Driver, now: float) -> bool:
+        """Do a step of what is due; return whether there is more. Raises if all shards fail."""
+        moments: list[float] = []
+        failures: dict[str, Exception] = {}
+        for shard in self.after:
+            node, health = driver.node_of(shard.name), driver.health
+            # A server that refuses commands may be full, and needs the room.
+            if node in failures or not (health.is_well(node) or health.is_refusing(node)):
+                continue
+            (outcome,) = driver.run(run_all([self._do(shard, now)]))
+            if isinstance(outcome, Exception):
+                # A key of a wrong type is the fault of one shard. Other errors are the node's.
+                is_own = not isinstance(outcome, PresenceUnavailable)
+                failures[shard.name if is_own else node] = outcome
+            else:
+                moments.append(outcome)
+        self.due_at = min([now + (self.least if failures else self.most), *moments])
+        if failures and not moments:
+            raise next(iter(failures.values()))
+        return self.due_at <= now
+
+    def _do(self, shard: Store, now: float) -> Plan[float]:
+        """Do a step for a shard if one is due; return when the next is due."""
+        after, done_at = self.after[shard], self.done.pop(shard, -math.inf)
+        first = yield from shard.first_seen_after(done_at - after)
+        due_at = after + (now if first is None else first)
+        if self.is_of_events:
+            due_at = min(due_at, now + (yield from shard.event_stream().seconds_left()))
+        # Some of the work shows in no id that was seen.
+        if due_at > now and 0 <= now - done_at < min(CLEAN_IDLE, after):
+            self.done[shard] = done_at
+            return max(due_at, now + self.least)
+        if (yield from self.step(shard, now)):
+            return now
+        self.done[shard] = now
+        return now + self.least
+
+
 class Upkeep:
     """The upkeep of a site, as far as this process does it."""
 
@@ -38,211 +115,118 @@ class Upkeep:
         stores: Mapping[str, Shards],
         history: History,
         clock: ServerClock,
-        health: RedisHealth,
     ) -> None:
         """Create the upkeep of the data in `stores`, by kind. This does no I/O."""
-        self._settings, self._stores, self._history = settings, stores, history
-        self._clock, self._health = clock, health
-        self._gone_after = {
-            shard: settings.window + (settings.lag_seconds(kind) or 0.0)
-            for kind in settings.events
-            for shard in stores[kind].all
-        }
-        """After how many seconds an id has gone, in each shard that announces it."""
+        self._clock, self._pause = clock, UNHURRIED_SECONDS
         self.cleaning_ended: Callable[[PresenceError | None], object] = lambda _: None
         """Called after each clean-up, with the error if a permission is missing."""
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start as a process that does nothing for its site yet, as in a forked child."""
-        self._pid, self._lock = getpid(), threading.Lock()
-        self._lease = UpkeepLease(self._settings.prefix)
+        # Whoever says goodbye after a look has not gone before the grace is over.
+        self._sweep = Sweeping(
+            _sweep_once,
+            {
+                shard: settings.window + (settings.lag_seconds(kind) or 0.0)
+                for kind in settings.events
+                for shard in stores[kind].all
+            },
+            LOOK_AGAIN,
+            min(LOOK_EVERY, settings.grace_seconds),
+            is_of_events=True,
+        )
+        self._clean = Sweeping(
+            lambda shard, now: shard.clean_up(now),
+            {shard: store.keep_seconds for store in stores.values() for shard in store.all},
+            CLEAN_EVERY,
+            CLEAN_IDLE,
+        )
+        self._jobs = (self._sweep, Sampling(stores, history, settings.window), self._clean)
+        self._lease = UpkeepLease(settings.prefix)
+        self._look_at = self._made_room_at = -math.inf
         self._generation = -1
-        # All times are by the clock of the recorder.
-        self._looked_at = self._look_at = self._cleaned_at = self._clean_at = -math.inf
-        self._offset = -math.inf
-        self._sampled: int | None = None
-        self._swept: dict[Store, float] = {}
-        """The last-seen time up to which each shard was swept."""
 
-    def run(self, driver: Driver, *, listens: bool = False) -> None:
+    def hurry(self) -> None:
+        """Take a lease that has ended soon from now on, because this process follows events."""
+        self._pause, self._look_at = 0.0, -math.inf
+
+    def run(self, driver: Driver) -> None:
         """Do what is due, unless another process does. Return at once if nothing is.
 
-        With `listens`, this process follows events and takes a lease that has ended soon. Raises
-        `PresenceUnavailable` if Redis does not answer. A node of a Cluster that is away stops no
-        other.
+        Raises `PresenceUnavailable` if Redis does not answer. A node of a Cluster that is away
+        stops no other.
         """
-        if self._pid != getpid():
-            self._begin()
-        stamp, health = self._clock.stamp(), self._health
-        pause = 0.0 if listens or self._lease.is_held else UNHURRIED_SECONDS
-        # A clock that tests pass may go back. After a lost connection, another server may answer.
-        is_early = self._looked_at <= stamp < max(self._look_at, self._looked_at + pause)
-        is_due = not is_early or self._generation != health.generation
+        if self._lease.pid != getpid():
+            self._lease, self._look_at = UpkeepLease(self._lease.prefix), -math.inf
+        stamp, health, lock = self._clock.stamp(), driver.health, self._lease.lock
+        # After a lost connection, another server may answer.
+        is_due = _is_due(self._look_at, stamp) or self._generation != health.generation
         # A server that answers with a refusal may be full: each process makes room.
-        is_refused = health.is_refusing() and stamp >= self._cleaned_at + CLEAN_EVERY
-        if not (is_refused or (is_due and health.is_well(""))):
-            return
-        if not self._lock.acquire(blocking=False):
-            return  # another thread of this process is at it
-        try:
-            if is_refused:
-                self._clean_up(driver)
-            else:
-                self._look(driver, stamp)
-        finally:
-            self._generation = health.generation
-            self._lock.release()
+        is_refused = health.is_refusing() and stamp >= self._made_room_at + CLEAN_EVERY
+        # Another thread of this process may be at it.
+        if (is_refused or (is_due and health.is_well(""))) and lock.acquire(blocking=False):
+            try:
+                if is_refused:
+                    self._made_room_at = stamp
+                    self._clean.done.clear()
+                    driver.run(self._clock.synchronise(0))
+                    self._do(self._clean, driver)
+                else:
+                    self._look(driver, stamp)
+            finally:
+                self._generation = health.generation
+                lock.release()
 
     def give_up(self, driver: Driver) -> None:
         """Let another process take the lease at once. Never raises."""
-        if self._lease.is_held and self._health.is_well(""):
-            self._looked_at = self._look_at = -math.inf
+        if self._lease.is_held and driver.health.is_well(""):
+            self._look_at = -math.inf
             with suppress(PresenceError):
                 driver.run(self._lease.give_up())
 
     def _look(self, driver: Driver, stamp: float) -> None:
-        is_held = self._lease.is_held
-        if not is_held or self._generation != self._health.generation:
-            self._swept.clear()  # another process may have swept since, or another server answers
-        if not is_held:
+        """Take the lease or keep it, and do what is due."""
+        lease = self._lease
+        if self._generation != driver.health.generation:
+            self._sweep.done.clear()
+        if not lease.is_held:
+            wait = 0.0
             try:
-                wait = driver.run(self._lease.take(LEASE_SECONDS))
+                wait = driver.run(lease.take(LEASE_SECONDS))
             except PresenceUnavailable:
-                if driver.node_of(self._lease.key) == "":
-                    raise
-                wait = 0.0  # only the node of the lease may be away
+                if driver.node_of(lease.key) == "":
+                    raise  # or else, only the node of the lease may be away
             if wait:
-                self._looked_at, self._look_at = stamp, stamp + wait + _jitter.uniform(0.05, 0.3)
+                self._look_at = stamp + max(wait, self._pause) + _jitter.uniform(0.05, 0.3)
                 return
-        now = driver.run(self._clock.now())
-        offset = now - self._clock.stamp()
-        if offset < self._offset - keys.SLACK:
-            self._clean_at = stamp  # the server's clock was set back, and times lie ahead of it
-        self._offset = offset
-        next_moment = min(self._sample(driver, now), self._sweep(driver, now))
-        if stamp >= self._clean_at:
-            self._clean_up(driver)
-        self._looked_at = stamp
-        self._look_at = min(stamp + next_moment - now, self._clean_at)
-        if self._lease.is_held:
-            driver.run(self._lease.renew(max(0.0, self._look_at - stamp) + LEASE_SECONDS))
-
-    def _sample(self, driver: Driver, now: float) -> float:
-        """Record how many are online in this minute, once; return when to sample again.
-
-        Never raises. A failure leaves a gap in the history.
-        """
-        minute = keys.minute_of(now)
-        if minute != self._sampled:
-            window = self._settings.window
-            try:
-                plans = [store.count(now, window) for store in self._stores.values()]
-                counts = driver.run(merge_plans(plans))
-                samples = dict(zip(self._stores, counts, strict=True))
-                driver.run(self._history.record(minute, samples))
-            except PresenceError:
-                return now  # the recorder logs outages
-            self._sampled = minute
-        return float((minute + 1) * keys.MINUTE)
-
-    def _sweep(self, driver: Driver, now: float) -> float:
-        """Announce who has gone; return when the next may have gone."""
-        swept, next_moment = self._swept, now + LOOK_EVERY
-        shards = _shards_of_well_nodes(driver, self._gone_after)
-        looks: list[Plan[float | None]] = [
-            shard.first_seen_after(swept.get(shard, -math.inf)) for shard in shards
-        ]
-        # A sweep also removes the events of more than five minutes ago.
-        looks += [shard.event_stream().seconds_left() for shard in shards]
-        replies = driver.run(run_all(looks))
-        firsts, remaining = replies[: len(shards)], replies[len(shards) :]
-        due: list[Store] = []
-        for shard, first, left in zip(shards, firsts, remaining, strict=True):
-            # Whoever says goodbye after this look has not gone before the grace is over.
-            gone_at = now + self._settings.grace_seconds
-            if shard not in swept or isinstance(first, Exception):
-                gone_at = now
-            elif first is not None:
-                gone_at = min(gone_at, first + self._gone_after[shard])
-            if isinstance(left, float):
-                gone_at = min(gone_at, now + left)
-            if gone_at <= now:
-                due.append(shard)
-            next_moment = min(next_moment, max(gone_at, now + LOOK_AGAIN))
-        has_more = _in_steps(driver, due, lambda shard: _sweep_once(shard, now))
-        for shard in due:
-            if has_more.get(shard) is False:
-                swept[shard] = now - self._gone_after[shard]
-            else:
-                swept.pop(shard, None)
-                next_moment = now
-        return next_moment
-
-    def _clean_up(self, driver: Driver) -> None:
-        """Remove a bounded number of stale members, so that keys do not grow."""
-        clock = self._clock
         # Removing by a clock that runs ahead would remove users who are online.
-        driver.run(clock.synchronise(0))
-        stamp = clock.stamp()
-        now = clock.moment(stamp)
-        self._cleaned_at, self._clean_at = stamp, stamp + CLEAN_EVERY
-        shards = [shard for store in self._stores.values() for shard in store.all]
-        if not self._health.is_refusing():
-            shards = _shards_of_well_nodes(driver, shards)
+        driver.run(self._clock.synchronise(0))
+        now = self._clock.moment(stamp)
+        for job in self._jobs:
+            # To look for leaves whenever the process is awake costs less than to wake up for it.
+            if job is self._sweep or _is_due(job.due_at, now):
+                self._do(job, driver)
+        self._look_at = stamp + min(job.due_at for job in self._jobs) - now
+        if lease.is_held:
+            driver.run(lease.renew(max(0.0, self._look_at - stamp) + LEASE_SECONDS))
+
+    def _do(self, job: Sampling | Sweeping, driver: Driver) -> None:
+        """Run a job until there is no more to do, for a bounded time."""
+        now, until = self._clock.moment(self._clock.stamp()), time.monotonic() + STEPS_SECONDS
+        missing: PresenceError | None = None
         try:
-            has_more = _in_steps(driver, shards, lambda shard: shard.clean_up(now))
+            while job.run(driver, now) and time.monotonic() < until:
+                time.sleep(STEP_PAUSE)
         except PresenceUnavailable as error:
-            if "permission" not in str(error):
+            if job is not self._clean or "permission" not in str(error):
                 raise
-            self.cleaning_ended(error)  # a missing permission is no outage
-            return
-        self.cleaning_ended(None)
-        if any(has_more.values()):
-            self._clean_at = stamp
-        elif len(has_more) == len(shards):
-            firsts = driver.run(run_all([shard.first_seen_after(-math.inf) for shard in shards]))
-            # What is written after this does not go stale sooner than what is seen now.
-            fresh_for = [
-                (first - now if isinstance(first, float) else 0.0) + shard.keep_seconds
-                for shard, first in zip(shards, firsts, strict=True)
-            ]
-            self._clean_at = stamp + max(CLEAN_EVERY, min(CLEAN_IDLE, *fresh_for))
+            missing = error  # that is no outage
+        if job is self._clean:
+            self.cleaning_ended(missing)
 
 
-def _shards_of_well_nodes(driver: Driver, shards: Iterable[Store]) -> list[Store]:
-    return [shard for shard in shards if driver.health.is_well(driver.node_of(shard.name))]
+def _is_due(moment: float, now: float) -> bool:
+    """Return whether a moment has come. One too far ahead is of a clock that was set back."""
+    return not now < moment <= now + CLEAN_IDLE
 
 
 def _sweep_once(shard: Store, now: float) -> Plan[bool]:
     swept = yield from shard.sweep(now)
     return swept.has_more
-
-
-def _in_steps(
-    driver: Driver, shards: Iterable[Store], step: Callable[[Store], Plan[bool]]
-) -> dict[Store, bool]:
-    """Run a step for each shard until there is no more to do, for a bounded time.
-
-    Return whether there is more, by shard, without those that failed at once. Raises the first
-    failure if all did.
-    """
-    until = time.monotonic() + STEPS_SECONDS
-    has_more: dict[Store, bool] = {}
-    failures: dict[str, PresenceError] = {}
-    for shard in shards:
-        node = driver.node_of(shard.name)
-        if node in failures:
-            continue
-        try:
-            has_more[shard] = driver.run(step(shard))
-            while has_more[shard] and time.monotonic() < until:
-                time.sleep(STEP_PAUSE)
-                has_more[shard] = driver.run(step(shard))
-        except PresenceError as error:
-            # A key of a wrong type is the fault of one shard. Other errors are the node's.
-            is_own = not isinstance(error, PresenceUnavailable)
-            failures[shard.name if is_own else node] = error
-    if failures and not has_more:
-        raise next(iter(failures.values()))
-    return has_more

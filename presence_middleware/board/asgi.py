@@ -14,7 +14,7 @@ from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
 from .cache import Cache, SharedRead
-from .messages import Request, Response, Watch, problem, raw_headers
+from .messages import Request, Response, problem, raw_headers
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
@@ -27,27 +27,22 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class AsgiBoard:
+class AsgiBoard(Board):
     """An ASGI app that answers requests below the board's path without blocking the loop."""
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-        self._presence = presence
-        self._board = Board(settings, presence.backend.queries, self._is_cursor)
-        self._cache = Cache()
+        super().__init__(settings, presence.backend.queries, self.has_cursor)
+        self._presence, self._cache = presence, Cache()
         self._open_streams = 0
-
-    def receive(self, path: str, scope: Scope) -> Any:
-        """Return an app for the board's paths, and None for others."""
-        return None if self._board.below(path) is None else self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Request.url of Starlette is not used: it is built from the Host header, which may be
         # anything.
-        path = self._board.below(below_root(scope)) or ""
+        path = self.below(below_root(scope)) or ""
         query = text(scope.get("query_string", b"").decode("latin-1"))
         request = Request(scope["method"], path, query, AsgiRequest(scope).header)
-        answer = self._board.answer(request)
+        answer = self.answer(request)
         if isinstance(answer, SharedRead):
             if is_trio():
                 driver = self._presence.backend.driver
@@ -55,31 +50,34 @@ class AsgiBoard:
             else:
                 answer = await self._cache.get_async(answer, self._presence.run)
         answer = answer.to(request)
-        if answer.watch is not None and self._open_streams >= MAX_STREAMS:
+        if answer.follows is not None:
+            if self._open_streams < MAX_STREAMS:
+                await self._stream(answer, *answer.follows, receive, send)
+                return
             reason = f"{MAX_STREAMS} readers follow the events of this process; ask online instead"
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
-        if answer.watch is not None:
-            await self._stream(answer, answer.watch, receive, send)
-            return
         response = StarletteResponse(answer.body, answer.status)
         response.raw_headers = raw_headers(answer.headers)
         await response(scope, receive, send)
 
-    def _is_cursor(self, kind: str, cursor: str) -> bool:
+    def has_cursor(self, kind: str, cursor: str) -> bool:
+        """Return whether a text is a cursor in the events of a kind."""
         try:
             self._presence.backend.feed(kind).streams.parse_cursor(cursor)
         except QueryError:
             return False
         return True
 
-    async def _stream(self, answer: Response, watch: Watch, receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, answer: Response, kind: str, after: str, receive: Receive, send: Send
+    ) -> None:
         """Send the body of an answer and the events after it, until the reader or the server ends.
 
         After `lost` the reader has to begin again, so the stream ends there.
         """
         self._open_streams += 1
         try:
-            events = self._presence.events(watch.kind, after=watch.after)
+            events = self._presence.events(kind, after=after)
             start = {"status": answer.status, "headers": raw_headers(answer.headers)}
             async with running(_close_at_disconnect, receive, events):
                 with suppress(OSError):  # some servers raise it if the reader is gone

@@ -57,22 +57,14 @@ class Request(NamedTuple):
         return values.get(name, [])
 
 
-class Watch(NamedTuple):
-    """Events that follow the body of a response."""
-
-    kind: str
-    after: str
-    """The cursor of the place to begin at."""
-
-
 class Response(NamedTuple):
     """A response to a GET request."""
 
     status: int
     headers: Headers
     body: bytes
-    watch: Watch | None = None
-    """If not None, the response is open until its reader goes."""
+    follows: tuple[str, str] | None = None
+    """A kind and a cursor: the events after it follow, and the response stays open for them."""
 
     def to(self, request: Request) -> "Response":
         """Return the response to send: a 304 if the reader has this body, and no body for HEAD."""
@@ -83,19 +75,11 @@ class Response(NamedTuple):
         if etag and known and (etag in known or known.strip() == "*"):
             rest = tuple(pair for pair in headers if pair[0] != "Content-Type")
             return Response(304, rest, b"")
-        if self.watch is not None and request.method == "GET":
+        if self.follows is not None and request.method == "GET":
             return self._replace(headers=headers)
         length = ("Content-Length", str(len(self.body)))
         body = b"" if request.method == "HEAD" else self.body
         return Response(self.status, (*headers, length), body)
-
-
-def text(type: str, body: bytes, cache: str) -> Response:
-    """Return a response with text of a MIME subtype: a page, a style sheet or a script.
-
-    `cache` is the Cache-Control header.
-    """
-    return content(f"text/{type}; charset=utf-8", body, cache)
 
 
 def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None) -> Response:

@@ -33,7 +33,7 @@ from .history import (
     read_history,
     step_for,
 )
-from .messages import Request, Response, Watch, facts, failure, iso, problem, text, to_json
+from .messages import Request, Response, content, facts, failure, iso, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
@@ -41,6 +41,7 @@ Answer = Response | SharedRead
 
 NEVER_STORED = "no-store"  # for answers with ids
 EMBEDDED = "public, max-age=3600"
+SCRIPT = "text/javascript; charset=utf-8"
 NEED_TOKEN = frozenset({"/online", "/last-seen", "/events"})
 REALM = 'realm="presence"'
 DEFAULT_HOURS = 24
@@ -51,7 +52,7 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 
 
 class Board:
-    """The answers of a site's board."""
+    """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
     def __init__(
         self,
@@ -67,9 +68,9 @@ class Board:
             # The page has relative links, so they are right wherever the site is mounted.
             "": self._page(settings.board_path.rpartition("/")[2] + "/"),
             "/": self._page(""),
-            "/board.css": text("css", _file("board.css"), REVALIDATED),
-            "/board.js": text("javascript", _file("board.js"), REVALIDATED),
-            "/widget.js": text("javascript", _file("widget.js"), EMBEDDED),
+            "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
+            "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
+            "/widget.js": content(SCRIPT, _file("widget.js"), EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
             "/chart.svg": self._history,
@@ -78,6 +79,10 @@ class Board:
             "/last-seen": self._last_seen,
             "/events": self._events,
         }
+
+    def receive(self, path: str, request: object) -> Any:
+        """Return this app for the board's paths, and None for others."""
+        return None if self.below(path) is None else self
 
     def below(self, path: str) -> str | None:
         """Return the rest of a path after the board's; None if the path is not the board's."""
@@ -115,7 +120,7 @@ class Board:
             "names": "on" if settings.board_token else "off",
         }
         page = Template(_file("board.html").decode()).substitute(values)
-        return text("html", page.encode(), REVALIDATED)
+        return content("text/html; charset=utf-8", page.encode(), REVALIDATED)
 
     def _counts(self, request: Request) -> Answer:
         path, room = request.parameter("room"), None
@@ -209,7 +214,7 @@ class Board:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
         if self._is_cursor(kind, cursor):
-            return Response(200, _STREAM_HEADERS, b"", Watch(kind, cursor))
+            return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:
             positions, online = yield from self._ask.announced(kind, lag, MAX_LISTED)
@@ -217,7 +222,7 @@ class Board:
             after = cursor_of(positions)
             values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
             head = f"event: list\nid: {after}\ndata: {values.decode()}\n\n"
-            return Response(200, _STREAM_HEADERS, head.encode(), Watch(kind, after))
+            return Response(200, _STREAM_HEADERS, head.encode(), (kind, after))
 
         return SharedRead("events", (kind,), read())
 

@@ -11,7 +11,6 @@ from ..backend import Backend
 from ..doctor import EffectiveSetting, effective_settings, examine
 from ..errors import PresenceError, SettingsError
 from ..presence import Presence
-from ..stores import Sighting
 from . import context, output
 from .chart import Span
 from .context import Answer
@@ -30,7 +29,7 @@ _MAX_HOURS = 10 * 366 * 24
 _CHART_LINES = 14
 
 
-@click.group(epilog=STATUS, context_settings={"max_content_width": 100})
+@click.group(epilog=STATUS, context_settings={"max_content_width": 100, "show_default": True})
 @click.option("--ini", metavar="FILE[#NAME]", help="Paste ini file with settings in [filter:NAME].")
 @click.version_option(package_name="presence_middleware")
 @click.pass_context
@@ -57,29 +56,23 @@ def count(reader: Presence, kind: str, window: str | None, room: str | None) -> 
 @context.kind_argument
 @context.window_option
 @context.room_option
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most."
-)
+@click.option("--limit", type=click.IntRange(1), default=100, help="How many at most.")
 @context.answering
 def online(reader: Presence, kind: str, window: str | None, room: str | None, limit: int) -> Answer:
     """Print who is online, newest first, and how long ago.
 
     Who is in a room is sorted by id.
     """
-    sightings = reader.online(kind, window=window, limit=limit, room=room)
-    people = [{"id": each.id, "last_seen": output.iso(each.last_seen)} for each in sightings]
-
-    def row(sighting: Sighting) -> tuple[str, ...]:
-        if sighting.last_seen is None:
-            return (sighting.id,)
-        age = output.age(sighting.last_seen)
-        is_terminal = output.is_terminal()
-        return sighting.id, f"{parsers.format_duration(age)} ago" if is_terminal else f"{age}s"
-
-    return Answer(
-        {**_room(room), "online": people},
-        lambda: output.table((kind, "last seen"), map(row, sightings)),
-    )
+    people, rows = [], list[list[str]]()
+    for id, moment in reader.online(kind, window=window, limit=limit, room=room):
+        people.append({"id": id, "last_seen": output.iso(moment)})
+        rows.append([id])
+        if moment is not None:
+            age = output.age(moment)
+            ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
+            rows[-1].append(ago)
+    show = partial(output.table, (kind, "last seen"), rows)
+    return Answer({**_room(room), "online": people}, show)
 
 
 def _room(room: str | None) -> dict[str, str]:
@@ -99,26 +92,18 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     online = set(reader.online_among(ids, kind, window=window))
     # By the id as it is stored, which may differ from the argument by blanks.
     moments = reader.last_seen_among(ids, kind)
-    people = [
-        {"id": id, "online": id in online, "last_seen": output.iso(moment)}
-        for id, moment in moments.items()
-    ]
-
-    def state(id: str, moment: datetime | None) -> tuple[str, ...]:
+    people, rows = [], list[list[str]]()
+    for id, moment in moments.items():
+        people.append({"id": id, "online": id in online, "last_seen": output.iso(moment)})
         if moment is None:
-            return ("online" if id in online else "never seen",)
-        state = "online" if id in online else "offline"
-        return state, output.ago(moment), str(output.iso(moment))
-
+            rows.append([id, "online" if id in online else "never seen"])
+        else:
+            state = "online" if id in online else "offline"
+            rows.append([id, state, output.ago(moment), str(output.iso(moment))])
     if len(ids) == 1:
-        ((id, moment),) = moments.items()
-        return Answer(people[0], lambda: output.fields(*state(id, moment)), id in online)
-    rows = ((id, *state(id, moment)) for id, moment in moments.items())
-    return Answer(
-        {"seen": people},
-        lambda: output.table((kind, "", "last seen", ""), rows),
-        len(online) == len(moments),
-    )
+        return Answer(people[0], partial(output.fields, *rows[0][1:]), bool(online))
+    show = partial(output.table, (kind, "", "last seen", ""), rows)
+    return Answer({"seen": people}, show, len(online) == len(moments))
 
 
 @presence.command()
@@ -162,11 +147,7 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
 @presence.command()
 @context.kind_option
 @click.option(
-    "--hours",
-    type=click.FloatRange(0, _MAX_HOURS, min_open=True),
-    default=24,
-    show_default=True,
-    help="How far back.",
+    "--hours", type=click.FloatRange(0, _MAX_HOURS, True), default=24, help="How far back."
 )
 @context.answering
 def history(reader: Presence, kind: str, hours: float) -> Answer:
@@ -224,17 +205,19 @@ def config(as_json: bool) -> None:
 
 
 @presence.command()
-@click.option("--settings/--no-settings", "with_settings", default=True, help="Print settings too.")
+@click.option(
+    "--settings/--no-settings", default=True, show_default=False, help="Print settings too."
+)
 @context.json_option
-def doctor(with_settings: bool, as_json: bool) -> None:
+def doctor(settings: bool, as_json: bool) -> None:
     """Check the server, its keys and the settings.
 
     Exit with 1 if a check fails.
     """
     try:
-        settings = context.site_settings()
-        findings = examine(Backend(settings, client=context.site_client(settings)))
-        effective = _effective_settings() if with_settings else []
+        site = context.site_settings()
+        findings = examine(Backend(site, client=context.site_client(site)))
+        effective = _effective_settings() if settings else []
     except PresenceError as error:
         # The exit status is 1, as for every other problem that the doctor finds.
         raise click.ClickException(str(error)) from error
@@ -253,12 +236,11 @@ def doctor(with_settings: bool, as_json: bool) -> None:
         answer = {"is_right": is_right, "settings": _by_name(effective), "findings": reports}
         output.document(answer)
     if not is_right:
-        context.exit_no()
+        raise click.exceptions.Exit(context.NO)
 
 
 def _effective_settings() -> list[EffectiveSetting]:
-    section = context.ini_filter()
-    ini = section.settings if section else {}
+    ini = context.ini_filter().settings
     return list(effective_settings(context.site_settings(), os.environ, ini))
 
 
@@ -267,20 +249,10 @@ def _by_name(effective: list[EffectiveSetting]) -> dict[str, dict[str, str]]:
 
 
 @presence.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, help="Port to listen on.")
 @click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8000,
-    show_default=True,
-    help="Port to listen on.",
-)
-@click.option(
-    "--crowd",
-    type=click.IntRange(0, 500),
-    default=40,
-    show_default=True,
-    help="Number of simulated visitors.",
+    "--crowd", type=click.IntRange(0, 500), default=40, help="Number of simulated visitors."
 )
 def demo(host: str, port: int, crowd: int) -> None:
     """Serve a small site that shows the middleware at work.

@@ -67,18 +67,18 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         else:
             answer.show()
         if not answer.is_yes:
-            exit_no()
+            raise click.exceptions.Exit(NO)
 
     return run
 
 
-def ini_filter() -> Filter | None:
-    """Return the section that `--ini` names, or None without that option.
+def ini_filter() -> Filter:
+    """Return the section that `--ini` names; one without settings if there is no such option.
 
     Raises `SettingsError` if there is no such file or section.
     """
     ini = click.get_current_context().obj
-    return find_filter(ini) if ini else None
+    return find_filter(ini) if ini else Filter("", "", {})
 
 
 def site_settings(**overrides: Any) -> Settings:
@@ -87,8 +87,6 @@ def site_settings(**overrides: Any) -> Settings:
     Raises `SettingsError` with all invalid settings.
     """
     section = ini_filter()
-    if section is None:
-        return Settings.from_env(**overrides)
     return Settings.from_env(None, section.settings, section.where, **overrides)
 
 
@@ -126,11 +124,6 @@ def exit_on_error() -> Iterator[None]:
         status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
         end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
         raise end from error
-
-
-def exit_no() -> NoReturn:
-    """End the command with the status 1, the answer "no"."""
-    raise click.exceptions.Exit(NO)
 
 
 def exit_on_signals() -> None:

@@ -2,14 +2,14 @@
 
 import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import click
 
 from ..identity import Rule
 from ..replay import FIELDS, Logs, Moment, Replay, Summary, size_of
-from ..stores import Sample
+from ..stores import Sample, moment_of
 from . import context, output
 from .chart import Span
 
@@ -53,7 +53,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     def report(moment: Moment) -> None:
         nonlocal before_minute
         summary.add(moment)
-        at = output.iso(_time(moment))
+        at = output.iso(moment_of(moment.at))
         if as_json:
             counts = dict(zip(settings.kinds, moment.counts, strict=True))
             print(before_minute + json.dumps({"at": at, "counts": counts}), end="")
@@ -138,10 +138,6 @@ def _print_charts(summary: Summary) -> None:
             output.line(f"{kind}: nobody", "bold")
             continue
         output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
-        samples = [Sample(_time(point), point.counts[place]) for point in points]
+        samples = [Sample(moment_of(point.at), point.counts[place]) for point in points]
         span = Span(samples[0].at, samples[-1].at + timedelta(seconds=summary.series.step))
         output.print_chart(samples, span, _CHART_LINES)
-
-
-def _time(moment: Moment) -> datetime:
-    return datetime.fromtimestamp(moment.at, UTC)

@@ -2,10 +2,12 @@
 
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 from rich.console import Console, ConsoleOptions
 from rich.live import Live
@@ -13,8 +15,8 @@ from rich.text import Text
 
 from ..stores import Sample
 from . import context, output
-from .chart import Span, by_time, chart
-from .readings import Poller, Reading
+from .chart import Span, chart
+from .readings import Reading
 
 _MIN_CHART_LINES = 5
 _MIN_SPAN = timedelta(minutes=1)
@@ -26,24 +28,21 @@ class Recent:
 
     def __init__(self, hours: float) -> None:
         self._length = timedelta(hours=hours)
-        self._recorded: list[Sample] = []
+        self.recorded: list[Sample] = []
+        """The samples that the site recorded."""
         self._read: dict[int, Sample] = {}
-
-    def set_recorded(self, samples: Iterable[Sample]) -> None:
-        """Replace the samples that the site recorded."""
-        self._recorded = list(samples)
 
     def add(self, sample: Sample) -> None:
         """Add a count. A slot of time has only its highest count."""
         slot = int(sample.at.timestamp() // (self._length.total_seconds() / _SLOTS))
         former = self._read.pop(slot, sample)
-        self._read[slot] = max(former, sample, key=lambda each: each.count)
+        self._read[slot] = max(former, sample, key=attrgetter("count"))
         if len(self._read) > _SLOTS:
             del self._read[min(self._read)]
 
     def samples(self) -> list[Sample]:
         """Return all samples, oldest first."""
-        return sorted([*self._recorded, *self._read.values()], key=by_time)
+        return sorted([*self.recorded, *self._read.values()], key=attrgetter("at"))
 
     def span(self, now: datetime) -> Span:
         """Return the last hours, or the time since the first sample if that is shorter."""
@@ -69,52 +68,45 @@ class Screen:
             return
         self._outage, self._counts = None, reading.counts
         self._recent.add(Sample(reading.at, reading.counts[self._kind]))
-        if reading.past:
-            self._recent.set_recorded(reading.past.samples)
-            self._raise_peaks(reading.past.peaks)
-        self._raise_peaks({kind: Sample(reading.at, n) for kind, n in reading.counts.items()})
-
-    def _raise_peaks(self, samples: Mapping[str, Sample]) -> None:
-        for kind, sample in samples.items():
-            highest = self._peaks[kind].count if kind in self._peaks else 0
-            if sample.count > highest:
-                self._peaks[kind] = sample
+        if reading.samples is not None:
+            self._recent.recorded = reading.samples
+        for kind, count in reading.counts.items():
+            # Of equal counts, the first is the peak.
+            known = self._peaks.get(kind), (reading.peaks or {}).get(kind)
+            samples = [*filter(None, known), Sample(reading.at, count)]
+            if (peak := max(samples, key=attrgetter("count"))).count:
+                self._peaks[kind] = peak
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        width, height = options.max_width, options.height or console.height
-        numbers, state = list(self._numbers()), self._state()
-        lines = [state, *numbers, *self._chart(width, height - len(numbers) - 1, options)]
+        state = Text(f"{self._at.astimezone():%H:%M:%S}  ")
+        if self._outage is None:
+            state.append("Ctrl-C ends", "dim")
+        else:
+            since = f"{self._outage.at.astimezone():%H:%M:%S}"
+            error = output.printable(str(self._outage.error))
+            state.append(f"no answer since {since}: {error}", "bold red")
+        lines = [state]
+        for kind, count in self._counts.items():
+            # Counts from before an outage are dim.
+            line = Text(f"{kind:>10}  ", "dim" if self._outage else "").append(
+                f"{count:<9}", "bold"
+            )
+            if kind in self._peaks:
+                peak = self._peaks[kind]
+                line.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
+            lines.append(line)
+        height = (options.height or console.height) - len(lines) - 2
+        if self._counts and height >= _MIN_CHART_LINES:
+            span = self._recent.span(self._at)
+            drawn = chart(self._recent.samples(), span, options.max_width - 1, height)
+            title = Text(f"{self._kind:>10}", "bold")
+            lines += [Text(), title, *output.styled(drawn, options)]
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"
             yield line
 
-    def _state(self) -> Text:
-        time = Text(f"{self._at.astimezone():%H:%M:%S}  ")
-        if self._outage is None:
-            return time.append("Ctrl-C ends", "dim")
-        since = f"{self._outage.at.astimezone():%H:%M:%S}"
-        error = output.printable(str(self._outage.error))
-        return time.append(f"no answer since {since}: {error}", "bold red")
 
-    def _numbers(self) -> Iterator[Text]:
-        """Yield a line for each kind, dim if it is from before an outage."""
-        style = "dim" if self._outage else ""
-        for kind, count in self._counts.items():
-            line = Text(f"{kind:>10}  ", style).append(f"{count:<9}", "bold")
-            if (peak := self._peaks.get(kind)) is not None:
-                line.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
-            yield line
-
-    def _chart(self, width: int, height: int, options: ConsoleOptions) -> list[Text]:
-        """Return a blank line, the kind and a chart, or no lines if there is no room for them."""
-        if not self._counts or height < _MIN_CHART_LINES + 2:
-            return []
-        span = self._recent.span(self._at)
-        drawn = chart(self._recent.samples(), span, width - 1, height - 2)
-        return [Text(), Text(f"{self._kind:>10}", "bold"), *output.styled(drawn, options)]
-
-
-def draw(poller: Poller, screen: Screen, interval: float) -> None:
+def draw(readings: Iterator[Reading], screen: Screen, interval: float) -> NoReturn:
     """Show readings until Ctrl-C, one each `interval` seconds."""
     # A SimpleQueue is the only queue whose put() may be called by a signal handler.
     resized: SimpleQueue[None] = SimpleQueue()
@@ -125,7 +117,7 @@ def draw(poller: Poller, screen: Screen, interval: float) -> None:
         live.start(refresh=True)
         while True:
             due = time.monotonic() + interval
-            screen.update(poller.read())
+            screen.update(next(readings))
             live.refresh()
             while (left := due - time.monotonic()) > 0:
                 with suppress(Empty):

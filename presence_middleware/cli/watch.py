@@ -9,7 +9,7 @@ import click
 
 from ..identity import known_kind
 from . import context, output
-from .readings import Poller
+from .readings import read_site
 
 
 @click.command()
@@ -19,16 +19,11 @@ from .readings import Poller
     "--interval",
     metavar="DURATION",
     default="1s",
-    show_default=True,
     callback=context.interval,
     help="How often to read the counts.",
 )
 @click.option(
-    "--hours",
-    type=click.FloatRange(0.1, 168),
-    default=1,
-    show_default=True,
-    help="How far back the chart goes.",
+    "--hours", type=click.FloatRange(0.1, 168), default=1, help="How far back the chart goes."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each reading.")
 def watch(
@@ -42,33 +37,25 @@ def watch(
         settings = context.site_settings()
         kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
         can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
-        if as_json or not (can_draw and output.is_terminal()):
-            _print_readings(Poller(settings, window), interval, as_json)
-            return
-        from .screen import Recent, Screen, draw
+        if output.is_terminal() and can_draw and not as_json:
+            from .screen import Recent, Screen, draw
 
-        poller = Poller(settings, window, kind, hours)
-        draw(poller, Screen(kind, Recent(hours)), interval)
-
-
-def _print_readings(poller: Poller, interval: float, as_json: bool) -> None:
-    """Print lines for each reading. Without JSON, an outage is reported when it begins and ends."""
-    outage: str | None = None
-    # Ctrl-C is how the command is meant to end.
-    with suppress(KeyboardInterrupt):
-        while True:
-            due = time.monotonic() + interval
-            reading = poller.read()
-            at, error = output.iso(reading.at), reading.error
-            if as_json:
-                answer = {"error": error} if error else {"counts": reading.counts}
-                click.echo(json.dumps({"at": at, **answer}))
-            else:
-                if error and not outage:
-                    click.echo(f"presence: {error}", err=True)
-                if outage and not error:
-                    click.echo("presence: Redis answers again", err=True)
-                outage = error
-                for kind, count in reading.counts.items():
-                    click.echo(f"{at}\t{kind}\t{count}")
-            time.sleep(max(0.0, due - time.monotonic()))
+            draw(read_site(settings, window, kind, hours), Screen(kind, Recent(hours)), interval)
+        is_outage = False
+        # Ctrl-C is how the command is meant to end.
+        with suppress(KeyboardInterrupt):
+            readings = read_site(settings, window)
+            while True:
+                due = time.monotonic() + interval
+                reading = next(readings)
+                at, error = output.iso(reading.at), reading.error
+                if as_json:
+                    answer = {"error": error} if error else {"counts": reading.counts}
+                    click.echo(json.dumps({"at": at, **answer}))
+                elif bool(error) != is_outage:
+                    # An outage is reported when it begins and when it ends.
+                    click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                    is_outage = not is_outage
+                for each, count in reading.counts.items() if not as_json else ():
+                    click.echo(f"{at}\t{each}\t{count}")
+                time.sleep(max(0.0, due - time.monotonic()))

@@ -2,22 +2,20 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ..errors import SettingsError
-from .clients import async_client, close_async_clients, forget, sync_client
+from .clients import close_async_clients, forget
 from .cluster import ClusterDriver
-from .drivers import AsyncDriver, AsyncRunner, Driver, ThreadDriver
+from .drivers import AsyncDriver, Driver
 from .health import RedisHealth
-from .limits import CONNECTIONS
 from .loops import Waiter, in_thread, is_in_loop, is_server_stopping
 from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
 
 __all__ = [
     "TRUSTED",
-    "AsyncRunner",
+    "AsyncDriver",
     "Clock",
     "Driver",
     "RedisHealth",
@@ -49,45 +47,28 @@ def driver(
     for `url`. With `is_writer`, the driver never waits for readers. Raises `SettingsError` if the
     client is for coroutines, or does not fit the URL.
     """
-    driver_class: type[Driver] = ClusterDriver if url.is_cluster else Driver
-    if client is None:
-        return driver_class(
-            partial(sync_client, url),
-            health,
-            join=partial(sync_client, url, start=False),
-            forget=partial(forget, url),
-            max_readers=url.max_connections or CONNECTIONS,
-            is_writer=is_writer,
-        )
     if is_async(client):
         raise SettingsError("client must be a synchronous redis.Redis, because a thread uses it")
     _check_cluster(client, url)
-    return driver_class(lambda: client, health, is_writer=is_writer)
+    driver_class = ClusterDriver if url.is_cluster else Driver
+    return driver_class(url, health, client, is_writer=is_writer)
 
 
-def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> AsyncRunner:
+def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> AsyncDriver:
     """Return a driver for coroutines.
 
     It uses `client`, a `redis.asyncio.Redis` or a client as for `driver`, or else the client of
     this process for `url`. The commands for a Cluster are sent in threads. Raises `SettingsError`
     if the client does not fit the URL.
     """
-    if client is not None and is_async(client):
-        if url.is_cluster:
-            raise SettingsError(
-                "client must be a synchronous redis.RedisCluster, because threads use it"
-            )
-        _check_cluster(client, url)
-        return AsyncDriver(lambda: client, health)
-    threads = ThreadDriver(driver(url, health, client))
-    if client is not None or url.is_cluster:
-        return threads
-    return AsyncDriver(
-        partial(async_client, url),
-        health,
-        max_readers=url.max_connections or CONNECTIONS,
-        under_trio=threads,
-    )
+    if not is_async(client):
+        return AsyncDriver(url, health, client, driver(url, health, client))
+    if url.is_cluster:
+        raise SettingsError(
+            "client must be a synchronous redis.RedisCluster, because threads use it"
+        )
+    _check_cluster(client, url)
+    return AsyncDriver(url, health, client)
 
 
 def is_async(client: Any) -> bool:
@@ -96,6 +77,8 @@ def is_async(client: Any) -> bool:
 
 
 def _check_cluster(client: Any, url: RedisURL) -> None:
+    if client is None:
+        return
     from redis import RedisCluster, asyncio
 
     if isinstance(client, (RedisCluster, asyncio.RedisCluster)) != url.is_cluster:

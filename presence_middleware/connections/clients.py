@@ -8,12 +8,13 @@ causes no error, and a silent server costs a single timeout. Options in the URL 
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from .limits import CONNECTIONS, RESERVED
+from .limits import RESERVED
 from .loops import is_trio
 from .url import Options, RedisURL, parse_hosts
 
@@ -91,7 +92,9 @@ def forget(url: RedisURL) -> None:
 
 def _open_sync(url: RedisURL, start: bool) -> Any:
     if url.scheme == "memory":
-        return _memory("FakeRedis", url.target)
+        import fakeredis
+
+        return fakeredis.FakeRedis(server=_fake_server(os.getpid(), url.target))
     with _importing:
         from redis import Redis, RedisCluster, exceptions
         from redis.backoff import NoBackoff
@@ -118,7 +121,7 @@ def _open_sync(url: RedisURL, start: bool) -> Any:
                 "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
                 **_typed(hosts.options),
                 "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
-                "max_connections": _pool_size(url),
+                "max_connections": url.max_readers + RESERVED,
             },
         )
     retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
@@ -131,19 +134,27 @@ def _open_sync(url: RedisURL, start: bool) -> Any:
         client = manager.master_for(service, connection_class=timed.TimedSentinelConnection)
     elif url.scheme == "embedded":
         on_demand_class = on_demand.OnDemandConnection if start else on_demand.JoiningConnection
-        client = Redis.from_url(_unix(url), **options, connection_class=on_demand_class)
+        client = Redis.from_url(
+            f"unix://{quote(url.target)}", **options, connection_class=on_demand_class
+        )
     else:
         if url.scheme == "unix":
-            options |= _without_notifications()
+            # Without this option, redis-py 7 cannot use RESP3 over a unix socket.
+            with suppress(ImportError):  # before redis-py 7
+                from redis.maint_notifications import MaintNotificationsConfig
+
+                options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
         connection_class = timed.CLASSES[url.scheme]
         client = Redis.from_url(url.target, **options, connection_class=connection_class)
-    client.connection_pool.max_connections = _pool_size(url)
+    client.connection_pool.max_connections = url.max_readers + RESERVED
     return client
 
 
 def _open_async(url: RedisURL) -> Any:
     if url.scheme == "memory":
-        return _memory("FakeAsyncRedis", url.target)
+        import fakeredis
+
+        return fakeredis.FakeAsyncRedis(server=_fake_server(os.getpid(), url.target))
     from redis import exceptions
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
@@ -162,28 +173,15 @@ def _open_async(url: RedisURL) -> Any:
     elif url.scheme == "embedded":
         from .on_demand import AsyncOnDemandConnection
 
-        client = Redis.from_url(_unix(url), **options)
+        client = Redis.from_url(f"unix://{quote(url.target)}", **options)
         client.connection_pool.connection_class = AsyncOnDemandConnection
     else:
         client = Redis.from_url(url.target, **options)
     for each in (client, *clients):
         pool = each.connection_pool
         pool.connection_class = prompt_close(pool.connection_class)
-    client.connection_pool.max_connections = _pool_size(url)
+    client.connection_pool.max_connections = url.max_readers + RESERVED
     return client
-
-
-def _unix(url: RedisURL) -> str:
-    return f"unix://{quote(url.target)}"
-
-
-def _without_notifications() -> dict[str, Any]:
-    """Return the option that redis-py 7 needs to use RESP3 over a unix socket."""
-    try:
-        from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:  # before redis-py 7
-        return {}
-    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
 def _sentinels(sentinel_class: Any, url: RedisURL, options: dict[str, Any]) -> tuple[Any, str]:
@@ -207,17 +205,6 @@ def _typed(options: Options) -> dict[str, Any]:
     return {
         name: parsers[name](value) if name in parsers else value for name, value in options.items()
     }
-
-
-def _pool_size(url: RedisURL) -> int:
-    """Return how many connections a pool may have, for readers and for whatever writes."""
-    return (url.max_connections or CONNECTIONS) + RESERVED
-
-
-def _memory(client: str, name: str) -> Any:
-    import fakeredis
-
-    return getattr(fakeredis, client)(server=_fake_server(os.getpid(), name))
 
 
 @cache

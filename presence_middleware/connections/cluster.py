@@ -6,11 +6,11 @@ after the other.
 """
 
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
+from .clients import forget
 from .drivers import Driver, checked_replies, filled_pipeline, translated_error
 
 _KEYLESS = {"TIME", "INFO"}
@@ -27,7 +27,7 @@ class ClusterDriver(Driver):
     def nodes(self) -> list[tuple[str, Driver]]:
         client = self.connect()
         return [
-            (node.name, Driver(partial(client.get_redis_connection, node), self.health))
+            (node.name, Driver(self.url, self.health, client.get_redis_connection(node)))
             for node in _primaries(client)
         ]
 
@@ -114,7 +114,7 @@ class ClusterDriver(Driver):
             client.nodes_manager.initialize(last_failed_node_name=failed and failed.name)
         except Exception:
             # No known node answers. Start again with the nodes of the URL.
-            self.forget()
+            forget(self.url)
             raise
 
 

@@ -7,10 +7,9 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from copy import copy
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import (
     ConnectionsBusy,
@@ -20,56 +19,44 @@ from ..errors import (
     RedisRefused,
 )
 from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
+from .clients import async_client, sync_client
 from .health import RedisHealth
-from .limits import Allowance, async_slots_of, is_pool_full, slots_of
+from .limits import Allowance, async_slot_of, is_pool_full, slot_of
 from .loops import in_thread, is_trio
+from .url import RedisURL
 
-NO_SLOT: AbstractContextManager[None] = nullcontext()
 TOO_LATE = "Redis did not answer in time"
 
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
 T = TypeVar("T")
-Connect = Callable[[], Any]
-"""Returns the client of this process, and for coroutines of the running event loop."""
-
-
-class AsyncRunner(Protocol):
-    """Runs plans from coroutines."""
-
-    async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises the errors of `Driver.run`."""
 
 
 class Driver:
     """Runs plans over a sync client."""
 
     def __init__(
-        self,
-        connect: Connect,
-        health: RedisHealth,
-        *,
-        join: Connect | None = None,
-        forget: Callable[[], None] = lambda: None,
-        max_readers: int | None = None,
-        is_writer: bool = False,
+        self, url: RedisURL, health: RedisHealth, client: Any = None, *, is_writer: bool = False
     ) -> None:
-        """Create a driver. This opens no connection.
+        """Create a driver over `client`, or else over the client of this process for `url`.
 
-        `connect` returns the client. `join` returns a client that starts no embedded server; by
-        default it is `connect`. `forget` is called when no node of a Cluster answers, and drops
-        the client. `max_readers` is how many may use the client at once, by default the room in
-        its pool. With `is_writer`, the driver does not wait for readers.
+        This opens no connection. With `is_writer`, the driver does not wait for readers.
         """
-        self.connect, self.forget, self.health = connect, forget, health
-        self._join = join or connect
-        self._max_readers, self._is_writer = max_readers, is_writer
+        self.url, self.health = url, health
+        self._client, self._is_writer = client, is_writer
+        self._may_start = True
+
+    def connect(self) -> Any:
+        """Return the client. Only a client for a Cluster opens a connection by that."""
+        if self._client is not None:
+            return self._client
+        return sync_client(self.url, start=self._may_start)
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
         driver = copy(self)
-        driver.connect = self._join
+        driver._may_start = False
         return driver
 
     def nodes(self) -> "list[tuple[str, Driver]]":
@@ -107,8 +94,8 @@ class Driver:
         client: Any = None
         try:
             client = self.connect()
-            slot = NO_SLOT if self._is_writer else slots_of(client, self._max_readers)
-            with slot:
+            max_readers = self.url.max_readers if self._client is None else None
+            with nullcontext() if self._is_writer else slot_of(client, max_readers):
                 replies = self.execute(client, batch)
         except Exception as error:
             failure = translated_error(error)
@@ -134,28 +121,29 @@ class Driver:
 
 
 class AsyncDriver:
-    """Runs plans over an async client."""
+    """Runs plans from coroutines: over an async client, or over a sync client in threads."""
 
     def __init__(
         self,
-        connect: Connect,
+        url: RedisURL,
         health: RedisHealth,
-        *,
-        max_readers: int | None = None,
-        under_trio: AsyncRunner | None = None,
+        client: Any = None,
+        threads: Driver | None = None,
     ) -> None:
-        """Create a driver. This opens no connection.
+        """Create a driver over `client`, or else over the async client of this process for `url`.
 
-        `connect` returns the client. `max_readers` is how many may use it at once, by default the
-        room in its pool. `under_trio` runs the plans under trio, which no async client supports.
+        This opens no connection. `threads` is the driver for threads, unless `client` is for
+        coroutines. It runs the plans for a Cluster, for a sync client, and under trio, which no
+        async client supports.
         """
-        self._connect, self._health = connect, health
-        self._max_readers, self._under_trio = max_readers, under_trio
+        self._url, self._health, self._client, self._threads = url, health, client, threads
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result. Raises the errors of `Driver.run`."""
-        if self._under_trio is not None and is_trio():
-            return await self._under_trio.run(plan)
+        if self._threads is not None and (
+            self._client is not None or self._url.is_cluster or is_trio()
+        ):
+            return await in_thread(self._threads.run, plan)
         replies: list[Any] | None = None
         allowance = Allowance()
         while True:
@@ -173,13 +161,11 @@ class AsyncDriver:
         client: Any = None
         try:
             async with asyncio.timeout(seconds):
-                client = self._connect()
-                slot = await async_slots_of(client, self._max_readers).acquire(seconds / 2)
-                try:
+                client = async_client(self._url) if self._client is None else self._client
+                max_readers = self._url.max_readers if self._client is None else None
+                async with async_slot_of(client, max_readers, seconds / 2):
                     pipeline = filled_pipeline(client, batch)
                     replies = await pipeline.execute(raise_on_error=False)
-                finally:
-                    slot.release()
             replies = checked_replies(replies, batch)
         except Exception as error:
             failure = translated_error(error)
@@ -195,17 +181,6 @@ class AsyncDriver:
         self._health.lost_connection()
         with suppress(Exception):
             await client.connection_pool.disconnect(inuse_connections=False)
-
-
-class ThreadDriver:
-    """Runs plans from coroutines over a sync client, in a thread."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises the errors of `Driver.run`."""
-        return await in_thread(self._driver.run, plan)
 
 
 def filled_pipeline(client: Any, batch: Batch) -> Any:
@@ -231,7 +206,7 @@ def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
 
 def is_refusing(replies: list[Any]) -> bool:
     """Return whether the server refused a command: it may be no longer the primary."""
-    return any(isinstance(reply, RedisRefused) for reply in replies)
+    return RedisRefused in map(type, replies)
 
 
 def translated_error(error: Exception) -> PresenceError:

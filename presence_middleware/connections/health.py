@@ -67,20 +67,18 @@ class RedisHealth:
 
     def is_well(self, target: str) -> bool:
         """Return whether neither the target nor the whole server failed at the last attempt."""
-        return not self._failures_of(target)
+        return not (self._failing and self._failures_of(target))
 
     def is_due(self, target: str) -> bool:
         """Return whether to try a write: there was no failure, or its pause is over."""
+        if not self._failing:
+            return True
         now = time.monotonic()
         return all(now >= failure.next_attempt for failure in self._failures_of(target))
 
-    def is_refusing(self, target: str | None = None) -> bool:
-        """Return whether the target or the whole server answered, but refused the last attempt.
-
-        By default, return whether any target did.
-        """
-        failures = list(self._failing.values()) if target is None else self._failures_of(target)
-        return any(failure.is_refusal for failure in failures)
+    def is_refusing(self) -> bool:
+        """Return whether any target answered, but refused the last attempt."""
+        return any(failure.is_refusal for failure in list(self._failing.values()))
 
     def failures(self, target: str) -> int:
         """Return how many attempts in a row have failed."""

@@ -10,6 +10,8 @@ import math
 import os
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -57,80 +59,58 @@ class Allowance:
             self.left -= seconds
 
 
-class Slots:
-    """The slots of a client that threads or greenlets use."""
+_slots: WeakKeyDictionary[Any, dict[Any, threading.Semaphore]] = WeakKeyDictionary()
+_async_slots: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = (
+    WeakKeyDictionary()
+)
 
-    def __init__(self, max_readers: int) -> None:
-        self._max_readers = max_readers
-        self._reset()
 
-    def _reset(self) -> None:
-        self._pid, self._lock_type = os.getpid(), threading.Lock
-        self._free = threading.Semaphore(self._max_readers)
+@contextmanager
+def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
+    """Hold a slot of a sync client for a block. Raises `ConnectionsBusy` if none gets free.
 
-    def __enter__(self) -> None:
-        """Wait for a slot and hold it for the block. Raises `ConnectionsBusy`.
-
-        The wait takes at most half of the time until the deadline; the rest is for Redis.
-        """
-        # Slots that threads of a parent process held are never released in its child, and gevent
-        # may have replaced the locks since.
-        if self._pid != os.getpid() or self._lock_type is not threading.Lock:
-            self._reset()
-        free = self._free
-        if free.acquire(blocking=False):
-            return
+    `max_readers` is how many may use the client at once, by default the room in its pool. The wait
+    takes at most half of the time until the deadline; the rest is for Redis.
+    """
+    # Slots that threads of a parent process held are never released in its child, and gevent may
+    # have replaced the locks since.
+    made_by = os.getpid(), threading.Lock
+    semaphores = _slots.setdefault(client, {})
+    free = semaphores.get(made_by)
+    if free is None:
+        slots = threading.Semaphore(max_readers or _pool_room(client))
+        free = semaphores.setdefault(made_by, slots)
+    if not free.acquire(blocking=False):
         patience = min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)
         if not free.acquire(timeout=patience):
             raise ConnectionsBusy
-
-    def __exit__(self, *_: object) -> None:
-        self._free.release()
-
-
-class AsyncSlots:
-    """The slots of a client that the tasks of an event loop use."""
-
-    def __init__(self, max_readers: int) -> None:
-        self._max_readers = max_readers
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def acquire(self, seconds: float) -> asyncio.Semaphore:
-        """Wait at most `seconds` for a slot; return the semaphore to release afterwards.
-
-        Raises `ConnectionsBusy`.
-        """
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._free = loop, asyncio.Semaphore(self._max_readers)
-        free = self._free
-        try:
-            if free.locked():
-                await asyncio.wait_for(free.acquire(), seconds)
-            else:
-                await free.acquire()
-        except TimeoutError:
-            raise ConnectionsBusy from None
-        return free
+    try:
+        yield
+    finally:
+        free.release()
 
 
-_slots: WeakKeyDictionary[Any, Slots] = WeakKeyDictionary()
-_async_slots: WeakKeyDictionary[Any, AsyncSlots] = WeakKeyDictionary()
-
-
-def slots_of(client: Any, max_readers: int | None) -> Slots:
-    """Return the slots of a sync client.
-
-    `max_readers` is how many readers may use it at once, by default the room in its pool.
-    """
-    slots = _slots.get(client)
-    return slots or _slots.setdefault(client, Slots(max_readers or _pool_room(client)))
-
-
-def async_slots_of(client: Any, max_readers: int | None) -> AsyncSlots:
-    """Return the slots of an async client. `max_readers` is as for `slots_of`."""
-    slots = _async_slots.get(client)
-    return slots or _async_slots.setdefault(client, AsyncSlots(max_readers or _pool_room(client)))
+@asynccontextmanager
+async def async_slot_of(
+    client: Any, max_readers: int | None, seconds: float
+) -> AsyncIterator[None]:
+    """Hold a slot of an async client for a block, as `slot_of` does. Wait at most `seconds`."""
+    loop = asyncio.get_running_loop()
+    owner, free = _async_slots.get(client) or (None, None)
+    if free is None or owner is not loop:
+        free = asyncio.Semaphore(max_readers or _pool_room(client))
+        _async_slots[client] = loop, free
+    try:
+        if free.locked():
+            await asyncio.wait_for(free.acquire(), seconds)
+        else:
+            await free.acquire()
+    except TimeoutError:
+        raise ConnectionsBusy from None
+    try:
+        yield
+    finally:
+        free.release()
 
 
 def _pool_room(client: Any) -> int:

@@ -41,15 +41,19 @@ class ServerClock:
         # The server that was asked, as `RedisHealth` numbers them; -1 before the first answer.
         self._generation = -1
 
+    def is_trusted(self, seconds: float = TRUSTED) -> bool:
+        """Return whether the last answer of the server is younger than `seconds`."""
+        if not self.is_server_time:
+            return True
+        is_same_server = self._generation == self._health.generation
+        return is_same_server and self.stamp() - self._asked_at <= seconds
+
     def synchronise(self, trusted_seconds: float = TRUSTED) -> Plan[None]:
         """Ask the server for its time, unless the last answer is younger than `trusted_seconds`.
 
         A monotonic clock may stop while a machine sleeps, so an answer does not stay right.
         """
-        if not self.is_server_time:
-            return
-        is_same_server = self._generation == self._health.generation
-        if is_same_server and self.stamp() - self._asked_at <= trusted_seconds:
+        if self.is_trusted(trusted_seconds):
             return
         yield from self._ask()
         if self._high - self._low > MAX_UNCERTAINTY:
@@ -71,15 +75,11 @@ class ServerClock:
     def latest(self) -> Plan[float]:
         """Return the upper bound of the server's time, in seconds since the epoch."""
         yield from self.synchronise()
-        return self.latest_moment(self.stamp())
+        return round(self._high + self.stamp(), 6)
 
     def moment(self, stamp: float) -> float:
         """Return the lower bound of a stamp in the server's time, in seconds since the epoch."""
         return round(self._low + stamp, 6)
-
-    def latest_moment(self, stamp: float) -> float:
-        """Return the upper bound of a stamp in the server's time, in seconds since the epoch."""
-        return round(self._high + stamp, 6)
 
     @property
     def bounds(self) -> tuple[int, int]:

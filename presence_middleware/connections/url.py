@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from ..parsers import InvalidValue
+from .limits import CONNECTIONS
 
 FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS), unix:///path/to/socket (each also as "
@@ -59,10 +60,10 @@ class RedisURL:
         return self.scheme in _CLUSTER
 
     @property
-    def max_connections(self) -> int | None:
-        """The most readers that may use a client at once; None if the URL has no such option."""
+    def max_readers(self) -> int:
+        """The most readers that may use a client at once: the option `max_connections`."""
         match = _MAX_CONNECTIONS.search(self.target)
-        return int(match[1]) if match else None
+        return int(match[1]) if match else CONNECTIONS
 
     def __str__(self) -> str:
         return hide_credentials(

@@ -5,7 +5,6 @@ Each page of `PAGES` is a room. Browsers get a page, other clients such as curl 
 removes it, in place of a site's real accounts.
 """
 
-import json
 import os
 import time
 from html import escape
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from webob import Response
+from webob import Request, Response
 
 from ..errors import PresenceError
 from ..settings import Settings
@@ -58,29 +57,36 @@ class Site:
         visit = environ["presence_middleware.visit"]
         name = unquote(visit.cookie(COOKIE) or "")
         visit.identify(name)
+        request = Request(environ)
         path = environ["PATH_INFO"]
-        match environ["REQUEST_METHOD"], path:
+        response = Response(charset="utf-8", cache_control="no-cache")
+        match request.method, path:
             case "GET", "/demo.js":
-                response = _ok(_file("page.js"), "text/javascript")
+                response.content_type, response.body = "text/javascript", _file("page.js")
             case "GET", "/online.json":
-                query = parse_qs(environ.get("QUERY_STRING", ""))
-                state = self._state(environ, query.get("page", ["/"])[0])
-                response = _ok(json.dumps(state).encode(), "application/json")
+                # Unlike WebOb, this also reads a query that is not in UTF-8.
+                query = parse_qs(request.query_string)
+                response.content_type = "application/json"
+                response.json = self._state(environ, query.get("page", ["/"])[0])
             case "GET", _ if path in PAGES and "text/html" in environ.get("HTTP_ACCEPT", ""):
-                response = _ok(self._as_html(environ, path).encode(), "text/html")
+                response.text = self._as_html(environ, path)
             case "GET", _ if path in PAGES:
-                response = _ok(_as_text(self._state(environ, path)).encode(), "text/plain")
-            case "POST", "/login":
-                form = _form(environ)
-                name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
-                visit.identify(name)  # this request is the user's already
-                response = _redirect(form)
-                response.set_cookie(COOKIE, quote(name), httponly=True, samesite="Lax")
-            case "POST", "/logout":
-                if name:
-                    environ["presence_middleware.presence"].leave(name)
-                response = _redirect(_form(environ))
-                response.delete_cookie(COOKIE)
+                response.content_type = "text/plain"
+                response.text = _as_text(self._state(environ, path))
+            case "POST", "/login" | "/logout":
+                length = min(request.content_length or 0, MAX_FORM_BYTES)
+                fields = parse_qs(request.body_file.read(length).decode(errors="replace"))
+                form = {name: values[0] for name, values in fields.items()}
+                page = form.get("page")
+                response = Response(status=303, location=page if page in PAGES else "/")
+                if path == "/login":
+                    name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]
+                    visit.identify(name)  # this request is the user's already
+                    response.set_cookie(COOKIE, quote(name), httponly=True, samesite="Lax")
+                else:
+                    if name:
+                        environ["presence_middleware.presence"].leave(name)
+                    response.delete_cookie(COOKIE)
             case _:
                 response = Response(b"not found\n", status=404, content_type="text/plain")
         start_response(response.status, response.headerlist)
@@ -90,27 +96,27 @@ class Site:
         # None in an outage: then the page leaves the sentence out.
         counts = template_presence(environ).counts(room=path)
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
-        texts = {
-            "title": PAGES[path].title,
-            "text": PAGES[path].text,
-            "path": path,
-            "here": "" if counts is None else _people(sum(counts.values())),
-            "crowd": self._crowd,
-            "board": settings.board_path,
-        }
-        links = [
-            f'<a href="{other}"{_if(other == path, " aria-current=page")}>{topic.title} '
-            f'<b data-page="{other}"></b></a>\n'
-            for other, topic in PAGES.items()
-        ]
-        scripts = [f"{settings.pulse_path}.js"]
-        scripts += [f"{settings.board_path}/widget.js"] if settings.board_path else []
+        links, scripts = [], [f"{settings.pulse_path}.js"]
+        for other, topic in PAGES.items():
+            current = " aria-current=page" if other == path else ""
+            links.append(
+                f'<a href="{other}"{current}>{topic.title} <b data-page="{other}"></b></a>\n'
+            )
+        if settings.board_path:
+            scripts.append(f"{settings.board_path}/widget.js")
         return self._template.substitute(
-            {name: escape(text) for name, text in texts.items()},
+            title=PAGES[path].title,
+            text=PAGES[path].text,
+            path=path,
+            here="" if counts is None else _people(sum(counts.values())),
+            crowd=self._crowd,
+            board=escape(settings.board_path),
             links="".join(links),
-            scripts="".join(f'<script src="{script}" async></script>\n' for script in scripts),
-            not_front=_if(path != "/", "hidden"),
-            no_board=_if(not settings.board_path, "hidden"),
+            scripts="".join(
+                f'<script src="{escape(script)}" async></script>\n' for script in scripts
+            ),
+            not_front="" if path == "/" else "hidden",
+            no_board="" if settings.board_path else "hidden",
         )
 
     def _state(self, environ: WSGIEnvironment, path: str) -> dict[str, Any]:
@@ -139,25 +145,6 @@ class Site:
             "you": visit.identity and visit.identity._asdict(),
             "worker": os.getpid(),
         }
-
-
-def _form(environ: WSGIEnvironment) -> dict[str, str]:
-    length = min(int(environ.get("CONTENT_LENGTH") or 0), MAX_FORM_BYTES)
-    fields = parse_qs(environ["wsgi.input"].read(length).decode(errors="replace"))
-    return {name: values[0] for name, values in fields.items()}
-
-
-def _ok(body: bytes, type: str) -> Response:
-    return Response(body, content_type=type, charset="utf-8", cache_control="no-cache")
-
-
-def _redirect(form: dict[str, str]) -> Response:
-    page = form.get("page")
-    return Response(status=303, location=page if page in PAGES else "/")
-
-
-def _if(condition: bool, text: str) -> str:
-    return text if condition else ""
 
 
 def _people(count: int) -> str:

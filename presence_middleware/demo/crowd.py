@@ -57,21 +57,13 @@ class Browser:
 
     def open(self, path: str) -> None:
         """Open a page."""
-        self._send(path, Accept="text/html", Sec_Fetch_Mode="navigate")
+        self.send(path, Accept="text/html", Sec_Fetch_Mode="navigate")
 
-    def submit(self, path: str, **fields: str) -> None:
-        """Submit a form."""
-        self._send(path, fields, Sec_Fetch_Mode="navigate")
+    def pulse(self, presence: str) -> None:
+        """Report as pulse.js does: `here:` and the path of the page that is read, or `bye`."""
+        self.send(f"/pulse?presence={presence}", {}, Sec_Fetch_Site="same-origin")
 
-    def pulse(self, path: str) -> None:
-        """Report that somebody reads the page at `path`, as pulse.js does."""
-        self._send(f"/pulse?presence=here:{quote(path)}", {}, Sec_Fetch_Site="same-origin")
-
-    def say_goodbye(self) -> None:
-        """Report that the page was closed, as pulse.js does."""
-        self._send("/pulse?presence=bye", {}, Sec_Fetch_Site="same-origin")
-
-    def _send(self, url: str, form: dict[str, str] | None = None, **headers: str) -> None:
+    def send(self, url: str, form: dict[str, str] | None = None, **headers: str) -> None:
         """Send a request, which is a POST if there is a form, and keep the cookie of the site."""
         environ = {"REMOTE_ADDR": self._address, "HTTP_COOKIE": self._cookie}
         given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -114,7 +106,7 @@ class Visitor:
             moment = max(arrival, self._start)
             yield moment
             if self.name:
-                browser.submit("/login", name=self.name)
+                browser.send("/login", {"name": self.name})
             page = random.choice(pages)
             browser.open(page)
             while (moment := moment + random.uniform(*PAUSE)) < departure:
@@ -123,12 +115,12 @@ class Visitor:
                     page = random.choice(pages)
                     browser.open(page)
                 else:
-                    browser.pulse(page)
+                    browser.pulse(f"here:{quote(page)}")
             yield departure
             if self.name:
-                browser.submit("/logout")
+                browser.send("/logout", {})
             else:
-                browser.say_goodbye()
+                browser.pulse("bye")
 
 
 class Crowd:

@@ -11,8 +11,8 @@ from .addresses import (
 )
 from .bots import KIND as BOT
 from .bots import MODES as BOT_MODES
-from .guests import QUOTA, SITE_QUOTA, Crowd, Guests, Report, report_nothing
-from .hashing import Id, Who
+from .guests import QUOTA, SITE_QUOTA, Crowd, Guests
+from .hashing import Who
 from .resolver import Identity, IdentityResolver, Matcher, normalize_id
 from .rules import Rule, kinds, known_kind, parse_chain
 
@@ -24,12 +24,10 @@ __all__ = [
     "Bits",
     "Crowd",
     "Guests",
-    "Id",
     "Identity",
     "IdentityResolver",
     "Matcher",
     "Proxies",
-    "Report",
     "Rule",
     "Who",
     "is_unnamed_proxy",
@@ -41,5 +39,4 @@ __all__ = [
     "parse_chain",
     "parse_prefix",
     "parse_proxies",
-    "report_nothing",
 ]

@@ -32,9 +32,6 @@ class Bits(NamedTuple):
 
 WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
-MOST_PLACES = 10_000  # addresses that need not be parsed again
-places: dict[int, slice] = {}
-"""The position of the address in a text, by the hash of the text. No address is stored."""
 # The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
 _INTERNAL = tuple(
     ip_network(network)
@@ -75,8 +72,7 @@ class Proxies:
         names = [*map(str, self.networks), *(["unix"] if self.unix else [])]
         return str(self.hops) if self.hops else ", ".join(names)
 
-    def __repr__(self) -> str:
-        return f"{self}"
+    __repr__ = __str__
 
     def __bool__(self) -> bool:
         return bool(self.hops or self.networks or self.unix)
@@ -219,17 +215,8 @@ def normalize_address(text: str) -> str:
     An IPv4 address may be written as an IPv6 address (`::ffff:192.0.2.1`), an IPv6 address with
     capitals, more zeros or the name of an interface, and both with a port.
     """
-    place = places.get(hash(text))
-    if place is not None:
-        return text[place]
     address = parse_address(text) if len(text) <= MAX_ADDRESS_LENGTH else None
-    normal = text if address is None else str(address)
-    start = text.find(normal)
-    if start >= 0:
-        if len(places) >= MOST_PLACES:
-            places.clear()
-        places[hash(text)] = slice(start, start + len(normal))
-    return normal
+    return text if address is None else str(address)
 
 
 def parse_address(text: str) -> Address | None:
@@ -260,6 +247,6 @@ def networks(address: str | None) -> tuple[int, int | None]:
     """
     parsed = parse_address(address) if isinstance(address, str) and ":" in address else None
     if not isinstance(parsed, IPv6Address):
-        return hash(address if parsed is None else str(parsed)), None
+        return hash(str(parsed or address)), None
     bits = int(parsed)
     return hash(("host", bits >> 64)), hash(("site", bits >> 80))

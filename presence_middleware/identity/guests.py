@@ -42,10 +42,6 @@ class Crowd(Enum):
 Report = Callable[[Crowd], None]
 
 
-def report_nothing(_: Crowd) -> None:
-    """Do nothing; the default where nothing is logged."""
-
-
 class Memory(Protocol):
     """Who was seen lately, in periods as long as the window."""
 
@@ -70,7 +66,7 @@ class Guests:
     """
 
     def __init__(
-        self, memory: Memory, window: float, proxies: Proxies, report: Report = report_nothing
+        self, memory: Memory, window: float, proxies: Proxies, report: Report = lambda _: None
     ) -> None:
         """Count the guests that are not in `memory`; call `report` when a quota is reached.
 

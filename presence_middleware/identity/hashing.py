@@ -6,7 +6,6 @@ prepared once and copied for each value, which takes two thirds of the time of a
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Protocol
 
 SIZE = 16
 MAX_VALUE_LENGTH = 4096  # characters of a value that are hashed, which bounds the time
@@ -21,11 +20,8 @@ Who = tuple[str, Id]
 """A kind and an id."""
 
 
-class Hasher(Protocol):
-    """Hashes values into ids."""
-
-    def __call__(self, value: str) -> Id:
-        """Return the id of a value, as a `PendingId` if the key is not available yet."""
+Hasher = Callable[[str], Id]
+"""Returns the id of a value, as a `PendingId` if the key is not available yet."""
 
 
 class SecretHasher:

@@ -1,9 +1,10 @@
 """Helpers of sources: read a cookie, walk to a value by a dotted key, make an id of a value."""
 
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any, NamedTuple
 
-from ..request import Request, cookie_pattern
+from ..request import Request, token
 
 Read = Callable[[Request], str | None]
 """A source, ready to use: returns the text that it finds in a request, or None."""
@@ -33,14 +34,7 @@ def cookie(name: str, *, last: bool = False) -> Read:
     first. Starlette, Django, WebOb, web.py, Bottle and Beaker read the last.
     Raises `ValueError` if no cookie can have this name.
     """
-    find = cookie_pattern(name, last).search
-
-    def read(request: Request) -> str | None:
-        cookies = request.header("cookie")
-        match = find(cookies) if cookies else None
-        return match[1].rstrip() if match else None
-
-    return read
+    return methodcaller("cookie", token(name), last=last)
 
 
 def nested(value: object, key: str) -> object:

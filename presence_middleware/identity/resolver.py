@@ -6,18 +6,20 @@ at the latest when the response is complete, so that a login during the request 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from itertools import takewhile
+from operator import attrgetter
+from typing import NamedTuple
 
 from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
 from .bots import COUNT, KIND, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, Who, plain_hash
-from .reading import Read, SourceOptions
+from .reading import SourceOptions
 from .sessions import Verified
-from .sources import FUNCTION, function
+from .sources import FUNCTION, UnusableId
 
 MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -31,38 +33,37 @@ class Identity(NamedTuple):
     id: str
 
 
-class Matcher(Protocol):
+class Matcher:
     """A step of the search: a rule, or the look-up of crawlers."""
 
     kind: str | None
     """The kind of the ids that it finds; None if requests that it matches are not counted."""
     awaits_login: bool
     """True if an inner layer may still give the request another identity."""
-    is_checked: bool
-    """True if its ids count only where the response accepts the login."""
-    place: int
-    """Its place in the search, from 0 on."""
-    has_quota: bool
-    """True if a client can invent ids, so that each address has a quota of them."""
-
     headers: frozenset[str] | None
     """The headers that decide what it finds, with the client's address; None if others may."""
+    is_checked = False
+    """True if its ids count only where the response accepts the login."""
+    has_quota = False
+    """True if a client can invent ids, so that each address has a quota of them."""
+    place = 0
+    """Its place in the search, from 0 on."""
 
     def find(self, request: Request) -> Id | None:
-        """Return the id in a request, or None."""
+        """Return the id in a request, or None. Never raises."""
+        return self.look_up(request)[0]
 
     def look_up(self, request: Request) -> tuple[Id | None, float]:
         """Return the id in a request, or None, and for how many seconds that holds."""
+        raise NotImplementedError
 
 
 Found = tuple[Who | None, Matcher]
 """Who a request is from, and the matcher that found them. None if such requests do not count."""
 
 
-class RuleMatcher:
+class RuleMatcher(Matcher):
     """Finds ids by a rule of `PRESENCE_IDENTITY`."""
-
-    place = 0
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class RuleMatcher:
         *,
         awaits_login: bool,
     ) -> None:
-        self.kind: str | None = rule.kind
+        self.kind = rule.kind
         self.awaits_login = awaits_login
         self.is_checked = rule.checked
         self.has_quota = rule.type.forgeable
@@ -80,8 +81,10 @@ class RuleMatcher:
         self.headers = frozenset([rule.header]) if rule.header else None
         self.reads_user = rule.source == "auth"
         """True if it finds no id in a request that is anonymous."""
-        self._rule = rule
-        self._read = _source(rule, SourceOptions(session_secrets, may_remember=not rule.hashed))
+        options = SourceOptions(session_secrets, may_remember=not rule.hashed)
+        argument = rule.source if rule.type is FUNCTION else rule.argument
+        self._read = rule.type.make(argument, options)
+        self._name = argument if rule.type is FUNCTION else str(rule)
         self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
         self._has_failed = False
 
@@ -96,7 +99,11 @@ class RuleMatcher:
     def look_up(self, request: Request) -> tuple[Id | None, float]:
         if not isinstance(self._read, Verified):
             return self.find(request), math.inf
-        value, seconds = self._read.look_up(request)
+        try:
+            value, seconds = self._read.look_up(request)
+        except Exception as error:  # a malformed environ or scope
+            self._report(error)
+            return None, math.inf
         return (self._to_id(value) or None) if value else None, seconds
 
     def _report(self, error: Exception) -> None:
@@ -104,10 +111,10 @@ class RuleMatcher:
         if self._has_failed:
             return
         self._has_failed = True
+        problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
         logs.error(
-            "PRESENCE_IDENTITY: %s raised %s at %s; "
-            "such requests go to the next rule (logged once)",
-            *(self._rule, type(error).__name__, logs.place_of(error)),
+            "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
+            *(self._name, error if isinstance(error, UnusableId) else problem),
         )
 
 
@@ -115,22 +122,12 @@ def _hashed(hasher: Hasher, value: str) -> Id:
     return "" if value.isspace() else hasher(value)
 
 
-def _source(rule: rules.Rule, options: SourceOptions) -> Read:
-    if rule.type is FUNCTION:
-        return function(rule.source)
-    return rule.type.make(rule.argument, options)
-
-
-class CrawlerMatcher:
+class CrawlerMatcher(Matcher):
     """Finds crawlers by their User-Agent, except crawlers that are logged in."""
-
-    has_quota = False
-    is_checked = False
-    place = 0
 
     def __init__(
         self,
-        crawlers: Callable[[Request], str | None],
+        crawlers: Crawlers,
         logins: list[RuleMatcher],
         *,
         is_counted: bool,
@@ -139,30 +136,22 @@ class CrawlerMatcher:
         """Create a matcher. `logins` are the rules after it that prove a login."""
         self.kind = KIND if is_counted else None
         self.awaits_login = awaits_login
-        self.headers = _union([frozenset(["user-agent"]), *(login.headers for login in logins)])
+        given = [login.headers for login in logins]
+        union = frozenset(["user-agent"]).union(*(headers or () for headers in given))
+        self.headers = None if None in given else union
         self._crawlers, self._logins = crawlers, logins
 
-    def find(self, request: Request) -> Id | None:
-        try:
-            name = self._crawlers(request)
-        except Exception:  # a malformed environ or scope
-            return None
-        if name is None or any(login.find(request) for login in self._logins):
-            return None
-        return name
-
     def look_up(self, request: Request) -> tuple[Id | None, float]:
-        return self.find(request), math.inf
-
-
-def _union(headers: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
-    """Return all headers of several matchers; None if one of them depends on anything else."""
-    union: frozenset[str] = frozenset()
-    for each in headers:
-        if each is None:
-            return None
-        union |= each
-    return union
+        try:
+            name, least = self._crawlers.look_up(request)
+        except Exception:  # a malformed environ or scope
+            return None, math.inf
+        for login in self._logins if name else ():
+            id, seconds = login.look_up(request)
+            least = min(least, seconds)
+            if id is not None:
+                return None, least
+        return name, least
 
 
 class Search:
@@ -173,11 +162,13 @@ class Search:
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
+        for place, matcher in enumerate(matchers):
+            matcher.place = place
         last = len(matchers)
         while last and matchers[last - 1].headers is not None:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
-        self._names = HeaderNames(_union(each.headers for each in self._last) or ())
+        self._names = HeaderNames(name for each in self._last for name in each.headers or ())
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(
             isinstance(each, RuleMatcher) and each.reads_user for each in self._first
@@ -199,16 +190,18 @@ class Search:
         try:
             place = request.fingerprint(self._names)
             found, until = known[place]
-            if until > time.monotonic():
+            if 0 < until - time.time() <= REMEMBERED_SECONDS:
                 return found
         except KeyError:
             pass
         except Exception:  # a malformed environ or scope
             return self._look_up(request)[0]
         found, seconds = self._look_up(request)
-        if len(known) >= REMEMBERED:
-            known.clear()
-        known[place] = found, time.monotonic() + min(seconds, REMEMBERED_SECONDS)
+        # Another thread may have ended the request, and its headers with it.
+        if request.fingerprint(self._names) == place:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            known[place] = found, time.time() + min(seconds, REMEMBERED_SECONDS)
         return found
 
     def _look_up(self, request: Request) -> tuple[Found | None, float]:
@@ -264,7 +257,7 @@ class IdentityResolver:
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
         # request must not be recorded under a kind from which the layer hides them.
         awaits_identify = any(rule.type.reads_nothing for rule in chain)
-        matchers: list[Matcher] = [
+        matchers = [
             RuleMatcher(
                 *(rule, hasher, session_secrets),
                 awaits_login=awaits_identify or any(set_by_app[:place]),
@@ -274,15 +267,21 @@ class IdentityResolver:
         unchecked = [each for each in matchers if not each.is_checked]
         self.checks_status = len(unchecked) < len(matchers)
         """True if identities depend on the status of the response."""
-        if bots != OFF:
-            crawlers, is_counted = Crawlers(monotonic), bots == COUNT
-            for each in (matchers, unchecked):
-                _insert_crawlers(
-                    each, crawlers, is_counted=is_counted, awaits_login=any(set_by_app)
-                )
-        for place, matcher in enumerate(matchers):
-            matcher.place = place
-        self._search, self._unchecked = Search(matchers), Search(unchecked)
+        crawlers = None if bots == OFF else Crawlers(monotonic)
+
+        def search(matchers: list[RuleMatcher]) -> Search:
+            """Look for crawlers after rules that prove a login, before ids that clients choose."""
+            if crawlers is None:
+                return Search(matchers)
+            first = list(takewhile(attrgetter("shows_login"), matchers))
+            others = matchers[len(first) :]
+            logins = [each for each in others if each.shows_login]
+            crawler = CrawlerMatcher(
+                *(crawlers, logins), is_counted=bots == COUNT, awaits_login=any(set_by_app)
+            )
+            return Search([*first, crawler, *others])
+
+        self._unchecked, self._search = search(unchecked), search(matchers)
         self.find = self._search.find
         """Return who a request is from, as `resolve` does."""
 
@@ -303,17 +302,6 @@ class IdentityResolver:
         if isinstance(id, str):
             return id
         return self.shared_key.finish(id) if self.shared_key and self.shared_key.key else None
-
-
-def _insert_crawlers(
-    matchers: list[Matcher], crawlers: Crawlers, *, is_counted: bool, awaits_login: bool
-) -> None:
-    """Look for crawlers after the rules that prove a login, before ids that clients choose."""
-    rules = [matcher for matcher in matchers if isinstance(matcher, RuleMatcher)]
-    place = next((place for place, rule in enumerate(rules) if not rule.shows_login), len(rules))
-    logins = [rule for rule in rules[place:] if rule.shows_login]
-    crawler = CrawlerMatcher(crawlers, logins, is_counted=is_counted, awaits_login=awaits_login)
-    matchers.insert(place, crawler)
 
 
 def normalize_id(value: str) -> str:

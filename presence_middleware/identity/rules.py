@@ -122,7 +122,7 @@ def _rule(item: str) -> Rule:
     header = argument.lower() if name == "header" else ""
     if name == "environ" and argument.lower().startswith("http_"):
         header = argument.lower().removeprefix("http_").replace("_", "-")
-    hashed = form == "hashed" or (source.hashed and form != "raw")
+    hashed = form == "hashed" or (source.client_supplied and form != "raw")
     if (name == "django-session" or header in CREDENTIAL_HEADERS) and not hashed:
         raise ValueError(f"{spec} is a credential: it must be hashed, so write {spec}:hashed")
     _check_argument(name, source, argument)

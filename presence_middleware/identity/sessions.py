@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import reduce
 from hashlib import blake2b, sha1, sha256, sha512
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,6 @@ REMEMBERED_SECONDS = 60.0
 DEFAULT_SALT, DATASETTE_SALT = "itsdangerous", "actor"
 # The hash of a signature is recognised by the length of its base64.
 _DIGESTS = {27: sha1, 43: sha256, 86: sha512}
-_DERIVATIONS = ("django-concat", "hmac")  # the defaults of itsdangerous and of Flask
 # The digits of Datasette's `baseconv.base62`. Six of them are a time of this century.
 _BASE62 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz"
 _EXPIRY = re.compile(r"[0-9A-Za-z]{1,10}")
@@ -150,12 +150,12 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
     def verifier(secret: str) -> Verify:
         serializers = {}
+        # The key derivations are the defaults of itsdangerous and of Flask.
         for length, digest in _DIGESTS.items():
-            first, *others = (
-                {"key_derivation": derivation, "digest_method": digest}
-                for derivation in _DERIVATIONS
-            )
-            signing: dict[str, Any] = {"signer_kwargs": first, "fallback_signers": others}
+            signing: Any = {
+                "signer_kwargs": {"key_derivation": "django-concat", "digest_method": digest},
+                "fallback_signers": [{"key_derivation": "hmac", "digest_method": digest}],
+            }
             serializers[length] = (
                 URLSafeSerializer(secret, salt, **signing),
                 URLSafeTimedSerializer(secret, salt, **signing),
@@ -173,12 +173,10 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
         return verify
 
-    return Verified(
-        cookie(name, last=True),
-        verifier,
-        lambda payload: as_id(nested(payload, key) if key else payload),
-        options,
-    )
+    def to_id(payload: object) -> str | None:
+        return as_id(nested(payload, key) if key else payload)
+
+    return Verified(cookie(name, last=True), verifier, to_id, options)
 
 
 def signed_parts(argument: str) -> tuple[str, str, str]:
@@ -201,10 +199,7 @@ def _datasette_expiry(payload: object) -> float:
         return _NEVER
     if not isinstance(expiry, str) or not _EXPIRY.fullmatch(expiry):
         raise ValueError("no time")
-    seconds = 0
-    for digit in expiry:
-        seconds = seconds * len(_BASE62) + _BASE62.index(digit)
-    return float(seconds)
+    return float(reduce(lambda seconds, digit: 62 * seconds + _BASE62.index(digit), expiry, 0))
 
 
 def bearer(argument: str, options: SourceOptions) -> Read:
@@ -271,12 +266,8 @@ def _session_cookie(
     with the same name.
     """
     key, _, name = argument.partition("@")
-    return Verified(
-        cookie(name or "session", last=last),
-        verifier,
-        lambda session: to_id(nested(session, key)),
-        options,
-    )
+    read = cookie(name or "session", last=last)
+    return Verified(read, verifier, lambda session: to_id(nested(session, key)), options)
 
 
 def _flask_id(value: object) -> str | None:
@@ -311,8 +302,7 @@ class Verified:
 
     def __call__(self, request: Request) -> str | None:
         """Return the id in a request, or None."""
-        id, _ = self.look_up(request)
-        return id
+        return self.look_up(request)[0]
 
     def look_up(self, request: Request) -> Result:
         """Return the id in a request, or None, and for how many seconds that holds."""
@@ -322,18 +312,16 @@ class Verified:
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
         id, until = self._known.get(digest, (None, 0.0))
         if until <= now:
-            id, until = self._check(value)
+            id, until = None, _NEVER
+            for verify in self._verifiers:
+                # A verifier raises for another secret, and anything for malformed values.
+                with suppress(Exception):
+                    payload, expiry = verify(value)
+                    id, until = self._id_of(payload), expiry
+                    break
             until = min(until, now + (REMEMBERED_SECONDS if id else 1))
             if self._may_remember:
                 if len(self._known) >= REMEMBERED:
                     self._known.clear()
                 self._known[digest] = id, until
         return (id if until > now else None), until - now
-
-    def _check(self, value: str) -> Result:
-        for verify in self._verifiers:
-            # A verifier raises for signatures of other secrets, and anything for malformed values.
-            with suppress(Exception):
-                payload, until = verify(value)
-                return self._id_of(payload), until
-        return None, _NEVER

@@ -10,17 +10,17 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
 from typing import Any
 
-from .. import logs
 from ..errors import SettingsError
 from ..request import Request, token
-from . import reading, sessions
-from .addresses import client_address, normalize_address
-from .reading import Read, SourceOptions, as_id, item, member, nested, user_id, walk
+from . import sessions
+from .addresses import client_address
+from .reading import Read, SourceOptions, as_id, cookie, item, member, nested, user_id, walk
 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
@@ -29,6 +29,10 @@ MAX_BASIC_LENGTH = 8192  # characters of the credentials of HTTP Basic; servers 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 # The session keys under which Flask-Login, Django, Pyramid and many sites store the user.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
+
+
+class UnusableId(Exception):
+    """A function of the site returned a value that is no id. The text is for the log."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +47,25 @@ class SourceType:
     """An argument to show in errors, if the argument is required."""
     set_by_app: bool = False
     """True if an inner layer may set the value that it reads until the response is complete."""
-    hashed: bool = False
-    """True if its ids are hashed unless the rule ends with `:raw`."""
     shared_key: bool = False
     """True if its ids may be hashed without `PRESENCE_SECRET`."""
     client_supplied: bool = False
-    """True if a client can choose the id. Then crawlers come first, and it proves no login."""
+    """True if a client can choose the id. Then crawlers come first, and it proves no login.
+
+    Its ids are hashed unless the rule ends with `:raw`.
+    """
     forgeable: bool = False
     """True if a client can invent any number of ids from the same address."""
     checked: bool = False
     """True if its ids count only where the response accepts the login."""
     header: str = ""
     """The header that decides what it finds, with the client's address; empty if others may."""
-    signed: bool = False
-    """True if its values are verified with `PRESENCE_SESSION_SECRET`."""
+    signed: str = ""
+    """The name of a module that verifies its values with `PRESENCE_SESSION_SECRET`, or empty."""
     reads_nothing: bool = False
     """True if it finds no id in a request: only `Visit.identify` gives ids of its kind."""
-    module: str = ""
-    """The name of a module that it imports, or an empty text."""
     extra: str = ""
-    """The name of the extra of this package that installs the module."""
+    """The name of the extra of this package that installs the module `signed`."""
 
     def usage(self, name: str) -> str:
         """Return how the source `name` is written in a chain, such as `cookie:NAME`."""
@@ -85,31 +88,24 @@ def auth(attribute: str, _: SourceOptions) -> Read:
         if user is not None and (id := user_id(user)):
             return id
         session = request.session
-        return _session_user(session) if session else None
+        if not session:
+            return None
+        return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
 
     return read
 
 
-def _session_user(session: Mapping[str, Any]) -> str | None:
-    return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
+def find_nothing(_: Request) -> None:
+    """Return no id. The rule only adds a kind for `Visit.identify`."""
 
 
-def identify(_: str, __: SourceOptions) -> Read:
-    """Return a reader that finds no id. The rule only adds a kind for `Visit.identify`."""
-    return lambda request: None
-
-
-def basic(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the user of HTTP Basic (RFC 7617). The site itself checks the password.
+def basic_user(request: Request) -> str | None:
+    """Return the user of HTTP Basic (RFC 7617). The site itself checks the password.
 
     A client can claim any name. A status from 200 to 299 means that the site accepted it. So every
     counted page must check the password before it answers with such a status. On a page that does
     not, a client counts as the user that it claims to be.
     """
-    return _basic_user
-
-
-def _basic_user(request: Request) -> str | None:
     scheme, _, credentials = (request.header("authorization") or "").partition(" ")
     if scheme.lower() != "basic" or len(credentials) > MAX_BASIC_LENGTH:
         return None
@@ -127,42 +123,14 @@ def _basic_user(request: Request) -> str | None:
     return None if _CONTROL.search(name) or name != name.strip() else name
 
 
-def cookie(name: str, _: SourceOptions) -> Read:
-    """Return a reader of a cookie that the site sets."""
-    return reading.cookie(name)
-
-
-def django_session(name: str, _: SourceOptions) -> Read:
-    """Return a reader of the key of a Django session, of a user or of a guest."""
-    return reading.cookie(name or "sessionid", last=True)
-
-
 def header(name: str, _: SourceOptions) -> Read:
     """Return a reader of a header that a front end sets and removes from incoming requests."""
     return methodcaller("header", token(name).lower())
 
 
-def user_agent(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the User-Agent."""
-    return attrgetter("user_agent")
-
-
-def ip(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the client's address, through trusted proxies only."""
-    return client_address
-
-
-def visitor(_: str, __: SourceOptions) -> Read:
-    """Return a reader of the address and the User-Agent, which distinguish guests."""
-
-    def read(request: Request) -> str:
-        # As `client_address` does, without the call: most requests come here.
-        address = request.address
-        if isinstance(address, str) and ":" in address:
-            address = normalize_address(address)
-        return f"{address}\n{request.user_agent or ''}"
-
-    return read
+def visitor(request: Request) -> str:
+    """Return the address and the User-Agent, which distinguish guests."""
+    return f"{client_address(request)}\n{request.user_agent or ''}"
 
 
 def session(key: str, _: SourceOptions) -> Read:
@@ -175,8 +143,6 @@ def state(key: str, _: SourceOptions) -> Read:
 
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
     """
-    if "." not in key:
-        return lambda request: user_id(request.get(key))
 
     def read(request: Request) -> str | None:
         def step(value: object, name: str) -> object:
@@ -187,7 +153,7 @@ def state(key: str, _: SourceOptions) -> Read:
     return read
 
 
-def function(path: str) -> Read:
+def function(path: str, __: SourceOptions) -> Read:
     """Return a reader that calls a function of the site, `package.module:callable`.
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.
@@ -211,7 +177,20 @@ def function(path: str) -> Read:
             f"PRESENCE_IDENTITY: {path} is an async function, but ids are read without awaiting: "
             "make it a plain function, or call identify() of the visit in a handler"
         )
-    return SiteFunction(path, call)
+
+    def read(request: Request) -> str | None:
+        value = call(request)
+        id = as_id(value)
+        if id is None and value is not None:
+            if iscoroutine(value):
+                value.close()  # or Python warns that it was never awaited
+            raise UnusableId(
+                f"returned a {type(value).__name__}; it must return text, a whole number, a UUID "
+                "or None"
+            )
+        return id
+
+    return read
 
 
 def nearest_source(name: str) -> str | None:
@@ -219,126 +198,41 @@ def nearest_source(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
 
 
-class SiteFunction:
-    """A function of the site as a source."""
-
-    def __init__(self, path: str, call: Callable[[Request], object]) -> None:
-        self._path, self._call = path, call
-        self._has_failed = False
-
-    def __call__(self, request: Request) -> str | None:
-        """Return the id that the function returns; None if it fails, which is logged once."""
-        try:
-            value = self._call(request)
-        except Exception as error:
-            self._report(f"raised {type(error).__name__} at {logs.place_of(error)}")
-            return None
-        id = as_id(value)
-        if id is None and value is not None:
-            if iscoroutine(value):
-                value.close()  # or Python warns that it was never awaited
-            kind = type(value).__name__
-            self._report(f"returned a {kind}; it must return text, a whole number, a UUID or None")
-        return id
-
-    def _report(self, problem: str) -> None:
-        """Log the first failure."""
-        if not self._has_failed:
-            self._has_failed = True
-            logs.error(
-                "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
-                *(self._path, problem),
-            )
-
-
+_in_cookie = partial(SourceType, header="cookie")
+_chosen = partial(SourceType, client_supplied=True, forgeable=True)
+_agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
-    "identify": SourceType(identify, set_by_app=True, reads_nothing=True),
+    "identify": SourceType(lambda *_: find_nothing, set_by_app=True, reads_nothing=True),
     "header": SourceType(header, "NAME", "X-User"),
-    "basic": SourceType(basic, checked=True, header="authorization"),
+    "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
-    "flask-session": SourceType(
-        sessions.flask_session,
-        "KEY[@COOKIE]",
-        "_user_id",
-        header="cookie",
-        signed=True,
-        module="itsdangerous",
-        extra="flask",
+    "flask-session": _in_cookie(
+        *(sessions.flask_session, "KEY[@COOKIE]", "_user_id"), signed="itsdangerous", extra="flask"
     ),
-    "starlette-session": SourceType(
-        sessions.starlette_session,
-        "KEY[@COOKIE]",
-        "user",
-        header="cookie",
-        signed=True,
-        module="itsdangerous",
+    "starlette-session": _in_cookie(
+        *(sessions.starlette_session, "KEY[@COOKIE]", "user"),
+        signed="itsdangerous",
         extra="starlette",
     ),
-    "pyramid-session": SourceType(
-        sessions.pyramid_session,
-        "KEY[@COOKIE]",
-        "auth.userid",
-        header="cookie",
-        signed=True,
-        module="webob",
-        extra="pyramid",
+    "pyramid-session": _in_cookie(
+        *(sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid"), signed="webob", extra="pyramid"
     ),
-    "auth-tkt": SourceType(
-        sessions.auth_tkt,
-        "[COOKIE]",
-        header="cookie",
-        signed=True,
-        module="pyramid",
-        extra="pyramid",
-    ),
-    "bearer": SourceType(
-        sessions.bearer, "CLAIM[@COOKIE]", "sub", signed=True, module="jwt", extra="jwt"
-    ),
-    "signed": SourceType(
-        sessions.signed_cookie,
-        "KEY@COOKIE[:SALT]",
-        "a.id@ds_actor:actor",
-        header="cookie",
-        signed=True,
-        module="itsdangerous",
+    "auth-tkt": _in_cookie(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
+    "bearer": SourceType(sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt"),
+    "signed": _in_cookie(
+        *(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
+        signed="itsdangerous",
         extra="flask",
     ),
-    "django-session": SourceType(
-        django_session,
-        "[COOKIE]",
-        header="cookie",
-        hashed=True,
-        client_supplied=True,
-        forgeable=True,
+    "django-session": _chosen(
+        lambda name, _: cookie(name or "sessionid", last=True), "[COOKIE]", header="cookie"
     ),
-    "cookie": SourceType(
-        cookie,
-        "NAME",
-        "sessionid",
-        header="cookie",
-        hashed=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
-    "user-agent": SourceType(
-        user_agent,
-        header="user-agent",
-        hashed=True,
-        shared_key=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
-    "ip": SourceType(ip, hashed=True, client_supplied=True),
-    "visitor": SourceType(
-        visitor,
-        header="user-agent",
-        hashed=True,
-        shared_key=True,
-        client_supplied=True,
-        forgeable=True,
-    ),
+    "cookie": _chosen(lambda name, _: cookie(name), "NAME", "sessionid", header="cookie"),
+    "user-agent": _agent(lambda *_: attrgetter("user_agent")),
+    "ip": SourceType(lambda *_: client_address, client_supplied=True),
+    "visitor": _agent(lambda *_: visitor),
     "environ": SourceType(state, "KEY", "site.user", set_by_app=True),
     "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
 }
-FUNCTION = SourceType(lambda path, _: function(path), "callable", set_by_app=True)
+FUNCTION = SourceType(function, "callable", set_by_app=True)

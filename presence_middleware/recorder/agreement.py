@@ -30,23 +30,19 @@ class Agreement:
         now, generation = backend.clock.stamp(), backend.health.generation
         if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
             return
+        shared_key = self._resolver.shared_key
         try:
-            self._agree(driver, now)
+            driver.run(backend.layout.claim(now))
+            in_force = driver.run(backend.shared_settings.publish(backend.clock.moment(now)))
+            self._hints.warn_of_differences(in_force.differing)
+            for kind, seconds in in_force.keep_seconds.items():
+                backend.stores[kind].keep_longer(seconds)
+            if shared_key is not None:
+                key = keys.visitor_key(backend.settings.prefix)
+                self._proposal = driver.run(agree(key, self._proposal, keys.VISITOR_KEY_TTL))
+                shared_key.learn(self._proposal.encode())
         except PresenceUnavailable:
-            shared_key = self._resolver.shared_key
             has_key = shared_key is None or shared_key.key is not None
             if not (backend.layout.is_agreed and has_key):
                 raise
         self._agreed_at, self._generation = now, generation
-
-    def _agree(self, driver: Driver, now: float) -> None:
-        backend = self._backend
-        driver.run(backend.layout.claim(now))
-        in_force = driver.run(backend.shared_settings.publish(backend.clock.moment(now)))
-        self._hints.warn_of_differences(in_force.differing)
-        for kind, seconds in in_force.keep_seconds.items():
-            backend.stores[kind].keep_longer(seconds)
-        if self._resolver.shared_key is not None:
-            key = keys.visitor_key(backend.settings.prefix)
-            self._proposal = driver.run(agree(key, self._proposal, keys.VISITOR_KEY_TTL))
-            self._resolver.shared_key.learn(self._proposal.encode())

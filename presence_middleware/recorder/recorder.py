@@ -28,7 +28,7 @@ from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .visit import Visit
-from .worker import FlushThread, Worker
+from .worker import Worker
 from .writer import Attempt, MayTry, Writer
 
 REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
@@ -104,6 +104,7 @@ class Recorder:
         """The warnings that this process logs about its setup."""
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
         self.filter = RequestFilter(settings, self.hints)
+        self.rooms = self.backend.rooms
         self.resolver = resolver_for(settings)
         self.reset()
         live_recorders.add(self)
@@ -142,7 +143,7 @@ class Recorder:
         return self.backend.health
 
     @property
-    def thread(self) -> FlushThread | None:
+    def thread(self) -> threading.Thread | None:
         """The thread that writes. None before the first visit, and where threads cannot run."""
         return self.worker.thread
 
@@ -154,33 +155,31 @@ class Recorder:
         `signal` is what a page said with the request. The room of a signal is that of the page: the
         path of the request is no room.
         """
-        now, rooms = visit.arrival, self.backend.rooms
-        visit.signal, visit.purpose = signal, self.filter.purpose_of(visit, now, signal)
+        visit.signal = signal
+        visit.purpose = self.filter.purpose_of(visit, visit.arrival, signal)
         if not visit.is_counted:
             return
         if not self.worker.is_started:
             self._start()
+        if self.worker.is_started and not self.resolver.checks_status:
+            self.usual_until = self.filter.next_inspection
         self.open_visits[visit] = None
-        if rooms is None:
-            if self.worker.is_started and not self.resolver.checks_status:
-                self.usual_until = self.filter.next_inspection
+        if self.rooms is None:
             return
         if signal is None:
-            number = rooms.number_for(visit)
-        else:
-            number = None if signal.page is None else rooms.number_at(signal.page) or NOWHERE
-        if number is not None:
-            visit.room = Room(number, now)
+            visit.enter_number(self.rooms.number_for(visit))
+        elif signal.page is not None:
+            visit.enter_number(self.rooms.number_at(signal.page) or NOWHERE)
 
     def room_number(self, room: str) -> int | None:
         """Return the number of a room that a handler enters; None if the site has no rooms.
 
         `room` is its name or a path in it; empty for no room.
         """
-        if self.backend.rooms is None:
+        if self.rooms is None:
             self.hints.warn_of_missing_rooms()
             return None
-        return self.backend.rooms.number_of(room) if room else NOWHERE
+        return self.rooms.number_of(room) if room else NOWHERE
 
     def note_signal(self, who: Who | None) -> None:
         """Note whom a pulse or goodbye named, for the warnings about the setup."""

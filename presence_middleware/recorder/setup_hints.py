@@ -5,6 +5,7 @@ import re
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from .. import logs
 from ..connections import Driver, eviction_policy, facts
@@ -143,13 +144,12 @@ class SetupHints:
     def warn_of_differences(self, others: Mapping[str, str]) -> None:
         """Warn of settings, by name, that have another value in another process."""
         for name, value in others.items():
-            if name not in self._logged:
-                self._logged.add(name)
-                logs.warn(
-                    "%s is %r in another process of this site but not in this one, so counts and "
-                    "events will be wrong: set it to the same value in all processes",
-                    *(name, value),
-                )
+            self._warn_once(
+                f"{name} is {value!r} in another process of this site but not in this one, so "
+                "counts and events will be wrong",
+                "set it to the same value in all processes",
+                topic=name,
+            )
 
     def check(self, sightings: int, driver: Driver) -> None:
         """Log new warnings. The first call also asks the server for its eviction policy.
@@ -161,51 +161,33 @@ class SetupHints:
         if writes > noted["writes of people"]:
             noted["people"] += sightings - noted["sightings"]
         noted["writes of people"], noted["sightings"] = writes, sightings
-        for message, remedy in self._mistakes():
-            self._warn_once(message, remedy)
-        if self.has_asked_server:
-            return
-        try:
-            policy = eviction_policy(driver.run(facts("memory")))
-        except PresenceError:
-            return  # this Redis user may not ask, or an outage, which is logged elsewhere
-        finally:
-            self.has_asked_server = True
-        if policy:
-            self._warn_once(
-                f"the server may evict keys ({policy})", "set maxmemory-policy noeviction"
-            )
-
-    def _mistakes(self) -> Iterator[tuple[str, str]]:
-        """Yield each mistake that shows in what was noted, and its remedy."""
-        noted, user_kinds = self._noted, self._user_kinds
-        users = " or ".join(sorted(user_kinds))
+        users = " or ".join(sorted(self._user_kinds))
         if noted["unnamed proxies"]:
-            yield (
+            self._warn_once(
                 "requests come through a proxy that PRESENCE_TRUSTED_PROXIES does not name, so "
                 "people with the same browser count as one",
                 "add its address",
             )
         for kind in self._shared_ids.find():
-            yield (
+            self._warn_once(
                 f"more than {SHARED_BY} addresses have the same id of kind {kind}, so their users "
                 "count as one",
                 "put a source with distinct ids first in PRESENCE_IDENTITY, such as "
                 f"{kind}=cookie:NAME or {kind}=visitor",
             )
-        has_users = not user_kinds.isdisjoint(self._writes)
+        has_users = not self._user_kinds.isdisjoint(self._writes)
         misses_users = bool(users) and not has_users
         for name, (_, remedy) in _SESSIONS.items():
             # Where our Django middleware reads the session, pages may load users lazily.
             is_read = name == "the cookie sessionid" and _DJANGO in sys.modules
             if misses_users and noted[name] >= UNREAD_SESSIONS and not is_read:
-                yield (
+                self._warn_once(
                     f"requests carry {name}, which no rule of PRESENCE_IDENTITY reads, and no user "
                     "was found so far",
                     remedy,
                 )
         if misses_users and noted["people"] >= USERLESS_SIGHTINGS:
-            yield (
+            self._warn_once(
                 f"no {users} among {USERLESS_SIGHTINGS} visits, so PRESENCE_IDENTITY seems to miss "
                 "logins",
                 "check that PRESENCE_SESSION_SECRET is the secret of the framework"
@@ -213,19 +195,29 @@ class SetupHints:
                 else "check that the rules match the way your users log in",
             )
         signals = dict(self._signals)
-        userless = sum(signals[kind] for kind in signals.keys() - user_kinds - {BOT})
+        userless = sum(signals[kind] for kind in signals.keys() - self._user_kinds - {BOT})
         # Where guests send pulses, perhaps no user has logged in so far.
-        may_work = signals.keys() - {None} and not (has_users and user_kinds.isdisjoint(signals))
+        may_work = signals.keys() - {None} and not (
+            has_users and self._user_kinds.isdisjoint(signals)
+        )
         if userless >= USERLESS_SIGNALS and not may_work:
-            yield (
+            self._warn_once(
                 f"no {users} among {USERLESS_SIGNALS} pulses",
                 'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the '
                 "script, with a URL of the site that logs them in and takes POST",
             )
+        if not self.has_asked_server:
+            with suppress(PresenceError):  # this Redis user may not ask, or there is an outage
+                if policy := eviction_policy(driver.run(facts("memory"))):
+                    self._warn_once(
+                        f"the server may evict keys ({policy})", "set maxmemory-policy noeviction"
+                    )
+            self.has_asked_server = True
 
-    def _warn_once(self, message: str, remedy: str) -> None:
-        if message not in self._logged:
-            self._logged.add(message)
+    def _warn_once(self, message: str, remedy: str, topic: str = "") -> None:
+        """Warn, unless there was a warning with the same topic, by default the message."""
+        if (topic or message) not in self._logged:
+            self._logged.add(topic or message)
             logs.warn("%s: %s", message, remedy)
 
 

@@ -16,6 +16,7 @@ from ..identity import (
 )
 from ..people import People, Room
 from ..request import OVER, Request
+from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
@@ -34,6 +35,7 @@ class Recording(Protocol):
     resolver: IdentityResolver
     open_visits: dict["Visit", None]
     people: People
+    rooms: Rooms | None
     usual_until: float
     special_paths: frozenset[str]
 
@@ -102,6 +104,8 @@ class Visit(Request):
             self.is_usual = False
         if self.is_usual:
             recorder.open_visits[self] = None
+            if recorder.rooms is not None:
+                self.enter_number(recorder.rooms.number_for(self))
         else:
             recorder.admit(self, signal)
             self.note_login()
@@ -179,6 +183,11 @@ class Visit(Request):
         if self._noted is not None and self.state is not OVER:
             self.stamp = stamp
             self._record(self._noted, None)
+
+    def enter_number(self, number: int | None) -> None:
+        """Enter the room that the request is about; None if it is about none."""
+        if number is not None:
+            self.room = Room(number, self.arrival)
 
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.

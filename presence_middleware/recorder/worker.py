@@ -4,8 +4,8 @@ import math
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from os import getpid
-from typing import Self
 from weakref import WeakMethod
 
 from .. import logs
@@ -24,62 +24,6 @@ def threads_run() -> bool:
     return bool(getattr(uwsgi, "has_threads", True) or getattr(uwsgi, "loop", None))
 
 
-class FlushThread(threading.Thread):
-    """A thread that writes as soon as it is woken, then again after each pause."""
-
-    def __init__(self, run_once: Callable[[], float], idle: float) -> None:
-        """Call the bound method `run_once` for each round; it returns the seconds to pause.
-
-        `idle` is the longest wait between two rounds, in seconds. The thread holds no reference
-        to the object of `run_once`, and ends when that is collected.
-        """
-        super().__init__(name="presence-flush", daemon=True)
-        self._run_once, self._idle = WeakMethod(run_once), idle
-        self._woken = threading.Event()
-        self._stopping = threading.Event()
-
-    @classmethod
-    def launch(cls, run_once: Callable[[], float], idle: float) -> Self | None:
-        """Start a flush thread. Return None if this process cannot start threads."""
-        if not threads_run():
-            return None
-        thread = cls(run_once, idle)
-        try:
-            thread.start()
-        except RuntimeError:
-            return None
-        return thread
-
-    @property
-    def is_stopping(self) -> bool:
-        """Return whether `stop` was called."""
-        return self._stopping.is_set()
-
-    def wake(self) -> None:
-        """Start the next round now, or right after the pause that the thread is in."""
-        self._woken.set()
-
-    def stop(self, seconds: float) -> None:
-        """End the thread after its current round. Wait for that for at most `seconds`."""
-        self._stopping.set()
-        self._woken.set()
-        # When uWSGI exits, it may already have frozen its threads: joining would wait in vain.
-        if self is not threading.current_thread() and not is_uwsgi():
-            self.join(seconds)
-
-    def run(self) -> None:
-        while True:
-            self._woken.wait(self._idle)
-            self._woken.clear()
-            if self._stopping.is_set():
-                return
-            if (run_once := self._run_once()) is None:
-                return  # the recorder is gone
-            pause = run_once()
-            del run_once  # the thread must not keep the recorder alive while it pauses
-            self._stopping.wait(pause)
-
-
 class Worker:
     """Has the rounds of a recorder run in this process. A forked child needs its own worker."""
 
@@ -88,13 +32,17 @@ class Worker:
     ) -> None:
         """Create a worker that has not started.
 
-        `run_once` is a bound method that runs a round and returns the seconds to pause. `interval`
-        is the longest time between two rounds, in seconds. `stamp` is the recorder's clock.
+        `run_once` is a bound method that runs a round and returns the seconds to pause. The worker
+        holds no reference to its object, and its thread ends when that is collected. `interval` is
+        the longest time between two rounds, in seconds. `stamp` is the recorder's clock.
         """
         self._run_once, self._interval, self._stamp = WeakMethod(run_once), interval, stamp
         self._pid = getpid()
         self._starting, self._inline = threading.Lock(), threading.Lock()
-        self.thread: FlushThread | None = None
+        self._woken = threading.Event()
+        self.stopping = threading.Event()
+        """Set when the thread must end after its round. Each thread has an event of its own."""
+        self.thread: threading.Thread | None = None
         """The thread that writes. None before the first visit, and where threads cannot run."""
         self.is_started = False
         """True if a visit need not call `start`."""
@@ -110,16 +58,34 @@ class Worker:
         """
         return getpid() != self._pid or type(self._inline) is not type(threading.Lock())
 
-    def start(self) -> FlushThread | None:
+    def start(self) -> threading.Thread | None:
         """Return the running thread, started if need be. Return None where threads cannot run."""
         # uWSGI forks without a hook: there, each visit must compare the process id.
         self.is_started = not is_uwsgi()
-        run_once = self._run_once()
         with self._starting:
-            is_running = self.thread is not None and self.thread.is_alive()
-            if not is_running and run_once is not None:
-                self.thread = FlushThread.launch(run_once, self._interval)
+            if self.thread is None or not self.thread.is_alive():
+                self.thread = None
+                if threads_run():
+                    self.stopping = threading.Event()
+                    thread = threading.Thread(
+                        target=self._run, args=(self.stopping,), name="presence-flush", daemon=True
+                    )
+                    with suppress(RuntimeError):
+                        thread.start()
+                        self.thread = thread
             return self.thread
+
+    def _run(self, stopping: threading.Event) -> None:
+        """Run a round as soon as the thread is woken, then again after each pause."""
+        pause = 0.0
+        while not stopping.wait(pause):
+            self._woken.wait(self._interval)
+            self._woken.clear()
+            run_once = self._run_once()
+            if stopping.is_set() or run_once is None:
+                return
+            pause = run_once()
+            del run_once  # the thread must not keep the recorder alive while it pauses
 
     def wake(self) -> bool:
         """Have a round run soon. A thread that does not come is woken again by a later call.
@@ -127,9 +93,8 @@ class Worker:
         Return False if a round was run, in this thread, because no other can.
         """
         self.wake_after = self._stamp() + WAKE_AGAIN
-        thread = self.start()
-        if thread is not None:
-            thread.wake()
+        if self.start() is not None:
+            self._woken.set()
             return True
         # Never two at a time. Then pause as usual.
         if self._inline.acquire(blocking=False):
@@ -148,8 +113,13 @@ class Worker:
         return False
 
     def stop(self, seconds: float) -> None:
-        """End the thread, in at most about `seconds`. The next visit starts a new one."""
-        if self.thread is not None:
-            self.thread.stop(seconds)
-            self.thread = None
-        self.is_started = False
+        """End the thread after its round, in at most about `seconds`.
+
+        The next visit starts a new thread.
+        """
+        self.stopping.set()
+        self._woken.set()
+        thread, self.thread, self.is_started = self.thread, None, False
+        # When uWSGI exits, it may already have frozen its threads: joining would wait in vain.
+        if thread is not None and thread is not threading.current_thread() and not is_uwsgi():
+            thread.join(seconds)

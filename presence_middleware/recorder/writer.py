@@ -15,7 +15,7 @@ from ..people import NEVER, Departed, People, Person, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
 from ..stores.script import CHUNK
 from .agreement import Agreement
-from .rewrite_log import RewriteLog
+from .lost import LostData
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
@@ -78,7 +78,7 @@ class Writer:
         self._batch_size = CHUNK * min(MOST_COMMANDS, 4 * backend.settings.shards)
         self._people, self._resolver, self._hints = people, resolver, hints
         self._agreement = Agreement(backend, resolver, hints)
-        self._rewrites = RewriteLog(self._window)
+        self._lost = LostData(self._window)
 
     def write(self, attempt: Attempt) -> None:
         """Write everything that waits, and note the outcome in `attempt`.
@@ -93,7 +93,8 @@ class Writer:
         began, flushed = time.monotonic(), people.flushed
         try:
             # Sooner than readers need the time, so that they seldom have to ask for it.
-            self.driver.run(self._clock.synchronise(TRUSTED / 2))
+            if not self._clock.is_trusted(TRUSTED / 2):
+                self.driver.run(self._clock.synchronise(TRUSTED / 2))
             self._agreement.reach(self.driver)
             remaining = len(people)
             while remaining > 0:
@@ -147,7 +148,7 @@ class Writer:
             attempt.has_skipped = True
             return
         stamp = self._clock.stamp()
-        write = self._rewrites.new_write(self._clock.microseconds(stamp))
+        write = self._lost.new_write(self._clock.microseconds(stamp))
         plans: list[Plan[Any]] = [
             shard.write(*self._timed(part), write) for shard, part in tried.items()
         ]
@@ -155,7 +156,9 @@ class Writer:
             plans.append(query)
             attempt.is_answered = True
         try:
-            outcomes = self.driver.run(run_all(plans), attempt.deadline)
+            outcomes = self.driver.run(
+                run_all(plans, reads_last=query is not None), attempt.deadline
+            )
         except PresenceUnavailable as error:
             # A plan runs only once, so its reader gets an error that stopped it on the way.
             attempt.answer = error
@@ -172,7 +175,7 @@ class Writer:
                 continue
             self._health.succeeded(node)
             self._note_written(part, outcome)
-            if self._rewrites.add(shard, write, stamp, outcome.wrote_before):
+            if self._lost.add(shard, write, stamp, outcome.wrote_before):
                 self._people.lost(shard, stamp - self._window)
 
     def _timed(self, part: Sequence[Taken]) -> tuple[list[Seen], list[Departure]]:
@@ -187,7 +190,8 @@ class Writer:
         for person, seen, arrival, room, due in part:
             id = person.id or ""
             for departure in due:
-                departure.moment = high + int(departure.at * 1e6 + 0.5)
+                if departure.moment is None:  # sent twice, it must not count later
+                    departure.moment = high + int(departure.at * 1e6 + 0.5)
                 is_known = NEVER < person.seen <= departure.at
                 known = low + int(person.seen * 1e6 + 0.5) if is_known else None
                 departures.append((departure.act, id, departure.moment, known))
@@ -220,10 +224,9 @@ class Writer:
 
     def rewrite_lost(self) -> None:
         """Make what people did in the window wait again if a server has lost it."""
-        if self._health.is_well(""):
-            now = self._clock.stamp()
-            for shard in self._rewrites.find_lost(self.driver, now, self._health.is_well):
-                self._people.lost(shard, now - self._window)
+        now = self._clock.stamp()
+        for shard in self._lost.find(self.driver, now):
+            self._people.lost(shard, now - self._window)
 
 
 def _floor(departure: Departed | None, since: float) -> int:

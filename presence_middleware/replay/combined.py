@@ -27,31 +27,18 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-FIELDS = (
-    *("REMOTE_ADDR", "REMOTE_USER", "REQUEST_METHOD", "PATH_INFO"),
-    *("HTTP_REFERER", "HTTP_USER_AGENT"),
-)
+_OPTIONAL = ("REMOTE_USER", "HTTP_REFERER", "HTTP_USER_AGENT")
+FIELDS = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", *_OPTIONAL)
 """The keys of a WSGI environ that a line may hold."""
 
 
 class Line(NamedTuple):
-    """The request of a line. Its texts are bytes decoded as Latin-1, as in a WSGI environ."""
+    """A line that can be read."""
 
     at: int
     """The time of the line, in seconds since the epoch."""
-    address: str
-    user: str | None
-    method: str
-    path: str
-    """The path that the application received: decoded, and without the query."""
-    referer: str | None
-    user_agent: str | None
-
-    @property
-    def request(self) -> WsgiRequest:
-        """The request as identity rules read it."""
-        pairs = zip(FIELDS, self[1:], strict=True)
-        return WsgiRequest({key: value for key, value in pairs if value is not None})
+    request: WsgiRequest
+    """The request, whose environ has some of `FIELDS`: those that the line holds."""
 
 
 def parse(line: bytes) -> Line | None:
@@ -64,14 +51,24 @@ def parse(line: bytes) -> Line | None:
         at = _seconds(minute, zone) + int(second)
     except ValueError:  # such as the 31st of February
         return None
+    path = target.partition("?")[0]
+    if not path.startswith("/"):
+        # A target may be a whole URL. Any other, such as `*`, is unchanged.
+        with suppress(ValueError):
+            path = urlsplit(path).path or "/"
+    environ = {
+        "REMOTE_ADDR": address,
+        "REQUEST_METHOD": method,
+        # The path that the application received: decoded, and without the query.
+        "PATH_INFO": unquote(_unescaped(path), "latin-1"),
+    }
     # A 401 names the user whose password was refused.
-    name = None if status == "401" else _field(user)
-    return Line(at, address, name, method, _path(target), _field(referer), _field(agent))
-
-
-def _field(written: str | None) -> str | None:
-    """Return a field as the request had it; None where the log has `-` because it was absent."""
-    return None if written in {None, "-", "", '""'} else _unescaped(str(written))
+    user = None if status == "401" else user
+    for field, written in zip(_OPTIONAL, (user, referer, agent), strict=True):
+        # A log has `-` in place of a field that was absent.
+        if written not in {None, "-", "", '""'}:
+            environ[field] = _unescaped(written)
+    return Line(at, WsgiRequest(environ))
 
 
 def _unescaped(written: str) -> str:
@@ -81,15 +78,6 @@ def _unescaped(written: str) -> str:
 def _character(match: re.Match[str]) -> str:
     code, other = match.groups()
     return chr(int(code, 16)) if code else _CONTROLS.get(other, other)
-
-
-def _path(target: str) -> str:
-    path = target.partition("?")[0]
-    if not path.startswith("/"):
-        # A target may be a whole URL. Any other, such as `*`, is unchanged.
-        with suppress(ValueError):
-            path = urlsplit(path).path or "/"
-    return unquote(_unescaped(path), "latin-1")
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from ..identity import Guests, Who, locator
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import path_matcher
-from ..request import Request
 from ..settings import Settings
 from .combined import Line
 from .timeline import Moment, Timeline
@@ -42,36 +41,24 @@ class Replay:
 
         Lines may be out of order by as much as the window.
         """
-        who = self._who(line)
+        request, who = line.request, None
+        if self._locate is not None:
+            request.address = self._locate(request)
+        if not self._is_excluded(request.path):
+            # A log does not show whether the site accepted a login, so checked rules find no id.
+            who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
+            if who is not None and matcher is not None and matcher.has_quota:
+                if self._guests.admit(request, who, line.at):
+                    self._memory.recent.add(who)
+                else:
+                    self.refused += 1
+                    who = None
         self._timeline.add(line.at, who)
         return who
 
     def finish(self) -> None:
         """Report the minutes that remain: up to the full minute after the last line."""
         self._timeline.finish()
-
-    def _who(self, line: Line) -> Who | None:
-        request = line.request
-        if self._locate is not None:
-            request.address = self._locate(request)
-        if self._is_excluded(request.path):
-            return None
-        # A log does not show whether the site accepted a login, so checked rules find no id.
-        found = self._resolver.resolve(request, is_refused=True)
-        who, matcher = found or (None, None)
-        if who is None or matcher is None:
-            return None
-        if matcher.has_quota and not self._admit(request, who, line.at):
-            self.refused += 1
-            return None
-        return who
-
-    def _admit(self, request: Request, guest: Who, at: float) -> bool:
-        """Return whether a guest is known, or within the quota of its address and network."""
-        is_admitted = self._guests.admit(request, guest, at)
-        if is_admitted:
-            self._memory.recent.add(guest)
-        return is_admitted
 
 
 class Memory:

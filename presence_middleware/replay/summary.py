@@ -1,8 +1,6 @@
 """The result of a replay: the peak of each kind, and a bounded number of points for a chart."""
 
-from datetime import UTC, datetime
-
-from ..stores import Sample
+from ..stores import Sample, moment_of
 from ..svg import Line, draw
 from .timeline import MINUTE, Moment
 
@@ -49,7 +47,7 @@ class Summary:
         self.series.add(moment)
         for (kind, peak), count in zip(self.peaks.items(), moment.counts, strict=True):
             if count > (peak.count if peak else 0):
-                self.peaks[kind] = Sample(datetime.fromtimestamp(moment.at, UTC), count)
+                self.peaks[kind] = Sample(moment_of(moment.at), count)
 
     def chart(self) -> str:
         """Return an SVG with a line for each kind that came; its times are in UTC."""

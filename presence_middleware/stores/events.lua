@@ -60,8 +60,7 @@ end
 
 local function note_gone(id, score, last_seen)
   if cut and score and score + 0 > cut + 0 then
-    changes[#changes + 1] = '-' .. id
-    changes[#changes + 1] = last_seen
+    changes[#changes + 1], changes[#changes + 2] = '-' .. id, last_seen
     went = went + 1
   end
 end
@@ -88,8 +87,7 @@ hooks[#hooks + 1] = {
         end
         if is_over or score + 0 <= cut + 0 then
           is_noted[id] = true -- a guest may have two sightings in a write
-          changes[#changes + 1] = '+' .. id
-          changes[#changes + 1] = time
+          changes[#changes + 1], changes[#changes + 2] = '+' .. id, time
           came = came + 1
         end
       end
@@ -97,12 +95,10 @@ hooks[#hooks + 1] = {
   end,
 
   before_departure = function(act, id, moment, last_seen)
-    if not last_seen then return end
-    if act ~= GOODBYE then
-      note_gone(id, redis.call('ZSCORE', seen, id), last_seen)
-    elseif cut and moment - lowered_by <= cut + 0 then -- the goodbye is so late that its window is over
-      note_gone(id, redis.call('ZSCORE', seen, id), moment)
-    end
+    -- A goodbye may be so late that its window is over.
+    local is_gone = last_seen and (act ~= GOODBYE or at_least(cut, moment - lowered_by))
+    local moment_gone = act == GOODBYE and moment or last_seen
+    if is_gone then note_gone(id, redis.call('ZSCORE', seen, id), moment_gone) end
   end,
 
   sweep = function()
@@ -127,8 +123,6 @@ hooks[#hooks + 1] = {
     -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
     local remaining = redis.call('PTTL', seen)
     redis.call('PEXPIRE', progress, remaining > 0 and remaining or 1000 * lifetime)
-    reply[#reply + 1] = came
-    reply[#reply + 1] = went
-    reply[#reply + 1] = is_shortened
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = came, went, is_shortened
   end,
 }

@@ -1,10 +1,10 @@
 -- Apply what people did to the sets of the ids of each minute: departures, or sightings of one minute.
 -- The departures of a write are sent first: whoever was seen after them is added again.
 --
--- KEYS[1] left     as in record.lua
+-- KEYS[1] left     as in record.lua: id, or a space and the SHA-1 of an erased id, by the moment it left
 -- KEYS[2] gone     id that left, by the minute of its last sighting
 -- KEYS[3] writers  process by its last write
--- KEYS[4…]         the sets: for departures those of consecutive minutes; for sightings that of their
+-- KEYS[4…]         for departures the sets of consecutive minutes; for sightings the set of their
 --                  minute, then those of the other minutes of a window, the nearest first
 -- ARGV             the names below in their order; then the id of each sighting; then act, id, moment
 --                  and last-seen time (or nothing) of each departure
@@ -14,29 +14,37 @@
 -- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
 -- this process (or nothing).
 
-local left, gone, writers = KEYS[1], KEYS[2], KEYS[3]
-local lifetime,    -- of the keys, in seconds
-  matters,         -- seconds for which a departure is compared with sightings
-  max_members,     -- of all sets together; of each other key
-  is_server_time,  -- 1 to lower departures to this server's clock; else 0
-  process,         -- empty to note no write
+local left, gone, writers = unpack(KEYS)
+local lifetime, -- of the keys, in seconds
+  matters, -- seconds for which a departure is compared with sightings
+  max_members, -- of all sets together; of each other key
+  is_server_time, -- 1 to lower departures to this server's clock; else 0
+  process, -- empty to note no write
   now,
-  earliest,        -- the first arrival
-  arrivals,        -- of all sightings, separated by spaces
-  first_minute,    -- the start of the minute of the first set, for departures
-  sightings        -- their number
+  earliest, -- the first arrival
+  arrivals, -- of all sightings, separated by spaces
+  first_minute, -- the start of the minute of the first set, for departures
+  sightings -- their number
   = unpack(ARGV, 1, 10)
-local FIRST, FIRST_SET, SEEN, LEFT, ERASED = 11, 4, '0', '2', '3'
-local FIRST_DEPARTURE = FIRST + sightings
-local sha1hex = redis.sha1hex -- as in record.lua
+local FIRST, FIRST_DEPARTURE, FIRST_SET = 11, 11 + sightings, 4
+local SEEN, LEFT, ERASED = '0', '2', '3'
+local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reach Python
   or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
 
 local function at_least(score, moment) return score and score + 0 >= moment + 0 end
-local function erased(id) return ' ' .. sha1hex(id) end
+local function left_at(id)
+  local score, erasure = unpack(redis.call('ZMSCORE', left, id, ' ' .. sha1hex(id)))
+  return erasure and at_least(erasure, score or 0) and erasure or score, erasure
+end
 
-local function write_sightings()
-  local ids, refused, full, to_add, known = {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}, {}, 0, {}, {}
-  local room = max_members + 0
+local reply = {{}, 0, process ~= '' and redis.call('ZSCORE', writers, process)}
+if process ~= '' then
+  redis.call('ZADD', writers, now, process)
+  redis.call('EXPIRE', writers, lifetime)
+end
+
+if FIRST_DEPARTURE > FIRST then
+  local ids, to_add, known, room = {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}, {}, {}, max_members + 0
   for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
   local is_tight = #ids > room
   for i = FIRST_SET, is_tight and #KEYS or 0 do
@@ -48,11 +56,10 @@ local function write_sightings()
   local arrived = string.gmatch(arrivals, '%S+')
   for n, id in ipairs(ids) do
     local arrival = arrived()
-    if may_have_left and (at_least(redis.call('ZSCORE', left, id), arrival)
-      or at_least(redis.call('ZSCORE', left, erased(id)), arrival)) then
-      refused[#refused + 1] = n
+    if may_have_left and at_least(left_at(id), arrival) then
+      table.insert(reply[1], n)
     elseif is_tight and not known[n] and room <= 0 then
-      full = full + 1
+      reply[2] = reply[2] + 1
     else
       if not known[n] then room = room - 1 end
       to_add[#to_add + 1] = id
@@ -62,29 +69,27 @@ local function write_sightings()
     redis.call('SADD', KEYS[FIRST_SET], unpack(to_add))
     redis.call('EXPIRE', KEYS[FIRST_SET], lifetime)
   end
-  return refused, full
 end
 
-local function write_departures()
+if #ARGV >= FIRST_DEPARTURE then
   local time = redis.call('TIME')
   local clock = time[1] .. '.' .. string.format('%06d', time[2])
   for i = FIRST_DEPARTURE, #ARGV, 4 do
-    local act, id, moment, last_seen = unpack(ARGV, i, i + 3)
+    local act, id, moment, last_known = unpack(ARGV, i, i + 3)
     if is_server_time == '1' and at_least(moment, clock) then moment = clock end
-    local erasure = redis.call('ZSCORE', left, erased(id))
-    if last_seen == '' or at_least(erasure, last_seen) or not at_least(moment, last_seen) then
-      last_seen = false
-    end
-    for n = FIRST_SET, #KEYS do
+    local _, erasure = left_at(id)
+    local is_lost = last_known ~= '' and at_least(moment, last_known) and not at_least(erasure, last_known)
+    local last_seen = is_lost and last_known - last_known % 60
+    for n = FIRST_SET, act ~= SEEN and #KEYS or 0 do
       local minute = first_minute + (n - FIRST_SET) * 60
-      if act ~= SEEN and minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
+      if minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
     end
-    if act == SEEN or act == ERASED then redis.call('ZREM', left, id) end
+    if act ~= LEFT then redis.call('ZREM', left, id) end
     if act == ERASED then
       redis.call('ZREM', gone, id)
-      redis.call('ZADD', left, 'GT', moment, erased(id))
+      redis.call('ZADD', left, 'GT', moment, ' ' .. sha1hex(id))
     elseif act == LEFT then
-      if last_seen then redis.call('ZADD', gone, 'GT', last_seen - last_seen % 60, id) end
+      if last_seen then redis.call('ZADD', gone, 'GT', last_seen, id) end
       redis.call('ZADD', left, 'GT', moment, id)
     end
   end
@@ -95,14 +100,4 @@ local function write_departures()
     if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
   end
 end
-
-local wrote_before = false
-if process ~= '' then
-  wrote_before = redis.call('ZSCORE', writers, process)
-  redis.call('ZADD', writers, now, process)
-  redis.call('EXPIRE', writers, lifetime)
-end
-local refused, full = {}, 0
-if FIRST_DEPARTURE > FIRST then refused, full = write_sightings() end
-if #ARGV >= FIRST_DEPARTURE then write_departures() end
-return {refused, full, wrote_before}
+return reply

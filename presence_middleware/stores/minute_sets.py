@@ -8,10 +8,11 @@ import math
 from collections.abc import Sequence
 
 from . import keys
-from .changes import Act, Departure, Seen, Write, Written, as_seconds, by_minute
-from .plan import Argument, Batch, Command, Plan, score, texts
+from .changes import Act, Departure, Seen, Write, Written, as_seconds, by_minute, words_of
+from .paging import Ranked
+from .plan import Batch, Command, Plan, score, texts
 from .script import CHUNK, chunks, load_script
-from .store import Ranked, Sighting, Store, clamp_future_scores, last_write
+from .store import Sighting, Store, clamp_future_scores, last_write
 
 # The sets of at most so many minutes are searched for known ids when there is little room.
 MAX_SEARCHED_MINUTES = 30
@@ -97,9 +98,6 @@ class MinuteSets(Store):
         """Return the command for the sightings of a minute, or for departures."""
         arrivals = [arrival for _, _, arrival, _ in seen]
         now = write.moment if write else max([*arrivals, *(each[2] for each in departures)])
-        departing: list[Argument] = []
-        for act, id, moment, last in departures:
-            departing += int(act), id, as_seconds(moment), "" if last is None else as_seconds(last)
         return self._script.command(
             (self._left_key, self._gone_key, self._writers_key, *map(self._key, minutes)),
             self._lifetime,
@@ -113,7 +111,7 @@ class MinuteSets(Store):
             minutes[0] * keys.MINUTE,
             len(seen),
             *(id for id, *_ in seen),
-            *departing,
+            *words_of(departures),
         )
 
     def last_write(self, process: str) -> Plan[float | None]:

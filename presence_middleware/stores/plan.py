@@ -50,16 +50,24 @@ def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[
     return outcomes  # type: ignore[return-value]
 
 
-def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | Exception]]:
+def run_all(
+    plans: Sequence[Plan[T]], *, atomic: bool = False, reads_last: bool = False
+) -> Plan[list[T | Exception]]:
     """Run several plans in the same round trips; return the result or the error of each.
 
-    `atomic` is as for `merge_plans`.
+    With `atomic`, a merged batch is atomic if all its parts are. With `reads_last`, the last plan
+    reads what the others write: its first batch is sent with each of theirs, and only the replies
+    of the last of these count.
     """
     outcomes: dict[int, T | Exception] = {}
     replies: dict[int, list[Any] | Exception | None] = dict.fromkeys(range(len(plans)))
+    batches: dict[int, Batch] = {}
     while replies:
-        batches: dict[int, Batch] = {}
+        sent, batches = batches, {}
         for number, reply in replies.items():
+            if reads_last and batches and number == len(plans) - 1 and number in sent:
+                batches[number] = sent[number]
+                continue
             try:
                 batches[number] = next_batch(plans[number], reply)
             except StopIteration as end:
@@ -68,17 +76,17 @@ def run_all(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[T | 
                 outcomes[number] = error
         replies = {}
         if batches:
-            remaining = iter((yield _merge_batches(list(batches.values()), atomic)))
+            commands: list[Command] = []
+            is_atomic = atomic
+            for batch in batches.values():
+                commands += batch.commands
+                is_atomic = is_atomic and batch.atomic
+            remaining = iter((yield Batch(tuple(commands), is_atomic, is_tolerant=True)))
             for number, batch in batches.items():
                 part = list(islice(remaining, len(batch.commands)))
                 failure = None if batch.is_tolerant else first_error(part)
                 replies[number] = part if failure is None else failure
     return [outcomes[number] for number in range(len(plans))]
-
-
-def _merge_batches(batches: list[Batch], atomic: bool) -> Batch:
-    commands = tuple(command for batch in batches for command in batch.commands)
-    return Batch(commands, atomic and all(batch.atomic for batch in batches), is_tolerant=True)
 
 
 def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
@@ -103,7 +111,10 @@ def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
 
 def first_error(replies: Sequence[Any]) -> Exception | None:
     """Return the first error among the replies, or None."""
-    return next((reply for reply in replies if isinstance(reply, Exception)), None)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            return reply
+    return None
 
 
 def text(reply: bytes | str) -> str:

@@ -9,7 +9,7 @@
 --                   alone, just after the last erasure. No id begins with a space, so no client can
 --                   forge such a member.
 -- KEYS[5] writers   process by its last write; and the empty name while `seen` has members
--- KEYS[6] progress  hash of rooms.lua and events.lua, which also name the keys after it
+-- KEYS[6…]          keys of the hooks: see rooms.lua and events.lua
 -- ARGV              the names below in their order; then time and id of each sighting; then act, id,
 --                   moment and last-seen time (or nothing) of each departure; then of each move the
 --                   position of its sighting, the number of the room, and the moment
@@ -20,19 +20,19 @@
 -- this process (or nothing); then what the hooks add.
 
 local seen, bye, gone, left, writers, progress = unpack(KEYS)
-local lifetime,    -- of the keys, in seconds
-  window,          -- seconds for which an id is online after it was seen
-  lowered_by,      -- how far before its moment a goodbye lowers the last-seen time, in seconds
-  matters,         -- seconds for which a departure is compared with sightings
+local lifetime, -- of the keys, in seconds
+  window, -- seconds for which an id is online after it was seen
+  lowered_by, -- how far before its moment a goodbye lowers the last-seen time, in seconds
+  matters, -- seconds for which a departure is compared with sightings
   max_members,
-  is_server_time,  -- 1 to lower departures to this server's clock; else 0
-  process,         -- empty to note no write
+  is_server_time, -- 1 to lower departures to this server's clock; else 0
+  process, -- empty to note no write
   now,
-  offline_before,  -- ids last seen up to this moment are no longer online
-  earliest,        -- the first arrival or move among the sightings
-  arrivals,        -- of all sightings, separated by spaces; empty if they equal the times
-  sightings,       -- their number
-  departures       -- their number
+  offline_before, -- ids last seen up to this moment are no longer online
+  earliest, -- the first arrival or move among the sightings
+  arrivals, -- of all sightings, separated by spaces; empty if they equal the times
+  sightings, -- their number
+  departures -- their number
   = unpack(ARGV, 1, 13)
 local FIRST, FIRST_DEPARTURE = 14, 14 + 2 * sightings
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
@@ -49,38 +49,17 @@ local function erased(id) return ' ' .. sha1hex(id) end
 
 local left_at, may_be_erased = {}, false
 local function has_left(id, since)
-  return at_least(left_at[id], since)
-    or (may_be_erased and at_least(left_at[erased(id)], since))
+  return at_least(left_at[id], since) or may_be_erased and at_least(left_at[erased(id)], since)
 end
 
 local hooks = {}
 
-local members = redis.call('ZCARD', seen)
-if members == 0 then
-  local is_lost = redis.call('ZSCORE', writers, '')
-  -- The server evicted `seen` alone. Without this key, every process writes again.
-  if is_lost then redis.call('DEL', writers) end
-  redis.call('DEL', bye)
-  for _, hook in ipairs(hooks) do hook.seen_is_empty(is_lost) end
-end
-local wrote_before = process ~= '' and redis.call('ZSCORE', writers, process)
-
--- Remove ids that are offline, but only as many as are needed, and none that is seen now.
-local function make_room(needed, ids)
-  local is_seen, removed = {}, 0
-  for _, id in ipairs(ids) do is_seen[id] = true end
-  -- There are many too many after PRESENCE_MAX_MEMBERS was lowered.
-  local most = math.min(needed + #ids, MOST_EVICTED)
-  for _, id in ipairs(redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)) do
-    if removed < needed and not is_seen[id] then
-      local last_seen = later(redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id))
-      for _, hook in ipairs(hooks) do hook.before_departure(LEFT, id, now, last_seen) end
-      redis.call('ZREM', seen, id)
-      redis.call('ZREM', bye, id)
-      removed = removed + 1
-    end
+local function remove(id, act, moment, last_seen)
+  for _, hook in ipairs(hooks) do hook.before_departure(act, id, moment, last_seen) end
+  if last_seen then
+    redis.call('ZREM', seen, id)
+    redis.call('ZREM', bye, id)
   end
-  return removed
 end
 
 -- Return the scores since the first arrival, by member: of all members if these are few, for that is
@@ -96,56 +75,69 @@ local function scores_since(key, count, names)
   return scores
 end
 
-local function ids_seen()
-  local ids = {}
-  for i = FIRST + 1, FIRST_DEPARTURE - 1, 2 do ids[#ids + 1] = ARGV[i] end
-  return ids
+local members = redis.call('ZCARD', seen)
+if members == 0 then
+  local is_lost = redis.call('ZSCORE', writers, '')
+  -- The server evicted `seen` alone. Without this key, every process writes again.
+  if is_lost then redis.call('DEL', writers, bye) end
+  for _, hook in ipairs(hooks) do hook.seen_is_empty(is_lost) end
 end
+local reply = {{}, 0, process ~= '' and redis.call('ZSCORE', writers, process)}
 
-local refused, full, added, returning = {}, 0, 0, nil
 if FIRST_DEPARTURE > FIRST then
+  local ids, accepted, added = {}, {}, 0
+  for i = FIRST + 1, FIRST_DEPARTURE - 1, 2 do ids[#ids + 1] = ARGV[i] end
   local room = max_members - members
-  local is_tight = sightings + 0 > room
+  local is_tight = #ids > room
   local departed = redis.call('ZCOUNT', left, earliest, '+inf')
   local goodbyes = redis.call('ZCOUNT', bye, earliest, '+inf')
   if departed + goodbyes == 0 and not is_tight and #hooks == 0 then
     added = redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST, FIRST_DEPARTURE - 1))
   else
-    local ids = ids_seen()
-    local names = {unpack(ids)}
+    local names, known, new, is_seen = {unpack(ids)}, {}, 0, {}
     may_be_erased = departed > 0 and at_least(redis.call('ZSCORE', left, ' '), earliest)
-    if may_be_erased then
-      for _, id in ipairs(ids) do names[#names + 1] = erased(id) end
-    end
+    for _, id in ipairs(may_be_erased and ids or {}) do names[#names + 1] = erased(id) end
     left_at = scores_since(left, departed, names)
     local goodbye_at = scores_since(bye, goodbyes, ids)
-    local known, new = is_tight and redis.call('ZMSCORE', seen, unpack(ids)) or {}, 0
     if is_tight then
-      for n in ipairs(ids) do new = new + (known[n] and 0 or 1) end
-      if new > room then room = room + make_room(new - room, ids) end
+      known = redis.call('ZMSCORE', seen, unpack(ids))
+      for n, id in ipairs(ids) do
+        is_seen[id] = true
+        if not known[n] then new = new + 1 end
+      end
     end
-    local accepted, to_write, arrived = {}, {}, string.gmatch(arrivals, '%S+')
-    returning = {}
+    if new > room then
+      -- Remove ids that are offline, but only as many as are needed, and none that is seen now. There
+      -- are many too many after PRESENCE_MAX_MEMBERS was lowered.
+      local most = math.min(new - room + #ids, MOST_EVICTED)
+      local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
+      for _, id in ipairs(offline) do
+        if new > room and not is_seen[id] then
+          local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
+          remove(id, LEFT, now, later(score, goodbye))
+          room = room + 1
+        end
+      end
+    end
+    local to_write, accepted_ids, arrived = {}, {}, string.gmatch(arrivals, '%S+')
     for n, id in ipairs(ids) do
       local time = ARGV[FIRST + 2 * n - 2]
-      if has_left(id, arrived() or time) then
-        refused[#refused + 1] = n
+      local arrival = arrived() or time
+      if has_left(id, arrival) then
+        table.insert(reply[1], n)
       elseif is_tight and not known[n] and room <= 0 then
-        full = full + 1
-      elseif not at_least(goodbye_at[id], time) then -- an older sighting undoes no goodbye
+        reply[2] = reply[2] + 1
+      elseif not at_least(goodbye_at[id], later(time, arrival)) then -- an older one undoes no goodbye
         if not known[n] then room = room - 1 end
-        accepted[#accepted + 1] = n
-        to_write[#to_write + 1] = time
-        to_write[#to_write + 1] = id
-        returning[#returning + 1] = id
+        accepted[#accepted + 1], accepted_ids[#accepted_ids + 1] = n, id
+        to_write[#to_write + 1], to_write[#to_write + 2] = time, id
       end
     end
     for _, hook in ipairs(hooks) do hook.before_seen(accepted) end
     if #accepted > 0 then added = redis.call('ZADD', seen, 'GT', unpack(to_write)) end
+    ids = accepted_ids
   end
-  if added > 0 and redis.call('EXISTS', gone) == 1 then
-    redis.call('ZREM', gone, unpack(returning or ids_seen()))
-  end
+  if added > 0 and redis.call('EXISTS', gone) == 1 then redis.call('ZREM', gone, unpack(ids)) end
 end
 
 if FIRST_MOVE > FIRST_DEPARTURE then
@@ -158,28 +150,17 @@ if FIRST_MOVE > FIRST_DEPARTURE then
     local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
     local last_seen = score and later(score, goodbye) -- a lowered score is no evidence
     if not at_least(moment, last_seen or 0) then last_seen = false end -- seen since then: it stays
+    local lowered = string.format('%.6f', moment - lowered_by)
     if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
       redis.call('ZREM', left, id)
-    elseif act == GOODBYE then
-      local lowered = string.format('%.6f', moment - lowered_by)
-      if last_seen and not at_least(lowered, score) then
-        for _, hook in ipairs(hooks) do hook.before_departure(act, id, moment, last_seen) end
-        redis.call('ZADD', seen, lowered, id)
-        redis.call('ZADD', bye, moment, id)
-        redis.call('EXPIRE', bye, lifetime)
-      end
-    else
-      for _, hook in ipairs(hooks) do hook.before_departure(act, id, moment, last_seen) end
-      if last_seen then
-        redis.call('ZREM', seen, id)
-        redis.call('ZREM', bye, id)
-      elseif not score and last_known ~= '' and at_least(moment, last_known)
-        and not at_least(redis.call('ZSCORE', left, erased(id)), last_known) then
+    elseif act ~= GOODBYE then
+      remove(id, act, moment, last_seen)
+      local hash = erased(id)
+      if not score and last_known ~= '' and at_least(moment, last_known)
+        and not at_least(redis.call('ZSCORE', left, hash), last_known) then
         last_seen = last_known -- the server lost it
       end
-      local member = id
       if act == ERASED then
-        member = erased(id)
         redis.call('ZREM', gone, id)
         redis.call('ZREM', left, id)
         -- If old members are dropped, this one goes after the erasures that it stands for.
@@ -187,7 +168,12 @@ if FIRST_MOVE > FIRST_DEPARTURE then
       elseif last_seen then
         redis.call('ZADD', gone, 'GT', last_seen, id)
       end
-      redis.call('ZADD', left, 'GT', moment, member)
+      redis.call('ZADD', left, 'GT', moment, act == ERASED and hash or id)
+    elseif last_seen and not at_least(lowered, score) then
+      for _, hook in ipairs(hooks) do hook.before_departure(act, id, moment, last_seen) end
+      redis.call('ZADD', seen, lowered, id)
+      redis.call('ZADD', bye, moment, id)
+      redis.call('EXPIRE', bye, lifetime)
     end
   end
   redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)
@@ -205,6 +191,5 @@ else
 end
 if process ~= '' then redis.call('ZADD', writers, now, process) end
 redis.call('EXPIRE', writers, lifetime)
-local reply = {refused, full, wrote_before}
 for _, hook in ipairs(hooks) do hook.reply(reply) end
 return reply

@@ -3,19 +3,19 @@
 --
 -- KEYS[6] progress  `rooms_until`, up to which last-seen time ids have been taken out of their rooms;
 --                   `rooms_delay`, how many seconds a sweep left between that and now; `moves_since`,
---                   up to which moment moves have been dropped; `moves_next`, up to which they will be
+--                   up to which moment moves have been dropped
 -- KEYS[7] rooms     id by the number of its room; and the empty id by -1, so that the key exists as
 --                   long as `rooms_until` does
--- KEYS[8] moves     id by the moment at which it last entered or left a room
+-- KEYS[8] moves     id by the moment at which it last entered or left a room, of a window
 
 local rooms, moves = KEYS[7], KEYS[8]
-local FIELDS = {'rooms_until', 'rooms_delay', 'moves_since', 'moves_next'}
-local swept, swept_delay, moves_since, moves_next = unpack(redis.call('HMGET', progress, unpack(FIELDS)))
+local FIELDS = {'rooms_until', 'rooms_delay', 'moves_since'}
+local swept, swept_delay, moves_since = unpack(redis.call('HMGET', progress, unpack(FIELDS)))
 
 local function forget_rooms()
   redis.call('UNLINK', rooms, moves)
   redis.call('HDEL', progress, unpack(FIELDS))
-  swept, moves_since, moves_next = false, false, false
+  swept, moves_since = false, false
 end
 
 hooks[#hooks + 1] = {
@@ -35,26 +35,19 @@ hooks[#hooks + 1] = {
       -- Processes write in any order. The latest move of an id since it left decides where it is.
       local n, number, moment = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
       local time, id = ARGV[FIRST + 2 * n - 2], ARGV[FIRST + 2 * n - 1]
-      local moved = is_accepted[n] and (redis.call('ZSCORE', moves, id) or moves_since)
-      if is_accepted[n] and not at_least(moved, moment) and not has_left(id, moment)
-        and later(time, moment) + 0 > swept + 0 then
+      if is_accepted[n] and not at_least(redis.call('ZSCORE', moves, id) or moves_since, moment)
+        and not has_left(id, moment) and later(time, moment) + 0 > swept + 0 then
         redis.call('ZADD', moves, moment, id)
-        if number == '0' then
-          redis.call('ZREM', rooms, id)
-        else
-          redis.call('ZADD', rooms, number, id)
-        end
+        redis.call('ZREM', rooms, id)
+        if number ~= '0' then redis.call('ZADD', rooms, number, id) end
       end
     end
   end,
 
-  before_departure = function(act, id, moment, last_seen)
-    local is_out
-    if act == GOODBYE then -- which may be so late that the sweep has passed the end of its window
-      is_out = at_least(swept, moment - lowered_by)
-    else
-      is_out = at_least(moment, redis.call('ZSCORE', moves, id) or 0)
-    end
+  before_departure = function(act, id, moment)
+    local is_out = at_least(moment, redis.call('ZSCORE', moves, id) or 0)
+    -- A goodbye may be so late that the sweep has passed the end of its window.
+    if act == GOODBYE then is_out = at_least(swept, moment - lowered_by) end
     if is_out then redis.call('ZREM', rooms, id) end
     if act == ERASED then redis.call('ZREM', moves, id) end
   end,
@@ -62,36 +55,29 @@ hooks[#hooks + 1] = {
   sweep = function()
     local is_whole = swept and redis.call('EXISTS', seen, rooms) == 2
     if not is_whole or is_ahead(swept, offline_before, swept_delay) then
-      forget_rooms() -- the server has evicted a key, or its clock was set back
-      return
+      return forget_rooms() -- the server has evicted a key, or its clock was set back
     end
     if swept + 0 < offline_before + 0 then
-      if redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') == 0 then
+      local past = {}
+      if redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') > 0 then
+        past, swept = page(seen, '(' .. swept, offline_before)
+      else -- nobody is online
+        swept = offline_before
         redis.call('UNLINK', rooms)
         redis.call('ZADD', rooms, -1, '')
-        swept = offline_before
-      else
-        local past
-        past, swept = page(seen, '(' .. swept, offline_before)
-        for i = 1, #past, 2 do redis.call('ZREM', rooms, past[i]) end
       end
-      redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay_of(offline_before))
-      -- A late write is compared with moves, so these are dropped in the second sweep after them.
-      if not moves_next then
-        redis.call('HSET', progress, 'moves_next', now)
-      elseif moves_next + 0 < now - late then
-        local old, reached = page(moves, '-inf', moves_next)
-        for i = 1, #old, 2 do redis.call('ZREM', moves, old[i]) end
-        local next_drop = reached == moves_next and now or moves_next
-        redis.call('HSET', progress, 'moves_since', reached, 'moves_next', next_drop)
-      end
+      for i = 1, #past, 2 do redis.call('ZREM', rooms, past[i]) end
+      local delay = delay_of(offline_before)
+      redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay)
     end
-    if compared + 0 > 0 then -- a process without rooms may have removed some from `seen`
-      local ids = redis.call('ZRANDMEMBER', rooms, compared)
-      for n, score in ipairs(redis.call('ZMSCORE', seen, unpack(ids))) do
-        local is_online = score and score + 0 > swept + 0
-        if ids[n] ~= '' and not is_online then redis.call('ZREM', rooms, ids[n]) end
-      end
+    local old, dropped = page(moves, '-inf', moves_before)
+    for i = 1, #old, 2 do redis.call('ZREM', moves, old[i]) end
+    if #old > 0 then redis.call('HSET', progress, 'moves_since', dropped) end
+    local ids = redis.call('ZRANDMEMBER', rooms, compared)
+    for n, score in ipairs(#ids > 0 and redis.call('ZMSCORE', seen, unpack(ids)) or {}) do
+      -- A process without rooms may have removed the id from `seen`.
+      local is_online = score and score + 0 > swept + 0
+      if ids[n] ~= '' and not is_online then redis.call('ZREM', rooms, ids[n]) end
     end
   end,
 

@@ -12,8 +12,9 @@ from operator import itemgetter
 
 from . import keys
 from .events import Position
+from .paging import rank
 from .plan import Batch, Plan, merge_plans, readable_texts, text
-from .store import Sighting, Store, moment_of, rank
+from .store import Sighting, Store, moment_of
 
 
 class Shards:

@@ -8,18 +8,17 @@ keys and the rules.
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UnsupportedQuery
 from . import keys
-from .changes import Departure, Seen, Write, Written, as_seconds, to_microseconds
+from .changes import Departure, Seen, Write, Written, as_seconds, to_microseconds, words_of
 from .events import EventStream
-from .plan import Argument, Batch, Command, Plan, members_with_scores, pairs, score, texts
+from .paging import PAGE, Ranked, newest
+from .plan import Argument, Batch, Command, Plan, members_with_scores, score, texts
 from .script import CHUNK, chunks, load_script
-from .store import NO_EVENTS, Ranked, Sighting, Store, Swept, clamp_future_scores, moment_of, rank
+from .store import NO_EVENTS, Sighting, Store, Swept, clamp_future_scores, moment_of
 
-# Members in one reply, or removed by one command: about 1 ms of server time.
-PAGE = 1000
 NOWHERE = 0
 """The number for ids that are in no room."""
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
@@ -31,6 +30,16 @@ def room_number(name: str) -> int:
     """Return the number by which a room is stored. No two names are likely to share it."""
     digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
     return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
+
+
+class Names(NamedTuple):
+    """The keys of the store, in the order in which the scripts take them."""
+
+    seen: str
+    bye: str
+    gone: str
+    left: str
+    writers: str
 
 
 class SortedSet(Store):
@@ -47,41 +56,44 @@ class SortedSet(Store):
         is_server_time: bool = True,
         grace: float | None = None,
         has_rooms: bool = False,
-        flush_interval: float = 0.0,
         lag: float | None = None,
     ) -> None:
         """Create a store as `Store` describes.
 
         An id stays online for `grace` seconds after its goodbye; by default there are no goodbyes.
-        With `has_rooms`, ids may be in rooms, and busy processes write every `flush_interval`
-        seconds. With `lag`, the store announces who comes and goes: an id has gone after its window
-        and so many seconds more, in which late writes may still arrive.
+        With `has_rooms`, ids may be in rooms. With `lag`, the store announces who comes and goes:
+        an id has gone after its window and so many seconds more, in which late writes may still
+        arrive.
         """
         self.name, self.keep_seconds = f"{prefix}:{kind}", keep_seconds
         self.ttl = keys.ttl(keep_seconds)
         self.needs_sweep = grace is not None or has_rooms or lag is not None
         self.swept = 0
-        self._window, self._site_keep_seconds = window, keep_seconds
-        self._max_members, self._is_server_time = max(1, max_members), is_server_time
+        self._window, self._lag = window, lag or 0.0
         self._lowered_by = 0.0 if grace is None else window - grace
-        # Writes may be as late as this, in seconds, and still be compared with later moves.
-        self._late, self._lag = flush_interval + keys.SLACK, lag or 0.0
-        self._has_rooms = has_rooms
+        self._is_server_time, self._has_rooms = is_server_time, has_rooms
+        self._limits = (
+            window,
+            self._lowered_by,
+            window + keys.SLACK,
+            max(1, max_members),
+            int(is_server_time),
+        )
+        """What the script takes as `window`, … `is_server_time`."""
+        functions = (keys.seen, keys.bye, keys.gone, keys.left, keys.writers)
+        self._names = Names(*(function(prefix, kind) for function in functions))
+        self._rooms_key = keys.rooms(prefix, kind)
         self._events = None if lag is None else EventStream(prefix, kind)
-        self._seen_key, self._bye_key = keys.seen(prefix, kind), keys.bye(prefix, kind)
-        self._gone_key, self._left_key = keys.gone(prefix, kind), keys.left(prefix, kind)
-        self._writers_key, self._rooms_key = keys.writers(prefix, kind), keys.rooms(prefix, kind)
-        hooks, own = [], [self._seen_key, self._bye_key, self._gone_key, self._left_key]
-        own.append(self._writers_key)
-        if has_rooms or self._events:
-            own.append(keys.progress(prefix, kind))
+        hooks: list[str] = []
+        hook_keys: list[str] = []
         if has_rooms:
             hooks.append("rooms")
-            own += self._rooms_key, keys.moves(prefix, kind)
+            hook_keys += self._rooms_key, keys.moves(prefix, kind)
         if self._events:
             hooks.append("events")
-            own.append(keys.changes(prefix, kind))
-        self._keys = tuple(own)
+            hook_keys.append(keys.changes(prefix, kind))
+        progress = [keys.progress(prefix, kind)] if hooks else []
+        self._keys = (*self._names, *progress, *hook_keys)
         self._record, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
 
     def write(
@@ -89,11 +101,9 @@ class SortedSet(Store):
     ) -> Plan[Written]:
         commands: list[Command] = []
         for start in range(0, len(seen) + len(departures), CHUNK):
-            first = max(0, start - len(seen))
-            last = max(0, start - len(seen) + CHUNK)
-            commands.append(
-                self._command(seen[start : start + CHUNK], departures[first:last], write)
-            )
+            first, last = (max(0, end - len(seen)) for end in (start, start + CHUNK))
+            part = seen[start : start + CHUNK]
+            commands.append(self._command(part, departures[first:last], write))
         replies = yield from self._record.send(*commands)
         refused = [
             number * CHUNK + int(position) - 1
@@ -103,9 +113,8 @@ class SortedSet(Store):
         wrote_before = score(replies[0][2]) if write and replies else None
         if self._events and any(reply[-1] for reply in replies):
             self._events.warn_of_size()
-        full, came, went = (
-            sum(int(reply[n]) for reply in replies if len(reply) > n) for n in (1, 3, 4)
-        )
+        counts = [(reply[1], *(reply[3:5] or (0, 0))) for reply in replies]
+        full, came, went = map(sum, zip((0, 0, 0), *counts, strict=True))
         return Written(refused, full, wrote_before, came, went)
 
     def _command(
@@ -123,17 +132,10 @@ class SortedSet(Store):
                 if move is not None:
                     moves += position, move[0], as_seconds(move[1])
                     earliest = min(earliest, move[1])
-        departing: list[Argument] = []
-        for act, id, moment, last in departures:
-            departing += int(act), id, as_seconds(moment), "" if last is None else as_seconds(last)
         return self._record.command(
             self._keys,
-            keys.ttl(self._site_keep_seconds),
-            self._window,
-            self._lowered_by,
-            self._window + keys.SLACK,
-            self._max_members,
-            int(self._is_server_time),
+            self.ttl,
+            *self._limits,
             write.process if write else "",
             as_seconds(now),
             as_seconds(now - to_microseconds(self._window)),
@@ -142,88 +144,50 @@ class SortedSet(Store):
             len(seen),
             len(departures),
             *sightings,
-            *departing,
+            *words_of(departures),
             *moves,
         )
 
     def last_write(self, process: str) -> Plan[float | None]:
         exists, (members_marker, moment) = yield Batch(
-            (("EXISTS", self._seen_key), ("ZMSCORE", self._writers_key, "", process))
+            (("EXISTS", self._names.seen), ("ZMSCORE", self._names.writers, "", process))
         )
         is_evicted = members_marker is not None and not exists
         return None if is_evicted else score(moment)
 
     def first_seen_after(self, moment: float) -> Plan[float | None]:
-        first = (_after(moment), "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
-        (reply,) = yield Batch((("ZRANGE", self._seen_key, *first),))
+        first = (f"({moment!r}", "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
+        (reply,) = yield Batch((("ZRANGE", self._names.seen, *first),))
         return members_with_scores(reply)[0][1] if reply else None
 
     def count(self, now: float, window: float) -> Plan[int]:
-        (count,) = yield Batch((("ZCOUNT", self._seen_key, _after(now - window), "+inf"),))
+        (count,) = yield Batch((("ZCOUNT", self._names.seen, f"({now - window!r}", "+inf"),))
         return int(count)
 
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
-        start: Ranked | None = None
+        last: Ranked | None = None
         if before is not None and before.last_seen is not None:
-            start = before.id.encode(), before.last_seen.timestamp()
-        members = yield from self._pages(now - window, limit, start)
-        if start and members and _rounded(members[-1]) == start:
-            # Another program wrote a time that is no whole microsecond: a datetime cannot
-            # represent it, so the same page would be read for ever.
-            return []
-        if limit is None and len(members) > PAGE:
-            # An id that was seen again between two pages has moved up, out of the pages that were
-            # still to be read. So read once more the members newer than the first page.
-            listed = {member for member, _ in members}
-            newer = yield from self._pages(float(members[0][1]), None, None)
-            members = [ranked for ranked in newer if ranked[0] not in listed] + members
-        return members
-
-    def _pages(self, cut: float, limit: int | None, before: Ranked | None) -> Plan[list[Ranked]]:
-        """Return the members later than `cut`, in as many round trips as there are pages.
-
-        Of equal times, the greater id is first. `before` is the last member of an earlier page.
-        """
-        members: list[Ranked] = []
-        offset = 0
-        while limit is None or len(members) < limit:
-            size = PAGE if limit is None else min(PAGE, limit - len(members))
-            # Of a page that begins within equal times, some members have been returned before.
-            count, start = (size, "+inf") if before is None else (PAGE, repr(float(before[1])))
-            order = ("BYSCORE", "REV", "LIMIT", offset, count, "WITHSCORES")
-            (reply,) = yield Batch((("ZRANGE", self._seen_key, start, _after(cut), *order),))
-            page = pairs(reply)
-            last = before and rank(before)
-            new = [ranked for ranked in page if rank(ranked) < last] if last else page
-            members += new[:size]
-            if len(page) < count:
-                break
-            if new:
-                before, offset = members[-1], 0
-            else:
-                offset += count
-        return members
+            last = before.id, before.last_seen.timestamp()
+        return (yield from newest(self._names.seen, now - window, limit, last))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
-        (scores,) = yield Batch((("ZMSCORE", self._seen_key, *ids),))
-        times = [
-            (id, float(time)) for id, time in zip(ids, scores, strict=True) if time is not None
-        ]
-        return [Sighting(id, moment_of(time)) for id, time in times if time > now - window]
+        (scores,) = yield Batch((("ZMSCORE", self._names.seen, *ids),))
+        times = zip(ids, map(score, scores), strict=True)
+        return [Sighting(id, moment_of(time)) for id, time in times if time and time > now - window]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         # The weight 0 ignores the scores of the friends, and MAX, unlike SUM, accepts an infinite
         # score.
         weights = ("WEIGHTS", 1, 0, "AGGREGATE", "MAX", "WITHSCORES")
-        (reply,) = yield Batch((("ZINTER", 2, self._seen_key, friends, *weights),))
+        (reply,) = yield Batch((("ZINTER", 2, self._names.seen, friends, *weights),))
         members = members_with_scores(reply)
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         parts = list(chunks(ids))
-        sets = (self._seen_key, self._gone_key, *([self._bye_key] if self.needs_sweep else []))
+        sets = (self._names.seen, self._names.gone, self._names.bye)[: 3 if self.needs_sweep else 2]
         replies = yield Batch(tuple(("ZMSCORE", key, *part) for key in sets for part in parts))
         newest: dict[str, float] = {}
         for part, scores in zip(parts * len(sets), replies, strict=True):
@@ -251,7 +215,7 @@ class SortedSet(Store):
         """Return the true last-seen time of each id that said goodbye."""
         if not ids or not self.needs_sweep:
             return [None] * len(ids)
-        replies = yield Batch(tuple(("ZMSCORE", self._bye_key, *part) for part in chunks(ids)))
+        replies = yield Batch(tuple(("ZMSCORE", self._names.bye, *part) for part in chunks(ids)))
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
@@ -284,7 +248,7 @@ class SortedSet(Store):
         return self._note_swept(reply)
 
     def _note_swept(self, reply: Sequence[Any]) -> Swept:
-        outcome = Swept(bool(reply[0]), int(reply[2]) if len(reply) > 1 else 0)
+        outcome = Swept(bool(reply[0]), int(reply[2]) if self._events else 0)
         self.swept += outcome.went
         if self._events and reply[-1]:
             self._events.warn_of_size()
@@ -293,22 +257,22 @@ class SortedSet(Store):
     def _sweep_command(self, now: float, compared: int = 0) -> Command:
         return self._sweep.command(
             self._keys,
-            keys.ttl(self._site_keep_seconds),
+            self.ttl,
             repr(now),
             repr(now - self._window),
             repr(now - self._window - self._lag),
             SWEPT,
-            repr(self._late),
+            repr(now - self._window - keys.SLACK),
             # Whoever is seen after the clock was set back must not seem to be gone already.
             repr(min(float(keys.SLACK), self._window / 2)),
             compared,
         )
 
     def keys(self, now: float) -> list[str]:
-        return [self._seen_key]
+        return [self._names.seen]
 
     def keep_longer(self, seconds: float) -> None:
-        self._site_keep_seconds = max(self.keep_seconds, seconds)
+        self.ttl = keys.ttl(max(self.keep_seconds, seconds))
 
     def clean_up(self, now: float) -> Plan[bool]:
         if self.needs_sweep:
@@ -316,37 +280,26 @@ class SortedSet(Store):
             swept = yield from self.sweep(now, SWEPT)
             if swept.has_more:
                 return True
-        has_more = False
+        names, has_more = self._names, False
         if self._is_server_time:
-            sets = (self._seen_key, self._bye_key, self._left_key)
-            has_more = yield from clamp_future_scores(sets, now)
+            has_more = yield from clamp_future_scores((names.seen, names.bye, names.left), now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
-        cut = now - max(self._site_keep_seconds, self._window + self._lag)
-        stale = ("ZRANGE", self._seen_key, "-inf", cut, "BYSCORE")
+        cut = now - max(self.ttl - keys.SLACK, self._window + self._lag)
+        stale = ("ZRANGE", names.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
         silent_since = now - self._window - 2 * keys.SLACK
         *_, members, removed = yield Batch(
             (
-                ("ZREMRANGEBYSCORE", self._gone_key, "-inf", cut),
-                ("ZREMRANGEBYSCORE", self._writers_key, "-inf", silent_since),
-                ("ZCARD", self._seen_key),
-                ("ZREMRANGEBYSCORE", self._seen_key, "-inf", page_end),
+                ("ZREMRANGEBYSCORE", names.gone, "-inf", cut),
+                ("ZREMRANGEBYSCORE", names.writers, "-inf", silent_since),
+                ("ZCARD", names.seen),
+                ("ZREMRANGEBYSCORE", names.seen, "-inf", page_end),
             ),
             atomic=True,
         )
         if removed and removed == members:
             # The sorted set is empty, so a missing key is no sign of lost data.
-            yield Batch((("ZREM", self._writers_key, ""),))
+            yield Batch((("ZREM", names.writers, ""),))
         return bool(last) or has_more
-
-
-def _after(moment: float) -> str:
-    """Return the exclusive lower bound of a range of scores."""
-    return f"({moment!r}"
-
-
-def _rounded(ranked: Ranked) -> Ranked:
-    time, member = rank(ranked)
-    return member, moment_of(time).timestamp()

@@ -6,20 +6,18 @@ Times are seconds since the epoch by the server's clock, unless they are in micr
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
 from .changes import Act, Departure, Seen, Write, Written, to_microseconds
 from .events import EventStream
+from .paging import Ranked
 from .plan import Batch, Plan, score
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
 NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
-
-Ranked = tuple[bytes | str, Any]
-"""An id and its last-seen time as a client returned them; None for the time if there is none."""
 
 
 class Sighting(NamedTuple):
@@ -33,12 +31,6 @@ class Sighting(NamedTuple):
 def moment_of(stamp: float) -> datetime:
     """Return seconds since the epoch as a datetime in UTC."""
     return datetime.fromtimestamp(stamp, UTC)
-
-
-def rank(ranked: Ranked) -> tuple[float, bytes]:
-    """Return the rank of an id with a time: the newer is greater, of equal times the greater id."""
-    member, time = ranked
-    return float(time), member if isinstance(member, bytes) else member.encode()
 
 
 class Swept(NamedTuple):

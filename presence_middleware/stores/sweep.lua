@@ -8,14 +8,14 @@
 -- Reply: 1 if there may be more, else 0; then what the hooks add.
 
 local seen, bye, progress = KEYS[1], KEYS[2], KEYS[6]
-local lifetime,    -- of the keys, in seconds
+local lifetime, -- of the keys, in seconds
   now,
-  offline_before,  -- ids last seen up to this moment are no longer online
-  gone_before,     -- ids last seen up to this moment have gone: no late write can change that any more
-  most,            -- ids of each sort
-  late,            -- seconds for which moves are compared with late writes, at least
-  may_go_back,     -- how far the clock may go back, in seconds
-  compared         -- how many ids in rooms, chosen at random, to compare with `seen`
+  offline_before, -- ids last seen up to this moment are no longer online
+  gone_before, -- ids last seen up to this moment have gone: no late write can change that any more
+  most, -- ids of each sort
+  moves_before, -- moves up to this moment are dropped
+  may_go_back, -- how far the clock may go back, in seconds
+  compared -- how many ids in rooms, chosen at random, to compare with `seen`
   = unpack(ARGV)
 local has_more = false
 

@@ -6,18 +6,22 @@ commands are enough, and a process that finds another name in the key steps down
 
 import math
 import secrets
+import threading
 import time
+from os import getpid
 
 from . import keys
 from .plan import Batch, Plan, text
 
 
 class UpkeepLease:
-    """The lease of a site, as one process sees it."""
+    """The lease of a site, as one process sees it. A forked child needs its own."""
 
     def __init__(self, prefix: str) -> None:
         """Create the lease of a site. `prefix` is `PRESENCE_PREFIX`."""
-        self.key = keys.upkeep(prefix)
+        self.key, self.prefix = keys.upkeep(prefix), prefix
+        self.pid, self.lock = getpid(), threading.Lock()
+        """The process, and the lock of its thread that does the upkeep."""
         self._who = secrets.token_hex(8)
         self._ends_at = -math.inf  # by `time.monotonic`: the clock of tests may stop
 

@@ -19,6 +19,7 @@ import redis
 
 from presence_middleware.stores import STORES, Act, Batch, Command, Plan, Store
 from presence_middleware.stores.changes import to_microseconds
+from presence_middleware.stores.plan import ScriptMissing
 from presence_middleware.stores.script import CHUNK
 from tests.support.acts import Stamped, depart, record
 
@@ -77,7 +78,10 @@ class Meter:
             for command in batch.commands:
                 self._sent.add(str(command[0]))
                 before = processor_seconds(self._process)
-                replies.append(self.client.execute_command(*command))
+                try:
+                    replies.append(self.client.execute_command(*command))
+                except redis.exceptions.NoScriptError:
+                    replies.append(ScriptMissing())
                 processor.append((processor_seconds(self._process) - before) * 1e3)
 
 

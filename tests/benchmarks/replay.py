@@ -59,7 +59,7 @@ def moved(lines: list[Line], later: int, busy: bool) -> list[Line]:
 
 def main(log: str, rounds: int) -> None:
     lines = len(list(Logs([log])))
-    agents = len({request.user_agent for request in Logs([log])})
+    agents = len({request.request.user_agent for request in Logs([log])})
     for name, busy in (("as it is", False), (f"{BUSY} lines a minute", True)):
         first, *others = measured(log, rounds, busy)
         parsing, following = (min(column) / lines * 1e6 for column in zip(*others, strict=True))

@@ -50,9 +50,7 @@ def path(rounds: int) -> None:
 
 
 def swept_set(name: str) -> Store:
-    return SortedSet(
-        "bench", name, WINDOW, KEEP, MANY, grace=75.0, has_rooms=True, flush_interval=1.0
-    )
+    return SortedSet("bench", name, WINDOW, KEEP, MANY, grace=75.0, has_rooms=True)
 
 
 class Site:

@@ -11,7 +11,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence_middleware.connections import Driver, RedisHealth
+from presence_middleware.connections import Driver, RedisHealth, RedisURL
 from presence_middleware.identity import Guests, Proxies, guests, parse_proxies
 from presence_middleware.identity.addresses import client_address
 from presence_middleware.people import People
@@ -235,7 +235,7 @@ class Traced:
     def __init__(self, client: "redis.Redis", store: Callable[..., Store], cap: int) -> None:
         self._client = client
         self.clock = Clock(NOON // 60 * 60)
-        self._driver = Driver(lambda: self._client, RedisHealth())
+        self._driver = Driver(RedisURL("redis", "redis://"), RedisHealth(), client)
         self._client.flushdb()
         self.store = store("traced", "user", SPAN, SPAN, cap)
 

@@ -12,7 +12,8 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan, sorted_set
-from presence_middleware.stores.sorted_set import PAGE, SortedSet
+from presence_middleware.stores.paging import PAGE
+from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.stores.store import clamp_future_scores
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import NOON, Clock, Site, opened, settings
@@ -33,11 +34,11 @@ class ByRank(SortedSet):
     """The tempting way: counts the stale, and removes as many from the low end. It is wrong."""
 
     def clean_up(self, now: float) -> Plan[bool]:
-        yield from clamp_future_scores((self._seen_key,), now)
-        (stale,) = yield Batch((("ZCOUNT", self._seen_key, "-inf", now - self.keep_seconds),))
+        yield from clamp_future_scores((f"{self.name}:seen",), now)
+        (stale,) = yield Batch((("ZCOUNT", f"{self.name}:seen", "-inf", now - self.keep_seconds),))
         if stale:
-            last = min(stale, sorted_set.PAGE) - 1
-            yield Batch((("ZREMRANGEBYRANK", self._seen_key, 0, last),))
+            last = min(stale, 4) - 1
+            yield Batch((("ZREMRANGEBYRANK", f"{self.name}:seen", 0, last),))
         return bool(stale)
 
 

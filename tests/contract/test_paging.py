@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence_middleware import Presence, Sighting
-from presence_middleware.stores import sorted_set
+from presence_middleware.stores import paging
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Site, opened, settings
 
@@ -54,7 +54,7 @@ def test_pages_of_any_size_list_every_sighting_once(
     site: Site, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(sorted_set, "PAGE", rng.randint(1, 7))
+    monkeypatch.setattr(paging, "PAGE", rng.randint(1, 7))
     ages = [rng.choice([0, 0.000001, 59.999999, rng.uniform(0, 700)]) for _ in range(5)]
     expected: dict[str, float] = {}
     for number in range(rng.randint(1, 60)):

@@ -77,7 +77,7 @@ def test_a_handler_writes_and_reads_in_one_round_trip(
     wrapped.recorder.background = False
     for name, online in (("ann", b"1"), ("bob", b"2")):
         assert wrapped({"HTTP_X_USER": name}, lambda *_: None) == [online]  # type: ignore[arg-type]
-    assert sent == [["EVAL", "ZCOUNT"]]
+    assert sent == [["EVALSHA", "ZCOUNT"]]
 
 
 def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
@@ -120,5 +120,5 @@ def test_a_flush_over_many_shards_is_one_round_trip(
             WsgiVisit(recorder, {"HTTP_X_USER": f"user{number}"}).end()
         sent.clear()
         assert recorder.flush()
-    assert sent == [["EVAL"] * 64]
+    assert sent == [["EVALSHA"] * 64]
     recorder.close()

@@ -3,20 +3,19 @@
 import hashlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from presence_middleware.people import People
-from presence_middleware.recorder import Recorder
-from presence_middleware.stores import minute_sets, script, sorted_set
-from presence_middleware.stores.script import Script
+from presence_middleware.stores import Act, Departure, Seen, minute_sets, sorted_set
+from presence_middleware.stores.changes import to_microseconds
+from presence_middleware.stores.script import Script, load_script
 from tests.support.backends import Server
 from tests.support.timed_site import Site, opened, settings
 
-STORES = ["sorted-set", "minute-sets"]
 Check = Callable[[Site], None]
 
 
@@ -46,66 +45,127 @@ def there_are_never_more_than_the_cap(site: Site) -> None:
     assert site.presence.count() == 5
 
 
-def without(*conditions: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """Takes a condition out of the scripts that write."""
+def who_said_goodbye_stays_on_the_way_out(site: Site) -> None:
+    site.saw("ann", ago=20)
+    write(site, (), [(Act.GOODBYE, "ann", at(site, 10), None)])
+    write(site, [("ann", at(site, 15), at(site, 15), None)], ())  # another worker held it
+    site.clock.now += 100
+    assert not site.presence.is_online("ann")
+
+
+def who_came_back_on_the_way_out_stays_online(site: Site) -> None:
+    """A delayed logout meets a last-seen time that a goodbye has lowered."""
+    site.saw("ann")
+    write(site, (), [(Act.GOODBYE, "ann", at(site, 0), None)])
+    write(site, (), [(Act.LEFT, "ann", at(site, 30), None)])
+    assert site.presence.is_online("ann")
+
+
+def who_was_erased_has_no_last_seen(site: Site) -> None:
+    site.saw("ann", ago=30)
+    site.presence.forget("ann")
+    write(site, (), [(Act.LEFT, "ann", at(site, 0), at(site, 30))])
+    assert site.presence.last_seen("ann") is None
+
+
+def who_came_back_has_one_last_seen_time(site: Site) -> None:
+    site.saw("ann", ago=30)
+    site.presence.leave("ann")
+    site.clock.now += 10
+    site.saw("ann")
+    assert [name for name, ids in site.held().items() if "ann" in ids and "gone" in name] == []
+
+
+def who_is_refused_keeps_a_time(site: Site) -> None:
+    site.saw("ann", ago=20)
+    site.presence.leave("ann")
+    old, new = at(site, 30), at(site, 0)
+    write(site, [("ann", old, old, None), ("new", new, new, None)], ())
+    assert site.presence.last_seen("ann") is not None
+
+
+def who_came_back_before_the_departure_was_written_stays(site: Site) -> None:
+    """Sightings come first, so that who came back before the departure was written stays online."""
+    site.saw("ann", ago=60)
+    seen, left = at(site, 10), at(site, 20)
+    write(site, [("ann", seen, seen, None)], [(Act.LEFT, "ann", left, None)])
+    assert site.presence.is_online("ann")
+
+
+def at(site: Site, ago: float) -> int:
+    return to_microseconds(site.clock.now - ago)
+
+
+def write(site: Site, seen: Sequence[Seen], departures: Sequence[Departure]) -> None:
+    """Write as another worker does, or as the outbox of this one does later."""
+    backend = site._recorder.backend
+    backend.driver.run(backend.stores["user"].all[0].write(seen, departures))
+
+
+def with_changed(*changes: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Change the scripts of the stores."""
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        load_script = script.load_script
-        sources = [load_script(name).text for name in ("record", "minute_sets")]
-        assert all(any(each in source for source in sources) for each in conditions)
-
-        def broken(*names: str) -> Script:
-            text = load_script(*names).text
-            for each in conditions:
-                text = text.replace(each, "false")
+        def broken(name: str, *hooks: str) -> Script:
+            text = load_script(name, *hooks).text
+            for old, new in changes:
+                text = text.replace(old, new)
             return Script(text, hashlib.sha1(text.encode()).hexdigest())
 
+        texts = [load_script(name).text for name in ("record", "minute_sets")]
+        assert all(any(old in text for text in texts) for old, _ in changes)
         for module in (sorted_set, minute_sets):
             patch.setattr(module, "load_script", broken)
 
     return break_it
 
 
-def forgets_the_arrival(patch: pytest.MonkeyPatch) -> None:
-    record = Recorder.record
-
-    def broken(self: Recorder, who: Any, at: float, arrival: Any = None, *others: Any) -> None:
-        record(self, who, at, None, *others)
-
-    patch.setattr(Recorder, "record", broken)
-
-
-LEFT = ("at_least(left_at[id], since)", "at_least(redis.call('ZSCORE', left, id), arrival)")
-ERASED = (
-    "at_least(left_at[erased(id)], since)",
-    "at_least(redis.call('ZSCORE', left, erased(id)), arrival)",
-)
-BROKEN = {
-    "looks for nobody who left": (without(*LEFT), who_left_stays_offline),
-    "looks for nobody erased": (without(*ERASED), who_was_erased_stays_away),
-    "knows no cap": (
-        without("sightings + 0 > room", "#ids > room"),
-        there_are_never_more_than_the_cap,
-    ),
-    "forgets the arrival": (forgets_the_arrival, who_left_on_a_long_connection_stays_offline),
+BOTH = ["sorted-set", "minute-sets"]
+SORTED = ["sorted-set"]
+LEFT = "at_least(left_at[id], since)", "false"
+LEFT_OF_MINUTES = "at_least(left_at(id), arrival)", "false"
+ERASED = "at_least(left_at[erased(id)], since)", "false"
+ERASED_OF_MINUTES = "left, id, ' ' .. sha1hex(id)", "left, id, ''"
+CAP = "#ids > room", "false"
+ARRIVAL = "arrived()", "now"
+GOODBYE = "not at_least(goodbye_at[id], later(time, arrival))", "true"
+TRUE_TIME = "score and later(score, goodbye)", "score"
+ORDER = "if not at_least(moment, last_seen or 0) then last_seen = false end", ""
+LOST = "at_least(redis.call('ZSCORE', left, hash), last_known)", "false"
+LOST_OF_MINUTES = "at_least(erasure, last_known)", "false"
+RETURNED = "added > 0", "false"
+BROKEN: dict[str, tuple[list[tuple[str, str]], Check, list[str]]] = {
+    "looks for nobody who left": ([LEFT, LEFT_OF_MINUTES], who_left_stays_offline, BOTH),
+    "looks for nobody erased": ([ERASED, ERASED_OF_MINUTES], who_was_erased_stays_away, BOTH),
+    "knows no cap": ([CAP], there_are_never_more_than_the_cap, BOTH),
+    "forgets the arrival": ([ARRIVAL], who_left_on_a_long_connection_stays_offline, BOTH),
+    "undoes a goodbye": ([GOODBYE], who_said_goodbye_stays_on_the_way_out, SORTED),
+    "believes a lowered time": ([TRUE_TIME], who_came_back_on_the_way_out_stays_online, SORTED),
+    "checks no departure": ([ORDER], who_came_back_before_the_departure_was_written_stays, SORTED),
+    "lets an erased id reappear": ([LOST, LOST_OF_MINUTES], who_was_erased_has_no_last_seen, BOTH),
+    "keeps who returns among the gone": ([RETURNED], who_came_back_has_one_last_seen_time, SORTED),
+    "drops who is refused": ([("ids = accepted_ids", "")], who_is_refused_keeps_a_time, SORTED),
 }
 
 
 @contextmanager
 def site_of(server: Server, prefix: str, store: str) -> Iterator[Site]:
-    with opened(settings(server.url, prefix, store=store, max_members=5)) as site:
+    given = settings(server.url, prefix, store=store, max_members=5, pulse_path="/pulse")
+    with opened(given) as site:
         yield site
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("name", list(BROKEN))
+@pytest.mark.parametrize(
+    ("name", "store"),
+    [(name, store) for name, (*_, stores) in BROKEN.items() for store in stores],
+)
 def test_each_rule_of_the_core_is_checked(
     name: str, store: str, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_it, check = BROKEN[name]
+    changes, check, _ = BROKEN[name]
     with site_of(valkey, prefix, store) as site:
         check(site)
-    break_it(monkeypatch)
+    with_changed(*changes)(monkeypatch)
     with (
         site_of(valkey, f"{prefix}-broken", store) as site,
         pytest.raises(AssertionError),

@@ -509,7 +509,7 @@ def commands_of(own: Server, prefix: str, **given: Any) -> list[str]:
     site = FollowedSite(own.url, prefix, kind="user", **{"events": (), **given})
     sent: list[str] = []
     with redis.Redis.from_url(own.url) as marking, redis.Redis.from_url(own.url) as watching:
-        marking.ping()
+        marking.script_flush()
         with watching.monitor() as monitor:
             for _ in range(3):
                 site.saw("ann", "bob")
@@ -526,7 +526,7 @@ def commands_of(own: Server, prefix: str, **given: Any) -> list[str]:
         marking.flushall()
         marking.script_flush()
     site.close()
-    process = site.recorder._writer._rewrites._process
+    process = site.recorder._writer._lost._process
     sent = [re.sub(r"(:upkeep) \w{16}", r"\1 HOLDER", each) for each in sent]
     return [each.replace(process, "PROCESS") for each in sent if prefix in each]
 

@@ -15,7 +15,7 @@ from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.recorder import rewrite_log as module
+from presence_middleware.recorder import lost as module
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
@@ -226,6 +226,7 @@ def transcript(server: Server, prefix: str, protocol: str, given: dict[str, Any]
     recorder = app.recorder = Recorder(site, clock=Clock(), background=False)
     app.wsgi.recorder = app.asgi.recorder = recorder
     with redis.Redis.from_url(server.url) as client, client.monitor() as monitor:
+        client.script_flush()
         for user, path in itertools.product((None, "ann"), ("/pulse", "/pulse.js", "/me")):
             for query in ("presence=here:/", "presence=bye", ""):
                 app.ask("POST", "/" if ordinary else path, "" if ordinary else query, user=user)

@@ -9,7 +9,7 @@ import redis
 from presence_middleware import Presence
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
-from presence_middleware.recorder import rewrite_log as module
+from presence_middleware.recorder import lost as module
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
 from tests.support.clusters import Cluster

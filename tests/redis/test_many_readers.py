@@ -108,10 +108,10 @@ def test_hundreds_of_greenlets_at_once_are_all_answered(valkey: Server, prefix: 
 @contextmanager
 def all_taken(presence: Presence) -> Iterator[None]:
     """All slots of the client of this process are in use."""
-    taken = limits.slots_of(presence.backend.driver.connect(), None)
+    client = presence.backend.driver.connect()
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):
-            stack.enter_context(taken)
+            stack.enter_context(limits.slot_of(client, None))
         yield
 
 

@@ -22,7 +22,6 @@ from presence_middleware.identity import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
-from presence_middleware.recorder.worker import FlushThread
 from presence_middleware.upkeep import Upkeep
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
@@ -270,8 +269,8 @@ def test_a_child_whose_fork_called_no_hook_writes_after_a_second(
         parent.setattr(worker_module, "getpid", lambda: -1)
         recorder.reset()
         recorder.background = True
-        parent.setattr(FlushThread, "start", lambda _: None)
-        parent.setattr(FlushThread, "is_alive", lambda _: True)
+        parent.setattr(threading.Thread, "start", lambda _: None)
+        parent.setattr(threading.Thread, "is_alive", lambda _: True)
         visit(recorder, "parent")
         assert recorder.write_lock.acquire()  # a write of the parent was under way
     visit(recorder, "early")
@@ -382,7 +381,7 @@ def test_close_ends_the_thread_after_its_round(
 
     def run(*_: object) -> None:
         began.set()
-        wait_until(lambda: recorder.thread is not None and recorder.thread.is_stopping)
+        wait_until(recorder.worker.stopping.is_set)
         time.sleep(0.05)  # a close that does not wait returns before this
 
     monkeypatch.setattr(Upkeep, "run", run)

@@ -24,7 +24,7 @@ from presence_middleware import (
 from presence_middleware.connections import ServerClock, clients
 from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.stores import Shards, sorted_set
+from presence_middleware.stores import Shards, paging, sorted_set
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 
@@ -163,7 +163,7 @@ def test_in_an_outage_no_reader_waits_for_the_write(
 def test_a_user_seen_again_during_a_listing_is_listed(
     valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorted_set, "PAGE", 10)
+    monkeypatch.setattr(paging, "PAGE", 10)
     store = Shards([sorted_set.SortedSet(prefix, "user", 600, 600, 10**6)], on_one_server=True)
     with redis.Redis.from_url(valkey.url) as client:
         for number in range(35):

@@ -875,7 +875,7 @@ WEIRD = [
 ]
 WEIRD_BYTES = [b"mallory\xff\xfe", b"\xc3\x28mallory", b"\xed\xa0\x80mallory", b"\x80" * 300]
 OF_A_KEY = (
-    r"{prefix}:(meta|settings|visitor-key|sampled:\d+|"
+    r"{prefix}:(meta|settings|visitor-key|upkeep|"
     r"(user|guest):(writers|peak|history:\d+|seen|left|gone|m:\d+|h:\d+))"
 )
 

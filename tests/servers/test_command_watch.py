@@ -5,14 +5,14 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from presence_middleware import Presence, Settings
 from presence_middleware.cli import readings
-from presence_middleware.cli.readings import Poller
+from presence_middleware.cli.readings import read_site
 from presence_middleware.embedded import find_server
 from tests.servers.test_command_answers import record
 from tests.support.backends import Server, wait_until
@@ -195,14 +195,17 @@ def test_invalid_watch_options_are_reported(variables: dict[str, str], wrong: li
 def test_recorded_history_is_read_once_a_minute(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poller = Poller(Settings.from_env(variables), None, "user")
+    site = read_site(Settings.from_env(variables), None, "user")
     record(variables, 3)
-    first, second = poller.read().past, poller.read().past
-    assert first is not None
+    first, second = next(site), next(site)
+    assert first.samples is not None
     assert [sample.count for sample in first.samples] == [3]
+    assert first.peaks is not None
+    assert first.peaks["user"] is not None
     assert first.peaks["user"].count == 3
-    assert second is None
-    monkeypatch.setattr(readings, "PAST_INTERVAL", timedelta())
-    poller.past_due = datetime.now(UTC)
-    assert poller.read().past == poller.read().past == first
-    assert Poller(Settings.from_env(variables), None).read().past is None, "lines need none"
+    assert (second.samples, second.peaks) == (None, None)
+    monkeypatch.setattr(readings, "HISTORY_INTERVAL", timedelta())
+    for again in next(site), next(site):
+        assert (again.samples, again.peaks) == (first.samples, first.peaks)
+    lines = next(read_site(Settings.from_env(variables), None))
+    assert (lines.samples, lines.peaks) == (None, None), "lines need none"

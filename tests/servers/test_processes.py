@@ -17,7 +17,6 @@ import trio
 from presence_middleware import AsyncPresence, Presence, Settings, SettingsError, asgi
 from presence_middleware.connections import health
 from presence_middleware.recorder import Recorder, worker
-from presence_middleware.recorder import recorder as recorder_module
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.servers import (
@@ -331,7 +330,7 @@ def test_without_threads_only_an_occasional_request_waits_during_an_outage(
 @pytest.fixture
 def always_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each visit wakes the thread, as if a second lay between two."""
-    monkeypatch.setattr(recorder_module, "WAKE_AGAIN", 0.0)
+    monkeypatch.setattr(worker, "WAKE_AGAIN", 0.0)
 
 
 @pytest.mark.usefixtures("always_wakes")
@@ -339,7 +338,10 @@ def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str)
     recorder = Recorder(settings_of(valkey, prefix, "0.05s"))
     visit(recorder, "bob")
     assert recorder.thread is not None
-    recorder.thread.stop(10)
+    recorder.worker.stopping.set()
+    recorder.worker.wake()
+    recorder.thread.join(10)
+    assert not recorder.thread.is_alive()
     visit(recorder, "alice")
     wait_until(lambda: recorder.stats().flushed == 2)
     recorder.close()

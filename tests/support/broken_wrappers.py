@@ -237,8 +237,8 @@ class TaskAsgi(asgi.PresenceMiddleware):
 class LateFlushAsgi(asgi.PresenceMiddleware):
     """Does not write pending sightings when the server shuts down."""
 
-    def _closing(self, receive: Receive, scope: Scope) -> Receive:
-        return receive
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
 
 
 class UndetectedAsgi(asgi.PresenceMiddleware):

@@ -37,7 +37,8 @@ def fork() -> int:
 def child(recorder: Recorder, run: Callable[[Recorder], None]) -> None:
     """Has a child run something, forked while its parent writes."""
     if IS_BARE and recorder.thread:  # such a fork allows no other thread, but there was one
-        recorder.thread.stop(0)
+        recorder.worker.stopping.set()
+        recorder.worker.wake()
         recorder.thread.join()
         # Python lets `join` return before the system's thread has ended, which may hold a lock of
         # the interpreter still.

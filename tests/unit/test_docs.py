@@ -243,7 +243,7 @@ def test_the_table_of_sources_shows_how_each_is_stored() -> None:
     for sources, stored in rows("identity.md", r"^\| (`.*`) \| .* \| (raw|hashed) \|$"):
         shown |= dict.fromkeys(re.findall(r"`([a-z-]+)[`:[]", sources), stored)
     assert {name: shown[name] == "hashed" for name in SOURCES} == {
-        name: source.hashed for name, source in SOURCES.items()
+        name: source.client_supplied for name, source in SOURCES.items()
     }
 
 

@@ -16,6 +16,7 @@ from presence_middleware.replay.combined import Line, parse
 from presence_middleware.replay.files import BUFFER, MAX_LINE
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import PresenceMiddleware
+from tests.support.log_lines import request_of
 from tests.support.timed_site import Clock, get
 
 COMMON = b'192.0.2.7 - - [05/Jan/2026:12:00:30 +0000] "GET / HTTP/1.1" 200 12'
@@ -88,7 +89,7 @@ def test_fields_have_the_values_of_the_request(
 def test_the_user_of_a_401_response_is_ignored() -> None:
     for status, user in ((b"401", None), (b"200", "ann"), (b"304", "ann"), (b"503", "ann")):
         line = COMBINED.replace(b"- - [", b"- ann [").replace(b" 200 ", b" %s " % status)
-        assert read(line).user == user
+        assert read(line).request.user == user
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
                 environ = {"REMOTE_USER": user, "HTTP_USER_AGENT": agent, "PATH_INFO": path}
                 given = {key: value for key, value in environ.items() if value}
                 get(middleware, REMOTE_ADDR="192.0.2.7", HTTP_REFERER="r", **given)
-                line = Line(AT, "192.0.2.7", user or None, "GET", path, "r", agent or None)
+                line = Line(AT, request_of("192.0.2.7", agent, path, user, "r"))
                 who = replay.add(line)
                 assert who == found[-1], (agent, user, path)
     middleware.recorder.close()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Moment, Replay
 from presence_middleware.replay.combined import Line
-from presence_middleware.replay.order import AHEAD, FOLLOWING, without_lines_ahead
+from presence_middleware.replay.files import AHEAD, FOLLOWING, without_lines_ahead
+from tests.support.log_lines import request_of
 
 NOON = 1767614400  # 2026-01-05 12:00:00 UTC
 DAY = 86400
@@ -20,7 +21,7 @@ TODAY = NOON + 1000 * DAY  # when the logs are read
 
 
 def line_at(at: int) -> Line:
-    return Line(at, "192.0.2.7", None, "GET", "/", None, "Firefox")
+    return Line(at, request_of("192.0.2.7", "Firefox"))
 
 
 def kept(times: Iterable[int], now: float = TODAY) -> tuple[list[int], int]:

@@ -17,6 +17,7 @@ from presence_middleware.replay.combined import Line
 from presence_middleware.replay.timeline import MAX_QUIET, Timeline
 from tests.security import test_crowds
 from tests.security.test_crowds import crawler, read_log
+from tests.support.log_lines import request_of
 from tests.support.reference import Reference
 
 KINDS = ("user", "guest", "bot")
@@ -149,7 +150,7 @@ def synthetic(lines: int) -> Iterable[Line]:
         person = number if number % 10 == 0 else number % 997
         address = f"10.{person >> 16 & 255}.{person >> 8 & 255}.{person & 255}"
         agent = f"Browser/{person % 50}"
-        yield Line(NOON + number * 2, address, None, "GET", "/", None, agent)
+        yield Line(NOON + number * 2, request_of(address, agent))
 
 
 def highest_memory(lines: int) -> int:
@@ -181,7 +182,7 @@ def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     moments: list[Moment] = []
     site = Replay(Settings.from_env({}), moments.append)
     for number in range(150):
-        site.add(Line(NOON, "192.0.2.7", None, "GET", "/", None, f"Browser/{number}"))
+        site.add(Line(NOON, request_of("192.0.2.7", f"Browser/{number}")))
     site.finish()
     assert moments == [Moment(NOON, (0, 100, 0))]
     assert site.refused == 50

@@ -1,0 +1,89 @@
+"""Finds data that a server has lost, by the last write of this process to each shard.
+
+Each shard stores when each process last wrote to it. If that time is missing or older than the
+process remembers, the server lost data: it restarted without it or with older data, failed over
+to a replica that lagged behind, or evicted the key.
+"""
+
+import math
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..connections import Driver
+from ..errors import PresenceUnavailable
+from ..stores import Store, Write, run_all
+
+CHECK_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
+
+
+@dataclass
+class LastWrite:
+    """The last write of this process to a shard."""
+
+    moment: float
+    """Seconds since the epoch, by the server's clock."""
+    stamp: float
+    """The same by the recorder's clock."""
+    checked: float
+    """The last time at which the write was found in Redis, by the recorder's clock."""
+
+    def is_lost(self, stored: float | None) -> bool:
+        """Return whether the shard, which has `stored`, has lost the write."""
+        return stored is None or stored < self.moment
+
+
+class LostData:
+    """The last write of this process to each shard."""
+
+    def __init__(self, window: float) -> None:
+        """Forget writes after `window` seconds: then nothing of them must be there."""
+        self._process = secrets.token_hex(8)
+        self._window = window
+        self._check_every = min(CHECK_EVERY, max(10.0, window / 5))
+        self._writes: dict[Store, LastWrite] = {}
+        self._generation = -1
+
+    def new_write(self, moment: int) -> Write:
+        """Return the write to be noted in a shard, at `moment` in microseconds since the epoch."""
+        return Write(self._process, moment)
+
+    def add(self, shard: Store, write: Write, stamp: float, previous: float | None) -> bool:
+        """Add a write that `shard` answered; return whether the shard had lost data before.
+
+        `stamp` is its time by the recorder's clock. `previous` is the write before it as the
+        shard had it, in seconds since the epoch, or None.
+        """
+        last = self._writes.get(shard)
+        self._writes[shard] = LastWrite(write.moment / 1e6, stamp, stamp)
+        return last is not None and stamp - last.stamp <= self._window and last.is_lost(previous)
+
+    def find(self, driver: Driver, stamp: float) -> list[Store]:
+        """Check the shards that were not checked lately; return the shards that lost data.
+
+        `stamp` is the current time by the recorder's clock. A node that failed is not asked now,
+        but as soon as it is well again. Never raises for an outage.
+        """
+        if self._generation != driver.health.generation:
+            self._generation = driver.health.generation
+            for write in self._writes.values():
+                write.checked = -math.inf  # another server may answer
+        due: list[Store] = []
+        for shard, write in list(self._writes.items()):
+            if stamp - write.stamp > self._window:
+                del self._writes[shard]
+            elif stamp - write.checked >= self._check_every:
+                due.append(shard)
+        due = [shard for shard in due if driver.health.is_well(driver.node_of(shard.name))]
+        lost: list[Store] = []
+        with suppress(PresenceUnavailable):  # these shards are asked again next time
+            plans = [shard.last_write(self._process) for shard in due]
+            for shard, stored in zip(due, driver.run(run_all(plans)), strict=True):
+                if isinstance(stored, Exception):
+                    continue
+                if self._writes[shard].is_lost(stored):
+                    lost.append(shard)
+                    del self._writes[shard]
+                else:
+                    self._writes[shard].checked = stamp
+        return lost

@@ -1,0 +1,92 @@
+"""What threads report in any order, through writes that fail, is what happened in order."""
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from presence_middleware import Presence
+from presence_middleware.connections import Driver
+from presence_middleware.errors import PresenceUnavailable
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import Act, Write
+from tests.support.backends import Server
+from tests.support.store_model import SECOND, Model
+from tests.support.timed_site import NOON, WINDOW, Clock, settings
+
+PEOPLE = st.sampled_from(["ann", "bob", "cid"])
+ACTS = st.sampled_from([Act.SEEN, Act.SEEN, Act.GOODBYE, Act.LEFT, Act.ERASED])
+GRACE = 75  # seconds
+# Who, what, how many seconds ago. Two acts of a person never have the same moment.
+DEEDS = st.lists(
+    st.tuples(PEOPLE, ACTS, st.integers(0, 300)),
+    max_size=8,
+    unique_by=lambda deed: (deed[0], deed[2]),
+)
+WRITES = st.sampled_from(["", "", "write", "fails before", "fails after", "loses all"])
+
+
+class Outage:
+    """Redis fails before it has written, or after."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.how, run = "", Driver.run
+
+        def failing(driver: Driver, *arguments: Any) -> Any:
+            how, self.how = self.how, ""
+            if how == "fails before":
+                raise PresenceUnavailable(how)
+            result = run(driver, *arguments)
+            if how == "fails after":
+                raise PresenceUnavailable(how)
+            return result
+
+        patch.setattr(Driver, "run", failing)
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
+    return Outage(monkeypatch)
+
+
+def in_order(deeds: list[tuple[str, Act, int]]) -> Model:
+    """What a store holds to which each deed was written by itself, in the order of time."""
+    model = Model(int(WINDOW) * SECOND, int(WINDOW - GRACE) * SECOND, int(WINDOW) * SECOND, 1000)
+    for id, act, ago in sorted(deeds, key=lambda deed: -deed[2]):
+        at = int(NOON - ago) * SECOND
+        seen = [(id, at, at, None)] if act is Act.SEEN else []
+        departures = [] if act is Act.SEEN else [(act, id, at, None)]
+        model.write(seen, departures, Write("A", int(NOON) * SECOND))
+    return model
+
+
+def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> None:
+    @examples(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(deeds=DEEDS, data=st.data())
+    def check(deeds: list[tuple[str, Act, int]], data: st.DataObject) -> None:
+        prefix = f"t{uuid.uuid4().hex[:12]}"
+        site = settings(valkey.url, prefix, pulse_path="/pulse")
+        clock = Clock(NOON)
+        recorder = Recorder(site, background=False, clock=clock)
+        for id, act, ago in data.draw(st.permutations(deeds)):
+            recorder.record(("user", id), NOON - ago, NOON - ago, act)
+            how = data.draw(WRITES)
+            if how == "loses all":
+                recorder.backend.driver.connect().flushdb()
+                recorder.people.lost(recorder.backend.stores["user"].all[0], NOON - WINDOW)
+            elif how:
+                outage.how = how.removeprefix("write")
+                recorder.flush()
+        outage.how = ""
+        assert recorder.flush(), recorder.stats()
+        expected, presence = in_order(deeds), Presence(site, clock=clock)
+        for later in (0, 30, GRACE, 200, 400):
+            clock.now = NOON + later
+            online = sorted(visitor.id for visitor in presence.online())
+            assert online == sorted(expected.online(int(clock.now) * SECOND))
+        recorder.close()
+
+    check()
