@@ -75,7 +75,7 @@ class Sweeping:
         for shard in self.after:
             node, health = driver.node_of(shard.name), driver.health
             # A server that refuses commands may be full, and needs the room.
-            if node in failures or not (health.is_well(node) or health.is_refusing(node)):
+            if node in failures or not (health.is_well(node) or health.is_refusing()):
                 continue
             (outcome,) = driver.run(run_all([self._do(shard, now)]))
             if isinstance(outcome, Exception):
