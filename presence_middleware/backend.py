@@ -18,7 +18,7 @@ from .connections import (
     async_driver,
     driver,
 )
-from .events import RELEASE_SECONDS, Hub, Streams
+from .events import RELEASE_SECONDS, Feed, Streams
 from .people import People
 from .queries import Queries
 from .rooms import Rooms
@@ -52,7 +52,7 @@ class Backend:
         self.departures: WeakSet[People] = WeakSet()
         """Whoever must know who left: the people of each recorder in this process."""
         self.upkeep = Upkeep(settings, self.stores, self.history, self.clock)
-        self._hubs: dict[str, Hub] = {}
+        self._feeds: dict[str, Feed] = {}
         self.rooms = Rooms(settings.rooms) if settings.rooms else None
         """The rooms of the site; None if it has none."""
         self.queries = Queries(
@@ -89,21 +89,21 @@ class Backend:
         """
         return async_driver(self.settings.redis_url, self.health, self._client)
 
-    def hub(self, kind: str) -> Hub:
-        """Return the hub of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
-        hub = self._hubs.get(kind)
-        if hub is None:
+    def feed(self, kind: str) -> Feed:
+        """Return the feed of the events of `kind`. Raises `UnsupportedQuery` if there are none."""
+        feed = self._feeds.get(kind)
+        if feed is None:
             streams = Streams(kind, self.stores[kind], lambda: self.driver)
-            hub = Hub(streams, lambda: self.upkeep.run(self.driver))
+            feed = Feed(streams, lambda: self.upkeep.run(self.driver))
             self.upkeep.hurry()
-            hub = self._hubs.setdefault(kind, hub)
-        return hub
+            feed = self._feeds.setdefault(kind, feed)
+        return feed
 
     def close_events(self) -> None:
         """End all iterators over events of this process, and give up all leases."""
-        for hub in list(self._hubs.values()):
-            hub.close(RELEASE_SECONDS)
-        if self._hubs:
+        for feed in list(self._feeds.values()):
+            feed.close(RELEASE_SECONDS)
+        if self._feeds:
             self.upkeep.give_up(self.driver)
 
     def _shards(self, kind: str) -> Shards:

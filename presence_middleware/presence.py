@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, get_arg
 from .backend import Backend, backend_for
 from .connections import close_async_clients
 from .errors import QueryError
-from .events import AsyncEvents, Events, Hub, NamedSubscription, Subscription
+from .events import AsyncEvents, Events, Feed, NameLease, Positions
 from .queries import Id, Queries, checked_name
 from .settings import Settings
 from .stores import Plan
@@ -156,7 +156,7 @@ class Presence(Reader):
         on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
         does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
         """
-        return Events(*_subscription(self.backend, kind, among, after, name))
+        return Events(*_beginning(self.backend, kind, among, after, name))
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan on the Redis of this site and return its result.
@@ -195,7 +195,7 @@ class AsyncPresence(Reader):
         name: str | None = None,
     ) -> AsyncEvents:
         """Return an endless asynchronous iterator, as `Presence.events` does: `async for`."""
-        return AsyncEvents(*_subscription(self.backend, kind, among, after, name))
+        return AsyncEvents(*_beginning(self.backend, kind, among, after, name))
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. The next read opens new ones."""
@@ -209,18 +209,18 @@ class AsyncPresence(Reader):
         return await self.backend.async_driver.run(plan)
 
 
-def _subscription(
+def _beginning(
     backend: Backend,
     kind: str | None,
     among: Iterable[Id] | None,
     after: str | None,
     name: str | None,
-) -> tuple[Hub, Subscription | NamedSubscription]:
-    """Return the hub of a kind, and a subscription to it. Raises the errors of `events`."""
+) -> tuple[Feed, frozenset[str] | None, Positions | None, NameLease | None]:
+    """Return the arguments of an iterator over events. Raises the errors of `events`."""
     kind, ids = backend.queries.watched(kind, among)
-    hub = backend.hub(kind)
+    feed = backend.feed(kind)
     if name is None:
-        return hub, Subscription(ids, None if after is None else hub.streams.parse_cursor(after))
+        return feed, ids, None if after is None else feed.streams.parse_cursor(after), None
     if after is not None:
         raise QueryError("pass name or after, not both: a name goes on from where it was")
-    return hub, NamedSubscription(checked_name(name), ids)
+    return feed, ids, None, NameLease(checked_name(name))

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import AsyncGenerator
+from functools import lru_cache
 
 from .errors import EventsLost, PresenceUnavailable
-from .events import AsyncEvents, Event
+from .events import AsyncEvents, Event, EventBatch
 
 # A comment this often, in seconds: sending it fails if the client is gone, and proxies close
 # connections on which nothing is sent.
@@ -26,21 +27,28 @@ async def server_sent_events(events: AsyncEvents) -> AsyncGenerator[str]:
 
     Each event is JSON such as `{"kind":"user","id":"42","online":true,"at":"2026-01-05T12:00:00Z"}`
     with its cursor as id. Where events were missed, an event `lost` follows; the page must then ask
-    again who is online. A comment is sent every 15 seconds. Ends when `events` end.
+    again who is online. A comment is sent every 15 seconds. Ends when `events` end. What comes at
+    once is yielded as one text.
     """
     try:
         yield RETRY
         while not events.is_ended:
             try:
-                event = await events.wait(BEAT_SECONDS)
+                batch = await events.wait_for_batch(BEAT_SECONDS)
             except EventsLost:
                 yield LOST
             except PresenceUnavailable:
                 yield BEAT
             else:
-                yield BEAT if event is None else message_of(event)
+                yield messages_of(batch) or BEAT
     finally:
         await events.aclose()
+
+
+@lru_cache(maxsize=64)
+def messages_of(batch: EventBatch) -> str:
+    """Return events as text. All streams share what was encoded last."""
+    return "".join(map(message_of, batch))
 
 
 def message_of(event: Event) -> str:

@@ -62,6 +62,8 @@ class Sweeping:
     """The least number of seconds between two looks for such ids."""
     most: float
     """The greatest number of seconds between them."""
+    is_of_events: bool = False
+    """Whether the work also removes events, five minutes after they were announced."""
     due_at: float = -math.inf
     done: dict[Store, float] = field(default_factory=dict)
     """The moment at which nothing was left to do, by shard."""
@@ -92,6 +94,8 @@ class Sweeping:
         after, done_at = self.after[shard], self.done.pop(shard, -math.inf)
         first = yield from shard.first_seen_after(done_at - after)
         due_at = after + (now if first is None else first)
+        if self.is_of_events:
+            due_at = min(due_at, now + (yield from shard.event_stream().seconds_left()))
         # Some of the work shows in no id that was seen.
         if due_at > now and 0 <= now - done_at < min(CLEAN_IDLE, after):
             self.done[shard] = done_at
@@ -126,6 +130,7 @@ class Upkeep:
             },
             LOOK_AGAIN,
             min(LOOK_EVERY, settings.grace_seconds),
+            is_of_events=True,
         )
         self._clean = Sweeping(
             lambda shard, now: shard.clean_up(now),

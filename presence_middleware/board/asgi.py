@@ -63,7 +63,7 @@ class AsgiBoard(Board):
     def has_cursor(self, kind: str, cursor: str) -> bool:
         """Return whether a text is a cursor in the events of a kind."""
         try:
-            self._presence.backend.hub(kind).streams.parse_cursor(cursor)
+            self._presence.backend.feed(kind).streams.parse_cursor(cursor)
         except QueryError:
             return False
         return True

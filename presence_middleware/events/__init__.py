@@ -1,23 +1,23 @@
 """Events: who comes online and who goes offline, for loops in threads and in coroutines.
 
-The hub of a kind reads its streams, and puts the events into the subscription of each iterator.
+The feed of a kind reads its streams. Each iterator takes events from its own place.
 """
 
-from .event import Event, cursor_of
-from .hub import Hub
+from .event import Event, EventBatch, cursor_of
+from .feed import Feed
 from .iterators import RELEASE_SECONDS, AsyncEvents, Events
-from .named import NamedSubscription
-from .streams import Streams
-from .subscription import Subscription
+from .named import NameLease
+from .streams import Positions, Streams
 
 __all__ = [
     "RELEASE_SECONDS",
     "AsyncEvents",
     "Event",
+    "EventBatch",
     "Events",
-    "Hub",
-    "NamedSubscription",
+    "Feed",
+    "NameLease",
+    "Positions",
     "Streams",
-    "Subscription",
     "cursor_of",
 ]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from ..errors import PresenceError
 from ..stores import Position
 
 
@@ -21,8 +20,15 @@ class Event(NamedTuple):
     """The place from which `events(after=cursor)` goes on."""
 
 
-Item = Event | PresenceError
-"""What waits for an iterator: an event, or an error that it raises in turn."""
+class EventBatch(tuple[Event, ...]):
+    """Events that an iterator takes at once.
+
+    Batches are equal only if they are the same object, so that what is made of one can be cached.
+    """
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 def cursor_of(positions: Sequence[Position]) -> str:

@@ -1,19 +1,92 @@
 """The streams of a kind in all shards, read as events."""
 
 import re
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 from ..connections import Driver
 from ..errors import EventsLost, PresenceUnavailable, QueryError
-from ..stores import EventStream, Lease, Plan, Position, Reading, Shards, moment_of, run_all
-from .event import Event, Item, cursor_of
+from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
+from .event import Event, EventBatch, cursor_of
+
+CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
+ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
+DECODED_CHUNKS = 64  # at most 16,000 events
 
 # At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
-_POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,15}"
+_POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,16}"
 _CURSOR = re.compile(f"{_POSITION}(?:,{_POSITION})*")
 
+Positions = tuple[Position, ...]
+"""A place in the events of a kind: the position in the stream of each shard."""
 T = TypeVar("T")
+
+
+class Chunk:
+    """Entries of the streams that an iterator takes at once, not decoded yet."""
+
+    def __init__(self, kind: str, start: Positions) -> None:
+        """Create a chunk without entries, after `start`."""
+        self.kind, self.start, self.end = kind, start, start
+        self.read_at = time.monotonic()
+        self.size = 0
+        """How much memory it takes, in bytes."""
+        self.entries: list[tuple[int, Announcement]] = []
+        """The shard of each entry, and the entry."""
+
+    def add(self, shard: int, entry: Announcement) -> None:
+        """Add an entry of a shard."""
+        self.entries.append((shard, entry))
+        self.end = (*self.end[:shard], entry.position, *self.end[shard + 1 :])
+        self.size += len(entry.packed) + ENTRY_BYTES
+
+    def beyond(self, positions: Positions) -> "Chunk":
+        """Return the part of this chunk that an iterator at `positions` has not received."""
+        if positions is self.start or not _is_ahead(positions, self.start):
+            return self
+        rest = Chunk(self.kind, positions)
+        for shard, entry in self.entries:
+            if entry.position.number > positions[shard].number:
+                rest.add(shard, entry)
+        return rest
+
+
+class Read(NamedTuple):
+    """The outcome of reading the streams of all shards."""
+
+    chunks: list[Chunk]
+    start: Positions
+    end: Positions
+    has_more: bool
+    is_lost: bool
+    """True if events of a shard were lost: it is read on after everything in it."""
+
+    def reaches(self, positions: Positions) -> bool:
+        """Return whether everything up to `positions` was read."""
+        return not self.has_more and not _is_ahead(positions, self.end)
+
+
+def _is_ahead(positions: Positions, of: Positions) -> bool:
+    return any(one.number > other.number for one, other in zip(positions, of, strict=True))
+
+
+@lru_cache(maxsize=DECODED_CHUNKS)
+def events_of(chunk: Chunk) -> EventBatch:
+    """Return the events of a chunk. All iterators share what was decoded last."""
+    events: list[Event] = []
+    positions = list(chunk.start)
+    for shard, entry in chunk.entries:
+        # Whoever goes on within an entry gets the whole entry again, rather than miss some.
+        before = cursor_of(positions)
+        positions[shard] = entry.position
+        events += [
+            Event(chunk.kind, change.id, change.is_online, moment_of(change.moment), before)
+            for change in entry.changes
+        ]
+        events[-1] = events[-1]._replace(cursor=cursor_of(positions))
+    return EventBatch(events)
 
 
 class Streams:
@@ -36,15 +109,15 @@ class Streams:
         """Return the lease of those who read under a name."""
         return self._streams[0].lease(name)
 
-    def positions(self, age: float) -> list[Position]:
+    def positions(self, age: float) -> Positions:
         """Return the positions of all shards of `age` seconds ago. Raises if one is away."""
         positions = self._read([stream.position(age) for stream in self._streams])
-        failure = next((each for each in positions if isinstance(each, Exception)), None)
-        if failure is not None:
-            raise failure
-        return positions
+        for position in positions:
+            if isinstance(position, Exception):
+                raise position
+        return tuple(positions)
 
-    def parse_cursor(self, cursor: str) -> list[Position]:
+    def parse_cursor(self, cursor: str) -> Positions:
         """Return the positions of a cursor. Raises `QueryError` for any other text."""
         parts = cursor.split(",") if isinstance(cursor, str) and _CURSOR.fullmatch(cursor) else []
         if len(parts) != len(self._streams):
@@ -52,9 +125,9 @@ class Streams:
                 f"after is {str(cursor)[:100]!r}: pass the cursor of an event of this kind"
             )
         pairs = [part.rpartition(".")[::2] for part in parts]
-        return [Position(entry, int(number)) for entry, number in pairs]
+        return tuple(Position(entry, int(number)) for entry, number in pairs)
 
-    def resume(self, cursor: str) -> list[Position]:
+    def resume(self, cursor: str) -> Positions:
         """Return the positions of a cursor that a process stored.
 
         If the number of shards was changed since, they are too old to go on from.
@@ -62,88 +135,43 @@ class Streams:
         try:
             return self.parse_cursor(cursor)
         except QueryError:
-            return [Position("0", -1)] * len(self._streams)
+            return (Position("0", -1),) * len(self._streams)
 
-    def read_on(self, positions: list[Position]) -> tuple[list[Item], bool]:
-        """Return the events after `positions`, which it moves on, and whether there may be more.
+    def read(self, positions: Positions) -> Read:
+        """Return what was announced after `positions`, of each shard at most some entries.
 
-        A shard that is away has no events for now. Where the events of a shard were lost, there is
-        one `EventsLost`, and reading goes on after everything in that shard. Raises
-        `PresenceUnavailable` if no shard can be read.
+        A shard that is away has no events for now. Raises `PresenceUnavailable` if no shard can be
+        read.
         """
         plans = [stream.read(after) for stream, after in zip(self._streams, positions, strict=True)]
-        return self._events_of(self._read(plans), positions, self._last_position)
-
-    def read_until(
-        self, positions: list[Position], ends: Sequence[Position]
-    ) -> tuple[list[Item], bool]:
-        """Return the events between `positions` and `ends`, as `read_on` does."""
-        plans = [
-            stream.read(after, end)
-            for stream, after, end in zip(self._streams, positions, ends, strict=True)
-        ]
-        return self._events_of(self._read(plans), positions, ends.__getitem__)
-
-    def _events_of(
-        self,
-        readings: Sequence[Reading | Exception],
-        positions: list[Position],
-        next_position: Callable[[int], Position | None],
-    ) -> tuple[list[Item], bool]:
-        """Return the events in the readings of all shards, and whether there may be more.
-
-        `next_position` returns the position of a shard that lost events; None if it is away.
-        """
-        events: list[Item] = []
-        has_more = False
-        failures: list[Exception] = []
-        for number, reading in enumerate(readings):
-            if isinstance(reading, EventsLost):
-                position = next_position(number)
-                if position is None:
-                    failures.append(reading)  # reported as soon as the shard can be read
-                else:
-                    positions[number] = position
-                    if not any(isinstance(event, EventsLost) for event in events):
-                        events.append(reading)  # once, however many shards have lost some
-            elif isinstance(reading, Exception):
-                failures.append(reading)
-            else:
-                events += self._events_in(reading, number, positions)
-                has_more = has_more or reading.has_more
-        if len(failures) == len(readings):
+        readings = self._read(plans)
+        start, is_lost, failures = list(positions), False, []
+        for shard, reading in enumerate(readings):
+            try:
+                if isinstance(reading, EventsLost):
+                    # If the shard is away by now, this is reported as soon as it can be read.
+                    start[shard] = self.run(self._streams[shard].position())
+                    is_lost = True
+                elif isinstance(reading, Exception):
+                    failures.append(reading)
+            except PresenceUnavailable as failure:
+                failures.append(failure)
+        if len(failures) == len(plans):
             raise failures[0]
-        return events, has_more
+        chunks, end, has_more = [Chunk(self._kind, tuple(start))], start.copy(), False
+        for shard, reading in enumerate(readings):
+            if isinstance(reading, Exception):
+                continue
+            for entry in reading.announcements:
+                if chunks[-1].size > CHUNK_BYTES:
+                    chunks.append(Chunk(self._kind, chunks[-1].end))
+                chunks[-1].add(shard, entry)
+            end[shard] = reading.position
+            has_more = has_more or reading.has_more
+        kept = [each for each in chunks if each.entries]
+        return Read(kept, tuple(start), tuple(end), has_more, is_lost)
 
-    def _events_in(self, reading: Reading, number: int, positions: list[Position]) -> list[Event]:
-        events: list[Event] = []
-        for announcement in reading.announcements:
-            # Whoever goes on within an entry gets the whole entry again, rather than miss some.
-            before = cursor_of(positions)
-            positions[number] = announcement.position
-            after = cursor_of(positions)
-            last = len(announcement.changes) - 1
-            events += [
-                Event(
-                    self._kind,
-                    change.id,
-                    change.is_online,
-                    moment_of(change.moment),
-                    after if index == last else before,
-                )
-                for index, change in enumerate(announcement.changes)
-            ]
-        positions[number] = reading.position
-        return events
-
-    def _last_position(self, number: int) -> Position | None:
-        """Return the position after everything in a shard, or None if it cannot be read now."""
-        try:
-            return self.run(self._streams[number].last_position())
-        except PresenceUnavailable:
-            return None
-
-    def _read(self, plans: list[Plan[Any]]) -> list[Any]:
+    def _read(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run a plan for each shard; return the results, or the errors.
 
         Each node is asked by itself, so that its outage stops no other.

@@ -5,22 +5,46 @@
 --
 -- KEYS[6]      progress: `announced_until`, which is the cut; `announced_delay`, how many seconds a
 --              sweep left between the cut and now; `n`, the number of the last entry
--- KEYS[#KEYS]  events: entries with their number `n`, then `+id` or `-id` and the moment since which
---              the id is online, or at which it was last seen; or with `reset`, after which nothing
---              that was announced before counts
+-- KEYS[#KEYS]  stream of the last five minutes. Each entry has a single field: its number, with JSON as
+--              value. That is a list of `+id` or `-id`, each before the moment since which the id is
+--              online, or at which it was last seen; or `null`, after which nothing that was announced
+--              before counts; or `{}`, before which nothing was announced.
 --
--- Adds to the reply of record.lua: how many ids came online, and how many went offline.
+-- The number of an entry is that of the entry before it, plus the size of the JSON and ENTRY_BYTES. So a
+-- reader notices a missing entry, and the numbers show how large the stream is.
+--
+-- Adds to the reply of record.lua: how many ids came online, how many went offline, and 1 if entries
+-- of less than five minutes were removed, because the stream was too large.
 
 local stream = KEYS[#KEYS]
-local MAX_ENTRIES, STREAM_SECONDS = 4000, 300
+local STREAM_SECONDS, MAX_BYTES = 300, 64 * 1024 * 1024
+local ENTRY_BYTES = 32 -- that an entry takes beside its JSON
 local ENTRY_SIZE = 500 -- names and values: of 250 ids
+local REMOVED_AT_ONCE = 100 -- entries, from a stream that is too large
+local is_shortened = 0
 local cut, cut_delay = unpack(redis.call('HMGET', progress, 'announced_until', 'announced_delay'))
 local changes, came, went = {}, 0, 0
 
-local function add_entry(...)
-  local n = redis.call('HINCRBY', progress, 'n', 1)
-  redis.call('XADD', stream, 'MAXLEN', '~', MAX_ENTRIES, '*', 'n', n, ...)
+local function trim()
+  local time = redis.call('TIME')
+  redis.call('XTRIM', stream, 'MINID', (time[1] - STREAM_SECONDS) .. string.format('%03d', time[2] / 1000))
+end
+
+local function add_entry(packed)
+  if redis.call('HEXISTS', progress, 'n') == 0 then
+    -- The time in microseconds, so that the numbers from before a loss of data do not return.
+    local time = redis.call('TIME')
+    redis.call('HSET', progress, 'n', time[1] .. string.format('%06d', time[2]))
+    packed = '{}'
+  end
+  local n = redis.call('HINCRBY', progress, 'n', #packed + ENTRY_BYTES)
+  redis.call('XADD', stream, '*', n, packed)
   redis.call('EXPIRE', stream, STREAM_SECONDS)
+  local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1][2]
+  if n - first[1] > MAX_BYTES then
+    redis.call('XTRIM', stream, 'MAXLEN', redis.call('XLEN', stream) - REMOVED_AT_ONCE)
+    is_shortened = 1
+  end
 end
 
 local function move_cut(moment, delay)
@@ -31,7 +55,7 @@ end
 -- Begin again, because it is unknown who has been announced.
 local function reset(moment, delay)
   move_cut(moment, delay)
-  add_entry('reset', moment)
+  add_entry('null')
 end
 
 local function note_gone(id, score, last_seen)
@@ -92,11 +116,13 @@ hooks[#hooks + 1] = {
 
   reply = function(reply)
     for first = 1, #changes, ENTRY_SIZE do
-      add_entry(unpack(changes, first, math.min(first + ENTRY_SIZE - 1, #changes)))
+      local last = math.min(first + ENTRY_SIZE - 1, #changes)
+      add_entry(cjson.encode({unpack(changes, first, last)}))
     end
+    trim()
     -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
     local remaining = redis.call('PTTL', seen)
     redis.call('PEXPIRE', progress, remaining > 0 and remaining or 1000 * lifetime)
-    reply[#reply + 1], reply[#reply + 2] = came, went
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = came, went, is_shortened
   end,
 }

@@ -1,20 +1,27 @@
 """Who came online and who went offline, as the scripts of a `SortedSet` announce it. No I/O.
 
 Each shard has a stream of its own. Its entries are numbered, so that a reader notices what it
-missed: entries that were trimmed, or that a server lost.
+missed: entries that were trimmed, or that a server lost. `events.lua` describes an entry.
 """
 
-from collections.abc import Sequence
+import json
+import math
+import time
 from typing import Any, NamedTuple
 
 from ..errors import EventsLost
+from ..logs import warn
 from . import keys
 from .lease import Lease
-from .plan import Batch, Command, Plan, score, text
+from .plan import Batch, Plan, score, text
 
-ENTRIES_A_READ = 1000
+ENTRIES_A_READ = 100  # less than a millisecond of server time
+ENTRY_BYTES = 32  # that are counted for each entry beside its changes
+STREAM_SECONDS = 300
 TIME = "return redis.call('TIME')"
 MISSING = "events are missing: the reader was away for too long, or the server lost them"
+RESET = "the server lost who is online, or its clock was set back"
+NOBODY_BEFORE = "{}"
 
 
 class Position(NamedTuple):
@@ -39,7 +46,17 @@ class Announcement(NamedTuple):
     """An entry of a stream: the changes that a script made at once."""
 
     position: Position
-    changes: list[Change]
+    packed: str
+    """The changes as they are stored."""
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes, decoded now."""
+        words = json.loads(self.packed)
+        return [
+            Change(name[1:], name[0] == "+", float(moment))
+            for name, moment in zip(words[::2], words[1::2], strict=True)
+        ]
 
 
 class Reading(NamedTuple):
@@ -56,99 +73,99 @@ class EventStream:
     def __init__(self, prefix: str, kind: str) -> None:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
         self._prefix, self._kind = prefix, kind
-        self._stream_key, self._progress_key = (
-            keys.events(prefix, kind),
-            keys.progress(prefix, kind),
-        )
+        self._warned_at = -math.inf
+        self._key, self._progress_key = keys.changes(prefix, kind), keys.progress(prefix, kind)
 
     def lease(self, name: str) -> Lease:
         """Return the lease of those who read the events of this kind under `name`."""
         return Lease(self._prefix, self._kind, name)
+
+    def warn_of_size(self) -> None:
+        """Log, once a minute, that the stream is too large to hold five minutes."""
+        if time.monotonic() < self._warned_at + 60:
+            return
+        self._warned_at = time.monotonic()
+        warn(
+            "the events of %s in the last five minutes are more than 64 MB in a shard, and the "
+            "oldest are dropped: readers that are behind lose events; raise PRESENCE_SHARDS",
+            self._kind,
+        )
 
     def cut(self) -> Plan[float | None]:
         """Return up to which last-seen time it was announced who has gone; None if nothing was."""
         (moment,) = yield Batch((("HGET", self._progress_key, "announced_until"),))
         return score(moment)
 
-    def position(self, age: float) -> Plan[Position]:
+    def seconds_left(self) -> Plan[float]:
+        """Return after how many seconds a sweep has to remove the oldest entry."""
+        now, first = yield Batch(
+            (("EVAL", TIME, 1, self._key), ("XRANGE", self._key, "-", "+", "COUNT", 1))
+        )
+        if not first:
+            return float(STREAM_SECONDS)
+        return int(text(first[0][0]).partition("-")[0]) / 1000 + STREAM_SECONDS - _seconds(now)
+
+    def position(self, age: float = 0.0) -> Plan[Position]:
         """Return the position after everything that was announced until `age` seconds ago."""
-        # The clock of the node that wrote the entries: those of a Cluster may differ.
-        ((seconds, microseconds),) = yield Batch((("EVAL", TIME, 1, self._stream_key),))
-        since = int((int(seconds) + int(microseconds) / 1e6 - age) * 1000)
+        since = "+"
+        if age:
+            # The clock of the node that wrote the entries: those of a Cluster may differ.
+            (now,) = yield Batch((("EVAL", TIME, 1, self._key),))
+            since = str(int((_seconds(now) - age) * 1000))
         last, following, number = yield Batch(
             (
-                ("XREVRANGE", self._stream_key, f"({since}", "-", "COUNT", 1),
-                ("XRANGE", self._stream_key, since, "+", "COUNT", 1),
-                self._number_command,
+                ("XREVRANGE", self._key, since if since == "+" else f"({since}", "-", "COUNT", 1),
+                ("XRANGE", self._key, since, "+", "COUNT", 1),
+                ("HGET", self._progress_key, "n"),
             ),
             atomic=True,
         )
         if last:
-            return Position(text(last[0][0]), _number(last[0]))
-        return Position("0", _number(following[0]) - 1 if following else int(number or 0))
+            return Position(text(last[0][0]), _fields(last[0])[0])
+        if not following:
+            return Position("0", int(number or 0))
+        number, packed = _fields(following[0])
+        return Position("0", 0 if packed == NOBODY_BEFORE else number - _size(packed))
 
-    def last_position(self) -> Plan[Position]:
-        """Return the position after everything that was announced."""
-        last, number = yield Batch(
-            (("XREVRANGE", self._stream_key, "+", "-", "COUNT", 1), self._number_command),
-            atomic=True,
-        )
-        return Position(text(last[0][0]) if last else "0", int(number or 0))
-
-    def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
+    def read(self, after: Position) -> Plan[Reading]:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
 
-        With `until`, return nothing that was announced after that position. Raises `EventsLost` if
-        entries are missing, or if the server began again.
+        Raises `EventsLost` if entries are missing, or if the server began again.
         """
-        end = "+" if until is None else until.entry
-        batch = Batch(
-            (
-                ("XRANGE", self._stream_key, f"({after.entry}", end, "COUNT", ENTRIES_A_READ),
-                self._number_command,
-            ),
-            atomic=True,
-        )
-        entries, number = yield batch
-        last = int(number or 0) if until is None else until.number
-        end_number = _number(entries[-1]) if entries else after.number
-        if end_number < last and len(entries) < ENTRIES_A_READ:
-            # With `memory://`, a write of another thread may run amid a MULTI: look once more.
-            entries, _ = yield batch
-        is_ahead = after.number > last
+        (last,) = yield Batch((("HGET", self._progress_key, "n"),))
+        if int(last or 0) == after.number:
+            return Reading([], after, has_more=False)
+        command = ("XRANGE", self._key, f"({after.entry}", "+", "COUNT", ENTRIES_A_READ)
+        (entries,) = yield Batch((command,))
         announcements: list[Announcement] = []
         for entry in entries:
-            expected = after.number + 1
-            if _number(entry) != expected:
+            number, packed = _fields(entry)
+            is_first = packed == NOBODY_BEFORE and after.number == 0
+            if not is_first and number != after.number + _size(packed):
                 raise EventsLost(MISSING)
-            after = Position(text(entry[0]), expected)
-            _, *fields = _pairs(entry[1])
-            if text(fields[0][0]) != "reset":
-                announcements.append(Announcement(after, [_change(*field) for field in fields]))
-            elif expected > 1:
-                raise EventsLost("the server lost who is online, or its clock was set back")
+            after = Position(text(entry[0]), number)
+            if packed == "null":
+                raise EventsLost(RESET)
+            if packed != NOBODY_BEFORE:
+                announcements.append(Announcement(after, packed))
         has_more = len(entries) == ENTRIES_A_READ
-        if is_ahead or (not has_more and after.number < last):
+        if not entries or (not has_more and after.number < int(last or 0)):
             raise EventsLost(MISSING)
         return Reading(announcements, after, has_more)
 
-    @property
-    def _number_command(self) -> Command:
-        return ("HGET", self._progress_key, "n")
+
+def _seconds(reply: Any) -> float:
+    seconds, microseconds = reply
+    return int(seconds) + int(microseconds) / 1e6
 
 
-def _pairs(reply: Any) -> Sequence[tuple[Any, Any]]:
-    """Return the names and values of an entry. Clients reply with a mapping or a list."""
-    if hasattr(reply, "items"):
-        return list(reply.items())
-    return list(zip(reply[::2], reply[1::2], strict=True))
+def _fields(entry: Any) -> tuple[int, str]:
+    """Return the number of an entry, and its changes as they are stored."""
+    fields = entry[1]
+    # Clients reply with a mapping or a list.
+    number, packed = next(iter(fields.items())) if hasattr(fields, "items") else fields
+    return int(number), text(packed)
 
 
-def _number(entry: Any) -> int:
-    """Return the number of an entry: the value of its first field."""
-    return int(_pairs(entry[1])[0][1])
-
-
-def _change(name: Any, moment: Any) -> Change:
-    name = text(name)
-    return Change(name[1:], name[0] == "+", float(moment))
+def _size(packed: str) -> int:
+    return len(packed.encode()) + ENTRY_BYTES

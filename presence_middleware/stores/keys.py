@@ -118,9 +118,9 @@ def progress(prefix: str, kind: str) -> str:
     return f"{prefix}:{kind}:progress"
 
 
-def events(prefix: str, kind: str) -> str:
+def changes(prefix: str, kind: str) -> str:
     """Stream: who came online and who went offline, of the last five minutes."""
-    return f"{prefix}:{kind}:events"
+    return f"{prefix}:{kind}:changes"
 
 
 def reader(prefix: str, kind: str, name: str) -> str:

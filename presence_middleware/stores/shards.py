@@ -137,7 +137,7 @@ class Shards:
 
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
-        return (yield from merge_plans([shard.event_stream().position(0.0) for shard in self.all]))
+        return (yield from merge_plans([shard.event_stream().position() for shard in self.all]))
 
     def keys(self, now: float) -> list[str]:
         """Return the keys of all shards that contain the current data."""

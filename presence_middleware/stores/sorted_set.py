@@ -91,7 +91,7 @@ class SortedSet(Store):
             hook_keys += self._rooms_key, keys.moves(prefix, kind)
         if self._events:
             hooks.append("events")
-            hook_keys.append(keys.events(prefix, kind))
+            hook_keys.append(keys.changes(prefix, kind))
         progress = [keys.progress(prefix, kind)] if hooks else []
         self._keys = (*self._names, *progress, *hook_keys)
         self._record, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
@@ -111,7 +111,9 @@ class SortedSet(Store):
             for position in reply[0]
         ]
         wrote_before = score(replies[0][2]) if write and replies else None
-        counts = [(reply[1], *(reply[3:] or (0, 0))) for reply in replies]
+        if self._events and any(reply[-1] for reply in replies):
+            self._events.warn_of_size()
+        counts = [(reply[1], *(reply[3:5] or (0, 0))) for reply in replies]
         full, came, went = map(sum, zip((0, 0, 0), *counts, strict=True))
         return Written(refused, full, wrote_before, came, went)
 
@@ -248,6 +250,8 @@ class SortedSet(Store):
     def _note_swept(self, reply: Sequence[Any]) -> Swept:
         outcome = Swept(bool(reply[0]), int(reply[2]) if self._events else 0)
         self.swept += outcome.went
+        if self._events and reply[-1]:
+            self._events.warn_of_size()
         return outcome
 
     def _sweep_command(self, now: float, compared: int = 0) -> Command:

@@ -63,7 +63,7 @@ class Announcing(RuleBasedStateMachine):
         self.store = backend.stores["user"]
         self.by_server = Backend(site).stores["user"]  # of a process whose clock is the server's
         self.streams = [shard.event_stream() for shard in self.store.all]
-        self.positions = [self.run(stream.last_position()) for stream in self.streams]
+        self.positions = [self.run(stream.position()) for stream in self.streams]
         self.online: set[str] = set()
         self.may_lose = False
 
@@ -170,7 +170,7 @@ class Announcing(RuleBasedStateMachine):
             shard = self.store.all[number]
             if isinstance(reading, EventsLost):
                 assert self.may_lose
-                self.positions[number] = self.run(self.streams[number].last_position())
+                self.positions[number] = self.run(self.streams[number].position())
                 self.online -= {id for id in self.online if self.store.shard_for(id) is shard}
                 self.online |= announced
                 continue

@@ -259,7 +259,7 @@ def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
     site.clock.now += 2
     site.clean_up()
     assert site.announced() == [("-cy", 0)]
-    assert site.keys_with("cy") == {"events"}
+    assert site.keys_with("cy") == {"changes"}
     site.saw("dee")
     assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
 
@@ -399,10 +399,10 @@ def test_one_person_of_two_kinds_is_two(opened: Open) -> None:
 def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(site: FollowedSite) -> None:
     site.saw("ann")
     site.say_goodbye("ann")
-    assert site.keys_with("ann") == {"seen", "events", "bye"}
+    assert site.keys_with("ann") == {"seen", "changes", "bye"}
     site.presence.forget("ann")
-    assert site.keys_with("ann") == {"events"}
-    assert 0 < site.lifetime("ann", "events") <= 300
+    assert site.keys_with("ann") == {"changes"}
+    assert 0 < site.lifetime("ann", "changes") <= 300
 
 
 def test_a_goodbye_is_announced_once_with_its_moment(site: FollowedSite) -> None:

@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,24 +23,11 @@ from presence_middleware import (
 from presence_middleware.backend import Backend
 from presence_middleware.connections import in_thread
 from presence_middleware.embedded import find_server
-from presence_middleware.events import (
-    Events,
-    Hub,
-    NamedSubscription,
-    Streams,
-    Subscription,
-)
-from presence_middleware.events import (
-    hub as hub_module,
-)
-from presence_middleware.events import (
-    named as named_module,
-)
-from presence_middleware.events import (
-    subscription as subscription_module,
-)
-from presence_middleware.events.iterators import Sleep
-from presence_middleware.stores import Batch, Plan, Position, Shards
+from presence_middleware.events import Events, cursor_of
+from presence_middleware.events import feed as feed_module
+from presence_middleware.events import named as named_module
+from presence_middleware.events import outage as outage_module
+from presence_middleware.stores import Batch, Plan, Shards
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.lease import Lease
 from tests.support.backends import Backend as Place
@@ -84,9 +70,7 @@ class Site:
 
     def begun(self, iterator: Any) -> Any:
         """Wait until an iterator holds the lease."""
-        subscription = iterator._subscription
-        assert isinstance(subscription, NamedSubscription)
-        wait_until(lambda: subscription.positions is not None)
+        wait_until(lambda: iterator._lease.is_held)
         return iterator
 
     def come(self, *ids: str) -> None:
@@ -104,7 +88,7 @@ def ids(iterator: Iterator[Event], number: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "READ_EVERY", 0.05)
+    monkeypatch.setattr(feed_module, "READ_EVERY", 0.05)
 
 
 @pytest.fixture(params=[1, 16])
@@ -138,9 +122,8 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
     second = site.named()
     site.come("ann", "bob", "cid")
     seen = ids(first, 2)
-    subscription = second._subscription
-    assert isinstance(subscription, NamedSubscription)
-    assert subscription.positions is None
+    assert second._lease is not None
+    assert not second._lease.is_held
     first.close()
     seen += ids(second, 2)
     # The one that was handled is handled once; the one in hand is handled again.
@@ -213,7 +196,7 @@ def test_a_place_that_is_gone_loses_events_once(site: Site, at: str) -> None:
     first.close()
     if at == "of old":
         for shard in site.presence.backend.stores["user"].all:
-            run(site.presence, "DEL", f"{shard.name}:events")
+            run(site.presence, "DEL", f"{shard.name}:changes")
     else:
         run(site.presence, "HSET", site.lease_key, "at", "1-1.1," * 31 + "1-1.1")
     second = site.named()
@@ -238,60 +221,66 @@ def test_lost_data_is_reported_and_the_name_goes_on(plain: Site) -> None:
         pass
 
 
-def test_a_slow_process_leaves_events_in_the_stream(
+def test_a_slow_process_keeps_the_lease_and_misses_nothing(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named_module, "ENOUGH_QUEUED", 5)
+    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.5)
     first = plain.begun(plain.named())
-    subscription = first._subscription
-    assert isinstance(subscription, NamedSubscription)
     expected = [f"id{n}" for n in range(30)]
     plain.come(*expected[:10])
-    wait_until(lambda: not subscription.has_room)
-    queued = len(subscription._queue)
+    seen = ids(first, 5)
+    began = time.monotonic()
+    second = plain.named()
     plain.come(*expected[10:])
-    renewed_at = subscription._held_until
-    wait_until(lambda: subscription._held_until > renewed_at)
-    assert len(subscription._queue) == queued
-    assert sorted(ids(first, 30)) == sorted(expected)
+    wait_until(lambda: time.monotonic() > began + 1.5)  # the work takes longer than a lease
+    assert first._lease is not None
+    assert first._lease.is_held
+    assert second._lease is not None
+    assert not second._lease.is_held
+    assert sorted(seen + ids(first, 25)) == sorted(expected)
 
 
-def queued(site: Site) -> tuple[Events, NamedSubscription, list[str]]:
-    """Return an iterator in whose queue four events wait, and their cursors."""
-    first = site.begun(site.named())
-    subscription = first._subscription
-    site.come("ann", "bob", "cid", "dan")
-    wait_until(lambda: len(subscription._queue) == 4)
-    return first, subscription, [event.cursor for event in subscription._queue]
+def cursors(site: Site) -> list[str]:
+    """Return the cursors of the next four events, which come now."""
+    with site.process().events() as watching:
+        site.come("ann", "bob", "cid", "dan")
+        return [next(watching).cursor for _ in range(4)]
 
 
 def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Site) -> None:
-    first, subscription, cursors = queued(plain)
+    first = plain.begun(plain.named())
+    after = cursors(plain)
     lease = Lease(plain.lease_key.partition(":user:")[0], "user", "mailer")
     # The lease ran out while the process stood still, and another took it.
     until = time.time() + named_module.LEASE_SECONDS - 1
     run(plain.presence, "HSET", plain.lease_key, "until", until, "who", "other")
-    wait_until(lambda: subscription.positions is None)
-    assert subscription.take(Sleep()) is None
-    plain.presence.run(lease.give_up("other", cursors[1]))
-    assert len(set(ids(first, 2)) & {"ann", "bob", "cid", "dan"}) == 2
-    assert subscription.handled == cursors[2]
+    wait_until(lambda: not first._lease.is_held)
+    received: list[str] = []
+    thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
+    thread.start()
+    plain.presence.run(lease.give_up("other", after[1]))
+    wait_until(lambda: len(received) == 2)
+    assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
+    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "at") == after[3].encode())
+    first.close()
+    thread.join()
+    assert len(received) == 2
 
 
 def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
-    first, subscription, cursors = queued(plain)
+    first = plain.begun(plain.named())
+    after = cursors(plain)
+    ids(first, 1)
     change = "redis.call('HSET', KEYS[1], 'at', ARGV[1]) redis.call('HDEL', KEYS[1], 'who')"
-    run(plain.presence, "EVAL", change, 1, plain.lease_key, cursors[2])
-    wait_until(lambda: len(subscription._queue) == 1)
-    next(first)
-    assert subscription.take(Sleep()) is None
-    assert subscription.handled == cursors[3]
+    run(plain.presence, "EVAL", change, 1, plain.lease_key, after[2])
+    wait_until(lambda: plain.holder() is not None)
+    assert next(first).cursor == after[3]
 
 
 def test_an_outage_is_reported_and_the_name_goes_on(
     tmp_path: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(outage_module, "OUTAGE_SECONDS", 0.2)
     server = Server(str(find_server()), tmp_path, "--appendonly", "yes")
     site = Site(settings(server.url, prefix, 1))
     try:
@@ -398,23 +387,25 @@ def test_a_lease_ends(one_shard: Site) -> None:
     assert ann.take() == (False, "start")
 
 
-def test_an_iterator_that_cannot_renew_its_lease_hands_out_nothing() -> None:
-    subscription = NamedSubscription("mailer")
-    event = Event("user", "ann", True, datetime.now(UTC), "1-1.1")
-    subscription.begin([Position("0", 0)])
-    subscription.renew(time.monotonic() + 60)
-    subscription.put([event, event], [Position("1-1", 1)])
-    assert subscription.take(Sleep()) == event
-    subscription.renew(time.monotonic() - 1)
-    sleep = Sleep()
-    assert subscription.take(sleep) is None
-    assert subscription.handled == "1-1.1"
-    subscription.renew(time.monotonic() + 60)
-    assert not sleep._woken.empty()
-    assert subscription.take(Sleep()) == event
-    subscription.lose()
-    assert subscription.take(Sleep()) is None
-    assert subscription.handled == ""
+def test_an_iterator_that_cannot_renew_its_lease_returns_nothing(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.3)
+    first = plain.begun(plain.named())
+    plain.come("ann", "bob")
+    seen = ids(first, 1)
+    text = run(plain.presence, "DUMP", plain.lease_key)
+    run(plain.presence, "SET", plain.lease_key, "of another program")
+    wait_until(lambda: not first._lease.is_held)
+    received: list[str] = []
+    thread = threading.Thread(target=lambda: received.append(next(first).id))
+    thread.start()
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + 0.3)
+    assert received == []
+    run(plain.presence, "RESTORE", plain.lease_key, 60_000, text, "REPLACE")
+    thread.join(10)
+    assert sorted({*seen, *received}) in (["ann", "bob"], seen)
 
 
 # after=
@@ -449,89 +440,121 @@ class PartlyAway:
             replies = yield batch
 
 
-def sweep_nothing() -> None:
-    """Announce nobody."""
+@pytest.fixture
+def nodes(plain: Site, monkeypatch: pytest.MonkeyPatch) -> PartlyAway:
+    """A driver for the readers of the site, which can lose shards."""
+    driver = PartlyAway(plain)
+    monkeypatch.setattr(plain.presence.backend, "driver", driver)
+    return driver
 
 
-def partly_away(site: Site) -> tuple[Shards, PartlyAway, Hub]:
-    """Return the shards of a site, a driver that can lose them, and a hub that reads with it."""
-    shards, driver = site.presence.backend.stores["user"], PartlyAway(site)
-    streams = Streams("user", shards, lambda: driver)  # type: ignore[arg-type,return-value]
-    return shards, driver, Hub(streams, sweep_nothing)
+def shards_of(site: Site) -> Shards:
+    return site.presence.backend.stores["user"]
 
 
-def drained(subscription: Subscription) -> list[str]:
-    found = []
-    while (event := subscription.take(Sleep())) is not None:
-        found.append(event.id)
-    return found
+class Received:
+    """The events that an iterator returns in a thread."""
+
+    def __init__(self, events: Events) -> None:
+        self.ids: list[str] = []
+        self.lost = 0
+        self._events = events
+        self._thread = threading.Thread(target=self._receive, daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        while not self._events.is_ended:
+            try:
+                self.ids.extend(event.id for event in self._events)
+            except EventsLost:
+                self.lost += 1
 
 
-def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site) -> None:
-    shards, driver, hub = partly_away(plain)
-    positions = hub.streams.positions(0.0)
-    plain.come(*(f"id{n}" for n in range(20)))
-    subscription = Subscription(after=positions)
-    other = Subscription()
-    hub.deliver([other])
-    driver.away = {shards.all[1].name}
-    hub.deliver([other, subscription])
-    found = drained(subscription)
-    assert 0 < len(found) < 20
-    driver.away = set()
-    hub.deliver([other, subscription])
-    assert sorted(found + drained(subscription)) == sorted(f"id{n}" for n in range(20))
+def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site, nodes: PartlyAway) -> None:
+    positions = plain.presence.backend.feed("user").streams.positions(0.0)
+    expected = [f"id{n}" for n in range(20)]
+    other = Site(plain.settings)
+    other.come(*expected)
+    nodes.away = {shards_of(plain).all[1].name}
+    there = [id for id in expected if shards_of(plain).shard_for(id).name not in nodes.away]
+    with plain.presence.events() as now:
+        nodes.away = set()
+        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        nodes.away = {shards_of(plain).all[1].name}
+        with plain.presence.events(after=cursor_of(positions)) as events:
+            received = Received(events)
+            wait_until(lambda: sorted(received.ids) == sorted(there))
+            nodes.away = set()
+            wait_until(lambda: sorted(received.ids) == sorted(expected))
+            other.come("new")
+            wait_until(lambda: received.ids[-1] == "new")
+            assert len(received.ids) == 21
+        assert next(now).id == "new"
+    assert received.lost == 0
 
 
-def test_who_goes_on_may_have_read_further_than_this_process(plain: Site) -> None:
-    hub = plain.presence.backend.hub("user")
-    others = Subscription()
-    hub.deliver([others])
-    plain.come("ann")
-    subscription = Subscription(after=hub.streams.positions(0.0))
-    plain.come("bob")
-    hub.deliver([others, subscription])
-    assert drained(subscription) == ["bob"]
-    assert sorted(drained(others)) == ["ann", "bob"]
+def test_who_goes_on_may_have_read_further_than_this_process(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with plain.presence.events() as others:
+        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        monkeypatch.setattr(feed_module, "READ_EVERY", 0.5)
+        plain.come("ann")
+        positions = plain.presence.backend.feed("user").streams.positions(0.0)
+        with plain.presence.events(after=cursor_of(positions)) as events:
+            plain.come("bob")
+            assert next(events).id == "bob"
+            plain.come("cid")
+            assert next(events).id == "cid"
+            assert sorted(ids(others, 3)) == ["ann", "bob", "cid"]
 
 
 def test_a_failure_in_between_moves_no_position(plain: Site) -> None:
-    shards, _, hub = partly_away(plain)
-    subscription = Subscription()
-    hub.deliver([subscription])
-    plain.come(*(f"id{n}" for n in range(20)))
-    last = shards.all[-1].name
-    with redis.Redis.from_url(str(plain.settings.redis_url)) as client:
-        stream = client.dump(f"{last}:events")
-        client.set(f"{last}:events", "of another program")
-        hub.deliver([subscription])
-        found = drained(subscription)
-        assert 0 < len(found) < 20
-        client.restore(f"{last}:events", 300_000, stream, replace=True)
-    hub.deliver([subscription])
-    assert sorted(found + drained(subscription)) == sorted(f"id{n}" for n in range(20))
+    with plain.presence.events() as events:
+        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        plain.come("first")
+        assert next(events).id == "first"
+        received = Received(events)
+        expected = [f"id{n}" for n in range(20)]
+        last = shards_of(plain).all[-1].name
+        there = [id for id in expected if shards_of(plain).shard_for(id).name != last]
+        with redis.Redis.from_url(str(plain.settings.redis_url)) as client:
+            with client.pipeline() as pipeline:
+                other = Site(plain.settings)
+                other.come(*(id for id in expected if id not in there))
+                stream = client.dump(f"{last}:changes")
+                pipeline.set(f"{last}:changes", "of another program")
+                pipeline.execute()
+            other.come(*there)
+            wait_until(lambda: set(there) <= set(received.ids))
+            client.restore(f"{last}:changes", 300_000, stream, replace=True)
+        wait_until(lambda: sorted(received.ids) == sorted(expected))
+        assert received.lost == 0
 
 
-def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(plain: Site) -> None:
-    shards, driver, hub = partly_away(plain)
-    subscription = Subscription()
-    hub.deliver([subscription])
-    plain.come(*(f"id{n}" for n in range(20)))
-    run(plain.presence, "HINCRBY", f"{shards.all[1].name}:progress", "n", 1)
-    driver.refused = "XREVRANGE"  # the shard goes away right after it was read
-    hub.deliver([subscription])
-    found = drained(subscription)
-    assert 0 < len(found) < 20
-    driver.refused = ""
-    hub.deliver([subscription])
-    with pytest.raises(EventsLost):
-        subscription.take(Sleep())
+def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(
+    plain: Site, nodes: PartlyAway
+) -> None:
+    with plain.presence.events() as events:
+        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        received = Received(events)
+        nodes.refused = "XREVRANGE"  # the shard goes away right after it was read
+        other = Site(plain.settings)
+        run(other.presence, "HINCRBY", f"{shards_of(plain).all[1].name}:progress", "n", 1)
+        expected = [f"id{n}" for n in range(20)]
+        other.come(*expected)
+        away = shards_of(plain).all[1]
+        there = [id for id in expected if shards_of(plain).shard_for(id) is not away]
+        wait_until(lambda: sorted(received.ids) == sorted(there))
+        assert received.lost == 0
+        nodes.refused = ""
+        wait_until(lambda: received.lost == 1)
 
 
 def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> None:
     plain.begun(plain.named())
-    (hub,) = {iterator._hub for iterator in plain._opened}
-    hub.close(10)
+    (feed,) = {iterator._feed for iterator in plain._opened}
+    feed.close(10)
     assert plain.holder() is None
 
 
@@ -539,7 +562,7 @@ def test_a_reader_that_fell_behind_catches_up_without_waiting(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_events, "ENTRIES_A_READ", 2)
-    monkeypatch.setattr(hub_module, "READ_EVERY", 2.0)
+    monkeypatch.setattr(feed_module, "READ_EVERY", 2.0)
     with plain.presence.events() as events, Stopwatch() as watch:
         plain.come(*(f"id{n}" for n in range(60)))
         assert len({next(events).id for _ in range(60)}) == 60

@@ -63,9 +63,9 @@ def test_iterators_that_come_and_go_cost_no_further_reads(
     with redis.Redis.from_url(valkey.url) as client, presence.events():
 
         def reads() -> int:
-            return int(client.info("commandstats")["cmdstat_xrange"]["calls"])
+            return int(client.info("commandstats")["cmdstat_hget"]["calls"])
 
-        wait_until(lambda: "cmdstat_xrange" in client.info("commandstats"))
+        wait_until(lambda: "cmdstat_hget" in client.info("commandstats"))
         before, began = reads(), time.monotonic()
         for _ in range(100):
             presence.events().close()
@@ -92,7 +92,7 @@ def drop():
     next(own[0])
 
 def collect():
-    with presence.backend.hub("user")._lock:  # a collection may begin in any thread, at any time
+    with presence.backend.feed("user")._lock:  # a collection may begin in any thread, at any time
         gc.collect()
 
 gc.disable()
@@ -156,7 +156,7 @@ def printed(program: str, variables: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_a_generator_that_is_collected_amid_the_work_of_the_hub_blocks_nobody(
+def test_a_generator_that_is_collected_amid_the_work_of_the_feed_blocks_nobody(
     variables: dict[str, str],
 ) -> None:
     assert printed(COLLECT, variables) == "free"

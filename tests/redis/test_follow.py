@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -22,8 +24,8 @@ from presence_middleware import (
     QueryError,
 )
 from presence_middleware.embedded import find_server
-from presence_middleware.events import hub as hub_module
-from presence_middleware.events import subscription as subscription_module
+from presence_middleware.events import feed as feed_module
+from presence_middleware.events import outage as outage_module
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys, moment_of
 from tests.support.acts import record
@@ -39,8 +41,8 @@ Open = Callable[..., FollowedSite]
 
 
 @pytest.fixture(autouse=True)
-def hubs_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "READ_EVERY", TICK)
+def feeds_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "READ_EVERY", TICK)
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def followers() -> Iterator[Callable[..., Follower]]:
         def follow(presence: Presence, **given: Any) -> Follower:
             follower = Follower(presence, **given)
             stack.callback(follower.close)
-            wait_until(lambda: presence.backend.hub("user")._positions)
+            wait_until(lambda: presence.backend.feed("user").page.end)
             return follower
 
         yield follow
@@ -147,15 +149,14 @@ def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite, library: st
         asyncio.run(with_asyncio())
     else:
         trio.run(with_trio)
-    hub = presence.backend.hub("user")
-    wait_until(lambda: hub._thread is None)
+    wait_until(is_nobody_reading)
 
 
 def test_among_filters_and_errors_pass(site: FollowedSite) -> None:
     with site.presence.events(among=["ann", 7]) as events:
         site.saw("bob", "ann", "7")
         assert {next(events).id, next(events).id} == {"ann", "7"}
-        site.delete("progress", "events", "seen")
+        site.delete("progress", "changes", "seen")
         site.sweep()
         with pytest.raises(EventsLost):
             next(events)
@@ -177,7 +178,7 @@ def test_after_a_cursor_nothing_is_missing_or_repeated(site: FollowedSite) -> No
     ids = [f"user{number}" for number in range(30)]
     received: list[str] = []
     with site.presence.events() as first:
-        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
         site.saw(ids[0])
         event = next(first)
         for step in range(1, 30, 4):  # the hub goes on between two iterators
@@ -197,7 +198,7 @@ def test_after_a_cursor_nothing_is_missing_or_repeated(site: FollowedSite) -> No
 def test_whoever_resumes_within_an_entry_gets_all_of_it_again(own: Server, prefix: str) -> None:
     site = FollowedSite(own.url, prefix)
     with site.presence.events() as events:
-        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
         moment = int(NOON * 1e6)
         site.run(record(site.store.all[0], [(id, moment, moment) for id in ("ann", "bob")]))
         cursors = [next(events).cursor for _ in range(2)]
@@ -217,7 +218,7 @@ def test_a_cursor_of_what_was_trimmed_is_lost(site: FollowedSite) -> None:
         next(events)
     shard = site.store.shard_for("bob").name
     with redis.Redis.from_url(site.url) as client:
-        client.xtrim(f"{shard}:events", maxlen=0, approximate=False)
+        client.xtrim(f"{shard}:changes", maxlen=0, approximate=False)
     with site.presence.events(after=cursor) as events:
         with pytest.raises(EventsLost):
             next(events)
@@ -282,23 +283,144 @@ def test_a_server_that_went_back_in_time_is_noticed(
     site.close()
 
 
-def test_a_reader_that_is_too_slow_gets_an_error(
+def test_a_loop_receives_a_hundred_thousand_joins(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    with site.presence.events() as slow, site.presence.events() as events:
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
+        crowd = [f"user{number}" for number in range(100_000)]
+        site.saw(*crowd)
+        assert {next(events).id for _ in crowd} == set(crowd)
+        assert {next(slow).id for _ in crowd} == set(crowd), "also from behind the page"
+    site.close()
+
+
+def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_module, "MAX_QUEUED", 10)
+    monkeypatch.setattr(feed_module, "PAGE_BYTES", 0)
     with site.presence.events() as slow, site.presence.events() as fast:
-        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
         for number in range(30):
             site.saw(f"user{number}")
             assert next(fast).id == f"user{number}"
-        with pytest.raises(EventsLost, match="slow"):
+        with redis.Redis.from_url(site.url) as client:
+            for shard in site.store.all:
+                client.xtrim(f"{shard.name}:changes", maxlen=0, approximate=False)
+        with pytest.raises(EventsLost):
             list(slow)
+        site.saw("ann")
+        assert next(slow).id == next(fast).id == "ann"
+
+
+def test_events_of_five_minutes_ago_are_removed_while_others_come(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    key = f"{prefix}:user:changes"
+    site.saw("ann")
+    with redis.Redis.from_url(own.url) as client:
+        _make_older(client, key, 301)
+        site.saw("bob")
+        stored = repr(client.xrange(key))
+        assert "ann" not in stored
+        assert "bob" in stored
+    site.close()
+
+
+def test_events_of_five_minutes_ago_are_removed_although_nobody_comes(
+    own: Server, prefix: str
+) -> None:
+    site = FollowedSite(own.url, prefix)
+    key = f"{prefix}:user:changes"
+    site.saw("ann")
+    site.recorder.run_once()
+    with redis.Redis.from_url(own.url) as client:
+        _make_older(client, key, 298)
+        for _ in range(3):
+            site.clock.now += 60  # the longest pause of the process that does the upkeep
+            site.recorder.run_once()
+        assert client.exists(key)
+
+        def is_empty() -> bool:
+            site.clock.now += 0.01
+            site.recorder.run_once()
+            return not client.xlen(key)
+
+        wait_until(is_empty)
+    site.close()
+
+
+def _make_older(client: "redis.Redis", key: str, seconds: int) -> None:
+    """Let all entries of a stream be older than they are."""
+    entries: Any = client.xrange(key)
+    client.delete(key)
+    for id, fields in entries:
+        milliseconds, _, number = id.decode().partition("-")
+        client.xadd(key, fields, id=f"{int(milliseconds) - 1000 * seconds}-{number}")
+    client.expire(key, 300)
+
+
+def test_a_stream_that_is_too_large_is_shortened_with_a_warning(
+    own: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = FollowedSite(own.url, prefix)
+    key = f"{prefix}:user:changes"
+    for number in range(150):
+        site.saw(f"user{number}")
+    with redis.Redis.from_url(own.url) as client:
+        entries = client.xlen(key)
+        # As if the entries were larger: the difference of their numbers is their size.
+        client.hincrby(f"{prefix}:user:progress", "n", 64 * 1024 * 1024)
+        assert "the oldest are dropped" not in caplog.text
+        site.saw("ann")
+        assert client.xlen(key) == entries + 1 - 100
+    assert "the oldest are dropped" in caplog.text
+    site.close()
+
+
+def test_a_second_thread_on_an_iterator_is_refused(site: FollowedSite) -> None:
+    received: list[str] = []
+    with site.presence.events() as events:
+        thread = threading.Thread(target=lambda: received.extend(each.id for each in events))
+        thread.start()
+        wait_until(lambda: site.presence.backend.feed("user").waiters)
+        with pytest.raises(QueryError, match=r"in use by another.*events\(\)"):
+            next(events)
+        site.saw("ann")
+        wait_until(lambda: received == ["ann"])
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_an_iterator_that_waits_for_nothing_is_small(site: FollowedSite) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(site.presence.events())
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        iterators = [stack.enter_context(site.presence.events()) for _ in range(1000)]
+        taken = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert taken / len(iterators) < 500, "with what the stack keeps of it"
+
+
+def test_a_listener_sends_a_command_a_second(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    with site.presence.events(), redis.Redis.from_url(own.url) as client:
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
+        feed = site.presence.backend.feed("user")
+        client.config_resetstat()
+        before = feed.ticks
+        wait_until(lambda: feed.ticks >= before + 20)
+        sent = client.info("commandstats")
+        sent = {name: each["calls"] for name, each in sent.items() if "config" not in name}
+        assert sent.pop("cmdstat_hget") <= feed.ticks - before + 1
+        assert sum(sent.values()) <= 5, sent
+    site.close()
 
 
 def test_an_outage_is_reported_and_nothing_is_missing_after_it(
     own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(outage_module, "OUTAGE_SECONDS", 0.2)
     site = FollowedSite(own.url, prefix)
     with site.presence.events() as events:
         site.saw("ann")
@@ -314,14 +436,14 @@ def test_an_outage_is_reported_and_nothing_is_missing_after_it(
 def test_a_follower_that_starts_in_an_outage_gets_an_error_and_goes_on(
     own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription_module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(outage_module, "OUTAGE_SECONDS", 0.2)
     site = FollowedSite(own.url, prefix)
     own.stop()
     with site.presence.events() as events:
         with pytest.raises(PresenceUnavailable):
             next(events)
         own.start()
-        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
         site.saw("ann")
         event = None
         while event is None:
@@ -351,11 +473,11 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
 def test_a_thousand_iterators_read_each_stream_once_a_second(
     own: Server, prefix: str, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "READ_EVERY", 1.0)
+    monkeypatch.setattr(feed_module, "READ_EVERY", 1.0)
     site = FollowedSite(own.url, prefix, shards=shards)
     with redis.Redis.from_url(own.url) as client, ExitStack() as stack:
         every = [stack.enter_context(site.presence.events()) for _ in range(1000)]
-        wait_until(lambda: site.presence.backend.hub("user")._positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end)
         client.config_resetstat()
         with Stopwatch() as watch:
             site.saw("ann")
@@ -366,15 +488,16 @@ def test_a_thousand_iterators_read_each_stream_once_a_second(
     site.close()
 
 
-def test_a_hub_reads_only_while_somebody_follows(own: Server, prefix: str) -> None:
+def is_nobody_reading() -> bool:
+    return "presence-events" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_the_streams_are_read_only_while_somebody_follows(own: Server, prefix: str) -> None:
     site = FollowedSite(own.url, prefix)
-    hub = site.presence.backend.hub("user")
     events = site.presence.events()
-    thread = hub._thread
-    assert thread is not None
+    assert not is_nobody_reading()
     del events  # nobody refers to it any more
-    thread.join(10)
-    assert hub._thread is None
+    wait_until(is_nobody_reading)
     with site.presence.events() as events:
         site.saw("ann")
         assert next(events).id == "ann"
@@ -401,6 +524,7 @@ def commands_of(own: Server, prefix: str, **given: Any) -> list[str]:
                 if command["client_type"] != "lua":
                     sent.append(command["command"])
         marking.flushall()
+        marking.script_flush()
     site.close()
     process = site.recorder._writer._lost._process
     sent = [re.sub(r"(:upkeep) \w{16}", r"\1 HOLDER", each) for each in sent]
@@ -414,7 +538,7 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
     assert off == commands_of(own, prefix, events=())
     # Every process publishes its settings, also that it has no events.
     text = "\n".join(off).replace(" PRESENCE_EVENTS= ", " ")
-    for word in (":progress", ":events", ":swept", "XADD", "PRESENCE_EVENTS"):
+    for word in (":progress", ":changes", ":swept", "XADD", "PRESENCE_EVENTS"):
         assert word not in text, word
     names = Counter(command.split()[0] for command in off)
     assert set(names) <= {
@@ -425,13 +549,13 @@ def test_without_events_the_commands_are_those_of_a_site_that_never_heard_of_the
         "ZRANGE",
         "SET",
         "GET",
+        "ZCARD",
         "ZCOUNT",
         "ZREM",
         "ZREMRANGEBYSCORE",
         "HSET",
         "HMGET",
         "HGET",
-        "ZCARD",
         "ZSCORE",
         "ZMSCORE",
         "EXISTS",
@@ -501,7 +625,7 @@ def test_a_node_that_is_away_stops_only_its_own_events(
         wait_until(lambda: follower.online == set())
         assert follower.lost == 0
         follower.close()
-        wait_until(lambda: site.presence.backend.hub("user")._thread is None)
+        wait_until(is_nobody_reading)
     finally:
         site.close()
         cluster.close()

@@ -28,7 +28,8 @@ from presence_middleware import (
 )
 from presence_middleware.board import asgi as board
 from presence_middleware.connections import close_async_clients
-from presence_middleware.events import AsyncEvents, Subscription
+from presence_middleware.errors import PresenceError
+from presence_middleware.events import AsyncEvents, EventBatch
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
@@ -339,38 +340,44 @@ def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
     run(test)
 
 
-class Idle:
-    """A hub that delivers nothing."""
+class Scripted(AsyncEvents):
+    """An iterator that returns and raises what a test says."""
 
-    def __init__(self) -> None:
-        self.subscriptions: list[Subscription] = []
-        self.subscribe = self.subscriptions.append
-        self.unsubscribe = self.subscriptions.remove
-        self.serves = self.subscriptions.__contains__
+    def __init__(self, presence: AsyncPresence, *steps: EventBatch | PresenceError) -> None:
+        super().__init__(presence.backend.feed("user"))
+        self.steps = list(steps)
+
+    async def wait_for_batch(self, seconds: float) -> EventBatch:
+        step = self.steps.pop(0)
+        if isinstance(step, PresenceError):
+            raise step
+        return step
 
 
 @pytest.mark.parametrize("start", [run, trio.run], ids=["asyncio", "trio"])
 def test_a_stream_survives_an_outage_and_sends_comments(
-    monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(sse, "BEAT_SECONDS", 0.01)
     ann = Event("user", "ann", True, moment_of(1_767_614_400.0), "7-1.3")
 
     async def test() -> None:
-        hub: Any = Idle()
-        events = AsyncEvents(hub, subscription := Subscription())
+        idle = AsyncPresence(settings).events()
+        messages = sse.server_sent_events(idle)
+        assert await anext(messages) == "retry: 3000\n\n"
+        assert await anext(messages) == ":\n\n"
+        await messages.aclose()
+        assert idle.is_ended
+        steps = PresenceUnavailable("away"), EventsLost("missed"), EventBatch([ann, ann])
+        events = Scripted(AsyncPresence(settings), *steps)
         messages = sse.server_sent_events(events)
         assert await anext(messages) == "retry: 3000\n\n"
         assert await anext(messages) == ":\n\n"
-        subscription.put([PresenceUnavailable("away"), EventsLost("missed"), ann])
-        assert await anext(messages) == ":\n\n"
         assert await anext(messages) == sse.LOST
         at = "2026-01-05T12:00:00Z"
-        assert await anext(messages) == (
-            f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
-        )
+        message = f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
+        assert await anext(messages) == 2 * message, "what comes at once is one text"
         await messages.aclose()
-        assert hub.subscriptions == []
         assert events.is_ended
 
     start(test)

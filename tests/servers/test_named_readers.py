@@ -22,8 +22,11 @@ KILLS, PROCESSES, EVENTS_EACH = 6, 3, 60
 
 def announced(presence: Presence, prefix: str) -> list[tuple[str, bool]]:
     """Return who came and who went, in order, as it is in the stream."""
-    reading = presence.run(EventStream(prefix, "user").read(Position("0", 0)))
-    changes = [change for each in reading.announcements for change in each.changes]
+    stream, position, has_more = EventStream(prefix, "user"), Position("0", 0), True
+    changes = []
+    while has_more:
+        announcements, position, has_more = presence.run(stream.read(position))
+        changes += [change for each in announcements for change in each.changes]
     return [(change.id, change.is_online) for change in changes]
 
 
@@ -65,7 +68,7 @@ def test_no_event_is_missed_and_all_are_handled_in_order_when_holders_are_killed
             last = [f"id{kill}-{EVENTS_EACH // 2 - 1}", False]
             wait_until(lambda: last in [entry[1:] for entry in handled()], 60)  # noqa: B023
             # A round may be faster than a tick, which stores what is handled.
-            end = cursor_of(presence.backend.hub("user").streams.positions(0.0))
+            end = cursor_of(presence.backend.feed("user").streams.positions(0.0))
             wait_until(lambda: stored() == end.encode())  # noqa: B023
         entries = handled()
         firsts = list(dict.fromkeys((id, online) for _, id, online in entries))

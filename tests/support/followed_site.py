@@ -11,7 +11,7 @@ from tests.support.timed_site import NOON, Clock, settings
 KEYS = [
     "seen",
     "progress",
-    "events",
+    "changes",
     "bye",
     "left",
     "writers",
@@ -66,7 +66,7 @@ class FollowedSite:
 
     def skip(self) -> None:
         """Read on after everything that was announced."""
-        self.positions = [self.run(stream.last_position()) for stream in self.streams]
+        self.positions = [self.run(stream.position()) for stream in self.streams]
 
     def announced(self) -> list[tuple[str, float]]:
         """Return what was announced since the last call: `+id` or `-id`, and seconds after noon.
@@ -75,9 +75,11 @@ class FollowedSite:
         """
         changes = []
         for number, stream in enumerate(self.streams):
-            reading = self.run(stream.read(self.positions[number]))
-            self.positions[number] = reading.position
-            changes += [change for each in reading.announcements for change in each.changes]
+            has_more = True
+            while has_more:
+                reading = self.run(stream.read(self.positions[number]))
+                self.positions[number], has_more = reading.position, reading.has_more
+                changes += [change for each in reading.announcements for change in each.changes]
         return [
             ("+-"[not change.is_online] + change.id, round(change.moment - NOON, 3))
             for change in changes
@@ -91,7 +93,7 @@ class FollowedSite:
             try:
                 value = self.run(_one(("ZRANGE", name, 0, -1)))
             except Exception:
-                value = self.run(_one(("XRANGE", name, "-", "+"))) if "events" in name else []
+                value = self.run(_one(("XRANGE", name, "-", "+"))) if "changes" in name else []
             if text in repr(value):
                 found.add(name.rpartition(":")[2])
         return found

@@ -13,7 +13,7 @@ import trio
 
 from presence_middleware import AsyncPresence, Event, Presence
 from presence_middleware.connections import in_thread
-from presence_middleware.events import hub, named
+from presence_middleware.events import feed, named
 
 NAME = "mailer"
 
@@ -21,7 +21,7 @@ NAME = "mailer"
 def main(key: str, mode: str) -> None:
     """Handle events until the process is killed."""
     # So that a test need not wait for long.
-    hub.READ_EVERY, named.LEASE_SECONDS = 0.1, 1.0
+    feed.READ_EVERY, named.LEASE_SECONDS = 0.1, 1.0
     client = redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"])
 
     def handle(event: Event) -> None:

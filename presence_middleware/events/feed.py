@@ -1,0 +1,226 @@
+"""The feed of a kind: a thread that reads the streams, for all iterators of the process.
+
+It only reads, and wakes the iterators: each takes from the page of the newest events by itself,
+and whoever is behind the page reads the streams. The thread runs while an iterator is used. All
+iterators end when the web server stops, which would otherwise wait for the responses that wait for
+events.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol
+from weakref import ReferenceType, WeakSet, ref
+
+from ..connections import is_server_stopping
+from ..stores import STREAM_SECONDS
+from .named import NameLease
+from .outage import Outage
+from .streams import Chunk, Positions, Streams
+
+READ_EVERY = 1.0  # seconds
+PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
+WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
+WAKE_PAUSE = 0.002  # seconds
+
+_feeds: "WeakSet[Feed]" = WeakSet()
+
+
+class Sleeper(Protocol):
+    """An iterator that waits for events."""
+
+    def wake(self) -> None:
+        """Let it look for events again. For any thread."""
+
+
+class Era:
+    """What all iterators share until they are ended together. The thread runs while it exists."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+
+class Page(NamedTuple):
+    """The newest events of a kind."""
+
+    first: int = 0
+    """The place of the first chunk. Each chunk is one place after that before it."""
+    chunks: tuple[Chunk, ...] = ()
+    end: Positions | None = None
+    """Up to where the streams were read. None if they have not been read yet."""
+
+    @property
+    def place(self) -> int:
+        """The place of the next chunk."""
+        return self.first + len(self.chunks)
+
+    def extended(self, chunks: list[Chunk], end: Positions) -> "Page":
+        """Return this page with further chunks, and without those that are too many or too old."""
+        kept = [*self.chunks, *chunks]
+        size, drop = sum(chunk.size for chunk in kept), 0
+        oldest = time.monotonic() - STREAM_SECONDS
+        while drop < len(kept) and (size > PAGE_BYTES or kept[drop].read_at < oldest):
+            size -= kept[drop].size
+            drop += 1
+        return Page(self.first + drop, tuple(kept[drop:]), end)
+
+
+class Feed:
+    """Reads the streams of a kind once a second, and wakes the iterators."""
+
+    def __init__(self, streams: Streams, upkeep: Callable[[], None]) -> None:
+        """Create a feed.
+
+        `upkeep` announces who has gone, unless another process does: of a site that is asleep, this
+        process may be the only one that runs.
+        """
+        self.streams = streams
+        self._upkeep = upkeep
+        self.reset()
+        _feeds.add(self)
+
+    def reset(self) -> None:
+        """Begin again: in a forked child, there are neither the thread nor its iterators."""
+        self.page = Page()
+        self.start: Positions | None = None
+        """Where the page began, once that is known: iterators may have been created before."""
+        self.waiters: set[Sleeper] = set()
+        self.outage = Outage()
+        self.ticks = 0
+        """How often the streams were read."""
+        self.has_retries = False
+        """Whether an iterator could not read the streams, and tries again after the next tick."""
+        self._era: ReferenceType[Era] | None = None
+        self._lock = threading.Lock()
+        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._leases: WeakSet[NameLease] = WeakSet()
+        self._leaving: deque[NameLease] = deque()
+        self._thread: threading.Thread | None = None
+        self._began_at = 0.0
+
+    def open(self, lease: NameLease | None = None) -> tuple[Era, Page]:
+        """Start the thread if it does not run; return the era of a new iterator, and the page.
+
+        The lease is renewed from now on.
+        """
+        with self._lock:
+            era = (self._era() if self._era else None) or Era()
+            if self._thread is None:
+                self.page, self.start = Page(self.page.place + 1), None
+                self._began_at = time.monotonic()
+                thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._era = ref(era)
+            if lease is not None:
+                self._leases.add(lease)
+                self._woken.put(None)
+            return era, self.page
+
+    def serves(self, era: Era) -> bool:
+        """Return whether the iterators of an era have not been ended."""
+        return self._era is not None and self._era() is era
+
+    def release(self, lease: NameLease | None) -> None:
+        """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
+        if lease is not None:
+            self._leaving.append(lease)
+        self._woken.put(None)
+
+    def close(self, wait_seconds: float = 0.0) -> None:
+        """End all iterators of this process. Others may begin afterwards.
+
+        Wait for at most `wait_seconds` until the leases of names are given up.
+        """
+        deadline = time.monotonic() + wait_seconds
+        self._era = None
+        leases = [lease for lease in list(self._leases) if lease.is_held]
+        for lease in list(self._leases):
+            self.release(lease)
+        self._wake()
+        for lease in leases:
+            lease.released.wait(max(0.0, deadline - time.monotonic()))
+
+    def _wake(self) -> None:
+        for woken in range(1, len(self.waiters) + 1):
+            with suppress(KeyError):  # it has ended meanwhile
+                self.waiters.pop().wake()
+            if woken % WOKEN_AT_ONCE == 0:
+                time.sleep(WAKE_PAUSE)
+
+    def _run(self) -> None:
+        read_at = time.monotonic()
+        while True:
+            if is_server_stopping():
+                self.close()
+            while self._leaving:
+                lease = self._leaving.popleft()
+                self._leases.discard(lease)
+                lease.give_up(self.streams)
+            with self._lock:
+                if not (self._leaving or (self._era and self._era())):
+                    self._thread = None
+                    return
+            now = time.monotonic()
+            if now < read_at:
+                # A new name asks for its lease at once, but causes no read.
+                new = [each for each in list(self._leases) if each.is_new]
+                if any([each.renew(self.streams) for each in new]):  # noqa: C419
+                    self._wake()
+            elif not self._read():
+                read_at = now + READ_EVERY
+            with suppress(Empty):
+                self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
+
+    def _read(self) -> bool:
+        """Read what is new, and renew the leases; return whether there may be more."""
+        until = time.monotonic() + READ_EVERY
+        if not self.outage.is_on:
+            with suppress(Exception):  # a user that may only read, for example
+                self._upkeep()
+        has_more = self._read_on()
+        while has_more and time.monotonic() < until:
+            has_more = self._read_on()
+        self.ticks += 1
+        renewed = [lease.renew(self.streams) for lease in list(self._leases)]
+        if self.has_retries or any(renewed):
+            self.has_retries = False
+            self._wake()
+        return has_more
+
+    def _read_on(self) -> bool:
+        """Put what is new on the page; return whether there may be more."""
+        page = self.page
+        try:
+            end = page.end
+            if end is None:
+                end = self.streams.positions(time.monotonic() - self._began_at)
+                self.start = end
+                self.has_retries = True  # whoever is behind can read now
+            read = self.streams.read(end)
+        except Exception as failure:
+            if self.outage.note(failure):
+                self._wake()
+            return False
+        was_away = self.outage.end()
+        if read.is_lost:
+            # Each iterator is behind now, and finds out by an own read what it has lost.
+            self.page = Page(page.place + 1, (), read.end)
+        else:
+            self.page = page.extended(read.chunks, read.end)
+        if was_away or read.is_lost or read.chunks:
+            self._wake()
+        return read.has_more
+
+
+def _reset_all() -> None:
+    for feed in _feeds:
+        feed.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
