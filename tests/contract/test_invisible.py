@@ -252,7 +252,7 @@ def contents(site: Site) -> dict[str, object]:
             found[name] = [score for _, score in members] if name.endswith(":writers") else members
         elif kind == b"set":
             found[name] = client.smembers(raw)
-        else:
+        elif name != ":upkeep":  # another random name
             found[name] = client.hgetall(raw) if kind == b"hash" else client.get(raw)
     return found
 
