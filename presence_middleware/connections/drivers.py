@@ -223,7 +223,7 @@ def translated_error(error: Exception) -> PresenceError:
         return PresenceUnavailable(TOO_LATE)
     if not is_server_error(error):
         return PresenceUnavailable(f"Redis did not answer: {str(error) or type(error).__name__}")
-    if type(error).__name__ == "NoScriptError":
+    if _is_script_missing(error):
         return ScriptMissing("the server does not have this script")
     message = _server_message(error)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused
@@ -240,6 +240,12 @@ def is_server_error(error: Exception) -> bool:
     from redis.exceptions import ResponseError
 
     return isinstance(error, (PresenceError, ResponseError))
+
+
+def _is_script_missing(error: Exception) -> bool:
+    from redis.exceptions import NoScriptError
+
+    return isinstance(error, NoScriptError)
 
 
 def _server_message(error: Exception) -> str:

@@ -321,7 +321,8 @@ class Visit(Request):
         self, who: Who | None, matcher: Matcher | None, act: Act = SEEN, at: float | None = None
     ) -> None:
         """Record an act of somebody, by default that they were seen at `stamp`."""
-        self._noted = who
+        if act is not Act.LEFT:
+            self._noted = who
         if who is None or self.purpose is Purpose.NO_VISIT:
             return
         # The quota bounds the number of guests that a client can invent, also to log them out.

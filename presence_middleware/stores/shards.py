@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from . import keys
 from .events import Position
-from .paging import rank
+from .paging import Ranked, rank
 from .plan import Batch, Plan, merge_plans, readable_texts, text
 from .store import Sighting, Store, moment_of
 
@@ -61,12 +61,21 @@ class Shards:
         """
         if before is not None:
             before = yield from self.shard_for(before.id).as_sorted(before)
-        plans = [shard.online(now, window, limit, before) for shard in self.all]
+        # Of many shards, each has a few of the first ids. Most of a longer page would be dropped.
+        share = min(limit, 8 + 2 * limit // len(self.all)) if limit and len(self.all) > 1 else limit
+        plans = [shard.online(now, window, share, before) for shard in self.all]
         pages = yield from merge_plans(plans, atomic=self._on_one_server)
-        # Of many shards, most members are dropped here, before anything is decoded.
-        has_times = any(page[0][1] is not None for page in pages if page)
-        key, is_reversed = (rank, True) if has_times else (itemgetter(0), False)
-        ranked = islice(merge(*pages, key=key, reverse=is_reversed), limit)
+        ranked = _first(pages, limit)
+        if share != limit:
+            # A shard whose whole page is among the first may have more of them.
+            taken = {id for id, _ in ranked}
+            full = [n for n, page in enumerate(pages) if len(page) == share]
+            whole = [n for n in full if pages[n][-1][0] in taken]
+            longer = [self.all[n].online(now, window, limit, before) for n in whole]
+            for n, page in zip(whole, (yield from merge_plans(longer)), strict=True):
+                pages[n] = page
+            ranked = _first(pages, limit)
+        # Nothing is decoded before it is certain to be returned.
         sightings = [
             Sighting(text(id), None if time is None else moment_of(float(time)))
             for id, time in ranked
@@ -74,8 +83,8 @@ class Shards:
         return (yield from self._as_seen(sightings))
 
     def _as_seen(self, sightings: list[Sighting]) -> Plan[list[Sighting]]:
-        if len(self.all) == 1:
-            return (yield from self.all[0].as_seen(sightings))
+        if not self.all[0].needs_sweep:
+            return sightings
         parts: dict[Store, list[Sighting]] = {}
         for sighting in sightings:
             parts.setdefault(self.shard_for(sighting.id), []).append(sighting)
@@ -142,6 +151,13 @@ class Shards:
     def keys(self, now: float) -> list[str]:
         """Return the keys of all shards that contain the current data."""
         return [key for shard in self.all for key in shard.keys(now)]
+
+
+def _first(pages: list[list[Ranked]], limit: int | None) -> list[Ranked]:
+    """Merge the pages of several shards into the order of a single store."""
+    has_times = any(page[0][1] is not None for page in pages if page)
+    key, is_reversed = (rank, True) if has_times else (itemgetter(0), False)
+    return list(islice(merge(*pages, key=key, reverse=is_reversed), limit))
 
 
 def _in_order(sightings: list[Sighting]) -> list[Sighting]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, Plan
@@ -97,3 +98,24 @@ def test_each_shard_gets_its_share_of_the_maximum(prefix: str, valkey: Server) -
 
 def test_settings_name_the_number(prefix: str) -> None:
     assert Settings.from_env({"PRESENCE_SHARDS": "16"}).shards == 16
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+@pytest.mark.parametrize("limit", [1, 20, 60])
+def test_the_first_ids_are_listed_even_if_one_shard_has_them_all(
+    valkey: Server, prefix: str, store: str, limit: int
+) -> None:
+    with opened(settings(valkey.url, prefix, store=store, shards=4)) as site:
+        shards = Backend(site.settings).stores["user"]
+        ids = [f"id{n:03}" for n in range(200)]
+        first = [id for id in ids if shards.shard_for(id) is shards.all[0]]
+        others = [id for id in ids if id not in first]
+        if store == "minute-sets":  # which lists by id
+            others = [f"later{id}" for id in others]
+        site.saw(*others, ago=100)
+        site.saw(*first, ago=10)
+        listed = [who.id for who in site.presence.online(limit=limit)]
+    everybody = sorted(first, reverse=True) + sorted(others, reverse=True)
+    if store == "minute-sets":
+        everybody = sorted(first + others)
+    assert listed == everybody[:limit]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from presence_middleware import PresenceUnavailable
 from presence_middleware.connections import Driver, RedisHealth, RedisURL
 from presence_middleware.stores import Act, Seen, Shards, SortedSet, Write
+from tests.support.backends import matrix
 from tests.support.store_model import SECOND, Model
 
 NOON = 1_767_614_400 * SECOND
@@ -136,9 +137,9 @@ class Compared:
 
 @pytest.mark.parametrize("max_members", [1000, 3])
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize(("server", "examples"), [("memory", 15), ("valkey", 150)])
+@pytest.mark.parametrize("server", ["memory", "valkey", *matrix("redis_server", "redis62")])
 def test_the_store_holds_what_its_model_holds(
-    request: pytest.FixtureRequest, server: str, examples: int, features: str, max_members: int
+    request: pytest.FixtureRequest, server: str, features: str, max_members: int
 ) -> None:
     with ExitStack() as stack:
         if server == "memory":
@@ -146,7 +147,9 @@ def test_the_store_holds_what_its_model_holds(
         else:
             client = stack.enter_context(redis.Redis.from_url(request.getfixturevalue(server).url))
 
-        @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=15 if server == "memory" else 120, suppress_health_check=list(HealthCheck)
+        )
         @given(steps=st.lists(STEPS, max_size=30))
         def check(steps: list[tuple[Any, ...]]) -> None:
             compared = Compared(client, FEATURES[features], max_members)
