@@ -199,7 +199,7 @@ def is_sound(people: Any) -> bool:
 
     def work_on() -> None:
         for number in range(3000):
-            people.note(("user", str(number // 8 % 5)), float(number), float(number))
+            people.note(("user", str(number // 8)), float(number), float(number))
             if not number % 3 and writing.acquire(blocking=False):
                 taken = people.take(100)
                 doubles.append(len(taken) - len({each.person.who for each in taken}))
@@ -222,9 +222,9 @@ def test_without_its_lock_the_memory_is_not_sound() -> None:
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        assert is_sound(People(100, 600))
+        assert is_sound(People(1000, 600))
         for _ in range(50):
-            broken = People(100, 600)
+            broken = People(1000, 600)
             broken.lock = NoLock()  # type: ignore[assignment]
             try:
                 if not is_sound(broken):
