@@ -192,7 +192,7 @@ class Writer:
             for departure in due:
                 if departure.moment is None:  # sent twice, it must not count later
                     departure.moment = high + int(departure.at * 1e6 + 0.5)
-                is_known = NEVER < person.seen <= departure.at
+                is_known = seen is None and NEVER < person.seen <= departure.at
                 known = low + int(person.seen * 1e6 + 0.5) if is_known else None
                 departures.append((departure.act, id, departure.moment, known))
             if seen is None:

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -191,7 +192,13 @@ class NoLock:
 
 def is_sound(people: Any) -> bool:
     """Return whether counters add up and no id waits twice while threads record and write."""
-    doubles, writing = [], threading.Lock()
+    doubles, writing, remember = [], threading.Lock(), people.remember
+
+    def remember_slowly(who: Any) -> Any:
+        time.sleep(0)  # lets another thread run
+        return remember(who)
+
+    people.remember = remember_slowly
 
     def work() -> None:
         with suppress(IndexError):  # of a queue that another thread has emptied

@@ -67,10 +67,12 @@ class Model:
     def departs(self, id: str, moment: float, manner: str) -> None:
         """An id leaves, is erased, or says goodbye."""
         person = self.people.setdefault(id, Person())
-        is_seen_later = person.score is not None and person.score > moment
+        # Who says goodbye was there at that moment.
+        is_seen_later = max(person.score or NEVER, person.goodbye) > moment
         if manner == "bye":
             lowered = moment - self.lowered_by
-            if person.score is not None and lowered < person.score <= moment:
+            is_past = max(person.score or NEVER, person.goodbye) <= moment
+            if person.score is not None and is_past and lowered < person.score:
                 person.score, person.goodbye = lowered, moment
                 person.last_seen = moment
             return
