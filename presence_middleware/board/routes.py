@@ -139,7 +139,8 @@ class Board:
             public = {kind: counts[kind] for kind in self._public_kinds if kind in counts}
             return facts({**named, "counts": public}, REVALIDATED)
 
-        return SharedRead("counts" if room is None else "rooms", (room,), read())
+        topic = "counts" if room is None else "rooms"
+        return SharedRead(topic, (room,), read(), is_bounded=True)
 
     def _history(self, request: Request) -> Answer:
         """Return the read of a history, as JSON or as a chart.
