@@ -23,7 +23,7 @@ from .people import People
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
-from .stores import STORES, History, Layout, Shards, SharedSettings, Store
+from .stores import STORES, History, Layout, Plan, Shards, SharedSettings, Store
 from .stores.keys import shard_prefixes
 from .upkeep import Upkeep
 
@@ -94,10 +94,20 @@ class Backend:
         feed = self._feeds.get(kind)
         if feed is None:
             streams = Streams(kind, self.stores[kind], lambda: self.driver)
-            feed = Feed(streams, lambda: self.upkeep.run(self.driver))
+            feed = Feed(
+                streams,
+                lambda: self.upkeep.run(self.driver),
+                lambda: self.driver.run(self.is_announced(kind)),
+            )
             self.upkeep.hurry()
             feed = self._feeds.setdefault(kind, feed)
         return feed
+
+    def is_announced(self, kind: str) -> Plan[bool]:
+        """Return False if another process records and does not announce the events of `kind`."""
+        now = yield from self.clock.now()
+        others = (yield from self.shared_settings.read(now)).differing
+        return kind in others.get("PRESENCE_EVENTS", kind).split(", ")
 
     def close_events(self) -> None:
         """End all iterators over events of this process, and give up all leases."""

@@ -210,7 +210,13 @@ def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Find
 
 
 def _events(kind: str, backend: Backend) -> Plan[Finding]:
-    """Check that processes of the site announce in time who has gone."""
+    """Check that processes of the site announce who comes, and in time who has gone."""
+    if not (yield from backend.is_announced(kind)):
+        return Finding(
+            False,
+            f"events of {kind}: a process that records does not announce them: set "
+            "PRESENCE_EVENTS to the same kinds in all processes",
+        )
     lag = yield from backend.queries.sweep_lag(kind)
     if lag is None:
         return Finding(True, f"events of {kind}: nobody came or went lately")

@@ -218,6 +218,15 @@ class Settings:
         """The kinds of this site. The first is the default of every query."""
         return kinds(self.identity, self.bots)
 
+    @property
+    def public_kinds(self) -> tuple[str, ...]:
+        """The kinds whose numbers the board shows without a token.
+
+        They are the first kind and those that a rule other than `identify` fills.
+        """
+        filled = {rule.kind for rule in self.identity if not rule.type.reads_nothing}
+        return tuple(kind for kind in self.kinds if kind in {self.kinds[0], BOT, *filled})
+
     def store_of(self, kind: str) -> str:
         """Return the name of the store of `kind`, such as `sorted-set`."""
         stores = dict(self.store)

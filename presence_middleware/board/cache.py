@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..errors import PresenceError
 from ..stores import Plan
-from .messages import UNAVAILABLE, Response, failure
+from .messages import BUSY, UNAVAILABLE, Response, failure
 
 MAX_RESULTS = 256  # of each topic
 PATIENCE = 5.0  # seconds that readers wait for a read before another starts
@@ -34,6 +34,8 @@ class SharedRead(NamedTuple):
     """For how long the result is shared after the read began."""
     finish: Callable[[Any], Response] = lambda result: result
     """Return the response for one of the readers."""
+    is_bounded: bool = False
+    """True if a new read is refused while the topic has `MAX_RESULTS` that are still shared."""
 
 
 class _Result:
@@ -45,6 +47,10 @@ class _Result:
         """A response, or what `finish` makes one of. None if the reader was cancelled."""
         self.running: Future[None] | None = Future()
         """Ends with the read, then None: it may hold the event loops of those who waited."""
+
+
+_BUSY = _Result(math.inf)
+_BUSY.value, _BUSY.running = BUSY, None
 
 
 class Cache:
@@ -99,11 +105,15 @@ class Cache:
             results = self._topics.setdefault(read.topic, {})
             result = results.pop(read.arguments, None)
             is_mine = result is None or began >= result.expires
-            if result is None or is_mine:
-                result = _Result(began + PATIENCE)
-            results[read.arguments] = result
-            if len(results) > MAX_RESULTS:
-                del results[next(iter(results))]
+            is_full = len(results) >= MAX_RESULTS
+            if read.is_bounded and is_full and began < next(iter(results.values())).expires:
+                result, is_mine = _BUSY, False
+            else:
+                if result is None or is_mine:
+                    result = _Result(began + PATIENCE)
+                if is_full:
+                    del results[next(iter(results))]
+                results[read.arguments] = result
         if not is_mine:
             yield result, False
             return

@@ -124,4 +124,5 @@ def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
+BUSY = problem(503, "too many rooms are asked for at once", ("Retry-After", "1"))
 UNAVAILABLE = problem(503, "Redis does not answer", ("Retry-After", "2"))

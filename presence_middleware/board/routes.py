@@ -62,7 +62,8 @@ class Board:
     ) -> None:
         """`is_cursor` returns whether a kind has a cursor. None if no response can stay open."""
         self._settings, self._ask, self._is_cursor = settings, ask, is_cursor
-        self._kinds = settings.kinds
+        self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
+        self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         self._rooms = Rooms(settings.rooms)
         self._answers: dict[str, Response | Callable[[Request], Answer]] = {
             # The page has relative links, so they are right wherever the site is mounted.
@@ -98,11 +99,11 @@ class Board:
             return problem(404, "the board has no page at this path")
         if isinstance(answer, Response):
             return answer
-        if request.path in NEED_TOKEN:
-            authorization = request.header("authorization")
-            if refused := refusal(self._settings.board_token, authorization):
-                return refused
         try:
+            if request.path in NEED_TOKEN or request.parameter("kind") in self._hidden_kinds:
+                authorization = request.header("authorization")
+                if refused := refusal(self._settings.board_token, authorization):
+                    return refused
             return answer(request)
         except QueryError as error:
             return failure(error)
@@ -113,7 +114,7 @@ class Board:
         listed = (kind for kind in self._kinds if settings.store_of(kind) != "hyperloglog")
         values = {
             "base": base,
-            "kinds": " ".join(self._kinds),
+            "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
             "live": " ".join(settings.events if self._is_cursor else ()),
@@ -135,9 +136,11 @@ class Board:
         def read() -> Plan[Response]:
             counts = yield from self._ask.counts(room=room)
             named = {} if room is None else {"room": room}
-            return facts({**named, "counts": counts}, REVALIDATED)
+            public = {kind: counts[kind] for kind in self._public_kinds if kind in counts}
+            return facts({**named, "counts": public}, REVALIDATED)
 
-        return SharedRead("counts" if room is None else "rooms", (room,), read())
+        topic = "counts" if room is None else "rooms"
+        return SharedRead(topic, (room,), read(), is_bounded=True)
 
     def _history(self, request: Request) -> Answer:
         """Return the read of a history, as JSON or as a chart.

@@ -6,6 +6,7 @@ iterators end when the web server stops, which would otherwise wait for the resp
 events.
 """
 
+import math
 import os
 import threading
 import time
@@ -17,12 +18,14 @@ from typing import NamedTuple, Protocol
 from weakref import ReferenceType, WeakSet, ref
 
 from ..connections import is_server_stopping
+from ..logs import warn
 from ..stores import STREAM_SECONDS
 from .named import NameLease
 from .outage import Outage
 from .streams import Chunk, Positions, Streams
 
 READ_EVERY = 1.0  # seconds
+CHECK_EVERY = 10.0  # seconds between two looks at the settings of other processes
 PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
@@ -72,14 +75,17 @@ class Page(NamedTuple):
 class Feed:
     """Reads the streams of a kind once a second, and wakes the iterators."""
 
-    def __init__(self, streams: Streams, upkeep: Callable[[], None]) -> None:
+    def __init__(
+        self, streams: Streams, upkeep: Callable[[], None], is_announced: Callable[[], bool]
+    ) -> None:
         """Create a feed.
 
         `upkeep` announces who has gone, unless another process does: of a site that is asleep, this
-        process may be the only one that runs.
+        process may be the only one that runs. `is_announced` returns False if another process
+        records and does not announce the events of this kind.
         """
         self.streams = streams
-        self._upkeep = upkeep
+        self._upkeep, self._is_announced = upkeep, is_announced
         self.reset()
         _feeds.add(self)
 
@@ -101,6 +107,7 @@ class Feed:
         self._leaving: deque[NameLease] = deque()
         self._thread: threading.Thread | None = None
         self._began_at = 0.0
+        self._check_at = -math.inf
 
     def open(self, lease: NameLease | None = None) -> tuple[Era, Page]:
         """Start the thread if it does not run; return the era of a new iterator, and the page.
@@ -182,6 +189,8 @@ class Feed:
         if not self.outage.is_on:
             with suppress(Exception):  # a user that may only read, for example
                 self._upkeep()
+            with suppress(Exception):
+                self._check_settings()
         has_more = self._read_on()
         while has_more and time.monotonic() < until:
             has_more = self._read_on()
@@ -191,6 +200,20 @@ class Feed:
             self.has_retries = False
             self._wake()
         return has_more
+
+    def _check_settings(self) -> None:
+        """Warn, once, if a process that records does not announce the events of this kind."""
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_EVERY
+        if not self._is_announced():
+            self._check_at = math.inf
+            warn(
+                "a process that records does not announce the events of %s, so iterators miss "
+                "them; set PRESENCE_EVENTS to the same kinds in all processes",
+                self.streams.kind,
+            )
 
     def _read_on(self) -> bool:
         """Put what is new on the page; return whether there may be more."""

@@ -97,7 +97,7 @@ class Streams:
 
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
-        self._kind, self._get_driver = kind, get_driver
+        self.kind, self._get_driver = kind, get_driver
         self._names = [shard.name for shard in shards.all]
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
 
@@ -158,13 +158,13 @@ class Streams:
                 failures.append(failure)
         if len(failures) == len(plans):
             raise failures[0]
-        chunks, end, has_more = [Chunk(self._kind, tuple(start))], start.copy(), False
+        chunks, end, has_more = [Chunk(self.kind, tuple(start))], start.copy(), False
         for shard, reading in enumerate(readings):
             if isinstance(reading, Exception):
                 continue
             for entry in reading.announcements:
                 if chunks[-1].size > CHUNK_BYTES:
-                    chunks.append(Chunk(self._kind, chunks[-1].end))
+                    chunks.append(Chunk(self.kind, chunks[-1].end))
                 chunks[-1].add(shard, entry)
             end[shard] = reading.position
             has_more = has_more or reading.has_more

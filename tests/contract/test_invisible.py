@@ -369,3 +369,44 @@ def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
         assert presence.last_seen(HIDDEN) is None
         assert [seen.id for seen in presence.online("invisible")] == [HIDDEN]
         assert HIDDEN.encode() not in ids_under_user(site)
+
+
+@pytest.mark.parametrize("protocol", list(PROTOCOLS))
+def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_token(
+    protocol: str, valkey: Server, prefix: str
+) -> None:
+    send, middleware = PROTOCOLS[protocol]
+    settings = settings_of(valkey, prefix, CODE, "sorted-set")
+    with opened(settings, WAYS["handler"], protocol) as site:
+        send(site, Page({"User-Agent": FIREFOX, "X-User": HIDDEN}, "/t/1"))
+        site.pass_time(70)
+        nobody = {"user": 0, "guest": 0}
+        assert shown(site, "/counts", middleware) == (200, {"counts": {**nobody, "bot": 0}})
+        in_room = shown(site, "/counts?room=/t/1", middleware)
+        assert in_room == (200, {"room": "/t/1", "counts": nobody})
+        for path in ("/history", "/peak", "/chart.svg"):
+            for token, status in (("", 401), (TOKEN, 200)):
+                assert shown(site, f"{path}?kind=invisible", middleware, token)[0] == status
+
+
+def shown(site: Site, path: str, middleware: Any, token: str = "") -> tuple[int, Any]:
+    """Return the status of a page of the board, and its JSON."""
+
+    async def ask_async() -> httpx.Response:
+        transport = httpx.ASGITransport(wrapped)
+        async with httpx.AsyncClient(transport=transport, **given) as client:
+            response = await client.get(f"/board{path}")
+        await close_async_clients()
+        return response
+
+    wrapped = middleware(lambda *_: None, settings=site.settings, clock=site.clock)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    given: dict[str, Any] = {"base_url": "http://site", "headers": headers}
+    if middleware is wsgi.PresenceMiddleware:
+        with httpx.Client(transport=httpx.WSGITransport(wrapped), **given) as client:
+            response = client.get(f"/board{path}")
+    else:
+        response = asyncio.run(ask_async())
+    wrapped.recorder.close()
+    is_json = response.headers["content-type"] == "application/json"
+    return response.status_code, response.json() if is_json else None

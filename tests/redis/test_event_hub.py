@@ -1,6 +1,7 @@
 """The hub of events: its thread, its reads, and iterators that end in unusual ways."""
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -55,6 +56,29 @@ def test_an_iterator_begins_although_the_first_thread_could_not_start(
     with presence.events() as events:
         presence.touch("ann")
         assert first_event(events) is not None
+
+
+@pytest.mark.parametrize("announces", [False, True])
+def test_a_reader_warns_once_if_the_processes_that_record_announce_nobody(
+    presence: Presence,
+    variables: dict[str, str],
+    announces: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("presence_middleware.events.feed.CHECK_EVERY", 0.0)
+    events = {"PRESENCE_EVENTS": "user, guest"} if announces else {}
+    recording = Backend(Settings.from_env({**variables, **events}))
+    driver, feed = recording.driver, presence.backend.feed("user")
+    with caplog.at_level(logging.WARNING), presence.events():
+        driver.run(recording.shared_settings.publish(driver.run(recording.clock.now())))
+        ticks = feed.ticks
+        wait_until(lambda: feed.ticks > ticks + 2)
+    expected = (
+        "a process that records does not announce the events of user, so iterators miss them; "
+        "set PRESENCE_EVENTS to the same kinds in all processes"
+    )
+    assert caplog.messages == ([] if announces else [expected])
 
 
 def test_iterators_that_come_and_go_cost_no_further_reads(

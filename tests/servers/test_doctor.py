@@ -217,6 +217,19 @@ def test_the_doctor_notices_that_nobody_sweeps(variables: dict[str, str]) -> Non
     assert events_of(backend, "user") == (True, "events of user: up to date, late by 0 s")
 
 
+def test_the_doctor_names_the_setting_that_recording_processes_lack(
+    variables: dict[str, str],
+) -> None:
+    recording = Backend(Settings.from_env(variables))
+    driver = recording.driver
+    driver.run(recording.shared_settings.publish(driver.run(recording.clock.now())))
+    assert events_of(Backend(Settings.from_env(variables, events="user")), "user") == (
+        False,
+        "events of user: a process that records does not announce them: "
+        "set PRESENCE_EVENTS to the same kinds in all processes",
+    )
+
+
 def test_a_long_flush_interval_is_not_taken_for_a_missing_sweep(variables: dict[str, str]) -> None:
     settings = Settings.from_env(
         variables, identity="user=header:x-user", events="user", flush_interval="3m"
