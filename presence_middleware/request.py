@@ -160,6 +160,7 @@ class WsgiRequest(StateRequest):
             or "HTTP_PRESENCE" in environ
             or "HTTP_PURPOSE" in environ
             or "HTTP_X_MOZ" in environ
+            or environ.get("HTTP_SEC_FETCH_SITE") == "cross-site"
             or environ.get("REQUEST_METHOD") == "OPTIONS"
         )
 
@@ -229,6 +230,7 @@ class AsgiRequest(StateRequest):
             or b"presence" in headers
             or b"purpose" in headers
             or b"x-moz" in headers
+            or headers.get(b"sec-fetch-site") == b"cross-site"
             or scope.get("method") == "OPTIONS"
         )
 

@@ -8,7 +8,9 @@ from ..stores import Act
 class Purpose(Enum):
     """What a request is."""
 
-    NO_VISIT = "a health check, a prefetch, a preflight, an excluded path"
+    NO_VISIT = (
+        "a health check, a prefetch, a preflight, a request of another site, an excluded path"
+    )
     PAGE = "a page, or another request of somebody who uses the site"
     PULSE = "a page that is still open"
     GOODBYE = "a page that was closed"

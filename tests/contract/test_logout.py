@@ -138,6 +138,8 @@ def test_a_path_that_is_no_visit_can_log_out(ask: Ask, site: Site) -> None:
         ({"Sec-Purpose": "prefetch"}, "GET"),
         ({"Purpose": "prefetch"}, "GET"),
         ({"Presence": "passive"}, "GET"),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, "GET"),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, "POST"),
         ({"Origin": "https://a", "Access-Control-Request-Method": "POST"}, "OPTIONS"),
     ],
 )
@@ -147,6 +149,25 @@ def test_what_a_browser_asks_by_itself_logs_nobody_out(
     ask(site(), Call(HEADER))
     ask(site(), Call({**HEADER, **headers}, "/logout", method))
     assert online(site()) == [ANN]
+
+
+@both
+def test_another_site_that_opens_the_path_logs_nobody_out(ask: Ask, site: Site) -> None:
+    opened = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    ask(site(), Call({**HEADER, **opened}, "/logout"))
+    assert online(site()) == [ANN]
+
+
+@both
+@pytest.mark.parametrize("origin", ["same-origin", "same-site", "none"])
+def test_a_page_of_the_site_logs_out(origin: str, ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER))
+    ask(site(), Call({**HEADER, "Sec-Fetch-Site": origin}, "/logout", "POST"))
+    assert online(site()) == []
 
 
 @both
