@@ -178,8 +178,10 @@ class WsgiRequest(StateRequest):
         return agent if agent is None or agent.isascii() else text(agent)
 
     def header(self, name: str) -> str | None:
-        value: str | None = self.state.get(_environ_key(name))
-        return value if value is None or value.isascii() else text(value)
+        value: str | bytes | None = self.state.get(_environ_key(name))
+        if value is None:
+            return None
+        return value if isinstance(value, str) and value.isascii() else text(value)
 
     @property
     def user(self) -> object:
@@ -311,8 +313,13 @@ def _cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
     return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")
 
 
-def text(latin: str) -> str:
-    """Decode a WSGI header or path as UTF-8. Servers decode it as Latin-1 (PEP 3333)."""
+def text(latin: str | bytes) -> str:
+    """Decode a WSGI header or path as UTF-8.
+
+    Servers decode it as Latin-1 (PEP 3333). Some layers replace it with bytes.
+    """
+    if isinstance(latin, bytes):
+        return latin.decode("utf-8", "surrogateescape")
     if latin.isascii():
         return latin
     try:
