@@ -6,7 +6,6 @@ from typing import Any, Protocol
 from ..backend import Backend
 from ..errors import QueryError
 from ..identity import (
-    BOT,
     Identity,
     IdentityResolver,
     Matcher,
@@ -20,7 +19,7 @@ from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
-from .verdict import Answer, Login, Purpose, answer_of, verdict
+from .verdict import ENDS_LOGIN, Answer, Login, Purpose, answer_of, verdict
 
 NOBODY = (None, None)
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
@@ -48,6 +47,7 @@ class Recording(Protocol):
     ) -> None: ...
     def room_number(self, room: str) -> int | None: ...
     def note_signal(self, who: Who | None) -> None: ...
+    def note_logout(self, who: Who | None) -> None: ...
     def write_for_reader(self) -> None: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
@@ -194,12 +194,12 @@ class Visit(Request):
 
         On other requests, this does nothing. Call it in a layer that has just loaded the user,
         before the app clears the login. If several calls find a user, the earliest rule of
-        `PRESENCE_IDENTITY` decides, and for the same rule the first call.
+        `PRESENCE_IDENTITY` decides, and for the same rule the first call. A guest is no user.
         """
         if not self.is_logout or self.state is OVER:
             return
         who, matcher = self._resolve()
-        if who is None or who[0] == BOT:
+        if who is None or who[0] not in self.recorder.resolver.user_kinds:
             return
         if self._login is None or _place(matcher) < _place(self._login[1]):
             self._login = who, matcher
@@ -270,6 +270,8 @@ class Visit(Request):
             act = self._conclude(who, matcher, again=self._is_long)
             if self.signal is not None:
                 recorder.note_signal(None if act is None else who)
+            if self.is_logout and answer_of(self.status) in ENDS_LOGIN:
+                recorder.note_logout(self._login[0] if self._login else who)
         # The environ refers to the visit. Released, both are freed with the last reference.
         self.release()
 

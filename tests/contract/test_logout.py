@@ -223,11 +223,28 @@ def test_who_is_known_before_the_status_is_who_leaves(ask: Ask, site: Site) -> N
 
 
 @both
-def test_a_guest_who_asks_for_it_leaves(ask: Ask, site: Site) -> None:
-    ask(site(), Call())
-    assert online(site()) == [GUEST]
-    ask(site(), Call(path="/logout"))
-    assert online(site()) == []
+@pytest.mark.parametrize(
+    "identity", ["user=header:X-User, guest=visitor", "user=cookie:sid, guest=ip"]
+)
+def test_a_guest_is_not_logged_out(identity: str, ask: Ask, site: Site) -> None:
+    """As at a path that the session cookie does not reach: the request shows only a guest."""
+    settings = site(identity, secret="a" * 32)
+    ask(settings, Call({**HEADER, "Cookie": "sid=1"}))
+    ask(settings, Call())
+    before = online(settings)
+    assert GUEST in before
+    ask(settings, Call(path="/logout"))
+    assert online(settings) == before
+    ask(settings, Call({**HEADER, "Cookie": "sid=1"}, path="/logout"))
+    assert online(settings) == [GUEST]
+
+
+@both
+def test_in_a_chain_of_one_kind_everybody_can_leave(ask: Ask, site: Site) -> None:
+    settings = site("user=cookie:sid", secret="a" * 32)
+    ask(settings, Call({"Cookie": "sid=1"}))
+    ask(settings, Call({"Cookie": "sid=1"}, "/logout"))
+    assert online(settings) == []
 
 
 @both
