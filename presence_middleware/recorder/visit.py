@@ -1,10 +1,13 @@
 """A visit: an open request or connection, with its arrival and its identity."""
 
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..backend import Backend
-from ..errors import QueryError
+from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import (
     Identity,
     IdentityResolver,
@@ -23,6 +26,7 @@ from .verdict import ENDS_LOGIN, Answer, Login, Purpose, answer_of, verdict
 
 NOBODY = (None, None)
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
+OUTAGE_SECONDS = 5.0  # for which a visit that Redis did not answer asks nothing
 SEEN = Act.SEEN
 
 
@@ -76,6 +80,8 @@ class Visit(Request):
     status: int | None = None
     """The status of the response if the visit depends on it; None before the response begins."""
 
+    _asks_after = -math.inf
+    """Until when it asks Redis nothing, as a time of `time.monotonic()`."""
     _answered_at = 0.0
     _is_long = False
     _identified: Who | None = None
@@ -213,6 +219,23 @@ class Visit(Request):
         self.note_login()
         self.status = status
         self._answered_at = self.recorder.stamp()
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Ask Redis in the block. So a request waits for an outage once, however often it asks.
+
+        Raises `PresenceUnavailable` at once if Redis did not answer this visit a moment ago. A
+        refusal is an answer.
+        """
+        if time.monotonic() < self._asks_after:
+            raise PresenceUnavailable("Redis did not answer this request a moment ago")
+        try:
+            yield
+        except RedisRefused:
+            raise
+        except PresenceUnavailable:
+            self._asks_after = time.monotonic() + OUTAGE_SECONDS
+            raise
 
     def flush(self) -> None:
         """Record this visit with its current identity, and write all sightings of this process.
