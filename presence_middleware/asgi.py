@@ -190,9 +190,10 @@ class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
         Raises `PresenceUnavailable` if Redis does not answer.
         """
         self.note()
-        if self.recorder.has_pending:
-            return await in_thread(self.recorder.read, plan)
-        return await self.backend.async_driver.run(plan)
+        with self.asking():
+            if self.recorder.has_pending:
+                return await in_thread(self.recorder.read, plan)
+            return await self.backend.async_driver.run(plan)
 
     async def leave(self, id: Id | None, kind: str | None = None) -> None:
         """Take `id` offline at once, or in an outage as soon as Redis answers again.

@@ -160,6 +160,7 @@ class WsgiRequest(StateRequest):
             or "HTTP_PRESENCE" in environ
             or "HTTP_PURPOSE" in environ
             or "HTTP_X_MOZ" in environ
+            or environ.get("HTTP_SEC_FETCH_SITE") == "cross-site"
             or environ.get("REQUEST_METHOD") == "OPTIONS"
         )
 
@@ -177,8 +178,10 @@ class WsgiRequest(StateRequest):
         return agent if agent is None or agent.isascii() else text(agent)
 
     def header(self, name: str) -> str | None:
-        value: str | None = self.state.get(_environ_key(name))
-        return value if value is None or value.isascii() else text(value)
+        value: str | bytes | None = self.state.get(_environ_key(name))
+        if value is None:
+            return None
+        return value if isinstance(value, str) and value.isascii() else text(value)
 
     @property
     def user(self) -> object:
@@ -229,6 +232,7 @@ class AsgiRequest(StateRequest):
             or b"presence" in headers
             or b"purpose" in headers
             or b"x-moz" in headers
+            or headers.get(b"sec-fetch-site") == b"cross-site"
             or scope.get("method") == "OPTIONS"
         )
 
@@ -309,8 +313,13 @@ def _cookie_pattern(name: str, last: bool) -> re.Pattern[str]:
     return re.compile(rf"\A(?s:.*;)?{pair}" if last else rf"(?:^|;){pair}")
 
 
-def text(latin: str) -> str:
-    """Decode a WSGI header or path as UTF-8. Servers decode it as Latin-1 (PEP 3333)."""
+def text(latin: str | bytes) -> str:
+    """Decode a WSGI header or path as UTF-8.
+
+    Servers decode it as Latin-1 (PEP 3333). Some layers replace it with bytes.
+    """
+    if isinstance(latin, bytes):
+        return latin.decode("utf-8", "surrogateescape")
     if latin.isascii():
         return latin
     try:

@@ -37,7 +37,8 @@ def template_question(
         visit.note()
         plan = query(visit.backend.queries, *arguments, **named)
         try:
-            return cast(Recorder, visit.recorder).read(plan)
+            with visit.asking():
+                return cast(Recorder, visit.recorder).read(plan)
         except PresenceUnavailable:
             reader.is_unavailable = True
             return None

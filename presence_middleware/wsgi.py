@@ -135,7 +135,8 @@ class WsgiVisit(WsgiRequest, Visit, Presence):
         Raises `PresenceUnavailable` if Redis does not answer.
         """
         self.note()
-        return self.recorder.read(plan)
+        with self.asking():
+            return self.recorder.read(plan)
 
     def leave(self, id: Id | None, kind: str | None = None) -> None:
         """Take `id` offline at once, or in an outage as soon as Redis answers again.

@@ -14,7 +14,7 @@ from .bots import MODES as BOT_MODES
 from .guests import QUOTA, SITE_QUOTA, Crowd, Guests
 from .hashing import Who
 from .resolver import Identity, IdentityResolver, Matcher, normalize_id
-from .rules import Rule, kinds, known_kind, parse_chain
+from .rules import Rule, kinds, known_kind, login_kinds, parse_chain, user_kinds
 
 __all__ = [
     "BOT",
@@ -34,9 +34,11 @@ __all__ = [
     "kinds",
     "known_kind",
     "locator",
+    "login_kinds",
     "networks",
     "normalize_id",
     "parse_chain",
     "parse_prefix",
     "parse_proxies",
+    "user_kinds",
 ]

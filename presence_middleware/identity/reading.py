@@ -81,9 +81,9 @@ def member(value: Any, name: str) -> object:
 def user_id(user: object) -> str | None:
     """Return the id of a user, or None.
 
-    `user` is text, a number, or the user object of a framework.
+    `user` is text, bytes, a number, or the user object of a framework.
     """
-    if user is None or isinstance(user, (str, int)):
+    if user is None or isinstance(user, (str, bytes, int)):
         return as_id(user)
     if not _is_logged_in(user):
         return None
@@ -104,9 +104,14 @@ def attribute(user: object, name: str) -> object:
 
 
 def as_id(value: object) -> str | None:
-    """Return text, a number or a UUID as an id; None for everything else."""
+    """Return text, UTF-8 bytes, a number or a UUID as an id; None for everything else."""
     if isinstance(value, str):
         return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return None
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     # By name, because the packages of ObjectId and ULID may be absent.

@@ -251,6 +251,8 @@ class IdentityResolver:
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
         )
         """The kind of the ids that an inner layer passes to `Visit.identify` without a kind."""
+        self.user_kinds = rules.user_kinds(chain) or set(rules.kinds(chain))
+        """The kinds that a logout takes offline: guests only where there are no users."""
         self.needs_account = any(rule.source == "auth" and rule.argument for rule in chain)
         """True if a rule reads an attribute of the user, for which an id is not enough."""
         set_by_app = [rule.type.set_by_app for rule in chain]

@@ -83,6 +83,16 @@ def kinds(chain: Chain, bots: str = OFF) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(rule.kind for rule in chain), *counted)))
 
 
+def login_kinds(chain: Chain) -> set[str]:
+    """Return the kinds whose ids no client can choose."""
+    return {rule.kind for rule in chain if not rule.type.client_supplied}
+
+
+def user_kinds(chain: Chain) -> set[str]:
+    """Return the kinds of users. If clients supply all ids, these are all kinds but the last."""
+    return login_kinds(chain) or set(kinds(chain)) - {chain[-1].kind}
+
+
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
     """Return `kind` if the site has it. Raises `QueryError` with the site's kinds otherwise."""
     if kind not in known:

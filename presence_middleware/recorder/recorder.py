@@ -185,6 +185,10 @@ class Recorder:
         """Note whom a pulse or goodbye named, for the warnings about the setup."""
         self.hints.note_signal(None if who is None else who[0])
 
+    def note_logout(self, who: Who | None) -> None:
+        """Note whom a logout named, for the warnings about the setup."""
+        self.hints.note_logout(None if who is None else who[0])
+
     def admit_guest(self, request: Request, who: Who, at: float) -> bool:
         """Return whether a guest is known, or within the quota of its address and network.
 

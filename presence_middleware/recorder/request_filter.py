@@ -1,7 +1,7 @@
 """Decide what a request is, and find the address of the client. No I/O.
 
 Prefetches, CORS preflights, passive requests and health checks are not visits, because no user is
-looking at them.
+looking at them. Nor is what a page of another site embeds or fetches.
 """
 
 import math
@@ -52,13 +52,17 @@ class RequestFilter:
                 request.address = self._locate(request)
             if not self._enabled or _has_no_visitor(request) or _is_preflight(request):
                 return Purpose.NO_VISIT
+            is_cross_site = request.header("sec-fetch-site") == "cross-site"
+            if is_cross_site and not _opens_page(request):
+                return Purpose.NO_VISIT
             path = request.path
             is_excluded = signal is None and self._is_excluded(path)
             if now >= self._hints.look_at and not is_excluded:
                 self._hints.look(request, now)
             if signal is not None:
                 return _purpose_of_signal(signal)
-            if self._is_logout(path) and request.get("type") != "websocket":
+            may_log_out = not is_cross_site and request.get("type") != "websocket"
+            if may_log_out and self._is_logout(path):
                 return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT
         except Exception as error:  # a malformed environ or scope
             self._hints.unreadable(error)
@@ -86,6 +90,12 @@ def _is_preflight(request: Request) -> bool:
     if request.method != "OPTIONS":
         return False
     return bool(request.header("origin") and request.header("access-control-request-method"))
+
+
+def _opens_page(request: Request) -> bool:
+    """Return whether a browser opens a page in a tab, and not in a frame (Fetch Metadata 2)."""
+    is_navigation = request.header("sec-fetch-mode") == "navigate"
+    return is_navigation and request.header("sec-fetch-dest") == "document"
 
 
 def exact_paths(paths: tuple[str, ...]) -> frozenset[str]:

@@ -10,7 +10,17 @@ from contextlib import suppress
 from .. import logs
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
-from ..identity import BOT, QUOTA, SITE_QUOTA, Crowd, Identity, is_unnamed_proxy, networks
+from ..identity import (
+    BOT,
+    QUOTA,
+    SITE_QUOTA,
+    Crowd,
+    Identity,
+    is_unnamed_proxy,
+    login_kinds,
+    networks,
+    user_kinds,
+)
 from ..request import Request
 from ..settings import Settings
 from .visit import Visit
@@ -20,6 +30,7 @@ MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 UNREAD_SESSIONS = 20  # requests with a session that no rule reads, before the warning
 USERLESS_SIGHTINGS = 100  # sightings of people who are no users, before the warning
 USERLESS_SIGNALS = 100  # pulses that name no user of a site with users, before the warning
+USERLESS_LOGOUTS = 20  # logouts that name no user of a site with users, before the warning
 SHARED_BY = 50  # addresses that may have the same id in a window
 DISTINCT_IDS = 3  # more of a kind in a window show that its ids distinguish users
 REMEMBERED_VISITS = 200  # that wait until they are over
@@ -67,9 +78,8 @@ class SetupHints:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, rules = settings, settings.identity
-        # The kinds of logged-in users. If clients supply all ids, all kinds but the guests'.
-        logins = {rule.kind for rule in rules if not rule.type.client_supplied}
-        self._user_kinds = logins or set(settings.kinds) - {rules[-1].kind, BOT}
+        logins = login_kinds(rules)
+        self._user_kinds = user_kinds(rules)
         sources = {rule.source for rule in rules}
         self._needs_address = not sources.isdisjoint({"ip", "visitor"})
         for rule in rules:  # a rule may also name the cookie that it reads
@@ -82,6 +92,7 @@ class SetupHints:
         self._shared_ids = SharedIds(logins, settings.window)
         self._noted: Counter[str] = Counter()
         self._signals: Counter[str | None] = Counter()  # by the kind that they named
+        self._logouts: Counter[str | None] = Counter()  # by the kind that they named
         self._writes: Counter[str] = Counter()  # by kind
         self._logged: set[str] = set()
         self._writes_before_failure = math.inf
@@ -102,6 +113,10 @@ class SetupHints:
     def note_signal(self, kind: str | None) -> None:
         """Note the kind that a pulse or goodbye named; None if it named nobody."""
         self._signals[kind] += 1
+
+    def note_logout(self, kind: str | None) -> None:
+        """Note the kind that a logout named; None if it named nobody."""
+        self._logouts[kind] += 1
 
     def unreadable(self, error: Exception) -> None:
         """Warn that a request cannot be read. `error` is logged by its type only."""
@@ -205,6 +220,15 @@ class SetupHints:
                 f"no {users} among {USERLESS_SIGNALS} pulses",
                 'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the '
                 "script, with a URL of the site that logs them in and takes POST",
+            )
+        userless = self._logouts.total() - self._logouts[BOT]
+        is_unnamed = self._user_kinds.isdisjoint(self._logouts)
+        if has_users and is_unnamed and userless >= USERLESS_LOGOUTS:
+            self._warn_once(
+                f"no {users} among {USERLESS_LOGOUTS} logouts at PRESENCE_LOGOUT, so nobody was "
+                "taken offline",
+                "call presence.leave(id) in the logout handler, or have the session cookie sent to "
+                "this path",
             )
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage

@@ -8,7 +8,9 @@ from ..stores import Act
 class Purpose(Enum):
     """What a request is."""
 
-    NO_VISIT = "a health check, a prefetch, a preflight, an excluded path"
+    NO_VISIT = (
+        "a health check, a prefetch, a preflight, a request of another site, an excluded path"
+    )
     PAGE = "a page, or another request of somebody who uses the site"
     PULSE = "a page that is still open"
     GOODBYE = "a page that was closed"
@@ -47,7 +49,8 @@ def answer_of(status: int | None) -> Answer:
     return Answer.REDIRECTED if status < 400 else Answer.FAILED
 
 
-_ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED}
+ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED}
+"""The answers to a logout that has succeeded."""
 _ACTS = {
     Purpose.PAGE: Act.SEEN,
     Purpose.PULSE: Act.SEEN,
@@ -64,7 +67,7 @@ def verdict(purpose: Purpose, answer: Answer, before: Login, now: Login) -> Act 
     It is the user of all other acts: seen when the request arrived.
     """
     is_logout = purpose in (Purpose.LOGOUT, Purpose.EXCLUDED_LOGOUT)
-    if is_logout and before and answer in _ENDS_LOGIN:
+    if is_logout and before and answer in ENDS_LOGIN:
         return Act.LEFT
     if not now or (now is Login.CHECKED and answer is not Answer.ACCEPTED):
         return None

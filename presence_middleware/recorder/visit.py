@@ -1,12 +1,14 @@
 """A visit: an open request or connection, with its arrival and its identity."""
 
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..backend import Backend
-from ..errors import QueryError
+from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity import (
-    BOT,
     Identity,
     IdentityResolver,
     Matcher,
@@ -20,10 +22,11 @@ from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
-from .verdict import Answer, Login, Purpose, answer_of, verdict
+from .verdict import ENDS_LOGIN, Answer, Login, Purpose, answer_of, verdict
 
 NOBODY = (None, None)
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
+OUTAGE_SECONDS = 5.0  # for which a visit that Redis did not answer asks nothing
 SEEN = Act.SEEN
 
 
@@ -48,6 +51,7 @@ class Recording(Protocol):
     ) -> None: ...
     def room_number(self, room: str) -> int | None: ...
     def note_signal(self, who: Who | None) -> None: ...
+    def note_logout(self, who: Who | None) -> None: ...
     def write_for_reader(self) -> None: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
@@ -76,6 +80,8 @@ class Visit(Request):
     status: int | None = None
     """The status of the response if the visit depends on it; None before the response begins."""
 
+    _asks_after = -math.inf
+    """Until when it asks Redis nothing, as a time of `time.monotonic()`."""
     _answered_at = 0.0
     _is_long = False
     _identified: Who | None = None
@@ -194,12 +200,12 @@ class Visit(Request):
 
         On other requests, this does nothing. Call it in a layer that has just loaded the user,
         before the app clears the login. If several calls find a user, the earliest rule of
-        `PRESENCE_IDENTITY` decides, and for the same rule the first call.
+        `PRESENCE_IDENTITY` decides, and for the same rule the first call. A guest is no user.
         """
         if not self.is_logout or self.state is OVER:
             return
         who, matcher = self._resolve()
-        if who is None or who[0] == BOT:
+        if who is None or who[0] not in self.recorder.resolver.user_kinds:
             return
         if self._login is None or _place(matcher) < _place(self._login[1]):
             self._login = who, matcher
@@ -213,6 +219,23 @@ class Visit(Request):
         self.note_login()
         self.status = status
         self._answered_at = self.recorder.stamp()
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Ask Redis in the block. So a request waits for an outage once, however often it asks.
+
+        Raises `PresenceUnavailable` at once if Redis did not answer this visit a moment ago. A
+        refusal is an answer.
+        """
+        if time.monotonic() < self._asks_after:
+            raise PresenceUnavailable("Redis did not answer this request a moment ago")
+        try:
+            yield
+        except RedisRefused:
+            raise
+        except PresenceUnavailable:
+            self._asks_after = time.monotonic() + OUTAGE_SECONDS
+            raise
 
     def flush(self) -> None:
         """Record this visit with its current identity, and write all sightings of this process.
@@ -270,6 +293,8 @@ class Visit(Request):
             act = self._conclude(who, matcher, again=self._is_long)
             if self.signal is not None:
                 recorder.note_signal(None if act is None else who)
+            if self.is_logout and answer_of(self.status) in ENDS_LOGIN:
+                recorder.note_logout(self._login[0] if self._login else who)
         # The environ refers to the visit. Released, both are freed with the last reference.
         self.release()
 

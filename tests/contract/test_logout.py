@@ -138,6 +138,8 @@ def test_a_path_that_is_no_visit_can_log_out(ask: Ask, site: Site) -> None:
         ({"Sec-Purpose": "prefetch"}, "GET"),
         ({"Purpose": "prefetch"}, "GET"),
         ({"Presence": "passive"}, "GET"),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, "GET"),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, "POST"),
         ({"Origin": "https://a", "Access-Control-Request-Method": "POST"}, "OPTIONS"),
     ],
 )
@@ -147,6 +149,25 @@ def test_what_a_browser_asks_by_itself_logs_nobody_out(
     ask(site(), Call(HEADER))
     ask(site(), Call({**HEADER, **headers}, "/logout", method))
     assert online(site()) == [ANN]
+
+
+@both
+def test_another_site_that_opens_the_path_logs_nobody_out(ask: Ask, site: Site) -> None:
+    opened = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    ask(site(), Call({**HEADER, **opened}, "/logout"))
+    assert online(site()) == [ANN]
+
+
+@both
+@pytest.mark.parametrize("origin", ["same-origin", "same-site", "none"])
+def test_a_page_of_the_site_logs_out(origin: str, ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER))
+    ask(site(), Call({**HEADER, "Sec-Fetch-Site": origin}, "/logout", "POST"))
+    assert online(site()) == []
 
 
 @both
@@ -202,11 +223,28 @@ def test_who_is_known_before_the_status_is_who_leaves(ask: Ask, site: Site) -> N
 
 
 @both
-def test_a_guest_who_asks_for_it_leaves(ask: Ask, site: Site) -> None:
-    ask(site(), Call())
-    assert online(site()) == [GUEST]
-    ask(site(), Call(path="/logout"))
-    assert online(site()) == []
+@pytest.mark.parametrize(
+    "identity", ["user=header:X-User, guest=visitor", "user=cookie:sid, guest=ip"]
+)
+def test_a_guest_is_not_logged_out(identity: str, ask: Ask, site: Site) -> None:
+    """As at a path that the session cookie does not reach: the request shows only a guest."""
+    settings = site(identity, secret="a" * 32)
+    ask(settings, Call({**HEADER, "Cookie": "sid=1"}))
+    ask(settings, Call())
+    before = online(settings)
+    assert GUEST in before
+    ask(settings, Call(path="/logout"))
+    assert online(settings) == before
+    ask(settings, Call({**HEADER, "Cookie": "sid=1"}, path="/logout"))
+    assert online(settings) == [GUEST]
+
+
+@both
+def test_in_a_chain_of_one_kind_everybody_can_leave(ask: Ask, site: Site) -> None:
+    settings = site("user=cookie:sid", secret="a" * 32)
+    ask(settings, Call({"Cookie": "sid=1"}))
+    ask(settings, Call({"Cookie": "sid=1"}, "/logout"))
+    assert online(settings) == []
 
 
 @both

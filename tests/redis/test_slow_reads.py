@@ -14,18 +14,21 @@ from typing import Any
 import pytest
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.asgi import AsgiVisit
 from presence_middleware.connections import timed
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.connections.limits import READ_SECONDS, Allowance
 from presence_middleware.recorder import Recorder
+from presence_middleware.template import TemplatePresence
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import Server, wait_until
-from tests.support.faults import PASSWORD, Place, at_a_place
+from tests.support.faults import PASSWORD, Place, at_a_place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
 
 TOO_LONG = READ_SECONDS + 1.2  # seconds: a timeout may begin just before the end
+SOON = 1.3  # seconds: two timeouts, and some noise
 DRIP = 0.4  # seconds between two bytes: less than the client's timeout
 HOST = "redis.example"
 
@@ -75,6 +78,49 @@ def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
     place.proxy.drip = None
     place.proxy.cut()
     assert listed()
+
+
+@pytest.mark.parametrize("path", ["/", "/excluded"])
+@pytest.mark.parametrize("protocol", ["wsgi", "asgi", "template"])
+def test_a_handler_that_asks_often_waits_for_an_outage_once(
+    protocol: str, path: str, place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presence_middleware.recorder.visit.OUTAGE_SECONDS", 1.0)
+    settings = Settings.from_env(
+        {}, redis_url=place.url, prefix=prefix, identity="user=header:X-User", exclude="/excluded"
+    )
+    recorder = Recorder(settings, background=False)
+    visit: WsgiVisit | AsgiVisit
+    if protocol == "asgi":
+        visit = AsgiVisit(recorder, {"path": path, "headers": [(b"x-user", b"ann")]})
+    else:
+        visit = WsgiVisit(recorder, {"PATH_INFO": path, "HTTP_X_USER": "ann"})
+
+    async def count() -> int:
+        if isinstance(visit, WsgiVisit):
+            return visit.count()
+        try:
+            return await visit.count()
+        finally:
+            await visit.aclose()
+
+    async def ask_often() -> None:
+        for _ in range(10):
+            with pytest.raises(PresenceUnavailable):
+                await count()
+
+    with hung(place), Stopwatch() as watch:
+        asyncio.run(ask_often())
+        if protocol == "template":
+            assert TemplatePresence(visit).count() is None
+    assert watch.seconds < SOON, "it waited for an outage twice"
+    with pytest.raises(PresenceUnavailable):
+        asyncio.run(count())
+    time.sleep(1)
+    assert recorder.flush()
+    assert asyncio.run(count()) == (path == "/")
+    visit.end()
+    recorder.close()
 
 
 def test_a_handler_that_asks_such_a_server_waits_no_longer(place: Place, prefix: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +138,43 @@ def test_a_prefetched_page_is_not_a_visit(
     header: Header, send: Send, site: Callable[..., Settings]
 ) -> None:
     assert not is_seen(site(), send, header)
+
+
+def fetched(site: str, mode: str, dest: str) -> list[Header]:
+    """The headers with which a browser marks a request."""
+    return [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", mode), ("Sec-Fetch-Dest", dest)]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("is_usual", [True, False])
+@pytest.mark.parametrize(
+    ("headers", "is_visit"),
+    [
+        (fetched("cross-site", "no-cors", "image"), False),
+        (fetched("cross-site", "cors", "empty"), False),
+        (fetched("cross-site", "websocket", "websocket"), False),
+        (fetched("cross-site", "navigate", "iframe"), False),
+        ([("Sec-Fetch-Site", "cross-site")], False),
+        (fetched("cross-site", "navigate", "document"), True),
+        (fetched("same-site", "no-cors", "image"), True),
+        (fetched("same-origin", "cors", "empty"), True),
+        (fetched("none", "navigate", "document"), True),
+    ],
+)
+def test_of_another_site_only_a_link_that_opens_a_page_is_a_visit(
+    headers: list[Header],
+    is_visit: bool,
+    is_usual: bool,
+    send: Send,
+    site: Callable[..., Settings],
+) -> None:
+    settings = site()
+    recorder = recorder_for(settings)
+    if is_usual:  # the filter sees only requests that are not plain
+        send(settings, PREFETCH)
+        send(settings)
+        recorder.usual_until = math.inf
+    assert is_seen(settings, send, *headers) is is_visit
 
 
 @EVERYWHERE

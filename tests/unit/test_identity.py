@@ -15,7 +15,7 @@ from presence_middleware import Request as Asked
 from presence_middleware.identity.reading import walk
 from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
-from tests.support.asking import Request, ask_asgi, ask_wsgi, ids
+from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
@@ -238,6 +238,10 @@ class HalfUser(BaseUser):
         (object(), None),
         (42, "42"),
         (True, None),
+        (b"ann", "ann"),
+        ("zoë".encode(), "zoë"),
+        (b"\xff", None),
+        (b"", None),
     ],
 )
 def test_the_user_of_a_framework_is_identified(user: object, id: str | None) -> None:
@@ -332,7 +336,7 @@ def test_a_source_that_raises_finds_no_id_and_is_logged_once(
     assert SAID not in caplog.text
 
 
-@pytest.mark.parametrize("wrong", [True, 1.5, b"ann", ["ann"], {"id": 1}, object()])
+@pytest.mark.parametrize("wrong", [True, 1.5, b"\xff", ["ann"], {"id": 1}, object()])
 def test_a_function_that_returns_no_id_is_logged_once(
     wrong: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -417,6 +421,16 @@ def test_a_missing_function_is_an_error_when_the_app_is_wrapped(source: str, pro
             middleware(app, settings=settings)
         assert source in str(caught.value)
         assert "PRESENCE_IDENTITY" in str(caught.value)
+
+
+@pytest.mark.parametrize(("user", "id"), [(b"ann", "ann"), ("zoë".encode(), "zoë"), (b"", None)])
+@pytest.mark.parametrize("source", ["auth", "environ:k", "header:X-User"])
+def test_bytes_of_a_layer_are_utf_8(source: str, user: bytes, id: str | None) -> None:
+    def layer(environ: State) -> None:
+        environ.update({"REMOTE_USER": user, "k": user, "HTTP_X_USER": user})
+
+    found = ask_wsgi(chain(f"user={source}"), Request(), layer)
+    assert found == (id and Identity("user", id))
 
 
 @pytest.mark.parametrize("user", ["j\xfcrgen".encode().decode("latin-1"), "j\u0171rgen"])

@@ -21,6 +21,7 @@ from presence_middleware.recorder.setup_hints import (
     REMEMBERED_VISITS,
     SHARED_BY,
     UNREAD_SESSIONS,
+    USERLESS_LOGOUTS,
     USERLESS_SIGHTINGS,
     SetupHints,
 )
@@ -238,6 +239,36 @@ def test_the_kinds_of_logins_are_named_and_no_others(site: Open) -> None:
     one.ask(over_wsgi(cookie=f"sid={VALUE}"), times=USERLESS_SIGHTINGS)
     (notice,) = one.said
     assert notice.startswith("no member or staff among")
+
+
+def log_out(one: Site, status: int = 200, times: int = 1, **headers: str) -> None:
+    for _ in range(times):
+        request = over_wsgi(**headers)
+        visit = opened(one.recorder, WsgiRequest({**request.state, "PATH_INFO": "/logout"}))
+        visit.answered(status)
+        visit.end()
+
+
+def test_logouts_that_name_no_user_are_reported_once(site: Open) -> None:
+    one = site(logout="/logout")
+    one.ask(over_wsgi(user="ann"))
+    log_out(one, times=USERLESS_LOGOUTS - 1)
+    log_out(one, times=USERLESS_LOGOUTS, status=405)
+    log_out(one, times=USERLESS_LOGOUTS, user_agent="curl/8")
+    assert one.said == []
+    log_out(one)
+    (notice,) = one.said
+    assert notice.startswith(f"no user among {USERLESS_LOGOUTS} logouts")
+    assert "presence.leave(id)" in notice
+    log_out(one, times=USERLESS_LOGOUTS)
+    assert one.said == [notice]
+
+
+def test_a_single_logout_of_a_user_prevents_the_notice_about_logouts(site: Open) -> None:
+    one = site(logout="/logout")
+    log_out(one, user="ann")
+    log_out(one, times=USERLESS_LOGOUTS)
+    assert one.said == []
 
 
 def test_visits_of_bots_do_not_cause_the_notice_about_missing_users(site: Open) -> None:
