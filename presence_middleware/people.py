@@ -105,9 +105,11 @@ class Person:
             return
         if self.arrival <= at < self.seen:
             at = self.seen  # a connection from before the logout was seen after it
-        waiting = self.left
-        if waiting is not None and not waiting.is_sent:
-            act, at = max(act, waiting.act), max(at, waiting.at)
+        known = self.left
+        if known is not None:
+            if act <= known.act and at <= known.at:
+                return
+            act, at = act if known.is_sent else max(act, known.act), max(at, known.at)
         self.left = Departed(act, at)
 
     def departures_due(self) -> tuple[Departed, ...]:
