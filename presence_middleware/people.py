@@ -16,6 +16,7 @@ from .stores import Act, Store
 NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
 HASHES = 5  # times the limit: those who are remembered by a hash alone
+MOST_HASHES = 100_000  # 8 MB
 
 SEEN, GOODBYE, LEFT, ERASED = Act
 
@@ -149,6 +150,7 @@ class Memory:
     def __init__(self, limit: int, window: float) -> None:
         """Remember at most `limit` people, for at least `window` seconds."""
         self._limit, self._window = limit, window
+        self._most_hashes = min(HASHES * limit, MOST_HASHES)
         self.recent: dict[Who, Person] = {}
         """The people of the current period."""
         self.period_ends = NEVER
@@ -164,7 +166,7 @@ class Memory:
         """
         if who in self.recent or who in self._earlier:
             return True
-        known, most = hash(who), HASHES * self._limit
+        known, most = hash(who), self._most_hashes
         is_full = len(self._hashes) >= most or len(self._earlier_hashes) >= most
         return is_full or known in self._hashes or known in self._earlier_hashes
 
@@ -182,7 +184,7 @@ class Memory:
             self.recent[who] = person
         else:
             forgotten = who
-        if forgotten is not None and len(self._hashes) < HASHES * self._limit:
+        if forgotten is not None and len(self._hashes) < self._most_hashes:
             self._hashes.add(hash(forgotten))
         return person
 

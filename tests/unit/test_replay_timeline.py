@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings
-from presence_middleware.identity import guests
+from presence_middleware.identity import resolver
 from presence_middleware.replay import Logs, Moment, Replay, Series, Summary
 from presence_middleware.replay.combined import Line
 from presence_middleware.replay.timeline import MAX_QUIET, Timeline
@@ -172,7 +172,7 @@ def highest_memory(lines: int) -> int:
 def test_memory_does_not_grow_with_the_length_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guests, "REMEMBERED", 500)  # of those before, so many; also on a site
+    monkeypatch.setattr(resolver, "REMEMBERED", 500)  # of those before, so many; also on a site
     short, long = highest_memory(6_000), highest_memory(60_000)
     # Python keeps up to 2,000 tuples of each length, of 64 bytes and more, to use them again.
     assert long < short * 1.1 + 150_000, (short, long)
