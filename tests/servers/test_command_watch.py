@@ -145,6 +145,8 @@ def piped(*options: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell lets its background jobs ignore Ctrl-C, and tests may be such a job.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     with process:
         yield process
