@@ -284,8 +284,7 @@ class Visit(Request):
                 # Most people are known, and then no quota applies.
                 self._record(who, None if who in recorder.people.recent else matcher)
         elif self.purpose is Purpose.NO_VISIT:
-            if recorder.settings.enabled:  # an outer layer may ask who that was
-                self._noted, _ = self._resolve(is_ending=True)
+            self._noted, _ = self._resolve(is_ending=True)  # an outer layer may ask who that was
         else:
             who, matcher = self._resolve(is_ending=True)
             if self._is_long and who == self._noted:

@@ -28,7 +28,6 @@ from werkzeug.test import Client
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.identity.hashing import SecretHasher
-from presence_middleware.recorder import recorder_for
 from tests.support.asking import Request, ids
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
@@ -468,10 +467,8 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
 
 
 def offline(variables: Variables) -> Settings:
-    """Settings with which nothing is written, but everybody recognised."""
-    settings = Settings.from_env(variables, redis_url="memory://offline")
-    recorder_for(settings).background = False
-    return settings
+    """Settings with which nothing is recorded, but everybody recognised."""
+    return Settings.from_env({**variables, "PRESENCE_ENABLED": "0"})
 
 
 def shown(response: httpx.Response) -> tuple[int, list[tuple[str, str]], object]:

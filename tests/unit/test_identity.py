@@ -3,7 +3,6 @@
 import inspect
 import re
 import uuid
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
 from presence_middleware.identity.reading import walk
-from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids
 
@@ -24,13 +22,8 @@ SAID = "it may be what a client said"
 
 
 def chain(identity: str, secret: str = SECRET) -> Settings:
-    """Settings of a site that needs no server, and that writes nothing."""
-    settings = Settings.from_env(
-        {}, redis_url="memory://identity", identity=identity, secret=secret, bots="off"
-    )
-    with suppress(SettingsError):  # of a function that is not there
-        recorder_for(settings).background = False
-    return settings
+    """Settings that need no Redis."""
+    return Settings.from_env({}, identity=identity, secret=secret, enabled=False, bots="off")
 
 
 def cookies(*lines: str) -> Request:
