@@ -2,6 +2,7 @@
 
 from .addresses import (
     Bits,
+    Locate,
     Proxies,
     is_unnamed_proxy,
     locator,
@@ -26,6 +27,7 @@ __all__ = [
     "Guests",
     "Identity",
     "IdentityResolver",
+    "Locate",
     "Matcher",
     "Proxies",
     "Rule",

@@ -41,7 +41,7 @@ _INTERNAL = tuple(
         *("::1/128", "fc00::/7", "fe80::/10"),
     )
 )
-_HEADERS = ("x-forwarded-for", "forwarded")
+ADDRESS_HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
 MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
@@ -175,7 +175,7 @@ def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
 
     All clients of such a proxy have the address of the proxy.
     """
-    headers = [header for name in _HEADERS if (header := request.header(name))]
+    headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
     if not headers or proxies.hops:
         return False
     peer = parse_address(request.peer or "")
@@ -190,7 +190,7 @@ def is_silent_proxy(request: Request) -> bool:
 
     Such a peer is on this host, in a private network or on a unix socket, and sends neither header.
     """
-    if any(request.header(name) for name in _HEADERS):
+    if any(request.header(name) for name in ADDRESS_HEADERS):
         return False
     peer = parse_address(request.peer or "")
     return peer is None or _is_internal(peer)

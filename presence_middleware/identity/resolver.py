@@ -15,6 +15,7 @@ from typing import NamedTuple
 from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
+from .addresses import ADDRESS_HEADERS
 from .bots import COUNT, KIND, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, Who, plain_hash
 from .reading import SourceOptions
@@ -161,14 +162,16 @@ class Search:
     request. They are remembered by a hash: nothing that a client sent is stored.
     """
 
-    def __init__(self, matchers: Sequence[Matcher]) -> None:
+    def __init__(self, matchers: Sequence[Matcher], has_proxies: bool) -> None:
+        """Search in turn. If the site `has_proxies`, their headers contain the address."""
         for place, matcher in enumerate(matchers):
             matcher.place = place
         last = len(matchers)
         while last and matchers[last - 1].headers is not None:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
-        self._names = HeaderNames(name for each in self._last for name in each.headers or ())
+        names = {name for each in self._last for name in each.headers or ()}
+        self._names = HeaderNames(names.union(ADDRESS_HEADERS if has_proxies else ()))
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(
             isinstance(each, RuleMatcher) and each.reads_user for each in self._first
@@ -229,12 +232,14 @@ class IdentityResolver:
         secret: str,
         session_secrets: tuple[str, ...],
         bots: str,
+        has_proxies: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a resolver for the rules of `chain`.
 
         `secret` is the key of hashed ids; if it is empty, the processes share a key through Redis.
         `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.MODES`.
+        `has_proxies` is true if proxies are trusted to report the client's address.
         `monotonic` is the clock, in seconds, of the budget for new User-Agents.
 
         Raises `SettingsError` if a function that a rule names does not exist.
@@ -274,14 +279,14 @@ class IdentityResolver:
         def search(matchers: list[RuleMatcher]) -> Search:
             """Look for crawlers after rules that prove a login, before ids that clients choose."""
             if crawlers is None:
-                return Search(matchers)
+                return Search(matchers, has_proxies)
             first = list(takewhile(attrgetter("shows_login"), matchers))
             others = matchers[len(first) :]
             logins = [each for each in others if each.shows_login]
             crawler = CrawlerMatcher(
                 *(crawlers, logins), is_counted=bots == COUNT, awaits_login=any(set_by_app)
             )
-            return Search([*first, crawler, *others])
+            return Search([*first, crawler, *others], has_proxies)
 
         self._unchecked, self._search = search(unchecked), search(matchers)
         self.find = self._search.find

@@ -19,7 +19,7 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock, RedisHealth
 from ..errors import PresenceUnavailable, RedisRefused
-from ..identity import Guests, IdentityResolver, Who
+from ..identity import Guests, IdentityResolver, Who, locator
 from ..people import People, Reason, Room, Sightings
 from ..request import Request
 from ..settings import Settings
@@ -106,6 +106,8 @@ class Recorder:
         self.filter = RequestFilter(settings, self.hints)
         self.rooms = self.backend.rooms
         self.resolver = resolver_for(settings)
+        self.locate = locator(settings.trusted_proxies, settings.ip_prefix)
+        """Finds the client's address of a request. None if it is always the peer's."""
         self.reset()
         live_recorders.add(self)
 
@@ -418,6 +420,7 @@ def resolver_for(settings: Settings, **others: Any) -> IdentityResolver:
         secret=settings.secret,
         session_secrets=settings.session_secret,
         bots=settings.bots,
+        has_proxies=bool(settings.trusted_proxies),
         **others,
     )
 
