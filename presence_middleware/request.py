@@ -47,6 +47,9 @@ class Request(Protocol):
     ```
     """
 
+    state: Mapping[str, Any]
+    """The environ or scope; empty when the request is over."""
+
     peer: str | None
     """The address at the other end of the connection; None for a unix socket."""
 
@@ -92,6 +95,9 @@ class Request(Protocol):
         returned, which browsers send for the most specific path; with `last`, the last. Raises
         `ValueError` if no cookie can have this name.
         """
+        pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
+        match = pattern.search(cookies) if cookies else None
+        return match[1].rstrip() if match else None
 
     @property
     def user(self) -> object:
@@ -110,31 +116,14 @@ class Request(Protocol):
 
     def get(self, key: str) -> object:
         """Return the value of a key of the WSGI environ or the ASGI scope; None if absent."""
+        return self.state.get(key)
 
 
 OVER: Mapping[str, Any] = MappingProxyType({})
 """An empty mapping that replaces the environ or scope of a request that is over."""
 
 
-class StateRequest:
-    """What requests over WSGI and over ASGI have in common."""
-
-    state: Mapping[str, Any]
-    """The environ or scope; empty when the request is over."""
-
-    def header(self, name: str) -> str | None:
-        raise NotImplementedError
-
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
-        match = pattern.search(cookies) if cookies else None
-        return match[1].rstrip() if match else None
-
-    def get(self, key: str) -> object:
-        return self.state.get(key)
-
-
-class WsgiRequest(StateRequest):
+class WsgiRequest(Request):
     """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
     def __init__(self, environ: Mapping[str, Any]) -> None:
@@ -205,7 +194,7 @@ class WsgiRequest(StateRequest):
         self.state, self.peer, self.address = OVER, None, None
 
 
-class AsgiRequest(StateRequest):
+class AsgiRequest(Request):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
