@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
-from typing import Any
+from pkgutil import resolve_name
 
 from ..errors import SettingsError
 from ..request import Request, token
@@ -144,13 +143,7 @@ def state(key: str, _: SourceOptions) -> Read:
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
     """
 
-    def read(request: Request) -> str | None:
-        def step(value: object, name: str) -> object:
-            return request.get(name) if value is request else member(value, name)
-
-        return user_id(walk(request, key, step))
-
-    return read
+    return lambda request: user_id(walk(request.state, key, member))
 
 
 def function(path: str, __: SourceOptions) -> Read:
@@ -158,13 +151,10 @@ def function(path: str, __: SourceOptions) -> Read:
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.
     """
-    module, _, name = path.partition(":")
     try:
-        call: Any = import_module(module)
-        for part in name.split("."):
-            call = getattr(call, part)
+        call = resolve_name(path)
     except (ImportError, AttributeError) as error:
-        near = nearest_source(module)
+        near = nearest_source(path.partition(":")[0])
         remedy = f"; the source with the nearest name is {near}" if near else ""
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
