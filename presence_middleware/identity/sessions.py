@@ -30,7 +30,9 @@ SIGNED_SECONDS = 31 * DAY  # of a cookie with a timestamp: as long as a session 
 PYRAMID_SECONDS = 1200
 MAX_TOKEN_LENGTH = 8192  # characters of a cookie or token; browsers send half of it
 _NEVER = float("inf")
-TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
+# The least of HS256 (RFC 7518 3.2); every public key (PEM) is longer. PyJWT warns of a shorter
+# secret at each token. Where warnings are errors, it accepts no token.
+TOKEN_SECRET_BYTES = 32
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
 # The default salt of itsdangerous, and the salt of Datasette's cookie.
@@ -213,14 +215,6 @@ def bearer(argument: str, options: SourceOptions) -> Read:
         return value if read_cookie else None
 
     return Verified(read, verify, lambda claims: as_id(nested(claims, claim)), options)
-
-
-def can_verify_tokens(secret: str) -> bool:
-    """Return whether `secret` is long enough for HS256; every public key (PEM) is.
-
-    PyJWT warns of a shorter secret at each token. Where warnings are errors, it accepts no token.
-    """
-    return len(secret.encode()) >= TOKEN_SECRET_BYTES
 
 
 def algorithms_for(secret: str) -> list[str]:
