@@ -237,13 +237,10 @@ class IdentityResolver:
 
         Raises `SettingsError` if a function that a rule names does not exist.
         """
-        self.shared_key: SharedHasher | None = None
+        needs_key = not secret and any(rule.hashed for rule in chain)
+        self.shared_key = SharedHasher(self._forget) if needs_key else None
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
-        hasher: Hasher
-        if secret or not any(rule.hashed for rule in chain):
-            hasher = SecretHasher(secret)
-        else:
-            hasher = self.shared_key = SharedHasher(self._forget)
+        hasher = self.shared_key or SecretHasher(secret)
         self.kinds = rules.kinds(chain, bots)
         self.default_kind = next(
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]

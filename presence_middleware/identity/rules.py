@@ -4,7 +4,6 @@ It is a chain of `kind=source[:argument][:raw|:hashed][:checked]`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import QueryError
@@ -61,16 +60,31 @@ Chain = tuple[Rule, ...]
 
 
 def parse_chain(value: object) -> Chain:
-    """Return the rules of a chain. Raises `InvalidValue` with all problems of the chain."""
+    """Return the rules of a chain. Raises `InvalidValue` with all problems of the chain.
+
+    One of them is a rule that can never match, because of the rule that matches before it.
+    """
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
-    chain, problems = [], []
+    chain: list[Rule] = []
+    problems = []
     for item in items(str(value)):
         try:
             chain.append(_rule(item))
         except ValueError as error:
             problems.append(str(error))
-    problems += _unreachable(chain)
+    for place, rule in enumerate(chain):
+        # `Visit.identify` needs no match.
+        for before in () if rule.type.reads_nothing else chain[:place]:
+            if before.source == ALWAYS:
+                problems.append(
+                    f"{rule} never matches, because {before} matches every request before it"
+                )
+                break
+            is_same = (before.source, before.argument) == (rule.source, rule.argument)
+            if is_same and (rule.checked or not before.checked):
+                problems.append(f"{rule} never matches, because {before} reads the same before it")
+                break
     if problems or not chain:
         raise InvalidValue(f"{'; '.join(problems) or 'it is empty'}. {CHAIN_FORM}")
     return tuple(chain)
@@ -163,21 +177,3 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
             raise ValueError(f"environ:{key} never exists; that header is in environ:{good}")
     if name == "scope" and (remedy := _LISTS.get(key)):
         raise ValueError(f"scope:{key} is a list, not an id; use {remedy}")
-
-
-def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
-    """Yield a problem for each rule that can never match, with the rule that matches before it.
-
-    A rule that reads nothing is none: `Visit.identify` needs no match.
-    """
-    for place, rule in enumerate(chain):
-        if rule.type.reads_nothing:
-            continue
-        for before in chain[:place]:
-            if before.source == ALWAYS:
-                yield f"{rule} never matches, because {before} matches every request before it"
-                break
-            is_same = (before.source, before.argument) == (rule.source, rule.argument)
-            if is_same and (rule.checked or not before.checked):
-                yield f"{rule} never matches, because {before} reads the same before it"
-                break

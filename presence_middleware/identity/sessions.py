@@ -11,7 +11,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial, reduce
 from hashlib import blake2b, sha1, sha256, sha512
@@ -159,7 +159,14 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
             timed = serializer(URLSafeTimedSerializer, secret, length)
             return _timed(timed.loads, value, SIGNED_SECONDS)
         payload = serializer(URLSafeSerializer, secret, length).loads(value)
-        return payload, _datasette_expiry(payload) if salt == DATASETTE_SALT else _NEVER
+        # Datasette stores the time at which an actor expires under `e`, in base 62.
+        expiry: Any = nested(payload, "e") if salt == DATASETTE_SALT else None
+        if not expiry:
+            return payload, _NEVER
+        if not _EXPIRY.fullmatch(expiry):
+            raise ValueError("no time")
+        digits = map(_BASE62.index, expiry)
+        return payload, float(reduce(lambda seconds, digit: 62 * seconds + digit, digits))
 
     def to_id(payload: object) -> str | None:
         return as_id(nested(payload, key) if key else payload)
@@ -175,19 +182,6 @@ def signed_parts(argument: str) -> tuple[str, str, str]:
     key, _, rest = argument.partition("@")
     name, _, salt = rest.partition(":")
     return key, name, salt or DEFAULT_SALT
-
-
-def _datasette_expiry(payload: object) -> float:
-    """Return the time at which an actor of Datasette expires, in seconds since the epoch.
-
-    Datasette stores it under `e`, in base 62. Raises `ValueError` if `e` is not such a number.
-    """
-    expiry = payload.get("e") if isinstance(payload, Mapping) else None
-    if not expiry:
-        return _NEVER
-    if not isinstance(expiry, str) or not _EXPIRY.fullmatch(expiry):
-        raise ValueError("no time")
-    return float(reduce(lambda seconds, digit: 62 * seconds + _BASE62.index(digit), expiry, 0))
 
 
 def bearer(argument: str, options: SourceOptions) -> Read:

@@ -66,12 +66,6 @@ class SourceType:
     extra: str = ""
     """The name of the extra of this package that installs the module `signed`."""
 
-    def usage(self, name: str) -> str:
-        """Return how the source `name` is written in a chain, such as `cookie:NAME`."""
-        if self.argument.startswith("["):
-            return f"{name}[:{self.argument[1:]}"
-        return f"{name}:{self.argument}" if self.argument else name
-
 
 def auth(attribute: str, _: SourceOptions) -> Read:
     """Return a reader of the logged-in user, as set by the server, a layer or a loaded session.
@@ -189,6 +183,7 @@ def nearest_source(name: str) -> str | None:
 
 
 _in_cookie = partial(SourceType, header="cookie")
+_flask = partial(_in_cookie, signed="itsdangerous", extra="flask")
 _chosen = partial(SourceType, client_supplied=True, forgeable=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
@@ -197,24 +192,16 @@ SOURCES: Mapping[str, SourceType] = {
     "header": SourceType(header, "NAME", "X-User"),
     "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
-    "flask-session": _in_cookie(
-        *(sessions.flask_session, "KEY[@COOKIE]", "_user_id"), signed="itsdangerous", extra="flask"
-    ),
-    "starlette-session": _in_cookie(
-        *(sessions.starlette_session, "KEY[@COOKIE]", "user"),
-        signed="itsdangerous",
-        extra="starlette",
+    "flask-session": _flask(sessions.flask_session, "KEY[@COOKIE]", "_user_id"),
+    "starlette-session": _flask(
+        sessions.starlette_session, "KEY[@COOKIE]", "user", extra="starlette"
     ),
     "pyramid-session": _in_cookie(
-        *(sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid"), signed="webob", extra="pyramid"
+        sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid", signed="webob", extra="pyramid"
     ),
     "auth-tkt": _in_cookie(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
     "bearer": SourceType(sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt"),
-    "signed": _in_cookie(
-        *(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
-        signed="itsdangerous",
-        extra="flask",
-    ),
+    "signed": _flask(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
     "django-session": _chosen(
         lambda name, _: cookie(name or "sessionid", last=True), "[COOKIE]", header="cookie"
     ),
