@@ -31,10 +31,10 @@ def init_app(
     middleware = PresenceMiddleware(app.wsgi_app, settings=settings, client=client, clock=clock)
     app.wsgi_app = middleware  # type: ignore[method-assign]
     app.extensions[EXTENSION] = middleware
-    app.context_processor(_context)
+
+    @app.context_processor
+    def context() -> dict[str, TemplatePresence]:
+        # Outside of a request, such as in a mail, all answers are None.
+        return {"presence": template_presence(request if has_request_context() else None)}
+
     return middleware
-
-
-def _context() -> dict[str, TemplatePresence]:
-    """Return what templates get. Outside of a request, such as in a mail, all answers are None."""
-    return {"presence": template_presence(request if has_request_context() else None)}

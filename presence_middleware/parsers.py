@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 DEFAULT_EXCLUDE = (
     *("/favicon.ico", "/robots.txt", "/health", "/healthz", "/livez", "/readyz", "/ping"),
@@ -251,29 +251,19 @@ def fresh_secret(variable: str = "PRESENCE_SECRET") -> str:
     return f"{variable}={secrets.token_urlsafe(32)}"
 
 
-class AppReference(NamedTuple):
-    """The place of an app, or of the function that makes it."""
-
-    module: str
-    name: str
-    """With dots if the app is an attribute of something in the module."""
-    is_call: bool
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    """Keyword arguments."""
-
-
-def app_reference(text: str) -> AppReference:
+def app_reference(text: str) -> tuple[str, str, bool, list[Any], dict[str, Any]]:
     """Parse `module`, `module:app` or `module:create_app('prod', debug=False)`, as gunicorn does.
 
     A module alone stands for its `application`. Arguments are literals: nothing is evaluated.
+    Return the module, the name of the app in it (with dots if it is an attribute of something),
+    whether it is called, and the arguments and keyword arguments of the call.
     """
     module, colon, rest = text.partition(":")
     try:
         expression = ast.parse(rest.strip() if colon else "application", mode="eval").body
         is_call = isinstance(expression, ast.Call)
         call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
-        arguments = tuple(ast.literal_eval(value) for value in call.args)
+        arguments = list(map(ast.literal_eval, call.args))
         options = {item.arg or "": ast.literal_eval(item.value) for item in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(_APPLICATION) from error
@@ -281,7 +271,7 @@ def app_reference(text: str) -> AppReference:
     # A `**` among the arguments is an option without a name.
     if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(name) or "" in options:
         raise ValueError(_APPLICATION)
-    return AppReference(module, name, is_call, arguments, options)
+    return module, name, is_call, arguments, options
 
 
 def application(value: object) -> str:

@@ -54,6 +54,9 @@ class Request(Protocol):
     ```
     """
 
+    state: Mapping[str, Any]
+    """The environ or scope; empty when the request is over."""
+
     peer: str | None
     """The address at the other end of the connection; None for a unix socket."""
 
@@ -96,6 +99,9 @@ class Request(Protocol):
         returned, which browsers send for the most specific path; with `last`, the last. Raises
         `ValueError` if no cookie can have this name.
         """
+        pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
+        match = pattern.search(cookies) if cookies else None
+        return match[1].rstrip() if match else None
 
     @property
     def user(self) -> object:
@@ -114,6 +120,7 @@ class Request(Protocol):
 
     def get(self, key: str) -> object:
         """Return the value of a key of the WSGI environ or the ASGI scope; None if absent."""
+        return self.state.get(key)
 
 
 OVER: Mapping[str, Any] = MappingProxyType({})
@@ -123,8 +130,6 @@ OVER: Mapping[str, Any] = MappingProxyType({})
 class StateRequest(Request):
     """What requests over WSGI and over ASGI have in common."""
 
-    state: Mapping[str, Any]
-    """The environ or scope; empty when the request is over."""
     peer: str | None = None
     locate: Callable[[Request], str | None] | None = None
     """Finds the client's address behind proxies. None if it is always the peer's."""
@@ -151,17 +156,6 @@ class StateRequest(Request):
     @property
     def address(self) -> str | None:
         return self.peer if self.locate is None else self.locate(self)
-
-    def header(self, name: str) -> str | None:
-        raise NotImplementedError
-
-    def cookie(self, name: str, *, last: bool = False) -> str | None:
-        pattern, cookies = _cookie_pattern(name, last), self.header("cookie")
-        match = pattern.search(cookies) if cookies else None
-        return match[1].rstrip() if match else None
-
-    def get(self, key: str) -> object:
-        return self.state.get(key)
 
 
 class WsgiRequest(StateRequest):

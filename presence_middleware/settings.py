@@ -23,7 +23,7 @@ from .identity import (
     parse_prefix,
     parse_proxies,
 )
-from .identity.sessions import TOKEN_SECRET_BYTES, can_verify_tokens
+from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
 
 log = logging.getLogger("presence_middleware")
@@ -35,7 +35,7 @@ LAG_SECONDS = 3.0
 Parse = Callable[[object], Any]
 
 
-def _setting(default: str, parse: Parse, help: str, *, secret: bool = False) -> Any:
+def _setting(parse: Parse, help: str, default: str = "", *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help})
 
 
@@ -49,102 +49,95 @@ class Settings:
     Raises `SettingsError` with all invalid settings.
     """
 
-    enabled: bool = _setting("1", parsers.switch, "`0` records nothing; readers still answer")
-    redis_url: RedisURL = _setting("redis://localhost:6379/0", parse_url, "URL of Redis or Valkey")
-    prefix: str = _setting("presence", parsers.prefix, "prefix of every key")
+    enabled: bool = _setting(parsers.switch, "`0` records nothing; readers still answer", "1")
+    redis_url: RedisURL = _setting(parse_url, "URL of Redis or Valkey", "redis://localhost:6379/0")
+    prefix: str = _setting(parsers.prefix, "prefix of every key", "presence")
     store: tuple[tuple[str, str], ...] = _setting(
-        "sorted-set",
         parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}),
         "`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set, "
         "guest=hyperloglog`",
+        "sorted-set",
     )
     window: float = _setting(
-        "10m", parsers.duration, "how long a user is online after their last request"
+        parsers.duration, "how long a user is online after their last request", "10m"
     )
     retention: float = _setting(
-        "30d", parsers.duration, "how long after that the last-seen time is kept (not of guests)"
+        parsers.duration, "how long after that the last-seen time is kept (not of guests)", "30d"
     )
     identity: tuple[Rule, ...] = _setting(
-        "user=auth, guest=visitor", parse_chain, "how visitors are identified: `kind=source`, …"
+        parse_chain, "how visitors are identified: `kind=source`, …", "user=auth, guest=visitor"
     )
     secret: str = _setting(
-        "", parsers.secret, "key for hashing ids, at least 16 characters", secret=True
+        parsers.secret, "key for hashing ids, at least 16 characters", secret=True
     )
     session_secret: tuple[str, ...] = _setting(
-        "",
         parsers.session_secret,
         "secret or public key of the framework's sessions or tokens; several of at least 16 "
         "characters may be separated by commas",
         secret=True,
     )
     bots: str = _setting(
-        "count",
         parsers.one_of(BOT_MODES),
         "`count` crawlers as a kind of their own, `skip` them, or `off`: count them as guests",
+        "count",
     )
     exclude: tuple[str, ...] = _setting(
-        ", ".join(parsers.DEFAULT_EXCLUDE),
         parsers.exclude,
         "paths that are not visits, such as those a page polls; `*` matches anything, "
         "`+/poll` adds to the default, `none` excludes no path",
+        ", ".join(parsers.DEFAULT_EXCLUDE),
     )
     logout: tuple[str, ...] = _setting(
-        "",
         parsers.paths,
         "paths that log out, such as `/logout, /accounts/logout`: their user is offline once they "
         "answer with a status below 400; `*` matches anything",
     )
     trusted_proxies: Proxies = _setting(
-        "", parse_proxies, "proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
+        parse_proxies, "proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
     )
     ip_prefix: Bits = _setting(
-        "/32, /128", parse_prefix, "bits of an IPv4, IPv6 address that are used: `/24, /56`"
+        parse_prefix, "bits of an IPv4, IPv6 address that are used: `/24, /56`", "/32, /128"
     )
     flush_interval: float = _setting(
-        "1s", parsers.duration, "how often a busy process writes; at most a third of the window"
+        parsers.duration, "how often a busy process writes; at most a third of the window", "1s"
     )
     max_pending: int = _setting(
-        "100000", parsers.whole, "how many identities a process holds while Redis is down"
+        parsers.whole, "how many identities a process holds while Redis is down", "100000"
     )
     max_members: int = _setting(
-        "1000000", parsers.whole, "how many ids of a kind Redis holds; more are refused"
+        parsers.whole, "how many ids of a kind Redis holds; more are refused", "1000000"
     )
     shards: int = _setting(
-        "1", parsers.shards, "how many keys each kind is spread over, on a Cluster or for millions"
+        parsers.shards, "how many keys each kind is spread over, on a Cluster or for millions", "1"
     )
     history: float = _setting(
-        "7d", parsers.duration, "how long the number online in each minute is kept"
+        parsers.duration, "how long the number online in each minute is kept", "7d"
     )
     rooms: tuple[str, ...] = _setting(
-        "",
         parsers.rooms,
         "paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of "
         "the room's name, `*` at the end is anything below; `named` for only those that the site "
         "names with `enter`; empty for no rooms",
     )
     pulse_path: str = _setting(
-        "",
         parsers.path,
         "path of the pulse, such as `/pulse`: pages with the script `/pulse.js` keep their reader "
         "online; empty for no pulse",
     )
     events: tuple[str, ...] = _setting(
-        "",
         parsers.names,
         "kinds that announce who comes online and who goes offline, such as `user`, for "
         "`presence.events()`; empty for none",
     )
     board_path: str = _setting(
-        "", parsers.path, "path of the board, such as `/presence`; empty for no board"
+        parsers.path, "path of the board, such as `/presence`; empty for no board"
     )
     board_token: str = _setting(
-        "",
         parsers.board_token,
         "token that the board requires before it lists people, at least 16 characters",
         secret=True,
     )
     app: str = _setting(
-        "",
         parsers.application,
         "`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`, "
         "`.asgi_app:…`",
@@ -317,28 +310,26 @@ def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[s
             f"{called['rooms']}: rooms need the store sorted-set, which no kind has; see "
             f"{called['store']}"
         )
+    secret_name, secrets = called["session_secret"], settings.session_secret
+    length = max((len(secret.encode()) for secret in secrets), default=TOKEN_SECRET_BYTES)
     for rule in settings.identity:
-        for problem in _unmet_needs(rule, settings, called["session_secret"]):
-            yield f"{called['identity']}: {rule} {problem}"
-
-
-def _unmet_needs(rule: Rule, settings: Settings, secret_name: str) -> Iterator[str]:
-    """Yield what a rule needs and the settings lack. `secret_name` names the session secret."""
-    source, secrets = rule.type, settings.session_secret
-    if rule.hashed and not source.shared_key and not settings.secret:
-        yield f"is hashed and needs a secret: {parsers.fresh_secret()}"
-    if source.signed and not secrets:
-        yield f"needs {secret_name}: set it to the secret with which the framework signs"
-    if source.signed and find_spec(source.signed) is None:
-        yield f"needs pip install 'presence_middleware[{source.extra}]'"
-    if rule.source == "bearer" and secrets and not any(map(can_verify_tokens, secrets)):
-        longest = max(len(secret.encode()) for secret in secrets)
-        yield (
-            f"needs a {secret_name} of at least {TOKEN_SECRET_BYTES} bytes, not "
-            f"{longest}: sign tokens with a longer secret, such as that of "
-            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
-            "public key (PEM) if they are signed with a private key"
-        )
+        source, subject = rule.type, f"{called['identity']}: {rule}"
+        if rule.hashed and not source.shared_key and not settings.secret:
+            yield f"{subject} is hashed and needs a secret: {parsers.fresh_secret()}"
+        if source.signed and not secrets:
+            yield (
+                f"{subject} needs {secret_name}: set it to the secret with which the framework "
+                "signs"
+            )
+        if source.signed and find_spec(source.signed) is None:
+            yield f"{subject} needs pip install 'presence_middleware[{source.extra}]'"
+        if rule.source == "bearer" and length < TOKEN_SECRET_BYTES:
+            yield (
+                f"{subject} needs a {secret_name} of at least {TOKEN_SECRET_BYTES} bytes, not "
+                f"{length}: sign tokens with a longer secret, such as that of "
+                "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set the "
+                "public key (PEM) if they are signed with a private key"
+            )
 
 
 def variable(name: str) -> str:

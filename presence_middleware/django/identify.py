@@ -43,12 +43,10 @@ def identify_user(get_response: GetResponse) -> GetResponse:
     every_user = identify_every_user(get_response)
 
     def middleware(request: HttpRequest) -> Any:
-        visit = _state(request).get(VISIT)
+        visit = _identify_later(_state(request), partial(_user, request))
         # The view of a logout forgets its user, and no view of a pulse asks for it.
-        if visit is not None and (visit.is_logout or visit.signal is not None):
-            return every_user(request)
-        _identify_later(_state(request), partial(_user, request))
-        return get_response(request)
+        is_special = visit is not None and (visit.is_logout or visit.signal is not None)
+        return (every_user if is_special else get_response)(request)
 
     if iscoroutinefunction(get_response):  # Django then awaits the result
         markcoroutinefunction(middleware)
@@ -76,15 +74,13 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         visit = _identify_later(_state(request), partial(_user, request))
         session = request.session
         with _unaccessed(session):
-            is_user = session.get(SESSION_KEY) is not None
-            if is_user and visit is not None and visit.is_logout and _needs_account(visit):
+            needs_account = session.get(SESSION_KEY) is not None and _needs_account(visit)
+            if needs_account and visit is not None and visit.is_logout:
                 request.user.is_authenticated  # noqa: B018  # loads the account
-        if visit is not None:
-            visit.note_login()  # the view may log its user out
-        response = HttpResponse(status=204) if _is_pulse(visit) else get_response(request)
+        response = _begin(visit) or get_response(request)
         # Not before the view, unless that logs out: it would find a loaded user and not touch the
         # session, so that the response would lack its `Vary: Cookie`.
-        if is_user and _needs_account(visit) and _loaded_user(request) is None:
+        if needs_account and _loaded_user(request) is None:
             with _unaccessed(session):
                 request.user.is_authenticated  # noqa: B018
         return response
@@ -93,13 +89,11 @@ def identify_every_user(get_response: GetResponse) -> GetResponse:
         visit = _identify_later(_state(request), partial(_user, request))
         session = request.session
         with _unaccessed(session):
-            is_user = await session.aget(SESSION_KEY) is not None
-            if is_user and visit is not None and visit.is_logout and _needs_account(visit):
+            needs_account = await session.aget(SESSION_KEY) is not None and _needs_account(visit)
+            if needs_account and visit is not None and visit.is_logout:
                 await request.auser()
-        if visit is not None:
-            visit.note_login()
-        response = HttpResponse(status=204) if _is_pulse(visit) else await get_response(request)
-        if is_user and _needs_account(visit) and _loaded_user(request) is None:
+        response = _begin(visit) or await get_response(request)
+        if needs_account and _loaded_user(request) is None:
             with _unaccessed(session):
                 await request.auser()
         return response
@@ -133,7 +127,17 @@ class IdentifyWebSocketUser:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         at_connect = _session_user(scope.get("session"))
-        _identify_later(scope, partial(_socket_user, scope, at_connect))
+
+        def user() -> object:
+            # A login or logout in the consumer changes the session, which all copies of the scope
+            # share, but the user only in the consumer's own copy.
+            by_now = _session_user(scope.get("session"))
+            if by_now != at_connect:
+                return by_now
+            user = _unwrapped(scope.get("user"))
+            return None if user is None else _account(user)
+
+        _identify_later(scope, user)
         return await self.inner(scope, receive, send)
 
 
@@ -159,9 +163,16 @@ def _needs_account(visit: Visit | None) -> bool:
     return visit is not None and visit.recorder.resolver.needs_account
 
 
-def _is_pulse(visit: Visit | None) -> bool:
-    """Return whether a request is for `PRESENCE_PULSE_PATH`, which no view has."""
-    return visit is not None and visit.signal is not None and visit.signal.is_own
+def _begin(visit: Visit | None) -> HttpResponse | None:
+    """Note who is logged in before the view, which may log them out.
+
+    Return the response of `PRESENCE_PULSE_PATH`, which no view has, and None for other requests.
+    """
+    if visit is None:
+        return None
+    visit.note_login()
+    is_pulse = visit.signal is not None and visit.signal.is_own
+    return HttpResponse(status=204) if is_pulse else None
 
 
 @contextmanager
@@ -207,20 +218,6 @@ def _loaded_user(request: HttpRequest) -> Any:
     loaded = vars(request)
     user = _unwrapped(loaded.get("user"))
     return loaded.get("_acached_user") if user is None else user  # `await request.auser()`
-
-
-def _socket_user(scope: Any, at_connect: object) -> object:
-    """Return the account of a WebSocket's user, or the id after a login in its consumer.
-
-    `at_connect` is the id that the session held when the WebSocket was opened. A login or logout in
-    the consumer changes the session, which all copies of the scope share, but the user only in the
-    consumer's own copy.
-    """
-    by_now = _session_user(scope.get("session"))
-    if by_now != at_connect:
-        return by_now
-    user = _unwrapped(scope.get("user"))
-    return None if user is None else _account(user)
 
 
 def _account(user: Any) -> Account | None:

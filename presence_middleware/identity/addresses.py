@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..parsers import items
 from ..request import Request
@@ -133,8 +133,9 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     def locate(request: Request) -> str | None:
         address = peer = parse_address(request.peer or "")
         if proxies:
-            headers = [hops for read in (_forwarded, _x_forwarded_for) if (hops := read(request))]
-            clients = {proxies.client(peer, hops) for hops in headers}
+            listed = items((request.header("x-forwarded-for") or "")[-MAX_HEADER_LENGTH:])
+            headers = _forwarded(request), list(map(parse_address, listed[-MOST_HOPS:]))
+            clients = {proxies.client(peer, hops) for hops in headers if hops}
             address = clients.pop() if len(clients) == 1 else peer
         return None if address is None else cut(address, bits)
 
@@ -165,39 +166,22 @@ def _forwarded(request: Request) -> list[Address | None]:
     return hops[::-1] or [None]
 
 
-def _x_forwarded_for(request: Request) -> list[Address | None]:
-    addresses = items((request.header("x-forwarded-for") or "")[-MAX_HEADER_LENGTH:])
-    return [parse_address(text) for text in addresses[-MOST_HOPS:]]
+def hidden_clients(request: Request, proxies: Proxies) -> Literal["silent", "unnamed"] | None:
+    """Return why the clients of a request's peer cannot be distinguished by their addresses.
 
-
-def is_unnamed_proxy(request: Request, proxies: Proxies) -> bool:
-    """Return whether the peer is a proxy that `proxies` does not contain.
-
-    All clients of such a proxy have the address of the proxy.
+    `silent` is a peer that may be a proxy, because it is on this host, in a private network or on a
+    unix socket, and sends no addresses of its clients. `unnamed` is one that sends them, but that
+    `proxies` does not contain. None stands for all other peers.
     """
     headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
-    if not headers or proxies.hops:
-        return False
-    peer = parse_address(request.peer or "")
-    if peer in proxies:
-        return False
+    peer = parse_address(str(request.peer or ""))
+    if peer and not any(peer in network for network in _INTERNAL):
+        return None
+    if not headers:
+        return "silent"
     # A server that reads the headers itself has replaced the peer with an address in them.
-    return peer is None or (_is_internal(peer) and not any(str(peer) in text for text in headers))
-
-
-def is_silent_proxy(request: Request) -> bool:
-    """Return whether the peer may be a proxy that sends no addresses of its clients.
-
-    Such a peer is on this host, in a private network or on a unix socket, and sends neither header.
-    """
-    if any(request.header(name) for name in ADDRESS_HEADERS):
-        return False
-    peer = parse_address(request.peer or "")
-    return peer is None or _is_internal(peer)
-
-
-def _is_internal(peer: Address) -> bool:
-    return any(peer in network for network in _INTERNAL)
+    is_client = peer and any(str(peer) in text for text in headers)
+    return None if proxies.hops or peer in proxies or is_client else "unnamed"
 
 
 def client_address(request: Request) -> str | None:

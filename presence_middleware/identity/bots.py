@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from ..request import Request
 
-KIND = "bot"
-COUNT, SKIP, OFF = MODES = ("count", "skip", "off")
+BOT = "bot"
+COUNT, SKIP, OFF = BOT_MODES = ("count", "skip", "off")
 LOOKUPS = 50  # a second: about half a per cent of a processor
 REMEMBERED = 4096  # User-Agents of crawlers, and as many of others
 USUAL = 256  # characters; a longer User-Agent counts as several look-ups
@@ -75,7 +75,7 @@ class Crawlers:
         match = self._search(user_agent)
         text = match[0] if match else ""
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
-        name = text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or KIND
+        name = text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
         if len(self._crawlers) < REMEMBERED:  # a flood of crawlers does not displace the first
             self._crawlers[known] = name
         return name, math.inf

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ..request import Request
-from .addresses import Proxies, client_address, is_silent_proxy, is_unnamed_proxy, networks
+from .addresses import Proxies, client_address, hidden_clients, networks
 from .hashing import Who
 
 # New guests of a host in a window. A host is an IPv4 address or, because a host may use any number
@@ -122,7 +122,7 @@ class Guests:
         """Return whether a request comes from a proxy with clients that cannot be distinguished."""
         if not isinstance(request.address, str | None):
             return True  # a mistake of the server, which no client can cause
-        if is_silent_proxy(request):
+        reason = hidden_clients(request, self._proxies)
+        if reason == "silent":
             self._report(Crowd.SILENT_PROXY)
-            return True
-        return request.address is None or is_unnamed_proxy(request, self._proxies)
+        return bool(reason) or request.address is None

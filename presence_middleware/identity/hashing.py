@@ -70,10 +70,5 @@ class SharedHasher:
         return state.hexdigest()
 
 
-def plain_hash(value: bytes) -> str:
-    """Return an id for text that is too long to be an id and is not confidential."""
-    return blake2b(value, digest_size=SIZE).hexdigest()
-
-
 def _key(secret: bytes) -> bytes:
     return blake2b(secret, digest_size=32).digest()

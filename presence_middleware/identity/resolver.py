@@ -7,7 +7,7 @@ at the latest when the response is complete, so that a login during the request 
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from hashlib import blake2b
 from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,8 +16,8 @@ from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
 from .addresses import ADDRESS_HEADERS
-from .bots import COUNT, KIND, OFF, Crawlers
-from .hashing import MAX_VALUE_LENGTH, Hasher, Id, SecretHasher, SharedHasher, Who, plain_hash
+from .bots import BOT, COUNT, OFF, Crawlers
+from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
 from .reading import SourceOptions
 from .sessions import Verified
 from .sources import FUNCTION, UnusableId
@@ -86,7 +86,9 @@ class RuleMatcher(Matcher):
         argument = rule.source if rule.type is FUNCTION else rule.argument
         self._read = rule.type.make(argument, options)
         self._name = argument if rule.type is FUNCTION else str(rule)
-        self._to_id: Callable[[str], Id] = partial(_hashed, hasher) if rule.hashed else normalize_id
+        self._to_id: Callable[[str], Id] = normalize_id
+        if rule.hashed:
+            self._to_id = lambda value: "" if value.isspace() else hasher(value)
         self._has_failed = False
 
     def find(self, request: Request) -> Id | None:
@@ -119,10 +121,6 @@ class RuleMatcher(Matcher):
         )
 
 
-def _hashed(hasher: Hasher, value: str) -> Id:
-    return "" if value.isspace() else hasher(value)
-
-
 class CrawlerMatcher(Matcher):
     """Finds crawlers by their User-Agent, except crawlers that are logged in."""
 
@@ -135,7 +133,7 @@ class CrawlerMatcher(Matcher):
         awaits_login: bool,
     ) -> None:
         """Create a matcher. `logins` are the rules after it that prove a login."""
-        self.kind = KIND if is_counted else None
+        self.kind = BOT if is_counted else None
         self.awaits_login = awaits_login
         given = [login.headers for login in logins]
         union = frozenset(["user-agent"]).union(*(headers or () for headers in given))
@@ -238,19 +236,16 @@ class IdentityResolver:
         """Create a resolver for the rules of `chain`.
 
         `secret` is the key of hashed ids; if it is empty, the processes share a key through Redis.
-        `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.MODES`.
+        `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.BOT_MODES`.
         `has_proxies` is true if proxies are trusted to report the client's address.
         `monotonic` is the clock, in seconds, of the budget for new User-Agents.
 
         Raises `SettingsError` if a function that a rule names does not exist.
         """
-        self.shared_key: SharedHasher | None = None
+        needs_key = not secret and any(rule.hashed for rule in chain)
+        self.shared_key = SharedHasher(self._forget) if needs_key else None
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
-        hasher: Hasher
-        if secret or not any(rule.hashed for rule in chain):
-            hasher = SecretHasher(secret)
-        else:
-            hasher = self.shared_key = SharedHasher(self._forget)
+        hasher = self.shared_key or SecretHasher(secret)
         self.kinds = rules.kinds(chain, bots)
         self.default_kind = next(
             (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
@@ -325,4 +320,4 @@ def normalize_id(value: str) -> str:
             return value
     except UnicodeEncodeError:
         pass  # surrogates: undecodable bytes of a header, or half a character of some JSON
-    return plain_hash(value.encode("utf-8", "surrogatepass"))
+    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=SIZE).hexdigest()

@@ -4,14 +4,12 @@ It is a chain of `kind=source[:argument][:raw|:hashed][:checked]`.
 """
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import QueryError
 from ..parsers import InvalidValue, items
 from ..request import token
-from .bots import COUNT, OFF
-from .bots import KIND as BOT
+from .bots import BOT, COUNT, OFF
 from .reading import MOST_PARTS
 from .sessions import signed_parts
 from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
@@ -20,12 +18,12 @@ CHAIN_FORM = (
     "A chain is kind=source[:argument][:raw|:hashed][:checked], separated by commas, such as "
     "user=auth, guest=visitor"
 )
-KIND = re.compile(r"[a-z][a-z0-9_]*")
+_RULE = re.compile(r"([a-z][a-z0-9_]*)\s*=\s*(.+?|)(?::(raw|hashed))?(:checked)?", re.DOTALL)
 ALWAYS = "visitor"
 """The name of the source that finds an id in every request."""
 _LISTS = {"headers": "header:NAME", "client": "ip"}
 """Keys of every ASGI scope that hold no id, and what reads them."""
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[^\W\d]\w*)*:[A-Za-z_]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True)
@@ -62,16 +60,31 @@ Chain = tuple[Rule, ...]
 
 
 def parse_chain(value: object) -> Chain:
-    """Return the rules of a chain. Raises `InvalidValue` with all problems of the chain."""
+    """Return the rules of a chain. Raises `InvalidValue` with all problems of the chain.
+
+    One of them is a rule that can never match, because of the rule that matches before it.
+    """
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
-    chain, problems = [], []
+    chain: list[Rule] = []
+    problems = []
     for item in items(str(value)):
         try:
             chain.append(_rule(item))
         except ValueError as error:
             problems.append(str(error))
-    problems += _unreachable(chain)
+    for place, rule in enumerate(chain):
+        # `Visit.identify` needs no match.
+        for before in () if rule.type.reads_nothing else chain[:place]:
+            if before.source == ALWAYS:
+                problems.append(
+                    f"{rule} never matches, because {before} matches every request before it"
+                )
+                break
+            is_same = (before.source, before.argument) == (rule.source, rule.argument)
+            if is_same and (rule.checked or not before.checked):
+                problems.append(f"{rule} never matches, because {before} reads the same before it")
+                break
     if problems or not chain:
         raise InvalidValue(f"{'; '.join(problems) or 'it is empty'}. {CHAIN_FORM}")
     return tuple(chain)
@@ -101,13 +114,11 @@ def known_kind(kind: str, known: tuple[str, ...]) -> str:
 
 
 def _rule(item: str) -> Rule:
-    kind, mark, given = map(str.strip, item.partition("="))
-    if not mark or not KIND.fullmatch(kind):
+    match = _RULE.fullmatch(item)
+    if not match:
         raise ValueError(f"{item!r} does not begin with a kind and =, such as user=")
-    spec = given.removesuffix(":checked")
-    is_checked = spec != given
-    before, _, form = spec.rpartition(":")
-    spec, form = (before, form) if before and form in {"raw", "hashed"} else (spec, "")
+    kind, spec, form, checked = match.groups()
+    is_checked = bool(checked)
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
         if _CALLABLE.fullmatch(spec) and name.replace("_", "-") not in SOURCES:
@@ -148,11 +159,10 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
     key = argument
     if "@" in source.argument:
         key, has_cookie, cookie = argument.partition("@")
+        is_complete = key and (cookie or not has_cookie)
         if name == "signed":
             key, cookie, _ = signed_parts(argument)
-            is_complete = bool(cookie)
-        else:
-            is_complete = bool(key and (cookie or not has_cookie))
+            is_complete = cookie
         if not is_complete:
             raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
         if cookie:
@@ -167,21 +177,3 @@ def _check_argument(name: str, source: SourceType, argument: str) -> None:
             raise ValueError(f"environ:{key} never exists; that header is in environ:{good}")
     if name == "scope" and (remedy := _LISTS.get(key)):
         raise ValueError(f"scope:{key} is a list, not an id; use {remedy}")
-
-
-def _unreachable(chain: Sequence[Rule]) -> Iterator[str]:
-    """Yield a problem for each rule that can never match, with the rule that matches before it.
-
-    A rule that reads nothing is none: `Visit.identify` needs no match.
-    """
-    for place, rule in enumerate(chain):
-        if rule.type.reads_nothing:
-            continue
-        for before in chain[:place]:
-            if before.source == ALWAYS:
-                yield f"{rule} never matches, because {before} matches every request before it"
-                break
-            is_same = (before.source, before.argument) == (rule.source, rule.argument)
-            if is_same and (rule.checked or not before.checked):
-                yield f"{rule} never matches, because {before} reads the same before it"
-                break

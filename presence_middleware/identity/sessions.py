@@ -11,9 +11,9 @@ import base64
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import reduce
+from functools import cache, partial, reduce
 from hashlib import blake2b, sha1, sha256, sha512
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,9 @@ SIGNED_SECONDS = 31 * DAY  # of a cookie with a timestamp: as long as a session 
 PYRAMID_SECONDS = 1200
 MAX_TOKEN_LENGTH = 8192  # characters of a cookie or token; browsers send half of it
 _NEVER = float("inf")
-TOKEN_SECRET_BYTES = 32  # of HS256 (RFC 7518 3.2)
+# The least of HS256 (RFC 7518 3.2); every public key (PEM) is longer. PyJWT warns of a shorter
+# secret at each token. Where warnings are errors, it accepts no token.
+TOKEN_SECRET_BYTES = 32
 REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
 # The default salt of itsdangerous, and the salt of Datasette's cookie.
@@ -42,14 +44,14 @@ _BASE62 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz"
 _EXPIRY = re.compile(r"[0-9A-Za-z]{1,10}")
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 
-Payload = tuple[object, float]
+Payload = tuple[Any, float]
 """The signed value, and the time at which it expires, in seconds since the epoch."""
 
 Result = tuple[str | None, float]
 """An id, if there is one, and until when or for how long that holds, in seconds."""
 
-Verify = Callable[[str], Payload]
-"""Returns the payload of a value; raises any exception if it is not signed with its secret."""
+Verify = Callable[[str, str], Payload]
+"""Returns the payload of a value, given a secret; raises any exception if that did not sign it."""
 
 
 def flask_session(argument: str, options: SourceOptions) -> Read:
@@ -60,17 +62,19 @@ def flask_session(argument: str, options: SourceOptions) -> Read:
     from itsdangerous import URLSafeTimedSerializer
 
     signing = {"key_derivation": "hmac", "digest_method": sha1}
+    serializer = cache(
+        partial(URLSafeTimedSerializer, salt="cookie-session", signer_kwargs=signing)
+    )
 
-    def verifier(secret: str) -> Verify:
-        loads = URLSafeTimedSerializer(secret, "cookie-session", signer_kwargs=signing).loads
+    def verify(secret: str, value: str) -> Payload:
+        return _timed(serializer(secret).loads, value, FLASK_SECONDS)
 
-        def verify(value: str) -> Payload:
-            session, signed = loads(value, FLASK_SECONDS, return_timestamp=True)
-            return session, signed.timestamp() + FLASK_SECONDS
+    def to_id(value: Any) -> str | None:
+        # Flask stores a UUID as `{" u": hex}`.
+        is_uuid = isinstance(value, dict) and set(value) == {" u"}
+        return as_id(UUID(value[" u"]) if is_uuid else value)
 
-        return verify
-
-    return _session_cookie(argument, verifier, options, to_id=_flask_id, last=False)
+    return _session_cookie(argument, verify, options, to_id=to_id, last=False)
 
 
 def starlette_session(argument: str, options: SourceOptions) -> Read:
@@ -80,16 +84,13 @@ def starlette_session(argument: str, options: SourceOptions) -> Read:
     """
     from itsdangerous import TimestampSigner
 
-    def verifier(secret: str) -> Verify:
-        unsign = TimestampSigner(secret).unsign
+    signer = cache(TimestampSigner)
 
-        def verify(value: str) -> Payload:
-            session, signed = unsign(value, STARLETTE_SECONDS, return_timestamp=True)
-            return json.loads(base64.b64decode(session)), signed.timestamp() + STARLETTE_SECONDS
+    def verify(secret: str, value: str) -> Payload:
+        session, until = _timed(signer(secret).unsign, value, STARLETTE_SECONDS)
+        return json.loads(base64.b64decode(session)), until
 
-        return verify
-
-    return _session_cookie(argument, verifier, options)
+    return _session_cookie(argument, verify, options)
 
 
 def pyramid_session(argument: str, options: SourceOptions) -> Read:
@@ -99,16 +100,13 @@ def pyramid_session(argument: str, options: SourceOptions) -> Read:
     """
     from webob.cookies import SignedSerializer
 
-    def verifier(secret: str) -> Verify:
-        loads = SignedSerializer(secret, "pyramid.session.", "sha512").loads
+    serializer = cache(partial(SignedSerializer, salt="pyramid.session.", hashalg="sha512"))
 
-        def verify(value: str) -> Payload:
-            renewed, _, session = loads(value.encode())
-            return session, renewed + PYRAMID_SECONDS
+    def verify(secret: str, value: str) -> Payload:
+        renewed, _, session = serializer(secret).loads(value.encode())
+        return session, renewed + PYRAMID_SECONDS
 
-        return verify
-
-    return _session_cookie(argument, verifier, options)
+    return _session_cookie(argument, verify, options)
 
 
 def auth_tkt(argument: str, options: SourceOptions) -> Read:
@@ -120,21 +118,17 @@ def auth_tkt(argument: str, options: SourceOptions) -> Read:
     from pyramid.authentication import AuthTktCookieHelper
 
     name = argument or "auth_tkt"
+    helper = cache(partial(AuthTktCookieHelper, cookie_name=name))
 
-    def verifier(secret: str) -> Verify:
-        identify = AuthTktCookieHelper(secret, name).identify
+    def verify(secret: str, value: str) -> Payload:
+        # Undo the escapes of a quoted cookie: the comma between two tokens is `\054`.
+        ticket = _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
+        # By default, tickets are not bound to an address.
+        request = SimpleNamespace(cookies={name: ticket}, environ={"REMOTE_ADDR": ""})
+        # Raises TypeError if the identity is None, because of another secret.
+        return helper(secret).identify(request)["userid"], _NEVER
 
-        def verify(value: str) -> Payload:
-            # Undo the escapes of a quoted cookie: the comma between two tokens is `\054`.
-            ticket = _OCTAL.sub(lambda match: chr(int(match[1], 8)), value)
-            # By default, tickets are not bound to an address.
-            request = SimpleNamespace(cookies={name: ticket}, environ={"REMOTE_ADDR": ""})
-            # Raises TypeError if the identity is None, because of another secret.
-            return identify(request)["userid"], _NEVER
-
-        return verify
-
-    return Verified(cookie(name, last=True), verifier, as_id, options)
+    return Verified(cookie(name, last=True), verify, as_id, options)
 
 
 def signed_cookie(argument: str, options: SourceOptions) -> Read:
@@ -148,35 +142,36 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
 
     key, name, salt = signed_parts(argument)
 
-    def verifier(secret: str) -> Verify:
-        serializers = {}
+    @cache
+    def serializer(type: Any, secret: str, length: int) -> Any:
         # The key derivations are the defaults of itsdangerous and of Flask.
-        for length, digest in _DIGESTS.items():
-            signing: Any = {
-                "signer_kwargs": {"key_derivation": "django-concat", "digest_method": digest},
-                "fallback_signers": [{"key_derivation": "hmac", "digest_method": digest}],
-            }
-            serializers[length] = (
-                URLSafeSerializer(secret, salt, **signing),
-                URLSafeTimedSerializer(secret, salt, **signing),
-            )
+        django, hmac = (
+            {"key_derivation": derivation, "digest_method": _DIGESTS[length]}
+            for derivation in ("django-concat", "hmac")
+        )
+        return type(secret, salt, signer_kwargs=django, fallback_signers=[hmac])
 
-        def verify(value: str) -> Payload:
-            plain, timed = serializers[len(value) - value.rfind(".") - 1]
-            # A payload contains no dot, except at its start if it is compressed. A timestamp adds
-            # a second separator.
-            if value.count(".", 1) < 2:
-                payload = plain.loads(value)
-                return payload, _datasette_expiry(payload) if salt == DATASETTE_SALT else _NEVER
-            payload, signed = timed.loads(value, SIGNED_SECONDS, return_timestamp=True)
-            return payload, signed.timestamp() + SIGNED_SECONDS
-
-        return verify
+    def verify(secret: str, value: str) -> Payload:
+        length = len(value) - value.rfind(".") - 1
+        # A payload contains no dot, except at its start if it is compressed. A timestamp adds a
+        # second separator.
+        if value.count(".", 1) >= 2:
+            timed = serializer(URLSafeTimedSerializer, secret, length)
+            return _timed(timed.loads, value, SIGNED_SECONDS)
+        payload = serializer(URLSafeSerializer, secret, length).loads(value)
+        # Datasette stores the time at which an actor expires under `e`, in base 62.
+        expiry: Any = nested(payload, "e") if salt == DATASETTE_SALT else None
+        if not expiry:
+            return payload, _NEVER
+        if not _EXPIRY.fullmatch(expiry):
+            raise ValueError("no time")
+        digits = map(_BASE62.index, expiry)
+        return payload, float(reduce(lambda seconds, digit: 62 * seconds + digit, digits))
 
     def to_id(payload: object) -> str | None:
         return as_id(nested(payload, key) if key else payload)
 
-    return Verified(cookie(name, last=True), verifier, to_id, options)
+    return Verified(cookie(name, last=True), verify, to_id, options)
 
 
 def signed_parts(argument: str) -> tuple[str, str, str]:
@@ -187,19 +182,6 @@ def signed_parts(argument: str) -> tuple[str, str, str]:
     key, _, rest = argument.partition("@")
     name, _, salt = rest.partition(":")
     return key, name, salt or DEFAULT_SALT
-
-
-def _datasette_expiry(payload: object) -> float:
-    """Return the time at which an actor of Datasette expires, in seconds since the epoch.
-
-    Datasette stores it under `e`, in base 62. Raises `ValueError` if `e` is not such a number.
-    """
-    expiry = payload.get("e") if isinstance(payload, Mapping) else None
-    if not expiry:
-        return _NEVER
-    if not isinstance(expiry, str) or not _EXPIRY.fullmatch(expiry):
-        raise ValueError("no time")
-    return float(reduce(lambda seconds, digit: 62 * seconds + _BASE62.index(digit), expiry, 0))
 
 
 def bearer(argument: str, options: SourceOptions) -> Read:
@@ -213,14 +195,9 @@ def bearer(argument: str, options: SourceOptions) -> Read:
     claim, _, name = argument.partition("@")
     decoder = jwt.PyJWT({"verify_aud": False, "verify_sub": False})
 
-    def verifier(secret: str) -> Verify:
-        algorithms = algorithms_for(secret)
-
-        def verify(token: str) -> Payload:
-            claims = decoder.decode(token, secret, algorithms)
-            return claims, float(claims.get("exp", _NEVER))
-
-        return verify
+    def verify(secret: str, token: str) -> Payload:
+        claims = decoder.decode(token, secret, algorithms_for(secret))
+        return claims, float(claims.get("exp", _NEVER))
 
     read_cookie = cookie(name, last=True) if name else None
 
@@ -231,15 +208,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
             return token.strip()
         return value if read_cookie else None
 
-    return Verified(read, verifier, lambda claims: as_id(nested(claims, claim)), options)
-
-
-def can_verify_tokens(secret: str) -> bool:
-    """Return whether `secret` is long enough for HS256; every public key (PEM) is.
-
-    PyJWT warns of a shorter secret at each token. Where warnings are errors, it accepts no token.
-    """
-    return len(secret.encode()) >= TOKEN_SECRET_BYTES
+    return Verified(read, verify, lambda claims: as_id(nested(claims, claim)), options)
 
 
 def algorithms_for(secret: str) -> list[str]:
@@ -254,7 +223,7 @@ def algorithms_for(secret: str) -> list[str]:
 
 def _session_cookie(
     argument: str,
-    verifier: Callable[[str], Verify],
+    verify: Verify,
     options: SourceOptions,
     *,
     to_id: Callable[[object], str | None] = as_id,
@@ -267,14 +236,13 @@ def _session_cookie(
     """
     key, _, name = argument.partition("@")
     read = cookie(name or "session", last=last)
-    return Verified(read, verifier, lambda session: to_id(nested(session, key)), options)
+    return Verified(read, verify, lambda session: to_id(nested(session, key)), options)
 
 
-def _flask_id(value: object) -> str | None:
-    """Return a value of Flask's session as an id. Flask stores a UUID as `{" u": hex}`."""
-    if isinstance(value, Mapping) and set(value) == {" u"}:
-        return str(UUID(value[" u"]))
-    return as_id(value)
+def _timed(loads: Callable[..., Any], value: str, seconds: float) -> Payload:
+    """Return the payload of a value that itsdangerous has signed with a timestamp."""
+    payload, signed = loads(value, seconds, return_timestamp=True)
+    return payload, signed.timestamp() + seconds
 
 
 class Verified:
@@ -287,17 +255,15 @@ class Verified:
     def __init__(
         self,
         read: Read,
-        verifier: Callable[[str], Verify],
+        verify: Verify,
         id_of: Callable[[object], str | None],
         options: SourceOptions,
     ) -> None:
-        """Verify the value from `read` with `verifier`, which is called with each secret.
+        """Verify the value from `read` with `verify`, which is called with each secret.
 
         `id_of` makes an id of a signed payload.
         """
-        self._read, self._id_of = read, id_of
-        self._verifiers = list(map(verifier, options.session_secrets))
-        self._may_remember = options.may_remember
+        self._read, self._verify, self._id_of, self._options = read, verify, id_of, options
         self._known: dict[bytes, Result] = {}
 
     def __call__(self, request: Request) -> str | None:
@@ -313,14 +279,14 @@ class Verified:
         id, until = self._known.get(digest, (None, 0.0))
         if until <= now:
             id, until = None, _NEVER
-            for verify in self._verifiers:
-                # A verifier raises for another secret, and anything for malformed values.
+            for secret in self._options.session_secrets:
+                # It raises for another secret, and anything for malformed values.
                 with suppress(Exception):
-                    payload, expiry = verify(value)
+                    payload, expiry = self._verify(secret, value)
                     id, until = self._id_of(payload), expiry
                     break
             until = min(until, now + (REMEMBERED_SECONDS if id else 1))
-            if self._may_remember:
+            if self._options.may_remember:
                 if len(self._known) >= REMEMBERED:
                     self._known.clear()
                 self._known[digest] = id, until

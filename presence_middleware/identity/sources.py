@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
-from typing import Any
+from pkgutil import resolve_name
 
 from ..errors import SettingsError
 from ..request import Request, token
@@ -66,12 +65,6 @@ class SourceType:
     """True if it finds no id in a request: only `Visit.identify` gives ids of its kind."""
     extra: str = ""
     """The name of the extra of this package that installs the module `signed`."""
-
-    def usage(self, name: str) -> str:
-        """Return how the source `name` is written in a chain, such as `cookie:NAME`."""
-        if self.argument.startswith("["):
-            return f"{name}[:{self.argument[1:]}"
-        return f"{name}:{self.argument}" if self.argument else name
 
 
 def auth(attribute: str, _: SourceOptions) -> Read:
@@ -144,13 +137,7 @@ def state(key: str, _: SourceOptions) -> Read:
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
     """
 
-    def read(request: Request) -> str | None:
-        def step(value: object, name: str) -> object:
-            return request.get(name) if value is request else member(value, name)
-
-        return user_id(walk(request, key, step))
-
-    return read
+    return lambda request: user_id(walk(request.state, key, member))
 
 
 def function(path: str, __: SourceOptions) -> Read:
@@ -158,13 +145,10 @@ def function(path: str, __: SourceOptions) -> Read:
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.
     """
-    module, _, name = path.partition(":")
     try:
-        call: Any = import_module(module)
-        for part in name.split("."):
-            call = getattr(call, part)
+        call = resolve_name(path)
     except (ImportError, AttributeError) as error:
-        near = nearest_source(module)
+        near = nearest_source(path.partition(":")[0])
         remedy = f"; the source with the nearest name is {near}" if near else ""
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
@@ -199,6 +183,7 @@ def nearest_source(name: str) -> str | None:
 
 
 _in_cookie = partial(SourceType, header="cookie")
+_flask = partial(_in_cookie, signed="itsdangerous", extra="flask")
 _chosen = partial(SourceType, client_supplied=True, forgeable=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
@@ -207,24 +192,16 @@ SOURCES: Mapping[str, SourceType] = {
     "header": SourceType(header, "NAME", "X-User"),
     "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),
-    "flask-session": _in_cookie(
-        *(sessions.flask_session, "KEY[@COOKIE]", "_user_id"), signed="itsdangerous", extra="flask"
-    ),
-    "starlette-session": _in_cookie(
-        *(sessions.starlette_session, "KEY[@COOKIE]", "user"),
-        signed="itsdangerous",
-        extra="starlette",
+    "flask-session": _flask(sessions.flask_session, "KEY[@COOKIE]", "_user_id"),
+    "starlette-session": _flask(
+        sessions.starlette_session, "KEY[@COOKIE]", "user", extra="starlette"
     ),
     "pyramid-session": _in_cookie(
-        *(sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid"), signed="webob", extra="pyramid"
+        sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid", signed="webob", extra="pyramid"
     ),
     "auth-tkt": _in_cookie(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
     "bearer": SourceType(sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt"),
-    "signed": _in_cookie(
-        *(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
-        signed="itsdangerous",
-        extra="flask",
-    ),
+    "signed": _flask(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
     "django-session": _chosen(
         lambda name, _: cookie(name or "sessionid", last=True), "[COOKIE]", header="cookie"
     ),

@@ -16,7 +16,7 @@ from ..identity import (
     SITE_QUOTA,
     Crowd,
     Identity,
-    is_unnamed_proxy,
+    hidden_clients,
     login_kinds,
     networks,
     user_kinds,
@@ -105,7 +105,8 @@ class SetupHints:
         """Note the credentials and proxies of a request. `now` is by the recorder's clock."""
         # Seconds without an inspection add up, to one inspection each.
         self.look_at = max(self.look_at, now - INSPECTED_REQUESTS) + 1
-        if self._needs_address and is_unnamed_proxy(visit, self._settings.trusted_proxies):
+        proxies = self._settings.trusted_proxies
+        if self._needs_address and hidden_clients(visit, proxies) == "unnamed":
             self._noted["unnamed proxies"] += 1
         self._shared_ids.add(visit, now)
         self._noted.update(credentials_of(visit) & self._unread)

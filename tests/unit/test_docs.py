@@ -235,7 +235,9 @@ def test_the_table_of_settings_matches_the_code() -> None:
 def test_the_table_of_sources_is_complete() -> None:
     cells = " ".join(rows("identity.md", r"^\| (`.*?) \|"))
     for name, source in SOURCES.items():
-        assert f"`{source.usage(name)}`" in cells
+        argument = f":{source.argument}" if source.argument else ""
+        usage = name + (f"[:{argument[2:]}" if argument.startswith(":[") else argument)
+        assert f"`{usage}`" in cells
 
 
 def test_the_table_of_sources_shows_how_each_is_stored() -> None:
