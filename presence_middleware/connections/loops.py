@@ -32,6 +32,18 @@ def is_in_loop() -> bool:
     return True
 
 
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for no event loop, and return its result.
+
+    So what threads and coroutines do alike is written once.
+    """
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a blocking function in a thread of the running event loop; return its result."""
     if not is_trio():
