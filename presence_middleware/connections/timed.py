@@ -149,5 +149,10 @@ class TimedSentinelConnection(_Timed, SentinelManagedConnection, _Named):
     """The connection to the primary that Sentinels name."""
 
 
-CLASSES = {"redis": TimedConnection, "rediss": TimedSSLConnection, "unix": TimedUnixConnection}
+CLASSES = {
+    "redis": TimedConnection,
+    "rediss": TimedSSLConnection,
+    "unix": TimedUnixConnection,
+    "redis+sentinel": TimedSentinelConnection,
+}
 """The connection class of each URL scheme."""
