@@ -37,13 +37,22 @@ class _Runner:
     """What the drivers have in common. A plan is run once, for threads and for coroutines."""
 
     def __init__(
-        self, url: RedisURL, health: RedisHealth, client: Any = None, *, is_writer: bool = False
+        self,
+        url: RedisURL,
+        health: RedisHealth,
+        client: Any = None,
+        *,
+        is_writer: bool = False,
+        threads: "Driver | None" = None,
     ) -> None:
         """Create a driver over `client`, or else over the client of this process for `url`.
 
-        This opens no connection. With `is_writer`, the driver does not wait for readers.
+        This opens no connection. With `is_writer`, the driver does not wait for readers. `threads`
+        is the driver for threads of an `AsyncDriver`, unless `client` is for coroutines. It runs
+        the plans for a Cluster, for a sync client, and under trio, which no async client supports.
         """
-        self.url, self.health, self._client, self._is_writer = url, health, client, is_writer
+        self.url, self.health, self._client = url, health, client
+        self._is_writer, self._threads = is_writer, threads
         self._max_readers = url.max_readers if client is None else None
 
     async def _run(self, plan: Plan[T], deadline: float = math.inf) -> T:
@@ -139,22 +148,6 @@ class Driver(_Runner):
 
 class AsyncDriver(_Runner):
     """Runs plans from coroutines: over an async client, or over a sync client in threads."""
-
-    def __init__(
-        self,
-        url: RedisURL,
-        health: RedisHealth,
-        client: Any = None,
-        threads: Driver | None = None,
-    ) -> None:
-        """Create a driver over `client`, or else over the async client of this process for `url`.
-
-        This opens no connection. `threads` is the driver for threads, unless `client` is for
-        coroutines. It runs the plans for a Cluster, for a sync client, and under trio, which no
-        async client supports.
-        """
-        super().__init__(url, health, client)
-        self._threads = threads
 
     def connect(self) -> Any:
         return async_client(self.url) if self._client is None else self._client
