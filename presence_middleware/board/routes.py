@@ -21,18 +21,9 @@ from ..rooms import Rooms
 from ..settings import Settings
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
+from . import history
 from .cache import SharedRead
-from .history import (
-    DAY,
-    MAX_CHART_POINTS,
-    MAX_POINTS,
-    REVALIDATED,
-    SHARED,
-    as_chart,
-    as_json,
-    read_history,
-    step_for,
-)
+from .history import REVALIDATED
 from .messages import Request, Response, content, facts, failure, iso, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
@@ -151,17 +142,19 @@ class Board:
         kind, settings = self._kind(request), self._settings
         stored = math.ceil(settings.history / 3600)
         hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
-        most, finish = MAX_POINTS, partial(as_json, hours=hours)
+        most, finish = history.MAX_POINTS, partial(history.as_json, hours=hours)
         if request.path == "/chart.svg":
             width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
             width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-            offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
+            offset = _number(request, "offset", 0, 1 - history.DAY, history.DAY - 1)
             colour = self._kinds.index(kind)
-            most = MAX_CHART_POINTS
-            finish = partial(as_chart, hours=hours, width=width, offset=offset, colour=colour)
-        step = step_for(hours, most)
-        plan = read_history(self._ask, settings.prefix, kind, settings.history, step)
-        return SharedRead("history", (kind, step), plan, SHARED * step, finish)
+            most = history.MAX_CHART_POINTS
+            finish = partial(
+                history.as_chart, hours=hours, width=width, offset=offset, colour=colour
+            )
+        step = history.step_for(hours, most)
+        plan = history.read_history(self._ask, settings.prefix, kind, settings.history, step)
+        return SharedRead("history", (kind, step), plan, history.SHARED * step, finish)
 
     def _peak(self, request: Request) -> Answer:
         kind = self._kind(request)

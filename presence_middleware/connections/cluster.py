@@ -37,10 +37,6 @@ class ClusterDriver(Driver):
         except Exception:
             return "nowhere"
 
-    def lost_connection(self, client: Any) -> None:
-        """Only count the loss: `_refresh_nodes` has closed the connections of the failed node."""
-        self.health.lost_connection()
-
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         if batch.commands[0][0] not in _KEYLESS:
             return self._execute_on_owners(client, batch)

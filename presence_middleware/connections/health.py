@@ -67,12 +67,10 @@ class RedisHealth:
 
     def is_well(self, target: str) -> bool:
         """Return whether neither the target nor the whole server failed at the last attempt."""
-        return not (self._failing and self._failures_of(target))
+        return not self._failures_of(target)
 
     def is_due(self, target: str) -> bool:
         """Return whether to try a write: there was no failure, or its pause is over."""
-        if not self._failing:
-            return True
         now = time.monotonic()
         return all(now >= failure.next_attempt for failure in self._failures_of(target))
 
