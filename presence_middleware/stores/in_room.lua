@@ -31,6 +31,8 @@ local members, expired = size(rooms, here), size(seen, unswept)
 if expired > 0 then
   -- Whoever comes back without a page is in no room, as if a sweep had reached the id.
   redis.call('HSET', progress, 'rooms_told', offline_before)
+elseif wanted == 0 and after == '' then
+  return {members, ''}
 end
 
 -- Return those of `ids` with a score above `low` and up to `high` in another set, in their order.
@@ -39,14 +41,14 @@ local function between(ids, other, low, high)
   for first = 1, #ids, PAGE do
     local last = math.min(first + PAGE - 1, #ids)
     for n, score in ipairs(redis.call('ZMSCORE', other, unpack(ids, first, last))) do
-      local is_found = score and score + 0 > low and score + 0 <= high
-      if is_found then found[#found + 1] = ids[first + n - 1] end
+      score = score and score + 0
+      if score and score > low and score <= high then found[#found + 1] = ids[first + n - 1] end
     end
   end
   return found
 end
 
-if wanted == 0 then -- look up as few ids as possible
+if wanted == 0 and after == '' then -- look up as few ids as possible
   local function in_room(range)
     return #between(redis.call('ZRANGE', seen, range[1], range[2], 'BYSCORE'), rooms, room - 1, room + 0)
   end
@@ -60,7 +62,9 @@ if after ~= '' then
   if not number or number + 0 ~= room + 0 then return false end
   first = redis.call('ZRANK', rooms, after) + 1
 end
-local stop = math.min(last, first + (expired > 0 and most or wanted) - 1)
+local page = math.ceil(most / 4) -- because to look up a time takes longer than the number of a room
+if expired == 0 and wanted > 0 then page = wanted end
+local stop = math.min(last, first + page - 1)
 local ids = redis.call('ZRANGE', rooms, first, stop)
 local after_these = stop < last and ids[#ids] or ''
 if expired > 0 then ids = between(ids, seen, offline_before + 0, math.huge) end

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Move, room_number, sorted_set
+from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
 from tests.contract.test_rooms import STEPS, Compared
 from tests.support.backends import Backend, Server, matrix
 from tests.support.timed_site import WINDOW, Clock, settings
@@ -100,17 +100,17 @@ def test_a_large_room_of_which_many_leave_is_counted_in_short_commands(
     crowd: Callable[..., Crowd],
 ) -> None:
     site = crowd()
-    site.enter("gone", 25_000, lambda n: 0)
+    site.enter("gone", 40_000, lambda n: 0)
     site.clock.now += WINDOW / 2
-    site.enter("here", 15_000, lambda n: 0)
+    site.enter("here", 35_000, lambda n: 0)
     site.clock.now += WINDOW / 2 + 1
     site.commands()
-    assert site.presence.count(room="/t/0") == 15_000
+    assert site.presence.count(room="/t/0") == 35_000
     commands = site.commands()
-    assert commands["evalsha"][0] == 4  # of 10,000 ids each
+    assert commands["evalsha"][0] == 10  # of 7500 ids each
     assert "zrem" not in commands
     names = [who.id for who in site.presence.online(room="/t/0", limit=None)]
-    assert names == sorted(f"here{n}" for n in range(15_000))
+    assert names == sorted(f"here{n}" for n in range(35_000))
     assert [who.id for who in site.presence.online(room="/t/0", limit=3)] == names[:3]
 
 
@@ -148,6 +148,43 @@ def test_whoever_comes_back_without_a_page_before_the_sweep_is_in_no_room(
     assert site.presence.online(room="/t/0") == []
 
 
+@pytest.mark.parametrize("between_pages", ["nothing", "a sweep", "all sweeps", "a logout"])
+@pytest.mark.parametrize("wanted", ["a number", "a list"])
+def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
+    crowd: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch, between_pages: str, wanted: str
+) -> None:
+    monkeypatch.setattr(sorted_set, "LOOKED_UP", 8)
+    monkeypatch.setattr(sorted_set, "SWEPT", 3)
+    monkeypatch.setattr(sorted_set, "PAGE", 2)
+    site = crowd()
+    site.enter("gone", 30, lambda n: 0)
+    site.clock.now += WINDOW / 2
+    site.enter("here", 20, lambda n: 0)
+    site.clock.now += WINDOW / 2 + 1
+    run, now, room = site.recorder.backend.driver.run, site.clock.now, room_number("/t/0")
+    read: Any = site.shard.count_in_room if wanted == "a number" else site.shard.online_in_room
+    plan = read(room, now) if wanted == "a number" else read(room, now, 100)
+    expected, batches, batch = {f"here{n}" for n in range(20)}, 0, next(plan)
+
+    def sent(batch: Any) -> Plan[list[Any]]:
+        return (yield batch)
+
+    with pytest.raises(StopIteration) as end:
+        while True:
+            replies, batches = run(sent(batch)), batches + 1
+            if between_pages == "a logout" and batches == 1:
+                last = replies[0][1]  # the id after which to go on
+                run(site.shard.write([], [(Act.LEFT, last.decode(), int(now * 1e6), None)]))
+                expected.discard(last.decode())
+            elif "sweep" in between_pages:
+                while run(site.shard.sweep(now)).has_more and between_pages == "all sweeps":
+                    pass
+            batch = plan.send(replies)
+    assert batches > 1
+    result = end.value.value
+    assert result == len(expected) if wanted == "a number" else {s.id for s in result} == expected
+
+
 @pytest.mark.parametrize("backend", ["memory", "valkey", *matrix("redis62")], indirect=True)
 @pytest.mark.parametrize("counted", [1, 2])
 @examples(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -156,7 +193,7 @@ def test_rooms_are_those_of_the_model_however_small_the_steps_are(
     backend: Backend, counted: int, steps: list[tuple[Any, ...]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_set, "COUNTED", counted)
+        patch.setattr(sorted_set, "LOOKED_UP", counted)
         patch.setattr(sorted_set, "SWEPT", 1)
         with ExitStack() as stack:
             Compared(backend, "sync", stack).run(steps)
