@@ -156,15 +156,15 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     monkeypatch.setattr(sorted_set, "LOOKED_UP", 8)
     monkeypatch.setattr(sorted_set, "SWEPT", 3)
     monkeypatch.setattr(sorted_set, "PAGE", 2)
-    site = crowd()
-    site.enter("gone", 30, lambda n: 0)
+    site = crowd()  # who is online is on the first pages
+    site.enter("offline", 30, lambda n: 0)
     site.clock.now += WINDOW / 2
-    site.enter("here", 20, lambda n: 0)
+    site.enter("a-online", 20, lambda n: 0)
     site.clock.now += WINDOW / 2 + 1
     run, now, room = site.recorder.backend.driver.run, site.clock.now, room_number("/t/0")
     read: Any = site.shard.count_in_room if wanted == "a number" else site.shard.online_in_room
     plan = read(room, now) if wanted == "a number" else read(room, now, 100)
-    expected, batches, batch = {f"here{n}" for n in range(20)}, 0, next(plan)
+    expected, batches, batch = {f"a-online{n}" for n in range(20)}, 0, next(plan)
 
     def sent(batch: Any) -> Plan[list[Any]]:
         return (yield batch)
