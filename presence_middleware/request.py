@@ -61,6 +61,10 @@ class Request(Protocol):
     def path(self) -> str:
         """Return the decoded path with the mount point, without the query string."""
 
+    @property
+    def app_path(self) -> str:
+        """Return the decoded path below the mount point, which `PRESENCE_ROOMS` means."""
+
     def is_plain(self, excluded: Container[str]) -> bool:
         """Return whether the request is certainly a visit, by its path, method and headers.
 
@@ -151,6 +155,10 @@ class WsgiRequest(StateRequest):
     def path(self) -> str:
         return text(self.state.get("SCRIPT_NAME", "") + self.state.get("PATH_INFO", ""))
 
+    @property
+    def app_path(self) -> str:
+        return text(self.state.get("PATH_INFO", ""))
+
     def is_plain(self, excluded: Container[str]) -> bool:
         environ = self.state
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
@@ -224,6 +232,10 @@ class AsgiRequest(StateRequest):
     def path(self) -> str:
         return str(self.state.get("path", ""))
 
+    @property
+    def app_path(self) -> str:
+        return below_root(self.state)
+
     def is_plain(self, excluded: Container[str]) -> bool:
         scope, headers = self.state, self.raw_headers or self._read_headers()
         return not (
@@ -295,8 +307,8 @@ def below_root(scope: Mapping[str, Any]) -> str:
 
     Some layers leave the root path in front of it, others remove it.
     """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+    path, root = str(scope.get("path", "")), str(scope.get("root_path", "")).rstrip("/")
+    return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
 
 
 def token(name: str) -> str:
