@@ -249,7 +249,10 @@ def _is_script_missing(error: Exception) -> bool:
 
 
 def _server_message(error: Exception) -> str:
-    """Return the message of the server. The client puts the command before it, ids included."""
-    text = str(error)
+    """Return the message of the server. The client puts the command before it, ids included.
+
+    A server that does not know a command repeats its arguments.
+    """
+    text = str(error).partition(", with args beginning with")[0]
     text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
     return _SCRIPT_PREFIX.sub("", text)

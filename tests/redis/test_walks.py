@@ -3,6 +3,7 @@
 At the end every room and the list of the follower must be true, whatever happened meanwhile.
 """
 
+import logging
 import os
 import random
 import signal
@@ -17,10 +18,12 @@ import pytest
 import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import wait_until
+from tests.redis.test_tls import PASSWORD, PROGRAM, SHORT, TlsServer, url_of_user
+from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.follower import Follower
 from tests.support.sentinels import Sentinels
@@ -175,3 +178,70 @@ def test_rooms_and_events_are_true_after_a_failover_to_a_replica_that_lags(
             wait_until(lambda: replica.info("replication")["role"] == "master", 30)
         time.sleep(2)
     print(f"{walk.follower.lost} times lost")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="redis-server is not installed")
+def test_rooms_and_events_are_true_over_tls_whose_connections_are_cut(
+    tmp_path: Path, prefix: str, stack: ExitStack
+) -> None:
+    server = TlsServer(tmp_path)
+    stack.callback(server.stop)
+    walk = Walk(f"{server.tls_url()}&socket_connect_timeout=2", prefix, stack)
+    with walk.going_on(), redis.Redis.from_url(server.url) as admin:
+        for _ in range(10):
+            time.sleep(0.3)
+            assert admin.execute_command("CLIENT", "KILL", "USER", "site") > 0
+    assert walk.follower.lost == 0
+
+
+def walks_for_a_while(url: str, prefix: str, stack: ExitStack, **given: Any) -> Walk:
+    walk = Walk(url, prefix, stack, **given)
+    with walk.going_on():
+        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
+        time.sleep(1)
+    assert walk.follower.lost == 0
+    return walk
+
+
+def test_rooms_and_events_need_no_more_rights_than_the_documentation_says(
+    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split()), prefix, stack)
+    assert not caplog.records
+
+
+def test_rooms_and_events_need_none_of_the_commands_that_hosts_rename(
+    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    renamed = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")
+    options = [part for name in renamed for part in ("--rename-command", name, "")]
+    server = Server(str(find_server()), tmp_path, *options)
+    stack.callback(server.stop)
+    walks_for_a_while(server.url, prefix, stack)
+    assert not caplog.records
+
+
+def check_upkeep_warning(records: list[logging.LogRecord]) -> None:
+    messages = [record.getMessage() for record in records]
+    assert 1 <= len(messages) <= WORKERS
+    assert set(messages) == {messages[0]}
+    assert messages[0].startswith("stale entries may stay, the history may have gaps and leaves")
+    assert PASSWORD not in messages[0]
+    assert "args" not in messages[0], "they may be ids"
+
+
+def test_a_user_who_may_not_take_the_lease_records_all_the_same_and_the_log_says_so_once(
+    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split(), "-set"), prefix, stack)
+    check_upkeep_warning(caplog.records)
+
+
+def test_a_server_without_the_command_of_the_lease_records_and_the_log_says_so_once(
+    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(str(find_server()), tmp_path, "--rename-command", "SET", "SET-OF-THE-HOST")
+    stack.callback(server.stop)
+    walks_for_a_while(server.url, prefix, stack)
+    check_upkeep_warning(caplog.records)
