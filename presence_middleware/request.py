@@ -75,6 +75,10 @@ class Request(Protocol):
     def path(self) -> str:
         """Return the decoded path with the mount point, without the query string."""
 
+    @property
+    def app_path(self) -> str:
+        """Return the decoded path below the mount point, which `PRESENCE_ROOMS` means."""
+
     def fingerprint(self, headers: "HeaderNames") -> int:
         """Return a hash of the peer's address and of some headers."""
 
@@ -185,6 +189,10 @@ class WsgiRequest(StateRequest):
     def path(self) -> str:
         return text(self.state.get("SCRIPT_NAME", "") + self.state.get("PATH_INFO", ""))
 
+    @property
+    def app_path(self) -> str:
+        return text(self.state.get("PATH_INFO", ""))
+
     def fingerprint(self, headers: HeaderNames) -> int:
         environ, (first, second, others) = self.state, headers.environ_keys
         place = hash((self.peer, environ.get(first), environ.get(second)))
@@ -249,6 +257,10 @@ class AsgiRequest(StateRequest):
     def path(self) -> str:
         return str(self.state.get("path", ""))
 
+    @property
+    def app_path(self) -> str:
+        return below_root(self.state)
+
     def fingerprint(self, headers: HeaderNames) -> int:
         values, (first, second, others) = self.raw_headers or self._read_headers(), headers.raw
         place = hash((self.peer, values.get(first), values.get(second)))
@@ -305,8 +317,8 @@ def below_root(scope: Mapping[str, Any]) -> str:
 
     Some layers leave the root path in front of it, others remove it.
     """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+    path, root = str(scope.get("path", "")), str(scope.get("root_path", "")).rstrip("/")
+    return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
 
 
 def token(name: str) -> str:

@@ -14,7 +14,7 @@ from os import getpid
 from typing import Any
 
 from .connections import Driver, ServerClock
-from .errors import PresenceError, PresenceUnavailable
+from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
 
@@ -121,6 +121,8 @@ class Upkeep:
         self._clock, self._pause = clock, UNHURRIED_SECONDS
         self.cleaning_ended: Callable[[PresenceError | None], object] = lambda _: None
         """Called after each clean-up, with the error if a permission is missing."""
+        self.forbidden: Callable[[PresenceError], object] = lambda _: None
+        """Called if the server never runs a command that this needs, with the error."""
 
         def sweeping(kinds: Iterable[str], **given: Any) -> Sweeping:
             after = {
@@ -173,6 +175,12 @@ class Upkeep:
                     self._do(self._clean, driver)
                 else:
                     self._look(driver, stamp)
+            except RedisRefused as error:
+                if not _is_forbidden(error):
+                    raise
+                # That is no outage: people are recorded all the same.
+                self._look_at = stamp + LEASE_SECONDS
+                self.forbidden(error)
             finally:
                 self._generation = health.generation
                 lock.release()
@@ -218,11 +226,17 @@ class Upkeep:
             while job.run(driver, now) and time.monotonic() < until:
                 time.sleep(STEP_PAUSE)
         except PresenceUnavailable as error:
-            if job is not self._clean or "permission" not in str(error):
+            if job is not self._clean or not _is_forbidden(error):
                 raise
             missing = error  # that is no outage
         if job is self._clean:
             self.cleaning_ended(missing)
+
+
+def _is_forbidden(error: PresenceError) -> bool:
+    """Return whether the server never runs a command: by its ACL, or because it was renamed."""
+    text = str(error).lower()
+    return "permission" in text or "unknown" in text
 
 
 def _is_due(moment: float, now: float) -> bool:

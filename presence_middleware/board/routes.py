@@ -62,7 +62,7 @@ class Board:
             "/": self._page(""),
             "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
             "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
-            "/widget.js": content(SCRIPT, _file("widget.js"), EMBEDDED),
+            "/widget.js": self._widget(),
             "/counts": self._counts,
             "/history": self._history,
             "/chart.svg": self._history,
@@ -113,6 +113,12 @@ class Board:
         }
         page = Template(_file("board.html").decode()).substitute(values)
         return content("text/html; charset=utf-8", page.encode(), REVALIDATED)
+
+    def _widget(self) -> Response:
+        """Return the script of the widget. It contains its path, to find the app's of a page."""
+        own = f"{self._settings.board_path}/widget.js"
+        script = Template(_file("widget.js").decode()).substitute(own=own)
+        return content(SCRIPT, script.encode(), EMBEDDED)
 
     def _counts(self, request: Request) -> Answer:
         path, room = request.parameter("room"), None

@@ -204,8 +204,9 @@ def translated_error(error: Exception) -> PresenceError:
 
     if isinstance(error, NoScriptError):
         return ScriptMissing("the server does not have this script")
-    # The client puts the command before the message of the server, ids included.
-    text = str(error)
+    # The client puts the command before the message of the server, ids included. A server that does
+    # not know a command repeats its arguments.
+    text = str(error).partition(", with args beginning with")[0]
     text = (text.partition("caused error: ")[2] or text).strip("(',)\"")
     message = _SCRIPT_PREFIX.sub("", text)
     kind = QueryError if message.startswith("WRONGTYPE") else RedisRefused

@@ -20,7 +20,7 @@ from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
 from .reading import SourceOptions
 from .sessions import Verified
-from .sources import FUNCTION, UnusableId
+from .sources import FUNCTION, UnusableId, site_function
 
 MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -216,6 +216,33 @@ class Search:
         return None, least
 
 
+class Claim:
+    """A kind that claims some of the ids that are found under other kinds."""
+
+    def __init__(self, rule: rules.Rule) -> None:
+        """Create the claim of a rule `identify:FUNCTION`."""
+        self.kind, self._path = rule.kind, rule.argument
+        self._claims = site_function(rule.argument, "an id")
+        self._has_failed = False
+
+    def claims(self, id: Id) -> bool:
+        """Return whether an id is of this kind. Never raises.
+
+        If the function fails, it is: whoever must not be seen stays unseen.
+        """
+        try:
+            # The hash of a guest may not have its key yet, and no site knows it.
+            return isinstance(id, str) and bool(self._claims(id))
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                logs.error(
+                    "PRESENCE_IDENTITY: %s raised %s at %s; such ids count as %s (logged once)",
+                    *(self._path, type(error).__name__, logs.place_of(error), self.kind),
+                )
+            return True
+
+
 def _found(matcher: Matcher, id: Id) -> Found:
     return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
@@ -284,7 +311,8 @@ class IdentityResolver:
             return Search([*first, crawler, *others], has_proxies)
 
         self._unchecked, self._search = search(unchecked), search(matchers)
-        self.find = self._search.find
+        self._claims = [Claim(rule) for rule in chain if rule.type.reads_nothing and rule.argument]
+        self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""
 
     def _forget(self) -> None:
@@ -297,7 +325,17 @@ class IdentityResolver:
         The caller must count the id of a checked matcher only if the response accepts the login.
         With `is_refused`, checked rules find no id.
         """
-        return (self._unchecked if is_refused else self._search).find(request)
+        found = (self._unchecked if is_refused else self._search).find(request)
+        if self._claims and found is not None and found[0] is not None:
+            return self.claimed(found[0]), found[1]
+        return found
+
+    def claimed(self, who: Who) -> Who:
+        """Return who somebody counts as: another kind may claim the id of a user."""
+        for claim in self._claims:
+            if (who[0] in self.user_kinds or who[0] == self.default_kind) and claim.claims(who[1]):
+                return claim.kind, who[1]
+        return who
 
     def resolve_id(self, id: Id) -> str | None:
         """Return an id as it is stored; None if this process has not received the key yet."""

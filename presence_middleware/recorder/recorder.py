@@ -103,6 +103,7 @@ class Recorder:
         self.hints = SetupHints(settings)
         """The warnings that this process logs about its setup."""
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
+        self.backend.upkeep.forbidden = self.hints.warn_of_forbidden_upkeep
         self.filter = RequestFilter(settings, self.hints)
         self.rooms = self.backend.rooms
         self.resolver = resolver_for(settings)

@@ -146,7 +146,8 @@ class Visit(StateRequest):
         resolver = self.recorder.resolver
         kind = known_kind(resolver.default_kind if kind is None else kind, resolver.kinds)
         stored = normalize_id(str(id)) if id is not None else ""
-        self._identified, self.is_usual = (kind, stored) if stored else None, False
+        self._identified = resolver.claimed((kind, stored)) if stored else None
+        self.is_usual = False
         self.note_login()
         if self._identified is not None and self._is_long and not self.is_over:
             self.stamp = self.arrival = self.recorder.stamp()
