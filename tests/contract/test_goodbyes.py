@@ -9,7 +9,7 @@ import pytest
 from presence_middleware import Sighting
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, moment_of
-from tests.support.backends import Backend, matrix
+from tests.support.backends import Backend, in_turn, matrix
 from tests.support.timed_site import NOON, WINDOW, opened, settings
 
 GRACE = 75.0
@@ -19,10 +19,9 @@ WHERE = [
     *matrix("cluster/16", "redis_server", "redis_server/16", "redis62"),
 ]
 
-pytestmark = [
-    pytest.mark.parametrize("backend", WHERE, indirect=True),
-    pytest.mark.parametrize("mode", ["sync", "async"]),
-]
+pytestmark = pytest.mark.parametrize(
+    ("backend", "mode"), in_turn(WHERE, ["sync", "async"]), indirect=["backend"]
+)
 
 
 class Pages:
