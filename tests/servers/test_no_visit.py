@@ -117,6 +117,29 @@ def is_seen(settings: Settings, send: Send, *headers: Header, **request: Any) ->
     return bool(count)
 
 
+@OVER_HTTP
+@pytest.mark.parametrize(
+    "header",
+    [
+        PREFETCH,
+        ("Purpose", "prefetch"),
+        ("X-Moz", "prefetch"),
+        PASSIVE,
+        ("Sec-Fetch-Site", "cross-site"),
+    ],
+)
+def test_after_its_first_requests_a_process_still_looks_at_each_header(
+    site: Callable[..., Settings], send: Send, header: Header
+) -> None:
+    settings = site()
+    recorder = recorder_for(settings)
+    while recorder.usual_until < recorder.stamp():
+        send(settings, ("X-User", "bob"))
+    send(settings, ANN, header)
+    assert recorder.flush()
+    assert [seen.id for seen in Presence(settings).online()] == ["bob"]
+
+
 @EVERYWHERE
 @pytest.mark.parametrize(
     "header",
