@@ -208,14 +208,6 @@ BREAKS = [
         ("redis/test_templates.py", *SLOW),
     ),
     Break(
-        "goodbye-counts-meanwhile",
-        "A request that says goodbye does not count as a visit while it lasts.",
-        "recorder/visit.py",
-        "if self.state is OVER or self.purpose not in (Purpose.PAGE, Purpose.PULSE):",
-        "if self.state is OVER:",
-        (*PULSE, *LOGOUT, *OPEN),
-    ),
-    Break(
         "guest-is-logged-out",
         "A logout takes no guest offline.",
         "recorder/visit.py",
@@ -302,7 +294,7 @@ BREAKS = [
         "people.py",
         "if goodbye and goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):",
         "if goodbye and goodbye.at >= self.seen and not goodbye.is_sent:",
-        ("redis/test_goodbyes_of_processes.py",),
+        GOODBYES,
     ),
     Break(
         "old-connection-outlives-logout",

@@ -149,6 +149,12 @@ def test_a_late_sighting_from_before_the_goodbye_is_dropped(pages: Pages, worker
     assert pages.last_seen("ann") == moment_of(NOON)
 
 
+def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(pages: Pages) -> None:
+    pages.closes("ann", ago=3, worker=0)
+    pages.sees("ann", ago=4, worker=0)
+    pages.online_from_until("ann", GRACE - 3)
+
+
 def test_a_goodbye_from_before_a_sighting_changes_nothing(pages: Pages) -> None:
     pages.sees("ann", ago=1)
     pages.closes("ann", ago=2)
