@@ -124,6 +124,29 @@ def is_seen(settings: Settings, send: Send, *headers: Header, **request: Any) ->
     return bool(count)
 
 
+@OVER_HTTP
+@pytest.mark.parametrize(
+    "header",
+    [
+        PREFETCH,
+        ("Purpose", "prefetch"),
+        ("X-Moz", "prefetch"),
+        PASSIVE,
+        ("Sec-Fetch-Site", "cross-site"),
+    ],
+)
+def test_after_its_first_requests_a_process_still_looks_at_each_header(
+    site: Callable[..., Settings], send: Send, header: Header
+) -> None:
+    settings = site()
+    recorder = recorder_for(settings)
+    while recorder.usual_until < recorder.stamp():
+        send(settings, ("X-User", "bob"))
+    send(settings, ANN, header)
+    assert recorder.flush()
+    assert [seen.id for seen in Presence(settings).online()] == ["bob"]
+
+
 @EVERYWHERE
 @pytest.mark.parametrize(
     "header",
@@ -415,7 +438,7 @@ def test_request_targets_are_normalized_by_real_servers_before_matching(
             request = f"GET {target} HTTP/1.1\r\nHost: a\r\nX-User: {target}\r\n"
             assert b"200 OK" in raw(server.port, request + "Connection: close\r\n\r\n")
         headers = {"X-User": "the last"}
-        httpx.get(f"http://{server.address}/", headers=headers, trust_env=False)
+        httpx.get(f"http://{server.address}/", headers=headers, trust_env=False, verify=False)
         wait_until(lambda: presence.is_online("the last"))
     assert sorted(presence.online_among(seen)) == sorted(path for path, is_ in seen.items() if is_)
 
