@@ -70,10 +70,8 @@ def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
     """
     user = os.getpid(), threading.Lock
     free = _free_slots(client, max_readers, user, threading.Semaphore)
-    if not free.acquire(blocking=False):
-        patience = min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)
-        if not free.acquire(timeout=patience):
-            raise ConnectionsBusy
+    if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
+        raise ConnectionsBusy
     try:
         yield
     finally:

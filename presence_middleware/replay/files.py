@@ -17,13 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..parsers import DAY
 from .combined import Line, parse
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 BUFFER = 1 << 16  # bytes
 MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
@@ -41,7 +38,7 @@ class CountedFile(io.FileIO):
         super().__init__(0 if path == STDIN else path, closefd=path != STDIN)
         self._report = report
 
-    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
+    def readinto(self, buffer: Any, /) -> int | None:
         count = super().readinto(buffer)
         self._report(count or 0)
         return count
@@ -70,13 +67,12 @@ class Logs:
     def __iter__(self) -> Iterator[Line]:
         """Yield lines nearly in order: those of a log as they stand in it, logs merged by time."""
         now = time.time()
-        logs = (
-            without_lines_ahead(self._parsed(path), self._set_aside, now) for path in self._paths
-        )
-        return heapq.merge(*logs, key=attrgetter("at"))
 
-    def _set_aside(self, _: Line) -> None:
-        self.ahead += 1
+        def set_aside(_: Line) -> None:
+            self.ahead += 1
+
+        logs = (without_lines_ahead(self._parsed(path), set_aside, now) for path in self._paths)
+        return heapq.merge(*logs, key=attrgetter("at"))
 
     def _parsed(self, path: str) -> Iterator[Line]:
         try:
