@@ -32,7 +32,7 @@ class AsgiBoard(Board):
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-        super().__init__(settings, presence.backend.queries, self.has_cursor)
+        super().__init__(settings, presence.backend.queries)
         self._presence, self._cache = presence, Cache()
         self._open_streams = 0
 

@@ -76,12 +76,17 @@ class Logs:
 
     def _parsed(self, path: str) -> Iterator[Line]:
         try:
-            with io.BufferedReader(CountedFile(path, self._report), BUFFER) as file:
-                is_packed = file.peek(len(GZIP)).startswith(GZIP)
-                # Of a truncated gzip, this yields all lines before the end.
-                for raw in _bounded(gzip.GzipFile(fileobj=file) if is_packed else file):
+            with io.BufferedReader(CountedFile(path, self._report), BUFFER) as stored:
+                is_packed = stored.peek(len(GZIP)).startswith(GZIP)
+                file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
+                # Of a truncated gzip, this reads all lines before the end.
+                while raw := file.readline(MAX_LINE):
+                    is_whole = len(raw) < MAX_LINE or raw.endswith(b"\n")
+                    rest = b"" if is_whole else raw
+                    while rest and not rest.endswith(b"\n"):
+                        rest = file.readline(MAX_LINE)
                     self.lines += 1
-                    line = parse(raw)
+                    line = parse(raw) if is_whole else None
                     if line is None:
                         self.unreadable += 1
                     else:
@@ -95,17 +100,6 @@ def size_of(paths: Sequence[str]) -> int | None:
     if not all(Path(path).is_file() for path in paths):
         return None
     return sum(Path(path).stat().st_size for path in paths)
-
-
-def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yield the lines of a file; an empty line in place of each that is too long."""
-    while line := file.readline(MAX_LINE):
-        if len(line) < MAX_LINE or line.endswith(b"\n"):
-            yield line
-            continue
-        while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-            pass
-        yield b""
 
 
 def without_lines_ahead(
