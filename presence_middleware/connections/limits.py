@@ -106,8 +106,3 @@ def _free_slots(client: Any, max_readers: int | None, user: Any, kind: Callable[
         # If several threads make one at once, all use the first.
         free = semaphores.setdefault(user, kind(max_readers or room))
     return free
-
-
-def is_pool_full(error: BaseException) -> bool:
-    """Return whether an error means that the pool of a client has no free connection."""
-    return str(error) in {"Too many connections", "No connection available."}
