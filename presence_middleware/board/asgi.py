@@ -10,7 +10,6 @@ from starlette.responses import Response as StarletteResponse
 from .. import sse
 from ..connections.loops import in_thread, is_trio
 from ..errors import QueryError
-from ..events import AsyncEvents
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
@@ -33,7 +32,7 @@ class AsgiBoard(Board):
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-        super().__init__(settings, presence.backend.queries, self.has_cursor)
+        super().__init__(settings, presence.backend.queries)
         self._presence, self._cache = presence, Cache()
         self._open_streams = 0
 
@@ -77,6 +76,11 @@ class AsgiBoard(Board):
         After `lost` the reader has to begin again, so the stream ends there.
         """
 
+        async def close_at_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            await events.aclose()
+
         async def send_part(body: bytes, *, is_last: bool = False) -> None:
             part = {"type": "http.response.body", "body": body, "more_body": not is_last}
             with anyio.fail_after(SEND_SECONDS):
@@ -87,7 +91,7 @@ class AsgiBoard(Board):
             events = self._presence.events(kind, after=after)
             start = {"status": answer.status, "headers": raw_headers(answer.headers)}
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_close_at_disconnect, receive, events)
+                tasks.start_soon(close_at_disconnect)
                 with suppress(OSError):  # some servers raise it if the reader is gone
                     await send({"type": "http.response.start", **start})
                     await send_part(answer.body)
@@ -100,9 +104,3 @@ class AsgiBoard(Board):
                 tasks.cancel_scope.cancel()
         finally:
             self._open_streams -= 1
-
-
-async def _close_at_disconnect(receive: Receive, events: AsyncEvents) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    await events.aclose()

@@ -45,14 +45,12 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 class Board:
     """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ask: Queries,
-        is_cursor: Callable[[str, str], bool] | None = None,
-    ) -> None:
-        """`is_cursor` returns whether a kind has a cursor. None if no response can stay open."""
-        self._settings, self._ask, self._is_cursor = settings, ask, is_cursor
+    has_cursor: Callable[[str, str], bool] | None = None
+    """Returns whether a kind has a cursor. None if no response can stay open."""
+
+    def __init__(self, settings: Settings, ask: Queries) -> None:
+        """Serve the board of `settings`; `ask` has the questions of the site."""
+        self._settings, self._ask = settings, ask
         self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         self._rooms = Rooms(settings.rooms)
@@ -108,7 +106,7 @@ class Board:
             "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
-            "live": " ".join(settings.events if self._is_cursor else ()),
+            "live": " ".join(settings.events if self.has_cursor else ()),
             "names": "on" if settings.board_token else "off",
         }
         page = Template(_file("board.html").decode()).substitute(values)
@@ -206,7 +204,7 @@ class Board:
 
     def _events(self, request: Request) -> Answer:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
-        if self._is_cursor is None:
+        if self.has_cursor is None:
             return problem(
                 501, "under WSGI, a worker cannot stay with a reader; ask online instead"
             )
@@ -215,7 +213,7 @@ class Board:
         if lag is None:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
-        if self._is_cursor(kind, cursor):
+        if self.has_cursor(kind, cursor):
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:

@@ -155,7 +155,7 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     """
     samples = reader.history(hours, kind)
     points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-    rows = [(str(point["at"]), str(point["count"])) for point in points]
+    rows = ((str(point["at"]), str(point["count"])) for point in points)
     now = datetime.now(UTC)
     span = Span(now - timedelta(hours=hours), now)
     draw = partial(output.print_chart, samples, span, _CHART_LINES)

@@ -21,11 +21,13 @@ from ..errors import (
 from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
 from .clients import async_client, sync_client
 from .health import RedisHealth
-from .limits import Allowance, async_slot_of, is_pool_full, remaining, slot_of
+from .limits import Allowance, async_slot_of, remaining, slot_of
 from .loops import at_once, in_thread, is_trio
 from .url import RedisURL
 
 TOO_LATE = "Redis did not answer in time"
+
+_POOL_IS_FULL = {"Too many connections", "No connection available."}
 
 # Redis 6.2 puts this before the error of a command in a script; Redis 7 does not.
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
@@ -194,7 +196,7 @@ def translated_error(error: Exception) -> PresenceError:
     for each in (error, error.__cause__):
         if isinstance(each, PresenceError):  # redis-py may wrap the error of an embedded server
             return each
-    if is_pool_full(error):
+    if str(error) in _POOL_IS_FULL:
         return ConnectionsBusy()
     if type(error) is TimeoutError:
         return PresenceUnavailable(TOO_LATE)

@@ -67,12 +67,12 @@ class RedisHealth:
 
     def is_well(self, target: str) -> bool:
         """Return whether neither the target nor the whole server failed at the last attempt."""
-        return not self._failures_of(target)
+        return not (self._failing and self._failures_of(target))
 
     def is_due(self, target: str) -> bool:
         """Return whether to try a write: there was no failure, or its pause is over."""
-        now = time.monotonic()
-        return all(now >= failure.next_attempt for failure in self._failures_of(target))
+        failures = self._failures_of(target) if self._failing else []
+        return all(time.monotonic() >= failure.next_attempt for failure in failures)
 
     def is_refusing(self, target: str | None = None) -> bool:
         """Return whether the target or the whole server answered, but refused the last attempt.

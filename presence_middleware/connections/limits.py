@@ -70,10 +70,8 @@ def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
     """
     user = os.getpid(), threading.Lock
     free = _free_slots(client, max_readers, user, threading.Semaphore)
-    if not free.acquire(blocking=False):
-        patience = min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)
-        if not free.acquire(timeout=patience):
-            raise ConnectionsBusy
+    if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
+        raise ConnectionsBusy
     try:
         yield
     finally:
@@ -108,8 +106,3 @@ def _free_slots(client: Any, max_readers: int | None, user: Any, kind: Callable[
         # If several threads make one at once, all use the first.
         free = semaphores.setdefault(user, kind(max_readers or room))
     return free
-
-
-def is_pool_full(error: BaseException) -> bool:
-    """Return whether an error means that the pool of a client has no free connection."""
-    return str(error) in {"Too many connections", "No connection available."}
