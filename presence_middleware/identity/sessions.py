@@ -47,9 +47,6 @@ _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 Payload = tuple[Any, float]
 """The signed value, and the time at which it expires, in seconds since the epoch."""
 
-Result = tuple[str | None, float]
-"""An id, if there is one, and until when or for how long that holds, in seconds."""
-
 Verify = Callable[[str, str], Payload]
 """Returns the payload of a value, given a secret; raises any exception if that did not sign it."""
 
@@ -264,17 +261,14 @@ class Verified:
         `id_of` makes an id of a signed payload.
         """
         self._read, self._verify, self._id_of, self._options = read, verify, id_of, options
-        self._known: dict[bytes, Result] = {}
+        self._known: dict[bytes, tuple[str | None, float]] = {}
+        """Ids, and until when each holds, by the digests of values."""
 
     def __call__(self, request: Request) -> str | None:
         """Return the id in a request, or None."""
-        return self.look_up(request)[0]
-
-    def look_up(self, request: Request) -> Result:
-        """Return the id in a request, or None, and for how many seconds that holds."""
         value = self._read(request)
         if not value or len(value) > MAX_TOKEN_LENGTH or not value.isascii():
-            return None, _NEVER
+            return None
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
         id, until = self._known.get(digest, (None, 0.0))
         if until <= now:
@@ -290,4 +284,6 @@ class Verified:
                 if len(self._known) >= REMEMBERED:
                     self._known.clear()
                 self._known[digest] = id, until
-        return (id if until > now else None), until - now
+        if until < request.holds_until:
+            request.holds_until = until
+        return id if until > now else None
