@@ -177,11 +177,10 @@ class Settings:
         ]
         given = {name: value for name, key in known.items() if (value := environ.get(key))}
         values = {**ini, **given, **overrides}
-        from_ini = [name for name in ini if name not in given and name not in overrides]
         try:
             settings = cls(
                 **{name: values[name] for name in known if name in values},
-                names={name: f"{where} {name}" for name in from_ini},
+                names={name: f"{where} {name}" for name in ini.keys() - {**given, **overrides}},
             )
         except SettingsError as error:
             problems += error.problems

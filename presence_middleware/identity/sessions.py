@@ -284,6 +284,6 @@ class Verified:
                 if len(self._known) >= REMEMBERED:
                     self._known.clear()
                 self._known[digest] = id, until
-        if until < request.holds_until:
+        if until < request.holds_until:  # noqa: PLR1730 - a call of `min` takes longer
             request.holds_until = until
         return id if until > now else None
