@@ -23,7 +23,7 @@ ALWAYS = "visitor"
 """The name of the source that finds an id in every request."""
 _LISTS = {"headers": "header:NAME", "client": "ip"}
 """Keys of every ASGI scope that hold no id, and what reads them."""
-_CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[^\W\d]\w*)*:[A-Za-z_]\w*(\.[^\W\d]\w*)*")
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True)
