@@ -12,17 +12,9 @@ from typing import Any
 from . import parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
-from .identity import (
-    BOT,
-    BOT_MODES,
-    Bits,
-    Proxies,
-    Rule,
-    kinds,
-    parse_chain,
-    parse_prefix,
-    parse_proxies,
-)
+from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
+from .identity.bots import BOT, BOT_MODES
+from .identity.rules import Rule, kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
 

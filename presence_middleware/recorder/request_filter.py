@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable
 
-from ..identity import locator
+from ..identity.addresses import locator
 from ..request import Request
 from ..settings import Settings
 from ..signals import Signal

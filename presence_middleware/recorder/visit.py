@@ -8,14 +8,9 @@ from typing import Any, Protocol
 
 from ..backend import Backend
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
-from ..identity import (
-    Identity,
-    IdentityResolver,
-    Matcher,
-    Who,
-    known_kind,
-    normalize_id,
-)
+from ..identity.hashing import Who
+from ..identity.resolver import Identity, IdentityResolver, Matcher, normalize_id
+from ..identity.rules import known_kind
 from ..people import People, Room
 from ..request import OVER, Request
 from ..rooms import Rooms

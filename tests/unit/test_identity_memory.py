@@ -13,8 +13,10 @@ import pytest
 from itsdangerous import TimestampSigner
 
 from presence_middleware import Presence, Settings, wsgi
-from presence_middleware.identity import IdentityResolver, parse_chain, resolver
+from presence_middleware.identity import resolver
 from presence_middleware.identity.bots import LOOKUPS
+from presence_middleware.identity.resolver import IdentityResolver
+from presence_middleware.identity.rules import parse_chain
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 
 KEY = "the key of the test's own site and long enough"
