@@ -11,7 +11,7 @@ from .errors import (
     WouldBlock,
 )
 from .events import Event
-from .identity import Identity
+from .identity.resolver import Identity
 from .lookup import presence_of, visit_of
 from .presence import AsyncPresence, Presence
 from .recorder import Recorder, Stats, Visit, recorder_for

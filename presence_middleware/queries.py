@@ -15,7 +15,8 @@ from uuid import UUID
 
 from .connections import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity import known_kind, normalize_id
+from .identity.resolver import normalize_id
+from .identity.rules import known_kind
 from .parsers import duration, format_duration
 from .people import People
 from .rooms import Rooms

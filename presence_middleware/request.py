@@ -4,6 +4,7 @@ Text is UTF-8. Bytes that are not UTF-8 become surrogate escapes, so that nothin
 different values stay different.
 """
 
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
@@ -66,6 +67,9 @@ class Request(Protocol):
 
         It is the peer's if no proxy is trusted.
         """
+
+    holds_until: float = math.inf
+    """Until when its headers show the same user, as a time of `time.time()`. Sources lower it."""
 
     @property
     def method(self) -> str:

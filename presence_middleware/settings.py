@@ -12,17 +12,9 @@ from typing import Any
 from . import parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
-from .identity import (
-    BOT,
-    BOT_MODES,
-    Bits,
-    Proxies,
-    Rule,
-    kinds,
-    parse_chain,
-    parse_prefix,
-    parse_proxies,
-)
+from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
+from .identity.bots import BOT, BOT_MODES
+from .identity.rules import Rule, kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
 
@@ -177,11 +169,10 @@ class Settings:
         ]
         given = {name: value for name, key in known.items() if (value := environ.get(key))}
         values = {**ini, **given, **overrides}
-        from_ini = [name for name in ini if name not in given and name not in overrides]
         try:
             settings = cls(
                 **{name: values[name] for name in known if name in values},
-                names={name: f"{where} {name}" for name in from_ini},
+                names={name: f"{where} {name}" for name in ini.keys() - {**given, **overrides}},
             )
         except SettingsError as error:
             problems += error.problems

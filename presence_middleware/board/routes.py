@@ -14,7 +14,8 @@ from typing import Any
 from .. import sse
 from ..errors import QueryError
 from ..events import cursor_of
-from ..identity import known_kind, normalize_id
+from ..identity.resolver import normalize_id
+from ..identity.rules import known_kind
 from ..parsers import format_duration
 from ..queries import Queries
 from ..rooms import Rooms

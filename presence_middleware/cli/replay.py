@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..identity import Rule
+from ..identity.rules import Rule
 from ..replay import FIELDS, Logs, Moment, Replay, Summary, size_of
 from ..stores import Sample, moment_of
 from . import context, output

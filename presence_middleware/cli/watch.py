@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import click
 
-from ..identity import known_kind
+from ..identity.rules import known_kind
 from . import context, output
 from .readings import read_site
 

@@ -32,15 +32,6 @@ class Bits(NamedTuple):
 
 WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
-# The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
-_INTERNAL = tuple(
-    ip_network(network)
-    for network in (
-        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
-        "100.64.0.0/10",  # of carriers, and of the containers of some clouds
-        *("::1/128", "fc00::/7", "fe80::/10"),
-    )
-)
 ADDRESS_HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
 MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
@@ -110,6 +101,14 @@ def parse_proxies(value: object) -> Proxies:
     return Proxies(networks=networks, unix="unix" in names)
 
 
+# The networks of proxies. `is_private` includes more: also addresses of examples and benchmarks.
+# 100.64.0.0/10 is of carriers, and of the containers of some clouds.
+_INTERNAL = parse_proxies(
+    "127.0.0.0/8, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 169.254.0.0/16, 100.64.0.0/10, "
+    "::1/128, fc00::/7, fe80::/10, unix"
+)
+
+
 def parse_prefix(value: object) -> Bits:
     """Parse the bits of IPv4 and of IPv6 addresses. Raises `ValueError` with the accepted form."""
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).strip()
@@ -175,7 +174,7 @@ def hidden_clients(request: Request, proxies: Proxies) -> Literal["silent", "unn
     """
     headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
     peer = parse_address(str(request.peer or ""))
-    if peer and not any(peer in network for network in _INTERNAL):
+    if peer not in _INTERNAL:
         return None
     if not headers:
         return "silent"
@@ -216,8 +215,7 @@ def parse_address(text: str) -> Address | None:
 
 def cut(address: Address, bits: Bits) -> str:
     """Return an address with only its first `bits`; the others are zero."""
-    ipv4_bits, ipv6_bits = bits
-    length = ipv4_bits if address.version == 4 else ipv6_bits
+    length = bits.v4 if address.version == 4 else bits.v6
     if length == address.max_prefixlen:
         return str(address)
     return str(ip_network((address, length), strict=False).network_address)

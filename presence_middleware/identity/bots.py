@@ -5,7 +5,6 @@ number of results is remembered. Searches have a budget per second. Past it, new
 as browsers, so that a flood of invented User-Agents costs nothing.
 """
 
-import math
 import re
 import time
 from collections.abc import Callable
@@ -50,32 +49,28 @@ class Crawlers:
 
     def __call__(self, request: Request) -> str | None:
         """Return the name of a crawler, such as `Googlebot`; None for all other clients."""
-        name, _ = self.look_up(request)
-        return name
-
-    def look_up(self, request: Request) -> tuple[str | None, float]:
-        """Return the name of a crawler, or None, and for how many seconds that holds."""
         user_agent = (request.user_agent or "")[:MAX_USER_AGENT_LENGTH]
         known = hash(user_agent)
         if not user_agent or known in self._others:
-            return None, math.inf
+            return None
         if name := self._crawlers.get(known):
-            return name, math.inf
+            return name
         now = self._monotonic()
         if now - self._lookups_from >= 1:
             self._lookups, self._lookups_from = LOOKUPS, now
         self._lookups -= 1 + len(user_agent) // USUAL
         if self._lookups < 0:
-            return None, 1.0
+            request.holds_until = min(request.holds_until, time.time() + 1)
+            return None
         if not self._is_crawler(user_agent):  # fast for most clients
             if len(self._others) >= REMEMBERED:
                 self._others.clear()
             self._others.add(known)
-            return None, math.inf
+            return None
         match = self._search(user_agent)
         text = match[0] if match else ""
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         name = text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
         if len(self._crawlers) < REMEMBERED:  # a flood of crawlers does not displace the first
             self._crawlers[known] = name
-        return name, math.inf
+        return name

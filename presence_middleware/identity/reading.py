@@ -71,7 +71,7 @@ def member(value: Any, name: str) -> object:
 
     A user who is not logged in has no members.
     """
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # most are a dict, which is found sooner
         return item(value, name)
     if name.startswith("_") or isinstance(value, (str, int)) or not _is_logged_in(value):
         return None

@@ -4,7 +4,6 @@ This takes a few microseconds, does no I/O and never raises. It happens when the
 at the latest when the response is complete, so that a login during the request counts.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -19,7 +18,6 @@ from .addresses import ADDRESS_HEADERS
 from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
 from .reading import SourceOptions
-from .sessions import Verified
 from .sources import FUNCTION, UnusableId, site_function
 
 MAX_ID_BYTES = 256  # bytes
@@ -51,11 +49,10 @@ class Matcher:
     """Its place in the search, from 0 on."""
 
     def find(self, request: Request) -> Id | None:
-        """Return the id in a request, or None. Never raises."""
-        return self.look_up(request)[0]
+        """Return the id in a request, or None. Never raises.
 
-    def look_up(self, request: Request) -> tuple[Id | None, float]:
-        """Return the id in a request, or None, and for how many seconds that holds."""
+        If that holds for less than a minute, lower `holds_until` of the request.
+        """
         raise NotImplementedError
 
 
@@ -99,16 +96,6 @@ class RuleMatcher(Matcher):
             self._report(error)
             return None
 
-    def look_up(self, request: Request) -> tuple[Id | None, float]:
-        if not isinstance(self._read, Verified):
-            return self.find(request), math.inf
-        try:
-            value, seconds = self._read.look_up(request)
-        except Exception as error:  # a malformed environ or scope
-            self._report(error)
-            return None, math.inf
-        return (self._to_id(value) or None) if value else None, seconds
-
     def _report(self, error: Exception) -> None:
         """Log the first failure, without its message, which may contain data of a client."""
         if self._has_failed:
@@ -140,17 +127,13 @@ class CrawlerMatcher(Matcher):
         self.headers = None if None in given else union
         self._crawlers, self._logins = crawlers, logins
 
-    def look_up(self, request: Request) -> tuple[Id | None, float]:
+    def find(self, request: Request) -> Id | None:
         try:
-            name, least = self._crawlers.look_up(request)
+            name = self._crawlers(request)
         except Exception:  # a malformed environ or scope
-            return None, math.inf
-        for login in self._logins if name else ():
-            id, seconds = login.look_up(request)
-            least = min(least, seconds)
-            if id is not None:
-                return None, least
-        return name, least
+            return None
+        is_login = name and any(login.find(request) is not None for login in self._logins)
+        return None if is_login else name
 
 
 class Search:
@@ -207,13 +190,13 @@ class Search:
 
     def _look_up(self, request: Request) -> tuple[Found | None, float]:
         """Return who the last matchers find, and for how many seconds that holds."""
-        least = math.inf
+        found = None
         for matcher in self._last:
-            id, seconds = matcher.look_up(request)
-            least = min(least, seconds)
+            id = matcher.find(request)
             if id is not None:
-                return _found(matcher, id), least
-        return None, least
+                found = _found(matcher, id)
+                break
+        return found, request.holds_until - time.time()
 
 
 class Claim:

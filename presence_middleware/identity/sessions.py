@@ -47,9 +47,6 @@ _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 Payload = tuple[Any, float]
 """The signed value, and the time at which it expires, in seconds since the epoch."""
 
-Result = tuple[str | None, float]
-"""An id, if there is one, and until when or for how long that holds, in seconds."""
-
 Verify = Callable[[str, str], Payload]
 """Returns the payload of a value, given a secret; raises any exception if that did not sign it."""
 
@@ -74,7 +71,8 @@ def flask_session(argument: str, options: SourceOptions) -> Read:
         is_uuid = isinstance(value, dict) and set(value) == {" u"}
         return as_id(UUID(value[" u"]) if is_uuid else value)
 
-    return _session_cookie(argument, verify, options, to_id=to_id, last=False)
+    key, _, name = argument.partition("@")
+    return _verified(cookie(name or "session"), verify, key, options, to_id)
 
 
 def starlette_session(argument: str, options: SourceOptions) -> Read:
@@ -90,7 +88,8 @@ def starlette_session(argument: str, options: SourceOptions) -> Read:
         session, until = _timed(signer(secret).unsign, value, STARLETTE_SECONDS)
         return json.loads(base64.b64decode(session)), until
 
-    return _session_cookie(argument, verify, options)
+    key, _, name = argument.partition("@")
+    return _verified(cookie(name or "session", last=True), verify, key, options)
 
 
 def pyramid_session(argument: str, options: SourceOptions) -> Read:
@@ -106,7 +105,8 @@ def pyramid_session(argument: str, options: SourceOptions) -> Read:
         renewed, _, session = serializer(secret).loads(value.encode())
         return session, renewed + PYRAMID_SECONDS
 
-    return _session_cookie(argument, verify, options)
+    key, _, name = argument.partition("@")
+    return _verified(cookie(name or "session", last=True), verify, key, options)
 
 
 def auth_tkt(argument: str, options: SourceOptions) -> Read:
@@ -128,7 +128,7 @@ def auth_tkt(argument: str, options: SourceOptions) -> Read:
         # Raises TypeError if the identity is None, because of another secret.
         return helper(secret).identify(request)["userid"], _NEVER
 
-    return Verified(cookie(name, last=True), verify, as_id, options)
+    return _verified(cookie(name, last=True), verify, "", options)
 
 
 def signed_cookie(argument: str, options: SourceOptions) -> Read:
@@ -168,10 +168,7 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
         digits = map(_BASE62.index, expiry)
         return payload, float(reduce(lambda seconds, digit: 62 * seconds + digit, digits))
 
-    def to_id(payload: object) -> str | None:
-        return as_id(nested(payload, key) if key else payload)
-
-    return Verified(cookie(name, last=True), verify, to_id, options)
+    return _verified(cookie(name, last=True), verify, key, options)
 
 
 def signed_parts(argument: str) -> tuple[str, str, str]:
@@ -208,7 +205,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
             return token.strip()
         return value if read_cookie else None
 
-    return Verified(read, verify, lambda claims: as_id(nested(claims, claim)), options)
+    return _verified(read, verify, claim, options)
 
 
 def algorithms_for(secret: str) -> list[str]:
@@ -221,73 +218,48 @@ def algorithms_for(secret: str) -> list[str]:
     return ["HS256", "HS384", "HS512"]
 
 
-def _session_cookie(
-    argument: str,
-    verify: Verify,
-    options: SourceOptions,
-    *,
-    to_id: Callable[[object], str | None] = as_id,
-    last: bool = True,
-) -> Read:
-    """Return a reader of `KEY`, or of `KEY@COOKIE` if the session cookie is not named `session`.
-
-    `to_id` makes an id of the value under that key. `last` selects the last of several cookies
-    with the same name.
-    """
-    key, _, name = argument.partition("@")
-    read = cookie(name or "session", last=last)
-    return Verified(read, verify, lambda session: to_id(nested(session, key)), options)
-
-
 def _timed(loads: Callable[..., Any], value: str, seconds: float) -> Payload:
     """Return the payload of a value that itsdangerous has signed with a timestamp."""
     payload, signed = loads(value, seconds, return_timestamp=True)
     return payload, signed.timestamp() + seconds
 
 
-class Verified:
-    """A source of verified values. It remembers the results for a minute.
+def _verified(
+    read: Read,
+    verify: Verify,
+    key: str,
+    options: SourceOptions,
+    to_id: Callable[[Any], str | None] = as_id,
+) -> Read:
+    """Return a source of signed values: `to_id` of what a payload has under `key`.
 
-    Verifying takes as long as recording twenty sightings. Only a digest of the value, the id and
-    its expiry time are remembered.
+    The value from `read` is verified with each secret. Without a `key`, the payload itself is the
+    id. Verifying takes as long as recording twenty sightings, so the results are remembered for a
+    minute: only a digest of the value, the id and until when that holds.
     """
+    known: dict[bytes, tuple[str | None, float]] = {}
 
-    def __init__(
-        self,
-        read: Read,
-        verify: Verify,
-        id_of: Callable[[object], str | None],
-        options: SourceOptions,
-    ) -> None:
-        """Verify the value from `read` with `verify`, which is called with each secret.
-
-        `id_of` makes an id of a signed payload.
-        """
-        self._read, self._verify, self._id_of, self._options = read, verify, id_of, options
-        self._known: dict[bytes, Result] = {}
-
-    def __call__(self, request: Request) -> str | None:
-        """Return the id in a request, or None."""
-        return self.look_up(request)[0]
-
-    def look_up(self, request: Request) -> Result:
-        """Return the id in a request, or None, and for how many seconds that holds."""
-        value = self._read(request)
+    def find(request: Request) -> str | None:
+        value = read(request)
         if not value or len(value) > MAX_TOKEN_LENGTH or not value.isascii():
-            return None, _NEVER
+            return None
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
-        id, until = self._known.get(digest, (None, 0.0))
+        id, until = known.get(digest, (None, 0.0))
         if until <= now:
             id, until = None, _NEVER
-            for secret in self._options.session_secrets:
+            for secret in options.session_secrets:
                 # It raises for another secret, and anything for malformed values.
                 with suppress(Exception):
-                    payload, expiry = self._verify(secret, value)
-                    id, until = self._id_of(payload), expiry
+                    payload, expiry = verify(secret, value)
+                    id, until = to_id(nested(payload, key) if key else payload), expiry
                     break
             until = min(until, now + (REMEMBERED_SECONDS if id else 1))
-            if self._options.may_remember:
-                if len(self._known) >= REMEMBERED:
-                    self._known.clear()
-                self._known[digest] = id, until
-        return (id if until > now else None), until - now
+            if options.may_remember:
+                if len(known) >= REMEMBERED:
+                    known.clear()
+                known[digest] = id, until
+        if until < request.holds_until:  # noqa: PLR1730 - a call of `min` takes longer
+            request.holds_until = until
+        return id if until > now else None
+
+    return find

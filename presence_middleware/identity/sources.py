@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
-from pkgutil import resolve_name
 from typing import Any
 
 from ..errors import SettingsError
@@ -168,10 +168,13 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
 
     Raises `SettingsError` if it cannot be imported or cannot be called.
     """
+    module, _, name = path.partition(":")
     try:
-        call = resolve_name(path)
+        call: Any = import_module(module)
+        for part in name.split("."):
+            call = getattr(call, part)
     except (ImportError, AttributeError) as error:
-        near = nearest_source(path.partition(":")[0])
+        near = nearest_source(module)
         remedy = f"; the source with the nearest name is {near}" if near else ""
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "

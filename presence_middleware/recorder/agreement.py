@@ -5,7 +5,7 @@ import secrets
 from ..backend import Backend
 from ..connections import Driver
 from ..errors import PresenceUnavailable
-from ..identity import IdentityResolver
+from ..identity.resolver import IdentityResolver
 from ..stores import agree, keys
 from .setup_hints import SetupHints
 

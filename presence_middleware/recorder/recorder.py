@@ -19,7 +19,10 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock, RedisHealth
 from ..errors import PresenceUnavailable, RedisRefused
-from ..identity import Guests, IdentityResolver, Who, locator
+from ..identity.addresses import locator
+from ..identity.guests import Guests
+from ..identity.hashing import Who
+from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Room, Sightings
 from ..request import Request
 from ..settings import Settings

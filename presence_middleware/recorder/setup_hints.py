@@ -10,17 +10,11 @@ from contextlib import suppress
 from .. import logs
 from ..connections import Driver, eviction_policy, facts
 from ..errors import PresenceError
-from ..identity import (
-    BOT,
-    QUOTA,
-    SITE_QUOTA,
-    Crowd,
-    Identity,
-    hidden_clients,
-    login_kinds,
-    networks,
-    user_kinds,
-)
+from ..identity.addresses import hidden_clients, networks
+from ..identity.bots import BOT
+from ..identity.guests import QUOTA, SITE_QUOTA, Crowd
+from ..identity.resolver import Identity
+from ..identity.rules import login_kinds, user_kinds
 from ..request import Request
 from ..settings import Settings
 from .visit import Visit

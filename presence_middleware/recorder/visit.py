@@ -8,15 +8,10 @@ from typing import Any, Protocol
 
 from ..backend import Backend
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
-from ..identity import (
-    Identity,
-    IdentityResolver,
-    Locate,
-    Matcher,
-    Who,
-    known_kind,
-    normalize_id,
-)
+from ..identity.addresses import Locate
+from ..identity.hashing import Who
+from ..identity.resolver import Identity, IdentityResolver, Matcher, normalize_id
+from ..identity.rules import known_kind
 from ..people import People, Room
 from ..request import OVER, Request, StateRequest
 from ..rooms import Rooms

@@ -10,7 +10,7 @@ from typing import Any
 from ..backend import Backend
 from ..connections import TRUSTED, Driver
 from ..errors import PresenceUnavailable, QueryError
-from ..identity import IdentityResolver
+from ..identity.resolver import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
 from ..stores.script import CHUNK

@@ -4,7 +4,9 @@ import itertools
 import math
 from collections.abc import Callable
 
-from ..identity import Guests, Who, locator
+from ..identity.addresses import locator
+from ..identity.guests import Guests
+from ..identity.hashing import Who
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import matching_paths
 from ..settings import Settings

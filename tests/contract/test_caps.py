@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence_middleware.connections import Driver, RedisHealth, RedisURL
-from presence_middleware.identity import Guests, Proxies, guests, parse_proxies
-from presence_middleware.identity.addresses import client_address
+from presence_middleware.identity import guests
+from presence_middleware.identity.addresses import Proxies, client_address, parse_proxies
+from presence_middleware.identity.guests import Guests
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.recorder import Stats

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import QueryError
-from presence_middleware.identity import normalize_id
+from presence_middleware.identity.resolver import normalize_id
 from presence_middleware.stores import moment_of
 from tests.support.backends import matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.identity import Guests, Proxies, Who
+from presence_middleware.identity.addresses import Proxies
+from presence_middleware.identity.guests import Guests
+from presence_middleware.identity.hashing import Who
 from presence_middleware.identity.reading import user_id
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder

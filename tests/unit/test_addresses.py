@@ -11,19 +11,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from presence_middleware import Settings, SettingsError
-from presence_middleware.identity import (
-    locator,
-    normalize_id,
-    parse_prefix,
-    parse_proxies,
-)
 from presence_middleware.identity.addresses import (
     MOST_HOPS,
     WHOLE,
     Proxies,
+    locator,
     normalize_address,
     parse_address,
+    parse_prefix,
+    parse_proxies,
 )
+from presence_middleware.identity.resolver import normalize_id
 from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Request, ids
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from presence_middleware.identity import Rule, normalize_id, parse_chain
 from presence_middleware.identity.reading import cookie
+from presence_middleware.identity.resolver import normalize_id
+from presence_middleware.identity.rules import Rule, parse_chain
 from presence_middleware.identity.sources import CREDENTIAL_HEADERS, SOURCES
 from presence_middleware.request import AsgiRequest, WsgiRequest
 

@@ -9,7 +9,7 @@ from django.template.base import FilterExpression, Parser, Token, token_kwargs
 from django.template.base import render_value_in_context as shown
 
 from ...errors import QueryError
-from ...identity import normalize_id
+from ...identity.resolver import normalize_id
 from ...template import TemplatePresence, template_presence
 
 register = Library()
