@@ -22,7 +22,8 @@ TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": TIMEOUT,
     "socket_timeout": TIMEOUT,
-    "health_check_interval": 15,
+    # Longer than an idle process is silent, or each of its few commands needs a PING before it.
+    "health_check_interval": 30,
     "client_name": "presence",
     "decode_responses": False,
     "protocol": 2,
