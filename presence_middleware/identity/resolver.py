@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
-from .addresses import ADDRESS_HEADERS
+from .addresses import ADDRESS_HEADERS, Locate
 from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
 from .reading import SourceOptions
@@ -143,8 +143,8 @@ class Search:
     request. They are remembered by a hash: nothing that a client sent is stored.
     """
 
-    def __init__(self, matchers: Sequence[Matcher], has_proxies: bool) -> None:
-        """Search in turn. If the site `has_proxies`, their headers contain the address."""
+    def __init__(self, matchers: Sequence[Matcher], locate: Locate | None) -> None:
+        """Search in turn. With `locate`, the address may be in the headers of proxies."""
         for place, matcher in enumerate(matchers):
             matcher.place = place
         last = len(matchers)
@@ -152,7 +152,7 @@ class Search:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
         names = {name for each in self._last for name in each.headers or ()}
-        self._names = HeaderNames(names.union(ADDRESS_HEADERS if has_proxies else ()))
+        self._names = HeaderNames(names.union(ADDRESS_HEADERS if locate else ()))
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(
             isinstance(each, RuleMatcher) and each.reads_user for each in self._first
@@ -240,18 +240,19 @@ class IdentityResolver:
         secret: str,
         session_secrets: tuple[str, ...],
         bots: str,
-        has_proxies: bool = False,
+        locate: Locate | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a resolver for the rules of `chain`.
 
         `secret` is the key of hashed ids; if it is empty, the processes share a key through Redis.
         `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.BOT_MODES`.
-        `has_proxies` is true if proxies are trusted to report the client's address.
+        `locate` finds the client's address of a request; None if it is always the peer's.
         `monotonic` is the clock, in seconds, of the budget for new User-Agents.
 
         Raises `SettingsError` if a function that a rule names does not exist.
         """
+        self.locate = locate
         needs_key = not secret and any(rule.hashed for rule in chain)
         self.shared_key = SharedHasher(self._forget) if needs_key else None
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
@@ -284,14 +285,14 @@ class IdentityResolver:
         def search(matchers: list[RuleMatcher]) -> Search:
             """Look for crawlers after rules that prove a login, before ids that clients choose."""
             if crawlers is None:
-                return Search(matchers, has_proxies)
+                return Search(matchers, locate)
             first = list(takewhile(attrgetter("shows_login"), matchers))
             others = matchers[len(first) :]
             logins = [each for each in others if each.shows_login]
             crawler = CrawlerMatcher(
                 *(crawlers, logins), is_counted=bots == COUNT, awaits_login=any(set_by_app)
             )
-            return Search([*first, crawler, *others], has_proxies)
+            return Search([*first, crawler, *others], locate)
 
         self._unchecked, self._search = search(unchecked), search(matchers)
         self._claims = [Claim(rule) for rule in chain if rule.type.reads_nothing and rule.argument]

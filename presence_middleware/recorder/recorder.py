@@ -110,8 +110,6 @@ class Recorder:
         self.filter = RequestFilter(settings, self.hints)
         self.rooms = self.backend.rooms
         self.resolver = resolver_for(settings)
-        self.locate = locator(settings.trusted_proxies, settings.ip_prefix)
-        """Finds the client's address of a request. None if it is always the peer's."""
         self.reset()
         live_recorders.add(self)
 
@@ -424,7 +422,7 @@ def resolver_for(settings: Settings, **others: Any) -> IdentityResolver:
         secret=settings.secret,
         session_secrets=settings.session_secret,
         bots=settings.bots,
-        has_proxies=bool(settings.trusted_proxies),
+        locate=locator(settings.trusted_proxies, settings.ip_prefix),
         **others,
     )
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from ..backend import Backend
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
-from ..identity.addresses import Locate
 from ..identity.hashing import Who
 from ..identity.resolver import Identity, IdentityResolver, Matcher, normalize_id
 from ..identity.rules import known_kind
@@ -37,7 +36,6 @@ class Recording(Protocol):
     rooms: Rooms | None
     usual_until: float
     special_paths: Container[str]
-    locate: Locate | None
 
     @property
     def stamp(self) -> Callable[[], float]: ...
@@ -92,7 +90,7 @@ class Visit(StateRequest):
         `recorder` decides what the request is, and records the visit. `state` is the environ or
         scope, and `signal` what a page said with the request.
         """
-        self.recorder, self.locate = recorder, recorder.locate
+        self.recorder, self.locate = recorder, recorder.resolver.locate
         self.backend = recorder.backend
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()

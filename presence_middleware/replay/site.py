@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable
 
-from ..identity.addresses import locator
 from ..identity.guests import Guests
 from ..identity.hashing import Who
 from ..recorder.recorder import resolver_for
@@ -23,7 +22,6 @@ class Replay:
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
         self._excluded = matching_paths(settings.exclude)
-        self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
         # a budget of its own, so all of them are looked up.
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
@@ -44,7 +42,7 @@ class Replay:
         Lines may be out of order by as much as the window.
         """
         request, who = line.request, None
-        request.locate = self._locate
+        request.locate = self._resolver.locate
         if request.path not in self._excluded:
             # A log does not show whether the site accepted a login, so checked rules find no id.
             who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)

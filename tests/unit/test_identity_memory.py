@@ -152,15 +152,14 @@ def check_another_address_or_header_is_another_visitor(make: Make) -> None:
 
 
 def check_another_client_behind_a_proxy_is_another_visitor(make: Make) -> None:
-    found = make("guest=visitor", has_proxies=True)
-    locate = locator(parse_proxies("1"), WHOLE)
+    found = make("guest=visitor", locate=locator(parse_proxies("1"), WHOLE))
     environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_USER_AGENT": FIREFOX}
     seen = []
     for header in ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED"):
         for client in ("192.0.2.7", "192.0.2.8", "192.0.2.7"):
             value = f"for={client}" if header == "HTTP_FORWARDED" else client
             asked = WsgiRequest({**environ, header: value})
-            asked.locate = locate
+            asked.locate = found.locate
             seen.append(str(found.resolve(asked)))
     one, other, _ = seen[:3]
     assert one != other
@@ -285,7 +284,7 @@ MISTAKES = [
     ("self._unchecked.forget()", "pass", "ids_change_with_the_shared_key"),
     ("self._search.forget()", "pass", "ids_change_with_the_shared_key"),
     ("for each in self._last for name in each.headers or ()", "for name in ()", "another_address"),
-    ("ADDRESS_HEADERS if has_proxies else ()", "()", "another_client"),
+    ("ADDRESS_HEADERS if locate else ()", "()", "another_client"),
     (
         "except Exception as error:  # the site",
         "except KeyError as error:  # the site",
