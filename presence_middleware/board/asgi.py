@@ -102,5 +102,7 @@ class AsgiBoard(Board):
                                 break
                     await send_part(b"", is_last=True)
                 tasks.cancel_scope.cancel()
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # an error of the server, as it raised it
         finally:
             self._open_streams -= 1

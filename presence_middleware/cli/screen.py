@@ -88,9 +88,8 @@ class Screen:
         lines = [state]
         for kind, count in self._counts.items():
             # Counts from before an outage are dim.
-            line = Text(f"{kind:>10}  ", "dim" if self._outage else "").append(
-                f"{count:<9}", "bold"
-            )
+            line = Text(f"{kind:>10}  ", "dim" if self._outage else "")
+            line.append(f"{count:<9}", "bold")
             if kind in self._peaks:
                 peak = self._peaks[kind]
                 line.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")

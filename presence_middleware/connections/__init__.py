@@ -29,7 +29,6 @@ __all__ = [
     "facts",
     "forget",
     "in_thread",
-    "is_async",
     "is_in_loop",
     "is_server_stopping",
 ]

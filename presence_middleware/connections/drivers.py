@@ -72,7 +72,7 @@ class _Runner:
             try:
                 with allowance:
                     client = self.connect()
-                    replies = await self._exchange(client, batch)
+                    replies = await self.exchange(client, batch)
             except Exception as error:
                 failure = translated_error(error)
                 is_busy = isinstance(failure, ConnectionsBusy)
@@ -88,7 +88,8 @@ class _Runner:
         """Return the client. Only a client for a Cluster opens a connection by that."""
         raise NotImplementedError
 
-    async def _exchange(self, client: Any, batch: Batch) -> list[Any]:
+    async def exchange(self, client: Any, batch: Batch) -> list[Any]:
+        """Send a batch over `client` and return the replies. Raises the errors of the client."""
         raise NotImplementedError
 
     async def _lost_connection(self, client: Any) -> None:
@@ -138,7 +139,7 @@ class Driver(_Runner):
         """
         return at_once(self._run(plan, deadline))
 
-    async def _exchange(self, client: Any, batch: Batch) -> list[Any]:
+    async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         with nullcontext() if self._is_writer else slot_of(client, self._max_readers):
             return self.execute(client, batch)
 
@@ -161,7 +162,7 @@ class AsyncDriver(_Runner):
             return await in_thread(self._threads.run, plan)
         return await self._run(plan)
 
-    async def _exchange(self, client: Any, batch: Batch) -> list[Any]:
+    async def exchange(self, client: Any, batch: Batch) -> list[Any]:
         async with asyncio.timeout(remaining()), async_slot_of(client, self._max_readers):
             replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
         return checked_replies(replies, batch)

@@ -13,7 +13,6 @@ import os
 import socket
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from ipaddress import ip_address
 from threading import Thread
 from typing import Any
@@ -41,8 +40,16 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
     name = os.getpid(), host, port, family
     look_up = _look_ups.get(name)
     if look_up is None:
-        look_up = _look_ups[name] = Future()
-        work = partial(_look_up, look_up, host, port, family)
+        begun: Future[list[str]] = Future()
+        look_up = _look_ups[name] = begun
+
+        def work() -> None:
+            try:
+                results = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+                begun.set_result(list(dict.fromkeys(str(address[0]) for *_, address in results)))
+            except Exception as error:
+                begun.set_exception(error)
+
         try:
             # The look-up of the system cannot be interrupted, so a thread of its own waits for it.
             Thread(target=work, name="presence-names", daemon=True).start()
@@ -55,14 +62,6 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
     finally:
         if look_up.done():
             _look_ups.pop(name, None)
-
-
-def _look_up(look_up: "Future[list[str]]", host: str, port: int, family: int) -> None:
-    try:
-        results = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-        look_up.set_result(list(dict.fromkeys(str(address[0]) for *_, address in results)))
-    except Exception as error:
-        look_up.set_exception(error)
 
 
 def _until_deadline(name: str) -> Any:

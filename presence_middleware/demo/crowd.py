@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import takewhile
 from random import Random
 from typing import Any
 from urllib.parse import quote
@@ -153,13 +152,11 @@ class Crowd:
         counts: Counter[tuple[str, int]] = Counter()
         for visitor in self._visitors:
             kind, after = (user, 0.0) if visitor.name else (guest, linger)
-            for arrival, departure in takewhile(
-                lambda stay: stay[0] <= self._start, visitor.stays()
-            ):
-                minutes = range(
-                    math.ceil(arrival / MINUTE), math.ceil((departure + after) / MINUTE)
-                )
-                counts.update((kind, minute) for minute in minutes)
+            for arrival, departure in visitor.stays():
+                if arrival > self._start:
+                    break
+                first, end = (math.ceil(at / MINUTE) for at in (arrival, departure + after))
+                counts.update((kind, minute) for minute in range(first, end))
         last = int(self._start // MINUTE)
         day = range(last - DAY // MINUTE + 1, last + 1)
         return {kind: {minute: counts[kind, minute] for minute in day} for kind in (user, guest)}

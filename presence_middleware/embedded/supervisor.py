@@ -70,9 +70,7 @@ def open_lock(path: str | os.PathLike[str]) -> int:
     Each descriptor has a lock of its own, which executed programs do not inherit.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if descriptor > STDERR:
-        return descriptor
-    # The standard streams of this process were closed. Its output must not go to a lock file.
+    # If the standard streams of this process were closed, its output must not go to a lock file.
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
     finally:
