@@ -93,6 +93,7 @@ class Request(Protocol):
     @property
     def user_agent(self) -> str | None:
         """Return the User-Agent; None if absent."""
+        return self.header("user-agent")
 
     def header(self, name: str) -> str | None:
         """Return a header, joined by commas if it is repeated; None if absent.
@@ -274,10 +275,6 @@ class AsgiRequest(StateRequest):
     def is_anonymous(self) -> bool:
         scope = self.state
         return not ("user" in scope or "session" in scope or USER in scope)
-
-    @property
-    def user_agent(self) -> str | None:
-        return self.header("user-agent")
 
     def header(self, name: str) -> str | None:
         value = (self.raw_headers or self._read_headers()).get(_header_name(name))

@@ -10,9 +10,6 @@ from .template import TemplatePresence, template_presence
 with importing("starlette"):
     from starlette.requests import HTTPConnection, Request
 
-if TYPE_CHECKING:
-    from fastapi import Depends
-
 
 # FastAPI recognizes a parameter by its annotation. `HTTPConnection` is the only one that it fills
 # for requests and WebSockets alike.
@@ -34,6 +31,8 @@ def presence_context(request: Request) -> dict[str, TemplatePresence]:
 
 
 if TYPE_CHECKING:
+    from fastapi import Depends
+
     Here = Annotated[AsyncPresence, Depends(get_presence)]
     """The annotation of a parameter of FastAPI: `async def home(presence: Here)`."""
 else:

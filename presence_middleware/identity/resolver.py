@@ -37,7 +37,7 @@ class Matcher:
 
     kind: str | None
     """The kind of the ids that it finds; None if requests that it matches are not counted."""
-    awaits_login: bool
+    awaits_login = False
     """True if an inner layer may still give the request another identity."""
     headers: frozenset[str] | None
     """The headers that decide what it finds, with the client's address; None if others may."""
@@ -63,16 +63,8 @@ Found = tuple[Who | None, Matcher]
 class RuleMatcher(Matcher):
     """Finds ids by a rule of `PRESENCE_IDENTITY`."""
 
-    def __init__(
-        self,
-        rule: rules.Rule,
-        hasher: Hasher,
-        session_secrets: tuple[str, ...],
-        *,
-        awaits_login: bool,
-    ) -> None:
+    def __init__(self, rule: rules.Rule, hasher: Hasher, session_secrets: tuple[str, ...]) -> None:
         self.kind = rule.kind
-        self.awaits_login = awaits_login
         self.is_checked = rule.checked
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
@@ -111,17 +103,9 @@ class RuleMatcher(Matcher):
 class CrawlerMatcher(Matcher):
     """Finds crawlers by their User-Agent, except crawlers that are logged in."""
 
-    def __init__(
-        self,
-        crawlers: Crawlers,
-        logins: list[RuleMatcher],
-        *,
-        is_counted: bool,
-        awaits_login: bool,
-    ) -> None:
+    def __init__(self, kind: str | None, crawlers: Crawlers, logins: list[RuleMatcher]) -> None:
         """Create a matcher. `logins` are the rules after it that prove a login."""
-        self.kind = BOT if is_counted else None
-        self.awaits_login = awaits_login
+        self.kind = kind
         given = [login.headers for login in logins]
         union = frozenset(["user-agent"]).union(*(headers or () for headers in given))
         self.headers = None if None in given else union
@@ -270,13 +254,9 @@ class IdentityResolver:
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
         # request must not be recorded under a kind from which the layer hides them.
         awaits_identify = any(rule.type.reads_nothing for rule in chain)
-        matchers = [
-            RuleMatcher(
-                *(rule, hasher, session_secrets),
-                awaits_login=awaits_identify or any(set_by_app[:place]),
-            )
-            for place, rule in enumerate(chain)
-        ]
+        matchers = [RuleMatcher(rule, hasher, session_secrets) for rule in chain]
+        for place, matcher in enumerate(matchers):
+            matcher.awaits_login = awaits_identify or any(set_by_app[:place])
         unchecked = [each for each in matchers if not each.is_checked]
         self.checks_status = len(unchecked) < len(matchers)
         """True if identities depend on the status of the response."""
@@ -289,9 +269,8 @@ class IdentityResolver:
             first = list(takewhile(attrgetter("shows_login"), matchers))
             others = matchers[len(first) :]
             logins = [each for each in others if each.shows_login]
-            crawler = CrawlerMatcher(
-                *(crawlers, logins), is_counted=bots == COUNT, awaits_login=any(set_by_app)
-            )
+            crawler = CrawlerMatcher(BOT if bots == COUNT else None, crawlers, logins)
+            crawler.awaits_login = any(set_by_app)
             return Search([*first, crawler, *others], locate)
 
         self._unchecked, self._search = search(unchecked), search(matchers)

@@ -156,28 +156,24 @@ def _rule(item: str) -> Rule:
 
 def _check_argument(name: str, source: SourceType, argument: str) -> None:
     """Raise `ValueError` for an argument with which the source can never find an id."""
+    key, at, cookie = argument.partition("@") if "@" in source.argument else (argument, "", "")
+    is_complete = bool(key and cookie) or not at
     if source.argument in {"NAME", "[COOKIE]"}:
-        if argument:
-            token(argument)
-        return
-    key = argument
-    if "@" in source.argument:
-        key, has_cookie, cookie = argument.partition("@")
-        is_complete = key and (cookie or not has_cookie)
-        if name == "signed":
-            key, cookie, _ = signed_parts(argument)
-            is_complete = cookie
-        if not is_complete:
-            raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
-        if cookie:
-            token(cookie)
+        key, cookie = "", argument
+    elif name == "signed":
+        key, cookie, _ = signed_parts(argument)
+        is_complete = bool(cookie)
+    if not is_complete:
+        raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
+    if cookie:
+        token(cookie)
     if key.count(".") >= MOST_PARTS:
         raise ValueError(f"{name}:{key[:60]} has more than {MOST_PARTS} parts between dots")
     if name == "auth" and key.startswith("_"):
         raise ValueError(f"{name}:{key} is private; name a public attribute, such as auth:username")
-    if name == "environ" and key.startswith(("HTTP_", "http_")) and key != "http_version":
-        good = key.upper().replace("-", "_")
-        if key != good:
-            raise ValueError(f"environ:{key} never exists; that header is in environ:{good}")
+    good = key.upper().replace("-", "_")
+    is_header = name == "environ" and key.startswith(("HTTP_", "http_"))
+    if is_header and key not in {good, "http_version"}:
+        raise ValueError(f"environ:{key} never exists; that header is in environ:{good}")
     if name == "scope" and (remedy := _LISTS.get(key)):
         raise ValueError(f"scope:{key} is a list, not an id; use {remedy}")

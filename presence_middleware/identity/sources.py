@@ -5,7 +5,6 @@ which is at the latest when the response is complete.
 """
 
 import base64
-import binascii
 import difflib
 import re
 from collections.abc import Callable, Mapping
@@ -105,16 +104,14 @@ def basic_user(request: Request) -> str | None:
         return None
     try:
         user, colon, _ = base64.b64decode(credentials.strip(), validate=True).partition(b":")
-    except (binascii.Error, ValueError):  # ValueError for text that is not ASCII
-        return None
-    if not colon:
+    except ValueError:
         return None
     try:
         name = user.decode()
     except UnicodeDecodeError:
         name = user.decode("latin-1")
     # Ids are stripped, and " ann" must not count as "ann".
-    return None if _CONTROL.search(name) or name != name.strip() else name
+    return name if colon and not _CONTROL.search(name) and name == name.strip() else None
 
 
 def header(name: str, _: SourceOptions) -> Read:

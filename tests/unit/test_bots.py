@@ -19,6 +19,8 @@ from itsdangerous import TimestampSigner
 from presence_middleware import Identity, Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.identity import bots
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
+from presence_middleware.identity.resolver import IdentityResolver
+from presence_middleware.identity.rules import parse_chain
 from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
@@ -268,6 +270,18 @@ def test_a_crawler_name_far_into_the_user_agent_is_ignored(
     named: Callable[[str], str | None],
 ) -> None:
     assert named("a " * 5000 + "Googlebot/2.1") is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "awaits"), [("user=auth, guest=ip", True), ("guest=ip", False)]
+)
+def test_a_crawler_may_still_log_in_where_a_layer_sets_users(identity: str, awaits: bool) -> None:
+    resolver = IdentityResolver(
+        parse_chain(identity), secret=SECRET, session_secrets=(), bots="count"
+    )
+    found = resolver.resolve(of(GOOGLEBOT))
+    assert found is not None
+    assert (found[1].kind, found[1].awaits_login) == ("bot", awaits)
 
 
 # From here on, whole sites: over WSGI, and over ASGI by HTTP and by WebSocket.

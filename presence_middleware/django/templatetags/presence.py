@@ -78,7 +78,10 @@ def online_among(
     """
     if isinstance(users, str) and users:
         raise QueryError(f"online_among needs a list of users or ids, not the text {users!r}")
-    ids = [(user, _id_of(user, field)) for user in users or ()]
+    ids = []
+    for user in users or ():
+        id = user if user is None or isinstance(user, IDS) else getattr(user, field)
+        ids.append((user, "" if id is None else normalize_id(str(id))))
     asked = [id for _, id in ids if id]
     if not asked:
         return []
@@ -92,9 +95,3 @@ def online_among(
 def _reader(context: Any) -> TemplatePresence:
     """Return the reader of the request that a template is rendered for."""
     return template_presence(getattr(context, "request", None) or context.get("request"))
-
-
-def _id_of(user: Any, field: str) -> str:
-    """Return the id of a user, as it is stored; "" if there is none."""
-    id = user if user is None or isinstance(user, IDS) else getattr(user, field)
-    return "" if id is None else normalize_id(str(id))
