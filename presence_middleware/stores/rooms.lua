@@ -64,14 +64,8 @@ hooks[#hooks + 1] = {
       return forget_rooms() -- the server has evicted a key, or its clock was set back
     end
     if swept + 0 < offline_before + 0 then
-      local past = {}
-      if redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') > 0 then
-        past, swept = page(seen, '(' .. swept, offline_before)
-      else -- nobody is online
-        swept = offline_before
-        redis.call('UNLINK', rooms)
-        redis.call('ZADD', rooms, -1, '')
-      end
+      local past
+      past, swept = page(seen, '(' .. swept, offline_before)
       for i = 1, #past, 2 do redis.call('ZREM', rooms, past[i]) end
       local delay = delay_of(offline_before)
       redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay)
