@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
+from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sweeps
 from tests.contract.test_rooms import STEPS, Compared
 from tests.support.backends import Backend, Server, matrix
 from tests.support.timed_site import WINDOW, Clock, settings
@@ -130,7 +130,7 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(
     commands = site.commands()
     assert site.in_rooms() == 10
     assert commands["zrem"][0] >= 5000
-    assert commands["evalsha"][0] >= 5000 / sorted_set.SWEPT
+    assert commands["evalsha"][0] >= 5000 / sweeps.SWEPT
     assert site.presence.count(room="/t/0") == 10
 
 
@@ -153,9 +153,9 @@ def test_whoever_comes_back_without_a_page_before_the_sweep_is_in_no_room(
 def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     crowd: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch, between_pages: str, wanted: str
 ) -> None:
-    monkeypatch.setattr(sorted_set, "LOOKED_UP", 8)
-    monkeypatch.setattr(sorted_set, "SWEPT", 3)
-    monkeypatch.setattr(sorted_set, "PAGE", 2)
+    monkeypatch.setattr(in_room, "LOOKED_UP", 8)
+    monkeypatch.setattr(sweeps, "SWEPT", 3)
+    monkeypatch.setattr(in_room, "PAGE", 2)
     site = crowd()  # who is online is on the first pages
     site.enter("offline", 30, lambda n: 0)
     site.clock.now += WINDOW / 2
@@ -196,7 +196,7 @@ def test_rooms_are_those_of_the_model_however_small_the_steps_are(
     backend: Backend, counted: int, steps: list[tuple[Any, ...]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_set, "LOOKED_UP", counted)
-        patch.setattr(sorted_set, "SWEPT", 1)
+        patch.setattr(in_room, "LOOKED_UP", counted)
+        patch.setattr(sweeps, "SWEPT", 1)
         with ExitStack() as stack:
             Compared(backend, "sync", stack).run(steps)
