@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -22,18 +23,16 @@ def room_number(name: str) -> int:
     return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
 
 
+@dataclass(frozen=True)
 class InRoom:
     """The script in_room.lua of a kind in one shard: its arguments and its reply."""
 
-    def __init__(
-        self,
-        script: Script,
-        names: Sequence[str],
-        window: float,
-        sweep: Callable[[float], Plan[object]],
-    ) -> None:
-        """`names` are the keys of the script. `sweep` returns the plan of a sweep at a moment."""
-        self._script, self._names, self._window, self._sweep = script, names, window, sweep
+    script: Script
+    names: Sequence[str]
+    """The keys of the script."""
+    window: float
+    sweep: Callable[[float], Plan[object]]
+    """Returns the plan of a sweep at a moment."""
 
     def count(self, room: int, now: float) -> Plan[int]:
         """Return how many ids in a room are online."""
@@ -49,13 +48,13 @@ class InRoom:
         """Return the replies of all commands: ids, at least `wanted` of them, or else numbers."""
         found: list[Any] = []
         after: Argument = ""
-        moments = repr(now), repr(now - self._window)
+        moments = repr(now), repr(now - self.window)
         while True:
             wanted_now = min(wanted, most)
-            command = self._script.command(self._names, room, *moments, most, wanted_now, after)
-            (reply,) = yield from self._script.send(command)
+            command = self.script.command(self.names, room, *moments, most, wanted_now, after)
+            (reply,) = yield from self.script.send(command)
             if reply is None:
-                yield from self._sweep(now)
+                yield from self.sweep(now)
                 found, after = [], ""
                 continue
             page, after = reply

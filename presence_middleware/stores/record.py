@@ -1,6 +1,7 @@
 """What people did, as the script record.lua applies it to a sorted set. Plans only, no I/O."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .changes import Departure, Seen, Write, Written, as_seconds, to_microseconds, words_of
 from .events import EventStream
@@ -8,23 +9,17 @@ from .plan import Argument, Command, Plan, score
 from .script import CHUNK, Script
 
 
+@dataclass(frozen=True)
 class Record:
     """The script record.lua of a kind in one shard: its arguments and its reply."""
 
-    def __init__(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        window: float,
-        limits: Sequence[float],
-        *,
-        has_rooms: bool,
-        events: EventStream | None,
-    ) -> None:
-        """`limits` are the arguments `window`, … `is_server_time` of the script."""
-        self._script, self._keys, self._limits = script, keys, limits
-        self._window = to_microseconds(window)
-        self._has_rooms, self._events = has_rooms, events
+    script: Script
+    names: Sequence[str]
+    """The keys of the script."""
+    limits: Sequence[float]
+    """The arguments `window`, … `is_server_time` of the script."""
+    has_rooms: bool
+    events: EventStream | None
 
     def write(
         self,
@@ -42,15 +37,15 @@ class Record:
         refused: list[int] = []
         full = came = went = 0
         is_shortened = False
-        replies = yield from self._script.send(*commands)
+        replies = yield from self.script.send(*commands)
         for number, (positions, unwritten, _, *announced) in enumerate(replies):
             refused += [number * CHUNK + int(position) - 1 for position in positions]
             full += unwritten
-            if self._events:
+            if self.events:
                 came, went = came + announced[0], went + announced[1]
                 is_shortened = is_shortened or bool(announced[2])
-        if self._events and is_shortened:
-            self._events.warn_of_size()
+        if self.events and is_shortened:
+            self.events.warn_of_size()
         wrote_before = score(replies[0][2]) if write and replies else None
         return Written(refused, full, wrote_before, came, went)
 
@@ -67,18 +62,18 @@ class Record:
         now = write.moment if write else max([*moments, *(each[2] for each in departures)])
         earliest = min(arrivals, default=now)
         moves: list[Argument] = []
-        if self._has_rooms:
+        if self.has_rooms:
             for position, (_, _, _, move) in enumerate(seen, 1):
                 if move is not None:
                     moves += position, move[0], as_seconds(move[1])
                     earliest = min(earliest, move[1])
-        return self._script.command(
-            self._keys,
+        return self.script.command(
+            self.names,
             lifetime,
-            *self._limits,
+            *self.limits,
             write.process if write else "",
             as_seconds(now),
-            as_seconds(now - self._window),
+            as_seconds(now - to_microseconds(self.limits[0])),
             as_seconds(earliest),
             "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
             len(seen),

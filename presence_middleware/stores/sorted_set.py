@@ -7,6 +7,7 @@ keys and the rules.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 from ..errors import UnsupportedQuery
 from . import keys
@@ -14,7 +15,7 @@ from .changes import Departure, Seen, Write, Written
 from .events import EventStream
 from .in_room import InRoom
 from .paging import PAGE, Ranked, newest
-from .plan import Batch, Plan, members_with_scores, score
+from .plan import Batch, Plan, members_with_scores, merge_plans, score
 from .record import Record
 from .script import chunks, load_script
 from .store import NO_EVENTS, Sighting, Store, clamp_future_scores, moment_of
@@ -54,26 +55,17 @@ class SortedSet(Store):
         self._seen, self._bye = keys.seen(prefix, kind), keys.bye(prefix, kind)
         self._events = None if lag is None else EventStream(prefix, kind)
         rooms, progress = keys.rooms(prefix, kind), keys.progress(prefix, kind)
-        hooks: list[str] = []
-        hook_keys: list[str] = []
+        hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
         if has_rooms:
-            hooks.append("rooms")
-            hook_keys += rooms, keys.moves(prefix, kind)
+            hooks["rooms"] = [rooms, keys.moves(prefix, kind)]
         if self._events:
-            hooks.append("events")
-            hook_keys.append(keys.changes(prefix, kind))
+            hooks["events"] = [keys.changes(prefix, kind)]
         names = [self._seen, self._bye, self.gone, self.left, self.writers]
-        names += [progress, *hook_keys] if hooks else []
+        names += [progress, *chain(*hooks.values())] if hooks else []
         matters = window + keys.SLACK
         limits = window, self._lowered_by, matters, self.max_members, int(is_server_time)
-        self._record = Record(
-            load_script("record", *hooks),
-            names,
-            window,
-            limits,
-            has_rooms=has_rooms,
-            events=self._events,
-        )
+        record = load_script("record", *hooks)
+        self._record = Record(record, names, limits, has_rooms, self._events)
         sweep = load_script("sweep", *hooks)
         self._sweeps = Sweeps(sweep, names, window, lag or 0.0, self._events)
         read = self._seen, rooms, progress
@@ -109,8 +101,7 @@ class SortedSet(Store):
         return (yield from newest(self._seen, now - window, limit, last))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
-        (scores,) = yield Batch((("ZMSCORE", self._seen, *ids),))
-        times = zip(ids, map(score, scores), strict=True)
+        times = zip(ids, (yield from self._scores(self._seen, ids)), strict=True)
         return [Sighting(id, moment_of(time)) for id, time in times if time and time > now - window]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
@@ -122,12 +113,10 @@ class SortedSet(Store):
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        parts = list(chunks(ids))
         sets = (self._seen, self.gone, self._bye)[: 3 if self.needs_sweep else 2]
-        replies = yield Batch(tuple(("ZMSCORE", key, *part) for key in sets for part in parts))
         newest: dict[str, float] = {}
-        for part, scores in zip(parts * len(sets), replies, strict=True):
-            for id, moment in zip(part, map(score, scores), strict=True):
+        for moments in (yield from merge_plans([self._scores(key, ids) for key in sets])):
+            for id, moment in zip(ids, moments, strict=True):
                 if moment is not None and moment > newest.get(id, now - self.keep_seconds):
                     newest[id] = moment
         return newest
@@ -149,9 +138,15 @@ class SortedSet(Store):
 
     def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the true last-seen time of each id that said goodbye."""
-        if not ids or not self.needs_sweep:
+        if not self.needs_sweep:
             return [None] * len(ids)
-        replies = yield Batch(tuple(("ZMSCORE", self._bye, *part) for part in chunks(ids)))
+        return (yield from self._scores(self._bye, ids))
+
+    def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
+        """Return the scores of ids in a sorted set, None for those that are not in it."""
+        if not ids:
+            return []
+        replies = yield Batch(tuple(("ZMSCORE", key, *part) for part in chunks(ids)))
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
@@ -159,9 +154,7 @@ class SortedSet(Store):
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
         ids = yield from self._in_room.ids(room, now, limit)
-        sightings: list[Sighting] = []
-        for part in chunks(ids):
-            sightings += yield from self.online_among(list(part), now, self.window)
+        sightings = yield from self.online_among(ids, now, self.window)
         return (yield from self.as_seen(sightings))
 
     def event_stream(self) -> EventStream:

@@ -1,6 +1,7 @@
 """Those who are no longer online, as the script sweep.lua handles them. Plans only, no I/O."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from . import keys
@@ -21,36 +22,33 @@ class Swept(NamedTuple):
     """The number of ids that were announced."""
 
 
+@dataclass(frozen=True)
 class Sweeps:
     """The script sweep.lua of a kind in one shard: its arguments and its reply."""
 
-    def __init__(
-        self,
-        script: Script,
-        names: Sequence[str],
-        window: float,
-        lag: float,
-        events: EventStream | None,
-    ) -> None:
-        """`names` are the keys of the script. An id has gone `lag` seconds after its window."""
-        self._script, self._names, self._events = script, names, events
-        self._window, self._lag = window, lag
+    script: Script
+    names: Sequence[str]
+    """The keys of the script."""
+    window: float
+    lag: float
+    """For how many seconds after its window an id has not gone yet."""
+    events: EventStream | None
 
     def sweep(self, now: float, lifetime: int, compared: int = 0) -> Plan[Swept]:
         """Handle a bounded number of ids, and compare some in rooms, chosen at random."""
-        command = self._script.command(
-            self._names,
+        command = self.script.command(
+            self.names,
             lifetime,
             repr(now),
-            repr(now - self._window),
-            repr(now - self._window - self._lag),
+            repr(now - self.window),
+            repr(now - self.window - self.lag),
             SWEPT,
-            repr(now - self._window - keys.SLACK),
+            repr(now - self.window - keys.SLACK),
             # Whoever is seen after the clock was set back must not seem to be gone already.
-            repr(min(float(keys.SLACK), self._window / 2)),
+            repr(min(float(keys.SLACK), self.window / 2)),
             compared,
         )
-        (reply,) = yield from self._script.send(command)
-        if self._events and reply[-1]:
-            self._events.warn_of_size()
-        return Swept(bool(reply[0]), int(reply[2]) if self._events else 0)
+        (reply,) = yield from self.script.send(command)
+        if self.events and reply[-1]:
+            self.events.warn_of_size()
+        return Swept(bool(reply[0]), int(reply[2]) if self.events else 0)
