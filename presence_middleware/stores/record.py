@@ -33,7 +33,33 @@ class Record:
         for start in range(0, len(seen) + len(departures), CHUNK):
             first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
             part, departing = seen[start : start + CHUNK], departures[first:last]
-            commands.append(self._command(lifetime, part, departing, write))
+            ids, moments, arrivals, moves = zip(*part, strict=True) if part else ((), (), (), ())
+            sightings: list[str] = []
+            for id, moment in zip(ids, moments, strict=True):
+                sightings += f"{moment}e-6", id
+            now = write.moment if write else max([*moments, *(each[2] for each in departing)])
+            earliest = min(arrivals, default=now)
+            moved: list[Argument] = []
+            for position, move in enumerate(moves if self.has_rooms else (), 1):
+                if move is not None:
+                    moved += position, move[0], as_seconds(move[1])
+                    earliest = min(earliest, move[1])
+            command = self.script.command(
+                self.names,
+                lifetime,
+                *self.limits,
+                write.process if write else "",
+                as_seconds(now),
+                as_seconds(now - to_microseconds(self.limits[0])),
+                as_seconds(earliest),
+                "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
+                len(part),
+                len(departing),
+                *sightings,
+                *words_of(departing),
+                *moved,
+            )
+            commands.append(command)
         refused: list[int] = []
         full = came = went = 0
         is_shortened = False
@@ -48,37 +74,3 @@ class Record:
             self.events.warn_of_size()
         wrote_before = score(replies[0][2]) if write and replies else None
         return Written(refused, full, wrote_before, came, went)
-
-    def _command(
-        self,
-        lifetime: int,
-        seen: Sequence[Seen],
-        departures: Sequence[Departure],
-        write: Write | None,
-    ) -> Command:
-        sightings = [word for id, moment, _, _ in seen for word in (f"{moment}e-6", id)]
-        arrivals = [arrival for _, _, arrival, _ in seen]
-        moments = [moment for _, moment, _, _ in seen]
-        now = write.moment if write else max([*moments, *(each[2] for each in departures)])
-        earliest = min(arrivals, default=now)
-        moves: list[Argument] = []
-        if self.has_rooms:
-            for position, (_, _, _, move) in enumerate(seen, 1):
-                if move is not None:
-                    moves += position, move[0], as_seconds(move[1])
-                    earliest = min(earliest, move[1])
-        return self.script.command(
-            self.names,
-            lifetime,
-            *self.limits,
-            write.process if write else "",
-            as_seconds(now),
-            as_seconds(now - to_microseconds(self.limits[0])),
-            as_seconds(earliest),
-            "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
-            len(seen),
-            len(departures),
-            *sightings,
-            *words_of(departures),
-            *moves,
-        )

@@ -35,9 +35,10 @@ class Script(NamedTuple):
         The text is sent once, if the server does not have the script: it is new, or has restarted.
         """
         replies: list[Any] = []
-        for trip in chunks(commands, COMMANDS_PER_TRIP):
-            outcomes = yield Batch(tuple(trip), is_tolerant=True)
-            if any(isinstance(outcome, ScriptMissing) for outcome in outcomes):
+        for start in range(0, len(commands), COMMANDS_PER_TRIP):
+            trip = commands[start : start + COMMANDS_PER_TRIP]
+            outcomes = yield Batch(trip, is_tolerant=True)
+            if ScriptMissing in map(type, outcomes):
                 again: Command = ("EVAL", self.text, *trip[0][2:])
                 outcomes = yield Batch((again, *trip[1:]), is_tolerant=True)
             if error := first_error(outcomes):
