@@ -88,11 +88,7 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of the kind, or the kind has no rooms.
         """
-        if room is None:
-            store, seconds = self._arguments.store_and_seconds(kind, window)
-            return self._read(partial(store.count, window=seconds))
-        number = self._arguments.room_number(room, window=window)
-        return self._read(partial(self._arguments.store_with_rooms(kind).count_in_room, number))
+        return self._read(self._arguments.counter(kind, window, room))
 
     def counts(self, *, window: Window = None, room: str | None = None) -> Plan[dict[str, int]]:
         """Return the number of ids online of each kind, by kind.
@@ -106,17 +102,12 @@ class Queries:
         than the retention of a kind, or the site has no rooms.
         """
         arguments = self._arguments
-        asks: dict[str, Callable[[float], Plan[int]]] = {}
-        if room is None:
-            for kind in arguments.kinds:
-                store, seconds = arguments.store_and_seconds(kind, window)
-                asks[kind] = partial(store.count, window=seconds)
-        else:
-            number = arguments.room_number(room, window=window)
-            for kind in arguments.kinds_with_rooms:
-                asks[kind] = partial(self._stores[kind].count_in_room, number)
-        counts = yield from self._read(lambda now: merge_plans([ask(now) for ask in asks.values()]))
-        return dict(zip(asks, counts, strict=True))
+        kinds = arguments.kinds
+        if room is not None:  # without rooms, the first kind raises the error
+            kinds = arguments.kinds_with_rooms or kinds
+        counters = [arguments.counter(kind, window, room) for kind in kinds]
+        counts = yield from self._read(lambda now: merge_plans([count(now) for count in counters]))
+        return dict(zip(kinds, counts, strict=True))
 
     def online(
         self,
@@ -458,6 +449,16 @@ class Arguments:
                 f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
             )
         return store, seconds
+
+    def counter(
+        self, kind: str | None, window: Window, room: str | None
+    ) -> Callable[[float], Plan[int]]:
+        """Return what counts the ids of a kind at a time: in a window, or in a room."""
+        if room is not None:
+            number = self.room_number(room, window=window)
+            return partial(self.store_with_rooms(kind).count_in_room, number)
+        store, seconds = self.store_and_seconds(kind, window)
+        return partial(store.count, window=seconds)
 
     def store_with_rooms(self, kind: str | None) -> Shards:
         """Return the store of a kind whose ids may be in rooms."""

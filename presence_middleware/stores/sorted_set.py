@@ -49,7 +49,7 @@ class SortedSet(Store):
             prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
         )
         self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self._lowered_by = 0.0 if grace is None else window - grace
+        self.lowered_by = 0.0 if grace is None else window - grace
         # Until all who have gone are announced, their times must not go.
         self._least_age = window + (lag or 0.0)
         self._seen, self._bye = keys.seen(prefix, kind), keys.bye(prefix, kind)
@@ -63,7 +63,7 @@ class SortedSet(Store):
         names = [self._seen, self._bye, self.gone, self.left, self.writers]
         names += [progress, *chain(*hooks.values())] if hooks else []
         matters = window + keys.SLACK
-        limits = window, self._lowered_by, matters, self.max_members, int(is_server_time)
+        limits = window, self.lowered_by, matters, self.max_members, int(is_server_time)
         record = load_script("record", *hooks)
         self._record = Record(record, names, limits, has_rooms, self._events)
         sweep = load_script("sweep", *hooks)
@@ -121,26 +121,9 @@ class SortedSet(Store):
                     newest[id] = moment
         return newest
 
-    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
-        (goodbye,) = yield from self._goodbyes([sighting.id])
-        if goodbye is None or moment_of(goodbye) != sighting.last_seen:
-            return sighting
-        return Sighting(sighting.id, moment_of(goodbye - self._lowered_by))
-
-    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
-        goodbyes = yield from self._goodbyes([sighting.id for sighting in sightings])
-        return [
-            sighting
-            if goodbye is None or sighting.last_seen is None
-            else Sighting(sighting.id, max(sighting.last_seen, moment_of(goodbye)))
-            for sighting, goodbye in zip(sightings, goodbyes, strict=True)
-        ]
-
-    def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
-        """Return the true last-seen time of each id that said goodbye."""
-        if not self.needs_sweep:
-            return [None] * len(ids)
-        return (yield from self._scores(self._bye, ids))
+    def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
+        moments = yield from self._scores(self._bye, ids if self.needs_sweep else ())
+        return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the scores of ids in a sorted set, None for those that are not in it."""
@@ -154,8 +137,7 @@ class SortedSet(Store):
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
         ids = yield from self._in_room.ids(room, now, limit)
-        sightings = yield from self.online_among(ids, now, self.window)
-        return (yield from self.as_seen(sightings))
+        return (yield from self.online_among(ids, now, self.window))
 
     def event_stream(self) -> EventStream:
         if self._events is None:

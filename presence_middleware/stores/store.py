@@ -46,6 +46,8 @@ class Store(ABC):
 
     needs_sweep: bool = False
     """True if its ids may be in rooms, say goodbye, or are announced."""
+    lowered_by: float = 0.0
+    """How many seconds before its moment a goodbye lowers the last-seen time."""
     swept: int = 0
     """The number of ids that sweeps of this process announced to have gone."""
 
@@ -134,15 +136,13 @@ class Store(ABC):
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
 
-    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
-        """Return a sighting of `as_seen` with the time by which `online` sorts it."""
-        yield from ()
-        return sighting
+    def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
+        """Return the true last-seen times of those ids that said goodbye.
 
-    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
-        """Return sightings of `online` with the last-seen times that goodbyes have lowered."""
+        A goodbye lowers the time by which `online` sorts an id, to `lowered_by` before this.
+        """
         yield from ()
-        return list(sightings)
+        return {}
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         """Return how many ids that are online were last seen in a room, by its number."""

@@ -10,6 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from presence_middleware import Presence
+from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sweeps
 from tests.contract.test_rooms import STEPS, Compared
@@ -186,6 +187,37 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     result = run(interrupted())
     assert batches > 1
     assert result == len(expected) if wanted == "a number" else {s.id for s in result} == expected
+
+
+def test_the_number_of_a_room_costs_the_server_no_more_than_a_page(
+    crowd: Callable[..., Crowd],
+) -> None:
+    """The board shows the number of any room to anybody, also of rooms that do not exist."""
+    site = crowd()
+    site.enter("user", 100, lambda n: n)
+    room = room_number("/t/1")
+
+    def page(n: int) -> None:
+        site.clock.now += 1
+        entrance = Room(room, site.clock.now)
+        site.recorder.record(("user", f"user{n}"), site.clock.now, room=entrance)
+        assert site.recorder.flush()
+
+    def number(n: int) -> None:
+        assert site.presence.counts(room=f"/t/new{n}") == {"user": 0}
+
+    def cost(visit: Callable[[int], None]) -> tuple[int, int]:
+        visit(0)  # sends the script
+        before = site.redis.info("stats")["total_net_input_bytes"]
+        site.commands()
+        for n in range(1, 21):
+            visit(n)
+        commands = sum(calls for calls, _ in site.commands().values())
+        return site.redis.info("stats")["total_net_input_bytes"] - before, commands
+
+    assert cost(number) < cost(page)
+    assert cost(number)[0] < 20 * 400
+    assert cost(number)[1] < cost(page)[1]
 
 
 @pytest.mark.parametrize("backend", ["memory", "valkey", *matrix("redis62")], indirect=True)
