@@ -1,5 +1,5 @@
 -- Who is in which room: a part of record.lua and of sweep.lua. An id is in one room at most: where it
--- was last seen. Whoever reads a room first sweeps those out of it who are no longer online.
+-- was last seen. Until a sweep, that may be somebody who is no longer online: in_room.lua looks.
 --
 -- KEYS[6] progress  `rooms_until`, up to which last-seen time ids have been taken out of their rooms;
 --                   `rooms_delay`, how many seconds a sweep left between that and now; `moves_since`,
