@@ -67,11 +67,9 @@ class Queries:
         rooms: Rooms | None,
     ) -> None:
         """Create the queries on the given parts of a `Backend`."""
-        self._clock, self._departures = clock, departures
-        self._window = settings.window
-        self._kinds = settings.kinds
-        self._rooms, self._kinds_with_rooms = rooms, settings.kinds_with_rooms
+        self._clock, self._departures, self._window = clock, departures, settings.window
         self._stores, self._layout, self._history = stores, layout, history
+        self._arguments = Arguments(settings, stores, rooms)
         self._lags = {kind: settings.lag_seconds(kind) or 0.0 for kind in settings.events}
 
     def now(self) -> Plan[float]:
@@ -91,7 +89,7 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of the kind, or the kind has no rooms.
         """
-        return self._read(self._counter(kind, window, self._room_number(room, window=window)))
+        return self._read(self._arguments.counter(kind, window, room))
 
     def counts(self, *, window: Window = None, room: str | None = None) -> Plan[dict[str, int]]:
         """Return the number of ids online of each kind, by kind.
@@ -104,9 +102,11 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of a kind, or the site has no rooms.
         """
-        number = self._room_number(room, window=window)
-        kinds = self._kinds if number is None else self._kinds_with_rooms
-        counters = [self._counter(kind, window, number) for kind in kinds]
+        arguments = self._arguments
+        kinds = arguments.kinds
+        if room is not None:  # without rooms, the first kind raises the error
+            kinds = arguments.kinds_with_rooms or kinds
+        counters = [arguments.counter(kind, window, room) for kind in kinds]
         counts = yield from self._read(lambda now: merge_plans([count(now) for count in counters]))
         return dict(zip(kinds, counts, strict=True))
 
@@ -135,11 +135,11 @@ class Queries:
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
                 raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
             limit = min(limit, sys.maxsize)
-        number = self._room_number(room, window=window, before=before)
-        if number is not None:
-            in_room = self._store_with_rooms(kind).online_in_room
+        if room is not None:
+            number = self._arguments.room_number(room, window=window, before=before)
+            in_room = self._arguments.store_with_rooms(kind).online_in_room
             return self._read(partial(in_room, number, limit=limit))
-        store, seconds = self._store_and_seconds(kind, window)
+        store, seconds = self._arguments.store_and_seconds(kind, window)
         match before:
             case None:
                 pass
@@ -184,7 +184,7 @@ class Queries:
 
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids.
         """
-        store = self._stores[self._checked_kind(kind)]
+        store = self._stores[self._arguments.kind(kind)]
         if not (stored_ids := _stored_ids(ids)):
             return {}
         stamps = yield from self._read(partial(store.last_seen, stored_ids))
@@ -202,7 +202,7 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids,
         or the window is longer than the retention of the kind.
         """
-        store, seconds = self._store_and_seconds(kind, window)
+        store, seconds = self._arguments.store_and_seconds(kind, window)
         if not (stored_ids := _stored_ids(ids)):
             return []
         online = yield from self._read(partial(store.online_among, stored_ids, window=seconds))
@@ -222,7 +222,7 @@ class Queries:
         `UnsupportedQuery` if the store has no ids, or the window is longer than the retention of
         the kind.
         """
-        store, seconds = self._store_and_seconds(kind, window)
+        store, seconds = self._arguments.store_and_seconds(kind, window)
         if not _is_text(key):
             raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
         online = yield from self._read(partial(store.online_friends, key, window=seconds))
@@ -232,7 +232,7 @@ class Queries:
         self, kind: str | None, among: Iterable[Id] | None
     ) -> tuple[str, frozenset[str] | None]:
         """Check the arguments of `events`; return the kind, and the ids that are followed."""
-        kind = self._checked_kind(kind)
+        kind = self._arguments.kind(kind)
         if kind not in self._lags:
             kinds = ", ".join([*self._lags, kind])
             raise UnsupportedQuery(
@@ -254,7 +254,7 @@ class Queries:
         after its window. Raises `PresenceUnavailable`, and `UnsupportedQuery` for a kind without
         events.
         """
-        store = self._stores[self._checked_kind(kind)]
+        store = self._stores[self._arguments.kind(kind)]
         # In this order: whoever comes or goes in between is announced after the positions, too.
         positions = yield from store.event_positions()
         ask = partial(store.online, window=self._window + lag, limit=limit, before=None)
@@ -280,7 +280,7 @@ class Queries:
         `PRESENCE_HISTORY` are gone. Minutes without a sample are left out. `kind` is by default the
         first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and `QueryError`.
         """
-        kind = self._checked_kind(kind)
+        kind = self._arguments.kind(kind)
         is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
         if not is_number or not 0 < hours < math.inf:
             raise QueryError(f"hours is {_shown(hours)}: pass a number above zero, such as 24")
@@ -294,7 +294,7 @@ class Queries:
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and
         `QueryError`.
         """
-        return self._history.peak(self._checked_kind(kind))
+        return self._history.peak(self._arguments.kind(kind))
 
     def reset_peak(self, kind: str | None = None) -> Plan[None]:
         """Delete the peak; the next sample becomes the peak.
@@ -302,7 +302,7 @@ class Queries:
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and
         `QueryError`.
         """
-        return self._history.reset_peak(self._checked_kind(kind))
+        return self._history.reset_peak(self._arguments.kind(kind))
 
     def touch(self, id: Id | None, kind: str | None = None) -> Plan[None]:
         """Record `id` as seen now, for activity without a request.
@@ -311,7 +311,7 @@ class Queries:
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `QueryError`, and
         `PresenceUnavailable` also if the kind has `PRESENCE_MAX_MEMBERS` members.
         """
-        store = self._stores[self._checked_kind(kind)]
+        store = self._stores[self._arguments.kind(kind)]
         if id is None:
             return
         stored_id = _stored_id(id)
@@ -353,7 +353,7 @@ class Queries:
         Returns the kind and the id as they are stored, or None if `id` is None. Raises `QueryError`
         for an unknown kind or an invalid id, and `UnsupportedQuery` if the store cannot do it.
         """
-        kind = self._checked_kind(kind)
+        kind = self._arguments.kind(kind)
         if id is None:
             return None
         stored_id = _stored_id(id)
@@ -399,62 +399,6 @@ class Queries:
             yield from self._layout.claim(stamp)
         return (yield from self._clock.latest())
 
-    def _store_and_seconds(self, kind: str | None, window: Window) -> tuple[Shards, float]:
-        kind = self._checked_kind(kind)
-        store = self._stores[kind]
-        if window is None:
-            return store, self._window
-        try:
-            seconds = duration(window)
-        except (ValueError, OverflowError) as error:
-            raise QueryError(f"window is {_shown(window)}: {error}") from None
-        if seconds > store.keep_seconds:
-            raise UnsupportedQuery(
-                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
-                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
-            )
-        return store, seconds
-
-    def _counter(
-        self, kind: str | None, window: Window, room: int | None
-    ) -> Callable[[float], Plan[int]]:
-        """Return what counts the ids of a kind at a time: in a window, or in a room."""
-        if room is not None:
-            return partial(self._store_with_rooms(kind).count_in_room, room)
-        store, seconds = self._store_and_seconds(kind, window)
-        return partial(store.count, window=seconds)
-
-    def _store_with_rooms(self, kind: str | None) -> Shards:
-        kind = self._checked_kind(kind)
-        if kind not in self._kinds_with_rooms:
-            raise UnsupportedQuery(
-                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
-            )
-        return self._stores[kind]
-
-    def _room_number(self, room: str | None, **others: object) -> int | None:
-        """Return the number of a room, if one is given, without which `others` are valid."""
-        if room is None:
-            return None
-        if not _is_text(room):
-            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
-        for name, value in others.items():
-            if value is not None:
-                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
-        if self._rooms is None:
-            raise UnsupportedQuery(
-                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
-                "named for rooms that only visit.enter() names"
-            )
-        return self._rooms.number_of(room)
-
-    def _checked_kind(self, kind: str | None) -> str:
-        if kind is None:
-            return self._kinds[0]
-        if not isinstance(kind, str):
-            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self._kinds)}")
-        return known_kind(kind, self._kinds)
-
 
 def _first_announced(shard: Store) -> Plan[float | None]:
     """Return the lowest last-seen time of those who are announced online, infinity if nobody is.
@@ -470,6 +414,75 @@ def _first_announced(shard: Store) -> Plan[float | None]:
 
 # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
 # before Redis is asked, so that it never looks like an invalid reply.
+
+
+class Arguments:
+    """What the arguments of queries mean on one site. One that is not valid raises `QueryError`."""
+
+    def __init__(
+        self, settings: Settings, stores: Mapping[str, Shards], rooms: Rooms | None
+    ) -> None:
+        """Create the checks of a site with these stores and rooms."""
+        self.kinds, self.kinds_with_rooms = settings.kinds, settings.kinds_with_rooms
+        self._window, self._stores, self._rooms = settings.window, stores, rooms
+
+    def kind(self, kind: str | None) -> str:
+        """Return a kind, by default the first of the site."""
+        if kind is None:
+            return self.kinds[0]
+        if not isinstance(kind, str):
+            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.kinds)}")
+        return known_kind(kind, self.kinds)
+
+    def store_and_seconds(self, kind: str | None, window: Window) -> tuple[Shards, float]:
+        """Return the store of a kind and a window in seconds, by default `PRESENCE_WINDOW`."""
+        kind = self.kind(kind)
+        store = self._stores[kind]
+        if window is None:
+            return store, self._window
+        try:
+            seconds = duration(window)
+        except (ValueError, OverflowError) as error:
+            raise QueryError(f"window is {_shown(window)}: {error}") from None
+        if seconds > store.keep_seconds:
+            raise UnsupportedQuery(
+                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
+                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+            )
+        return store, seconds
+
+    def counter(
+        self, kind: str | None, window: Window, room: str | None
+    ) -> Callable[[float], Plan[int]]:
+        """Return what counts the ids of a kind at a time: in a window, or in a room."""
+        if room is not None:
+            number = self.room_number(room, window=window)
+            return partial(self.store_with_rooms(kind).count_in_room, number)
+        store, seconds = self.store_and_seconds(kind, window)
+        return partial(store.count, window=seconds)
+
+    def store_with_rooms(self, kind: str | None) -> Shards:
+        """Return the store of a kind whose ids may be in rooms."""
+        kind = self.kind(kind)
+        if kind not in self.kinds_with_rooms:
+            raise UnsupportedQuery(
+                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
+            )
+        return self._stores[kind]
+
+    def room_number(self, room: str, **others: object) -> int:
+        """Return the number of a room, with which no `others` are valid."""
+        if not _is_text(room):
+            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
+        for name, value in others.items():
+            if value is not None:
+                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
+        if self._rooms is None:
+            raise UnsupportedQuery(
+                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
+                "named for rooms that only visit.enter() names"
+            )
+        return self._rooms.number_of(room)
 
 
 def checked_name(name: str) -> str:

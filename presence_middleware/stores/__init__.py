@@ -7,11 +7,12 @@ from .changes import Act, Departure, Move, Seen, Write, Written
 from .events import MISSING, STREAM_SECONDS, Announcement, EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
+from .in_room import NOWHERE, room_number
 from .lease import Lease
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
 from .shards import Shards
-from .sorted_set import NOWHERE, SortedSet, room_number
+from .sorted_set import SortedSet
 from .store import Sighting, Store, moment_of
 from .upkeep import UpkeepLease
 

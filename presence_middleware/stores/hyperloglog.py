@@ -8,30 +8,15 @@ from . import keys
 from .changes import Act, Departure, Seen, Write, Written, as_seconds, by_minute
 from .plan import Batch, Command, Plan, score
 from .script import COMMANDS_PER_TRIP, chunks
-from .store import Sighting, Store, last_write
+from .store import Sighting, Store
 
 
 class HyperLogLog(Store):
     """The store `hyperloglog`: it counts within about one per cent and stores no ids.
 
-    It is meant for guests and bots. The minutes are the same as those of `MinuteSets`.
+    It is meant for guests and bots. The minutes are the same as those of `MinuteSets`. Its size is
+    constant: `max_members` is unused.
     """
-
-    def __init__(
-        self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
-    ) -> None:
-        """Create a store as `Store` describes. Its size is constant: `max_members` is unused."""
-        self.name, self.keep_seconds = f"{prefix}:{kind}", keep_seconds
-        self.ttl = keys.ttl(keep_seconds)
-        self._prefix, self._kind = prefix, kind
-        self._writers_key = keys.writers(prefix, kind)
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -39,9 +24,9 @@ class HyperLogLog(Store):
         commands: list[Command] = []
         if write:
             commands += (
-                ("ZSCORE", self._writers_key, write.process),
-                ("ZADD", self._writers_key, as_seconds(write.moment), write.process),
-                ("EXPIRE", self._writers_key, self.ttl),
+                ("ZSCORE", self.writers, write.process),
+                ("ZADD", self.writers, as_seconds(write.moment), write.process),
+                ("EXPIRE", self.writers, self.ttl),
             )
         for minute, positions in by_minute(seen):
             key = self._key(minute)
@@ -57,9 +42,6 @@ class HyperLogLog(Store):
         """Accept that an id is erased, because none is stored. Refuse all else."""
         if act is not Act.ERASED:
             self._refuse("take an id offline", "sorted-set and minute-sets can")
-
-    def last_write(self, process: str) -> Plan[float | None]:
-        return last_write(self._writers_key, process)
 
     def count(self, now: float, window: float) -> Plan[int]:
         minutes = [self._key(minute) for minute in keys.minutes_of(now, window)]
@@ -83,20 +65,11 @@ class HyperLogLog(Store):
     def keys(self, now: float) -> list[str]:
         return [self._key(minute) for minute in keys.minutes_of(now, self.keep_seconds)]
 
-    def keep_longer(self, seconds: float) -> None:
-        self.ttl = keys.ttl(max(self.keep_seconds, seconds))
-
-    def clean_up(self, now: float) -> Plan[bool]:
-        """Remove processes that have ended. The keys of minutes expire by themselves."""
-        silent_since = now - self.keep_seconds - 2 * keys.SLACK
-        yield Batch((("ZREMRANGEBYSCORE", self._writers_key, "-inf", silent_since),))
-        return False
-
     def _refuse(self, operation: str, alternative: str) -> NoReturn:
         raise UnsupportedQuery(
-            f"kind {self._kind!r} is stored as a hyperloglog, which cannot {operation}: "
+            f"kind {self.kind!r} is stored as a hyperloglog, which cannot {operation}: "
             f"{alternative} (PRESENCE_STORE)"
         )
 
     def _key(self, minute: int) -> str:
-        return keys.minute_log(self._prefix, self._kind, minute)
+        return keys.minute_log(self.prefix, self.kind, minute)

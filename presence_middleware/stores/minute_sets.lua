@@ -1,7 +1,7 @@
 -- Apply what people did to the sets of the ids of each minute: departures, or sightings of one minute.
 -- The departures of a write are sent first: whoever was seen after them is added again.
 --
--- KEYS[1] left     as in record.lua: id, or a space and the SHA-1 of an erased id, by the moment it left
+-- KEYS[1] left     as in record.lua
 -- KEYS[2] gone     id that left, by the minute of its last sighting
 -- KEYS[3] writers  process by its last write
 -- KEYS[4…]         for departures the sets of consecutive minutes; for sightings the set of their
@@ -27,15 +27,8 @@ local lifetime, -- of the keys, in seconds
   sightings -- their number
   = unpack(ARGV, 1, 10)
 local FIRST, FIRST_DEPARTURE, FIRST_SET = 11, 11 + sightings, 4
-local SEEN, LEFT, ERASED = '0', '2', '3'
-local sha1hex = redis.sha1hex -- fakeredis has none, but there a script can reach Python
-  or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
 
-local function at_least(score, moment) return score and score + 0 >= moment + 0 end
-local function left_at(id)
-  local score, erasure = unpack(redis.call('ZMSCORE', left, id, ' ' .. sha1hex(id)))
-  return erasure and at_least(erasure, score or 0) and erasure or score, erasure
-end
+include 'departures'
 
 local reply = {{}, 0, process ~= '' and redis.call('ZSCORE', writers, process)}
 if process ~= '' then
@@ -52,11 +45,11 @@ if FIRST_DEPARTURE > FIRST then
       known[n] = known[n] or is_member == 1
     end
   end
-  local may_have_left = redis.call('ZCOUNT', left, earliest, '+inf') > 0
+  find_departures(ids, redis.call('ZCOUNT', left, earliest, '+inf'))
   local arrived = string.gmatch(arrivals, '%S+')
   for n, id in ipairs(ids) do
     local arrival = arrived()
-    if may_have_left and at_least(left_at(id), arrival) then
+    if has_left(id, arrival) then
       table.insert(reply[1], n)
     elseif is_tight and not known[n] and room <= 0 then
       reply[2] = reply[2] + 1
@@ -71,33 +64,12 @@ if FIRST_DEPARTURE > FIRST then
   end
 end
 
-if #ARGV >= FIRST_DEPARTURE then
-  local time = redis.call('TIME')
-  local clock = time[1] .. '.' .. string.format('%06d', time[2])
-  for i = FIRST_DEPARTURE, #ARGV, 4 do
-    local act, id, moment, last_known = unpack(ARGV, i, i + 3)
-    if is_server_time == '1' and at_least(moment, clock) then moment = clock end
-    local _, erasure = left_at(id)
-    local is_lost = last_known ~= '' and at_least(moment, last_known) and not at_least(erasure, last_known)
-    local last_seen = is_lost and last_known - last_known % 60
-    for n = FIRST_SET, act ~= SEEN and #KEYS or 0 do
-      local minute = first_minute + (n - FIRST_SET) * 60
-      if minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
-    end
-    if act ~= LEFT then redis.call('ZREM', left, id) end
-    if act == ERASED then
-      redis.call('ZREM', gone, id)
-      redis.call('ZADD', left, 'GT', moment, ' ' .. sha1hex(id))
-    elseif act == LEFT then
-      if last_seen then redis.call('ZADD', gone, 'GT', last_seen, id) end
-      redis.call('ZADD', left, 'GT', moment, id)
-    end
+apply_departures(FIRST_DEPARTURE, #ARGV, function(_, id, moment, last_known)
+  local last_seen = is_lost(id, moment, last_known) and last_known - last_known % 60
+  for n = FIRST_SET, #KEYS do
+    local minute = first_minute + (n - FIRST_SET) * 60
+    if minute <= moment + 0 and redis.call('SREM', KEYS[n], id) == 1 then last_seen = minute end
   end
-  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)
-  for key, seconds in pairs({[gone] = lifetime, [left] = math.ceil(matters)}) do
-    redis.call('EXPIRE', key, seconds)
-    local excess = redis.call('ZCARD', key) - max_members
-    if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
-  end
-end
+  return last_seen
+end)
 return reply

@@ -12,7 +12,7 @@ from .changes import Act, Departure, Seen, Write, Written, as_seconds, by_minute
 from .paging import Ranked
 from .plan import Batch, Command, Plan, score, texts
 from .script import CHUNK, chunks, load_script
-from .store import Sighting, Store, clamp_future_scores, last_write
+from .store import Sighting, Store, clamp_future_scores
 
 # The sets of at most so many minutes are searched for known ids when there is little room.
 MAX_SEARCHED_MINUTES = 30
@@ -26,32 +26,6 @@ class MinuteSets(Store):
     A read unites all sets of the window, so it takes longer the more ids there are: 700 ms for a
     million. It has no rooms and no goodbyes.
     """
-
-    def __init__(
-        self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
-    ) -> None:
-        """Create a store as `Store` describes."""
-        self.name, self.keep_seconds = f"{prefix}:{kind}", keep_seconds
-        self.ttl = keys.ttl(keep_seconds)
-        self._prefix, self._kind = prefix, kind
-        self._matters, self._is_server_time = window + keys.SLACK, is_server_time
-        # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
-        # several sets, so there are never more different ids, and no union is needed to count
-        # them. Of a long window, only the last minutes are searched, with their share of the room.
-        minutes = math.ceil(window / keys.MINUTE) + 1
-        self._searched_before = min(minutes, MAX_SEARCHED_MINUTES) - 1
-        self._max_members = max(1, max_members)
-        self._share = max(1, max_members * (self._searched_before + 1) // minutes)
-        self._writers_key = keys.writers(prefix, kind)
-        self._left_key, self._gone_key = keys.left(prefix, kind), keys.gone(prefix, kind)
-        self._script, self._lifetime = load_script("minute_sets"), self.ttl
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -69,17 +43,24 @@ class MinuteSets(Store):
                 moments = [moment / 1e6 for _, _, moment, _ in departing]
                 first = keys.minutes_of(min(moments), reach)[0]
                 minutes = range(first, keys.minute_of(max(moments) + 1) + 1)
-                commands.append(self._command(minutes, [], departing, write))
+                members = self.max_members
+                commands.append(self._command(minutes, members, [], departing, write))
         positions: list[Sequence[int]] = [()] * len(commands)
+        # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
+        # several sets, so there are never more different ids, and no union is needed to count
+        # them. Of a long window, only the last minutes are searched, with their share of the room.
+        minutes_of_window = math.ceil(self.window / keys.MINUTE) + 1
+        searched = min(minutes_of_window, MAX_SEARCHED_MINUTES)
+        share = max(1, self.max_members * searched // minutes_of_window)
         # The nearest minutes come first, because most known ids are there. Later minutes are
         # searched too: a sighting may be written late, when other processes have filled them.
-        offsets = [offset for ago in range(1, self._searched_before + 1) for offset in (-ago, ago)]
+        offsets = [offset for ago in range(1, searched) for offset in (-ago, ago)]
         for minute, numbers in by_minute(seen):
             nearest = [minute, *(minute + offset for offset in offsets)]
             for part in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(nearest))):
                 positions.append(part)
-                commands.append(self._command(nearest, [seen[n] for n in part], [], write))
-        replies = yield from self._script.send(*commands)
+                commands.append(self._command(nearest, share, [seen[n] for n in part], [], write))
+        replies = yield from load_script("minute_sets").send(*commands)
         refused = [
             part[int(position) - 1]
             for part, reply in zip(positions, replies, strict=True)
@@ -91,6 +72,7 @@ class MinuteSets(Store):
     def _command(
         self,
         minutes: Sequence[int],
+        max_members: int,
         seen: Sequence[Seen],
         departures: Sequence[Departure],
         write: Write | None,
@@ -98,12 +80,12 @@ class MinuteSets(Store):
         """Return the command for the sightings of a minute, or for departures."""
         arrivals = [arrival for _, _, arrival, _ in seen]
         now = write.moment if write else max([*arrivals, *(each[2] for each in departures)])
-        return self._script.command(
-            (self._left_key, self._gone_key, self._writers_key, *map(self._key, minutes)),
-            self._lifetime,
-            self._matters,
-            self._share if seen else self._max_members,
-            int(self._is_server_time),
+        return load_script("minute_sets").command(
+            (self.left, self.gone, self.writers, *map(self._key, minutes)),
+            self.ttl,
+            self.window + keys.SLACK,
+            max_members,
+            int(self.is_server_time),
             write.process if write else "",
             as_seconds(now),
             as_seconds(min(arrivals, default=now)),
@@ -113,9 +95,6 @@ class MinuteSets(Store):
             *(id for id, *_ in seen),
             *words_of(departures),
         )
-
-    def last_write(self, process: str) -> Plan[float | None]:
-        return last_write(self._writers_key, process)
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))
@@ -145,9 +124,7 @@ class MinuteSets(Store):
         minutes = keys.minutes_of(now, self.keep_seconds)
         for part in chunks(ids):
             commands = tuple(("SMISMEMBER", self._key(minute), *part) for minute in minutes)
-            *replies, gone = yield Batch(
-                (*commands, ("ZMSCORE", self._gone_key, *part)), atomic=True
-            )
+            *replies, gone = yield Batch((*commands, ("ZMSCORE", self.gone, *part)), atomic=True)
             for minute, memberships in zip(minutes, replies, strict=True):
                 for id, is_member in zip(part, memberships, strict=True):
                     if is_member:
@@ -160,14 +137,9 @@ class MinuteSets(Store):
     def keys(self, now: float) -> list[str]:
         return self._keys(now, self.keep_seconds)
 
-    def keep_longer(self, seconds: float) -> None:
-        self._lifetime = keys.ttl(max(self.keep_seconds, seconds))
-
     def clean_up(self, now: float) -> Plan[bool]:
-        """Remove processes that have ended. The keys of minutes expire by themselves."""
-        silent_since = now - self.keep_seconds - 2 * keys.SLACK
-        yield Batch((("ZREMRANGEBYSCORE", self._writers_key, "-inf", silent_since),))
-        return self._is_server_time and (yield from clamp_future_scores((self._left_key,), now))
+        yield from super().clean_up(now)
+        return self.is_server_time and (yield from clamp_future_scores((self.left,), now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:
         (members,) = yield Batch((("SUNION", *self._keys(now, window)),))
@@ -177,4 +149,4 @@ class MinuteSets(Store):
         return [self._key(minute) for minute in keys.minutes_of(now, window)]
 
     def _key(self, minute: int) -> str:
-        return keys.minute_set(self._prefix, self._kind, minute)
+        return keys.minute_set(self.prefix, self.kind, minute)

@@ -1,5 +1,5 @@
 -- Who is in which room: a part of record.lua and of sweep.lua. An id is in one room at most: where it
--- was last seen. Whoever reads a room first sweeps those out of it who are no longer online.
+-- was last seen. Until a sweep, that may be somebody who is no longer online: in_room.lua looks.
 --
 -- KEYS[6] progress  `rooms_until`, up to which last-seen time ids have been taken out of their rooms;
 --                   `rooms_delay`, how many seconds a sweep left between that and now; `moves_since`,
@@ -64,14 +64,8 @@ hooks[#hooks + 1] = {
       return forget_rooms() -- the server has evicted a key, or its clock was set back
     end
     if swept + 0 < offline_before + 0 then
-      local past = {}
-      if redis.call('ZCOUNT', seen, '(' .. offline_before, '+inf') > 0 then
-        past, swept = page(seen, '(' .. swept, offline_before)
-      else -- nobody is online
-        swept = offline_before
-        redis.call('UNLINK', rooms)
-        redis.call('ZADD', rooms, -1, '')
-      end
+      local past
+      past, swept = page(seen, '(' .. swept, offline_before)
       for i = 1, #past, 2 do redis.call('ZREM', rooms, past[i]) end
       local delay = delay_of(offline_before)
       redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay)

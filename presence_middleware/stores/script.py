@@ -1,6 +1,7 @@
 """Lua scripts: files beside this module, sent to a server by their hash."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -13,6 +14,7 @@ CHUNK = 250
 # Commands in one round trip: far below the timeout of a client, also after an outage.
 COMMANDS_PER_TRIP = 16
 _HOOKS = "local hooks = {}\n"
+_INCLUDE = re.compile(r"^include '(\w+)'$", re.MULTILINE)
 
 T = TypeVar("T")
 
@@ -33,9 +35,10 @@ class Script(NamedTuple):
         The text is sent once, if the server does not have the script: it is new, or has restarted.
         """
         replies: list[Any] = []
-        for trip in chunks(commands, COMMANDS_PER_TRIP):
-            outcomes = yield Batch(tuple(trip), is_tolerant=True)
-            if any(isinstance(outcome, ScriptMissing) for outcome in outcomes):
+        for start in range(0, len(commands), COMMANDS_PER_TRIP):
+            trip = commands[start : start + COMMANDS_PER_TRIP]
+            outcomes = yield Batch(trip, is_tolerant=True)
+            if ScriptMissing in map(type, outcomes):
                 again: Command = ("EVAL", self.text, *trip[0][2:])
                 outcomes = yield Batch((again, *trip[1:]), is_tolerant=True)
             if error := first_error(outcomes):
@@ -48,9 +51,12 @@ class Script(NamedTuple):
 def load_script(name: str, *hooks: str) -> Script:
     """Return the script of the file `name`, with the files `hooks` where it declares its hooks.
 
+    A line `include 'other'` stands for the file `other`.
+
     Comments and indents are left out, because the text is sent to servers.
     """
     text = _read(name).replace(_HOOKS, _HOOKS + "".join(map(_read, hooks)))
+    text = _INCLUDE.sub(lambda line: _read(line[1]), text)
     lines = [line.partition(" -- ")[0].strip() for line in text.splitlines()]
     text = "\n".join([line for line in lines if line and not line.startswith("--")])
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -5,16 +5,19 @@ every shard in one batch, and the results are merged.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
+from typing import TypeVar
 
 from . import keys
 from .events import Position
 from .paging import Ranked, rank
 from .plan import Batch, Plan, merge_plans, readable_texts, text
 from .store import Sighting, Store, moment_of
+
+T = TypeVar("T")
 
 
 class Shards:
@@ -60,7 +63,10 @@ class Shards:
         An id that said goodbye is sorted as if it had been seen earlier.
         """
         if before is not None:
-            before = yield from self.shard_for(before.id).as_sorted(before)
+            shard = self.shard_for(before.id)
+            goodbye = (yield from shard.goodbyes([before.id])).get(before.id)
+            if goodbye is not None and moment_of(goodbye) == before.last_seen:
+                before = Sighting(before.id, moment_of(goodbye - shard.lowered_by))
         # Of many shards, each has a few of the first ids. Most of a longer page would be dropped.
         share = min(limit, 8 + 2 * limit // len(self.all)) if limit and len(self.all) > 1 else limit
         plans = [shard.online(now, window, share, before) for shard in self.all]
@@ -68,7 +74,7 @@ class Shards:
         ranked = _first(pages, limit)
         if share != limit:
             # A shard whose whole page is among the first may have more of them.
-            taken = {id for id, _ in ranked}
+            taken = set(map(itemgetter(0), ranked))
             full = [n for n, page in enumerate(pages) if len(page) == share]
             whole = [n for n in full if pages[n][-1][0] in taken]
             longer = [self.all[n].online(now, window, limit, before) for n in whole]
@@ -83,16 +89,24 @@ class Shards:
         return (yield from self._as_seen(sightings))
 
     def _as_seen(self, sightings: list[Sighting]) -> Plan[list[Sighting]]:
+        """Return sightings with the last-seen times that goodbyes have lowered."""
         if not self.all[0].needs_sweep:
             return sightings
-        parts: dict[Store, list[Sighting]] = {}
-        for sighting in sightings:
-            parts.setdefault(self.shard_for(sighting.id), []).append(sighting)
-        plans = [shard.as_seen(part) for shard, part in parts.items()]
-        seen = {
-            sighting.id: sighting for part in (yield from merge_plans(plans)) for sighting in part
-        }
-        return [seen[sighting.id] for sighting in sightings]
+        ids = [sighting.id for sighting in sightings]
+        parts = yield from self._each(ids, lambda shard, part: shard.goodbyes(part))
+        goodbyes = {id: moment_of(moment) for part in parts for id, moment in part.items()}
+        return [
+            Sighting(id, last_seen and max(last_seen, goodbyes.get(id, last_seen)))
+            for id, last_seen in sightings
+        ]
+
+    def _each(self, ids: list[str], ask: Callable[[Store, list[str]], Plan[T]]) -> Plan[list[T]]:
+        """Ask each shard about its ids; return the results."""
+        parts: dict[Store, list[str]] = {}
+        for id in ids:
+            parts.setdefault(self.shard_for(id), []).append(id)
+        plans = [ask(shard, part) for shard, part in parts.items()]
+        return merge_plans(plans, atomic=self._on_one_server)
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         """Return how many ids that are online were last seen in a room, by its number."""
@@ -102,27 +116,21 @@ class Shards:
         """Return the ids that are online and were last seen in a room, sorted by id."""
         plans = [shard.online_in_room(room, now, limit) for shard in self.all]
         lists = yield from merge_plans(plans, atomic=self._on_one_server)
-        return list(islice(merge(*lists, key=lambda sighting: sighting.id.encode()), limit))
+        ordered = merge(*lists, key=lambda sighting: sighting.id.encode())
+        return (yield from self._as_seen(list(islice(ordered, limit))))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
-        parts = self._by_shard(ids)
-        plans = [shard.online_among(part, now, window) for shard, part in parts.items()]
-        results = yield from merge_plans(plans, atomic=self._on_one_server)
+        results = yield from self._each(
+            ids, lambda shard, part: shard.online_among(part, now, window)
+        )
         online = {sighting.id: sighting for result in results for sighting in result}
         return [online[id] for id in ids if id in online]
 
     def last_seen(self, ids: list[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
-        plans = [shard.last_seen(part, now) for shard, part in self._by_shard(ids).items()]
-        results = yield from merge_plans(plans, atomic=self._on_one_server)
+        results = yield from self._each(ids, lambda shard, part: shard.last_seen(part, now))
         return {id: moment for result in results for id, moment in result.items()}
-
-    def _by_shard(self, ids: list[str]) -> dict[Store, list[str]]:
-        parts: dict[Store, list[str]] = {}
-        for id in ids:
-            parts.setdefault(self.shard_for(id), []).append(id)
-        return parts
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of `friends` that were seen in the window, newest first.
@@ -135,7 +143,7 @@ class Shards:
         slots = {keys.slot_of(shard.name) for shard in self.all}
         if self._on_one_server or slots == {keys.slot_of(friends)}:
             results = yield from merge_plans(plans, atomic=self._on_one_server)
-            return _in_order([sighting for result in results for sighting in result])
+            return _in_order(list(chain(*results)))
         # ZUNION of a single key reads its members, whether it is a set or a sorted set.
         (members,) = yield Batch((("ZUNION", 1, friends),))
         online = yield from self.online_among(readable_texts(members), now, window)

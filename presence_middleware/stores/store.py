@@ -3,10 +3,11 @@
 Times are seconds since the epoch by the server's clock, unless they are in microseconds.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
@@ -14,6 +15,7 @@ from .changes import Act, Departure, Seen, Write, Written, to_microseconds
 from .events import EventStream
 from .paging import Ranked
 from .plan import Batch, Plan, score
+from .sweeps import Swept
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
 NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
@@ -33,16 +35,7 @@ def moment_of(stamp: float) -> datetime:
     return datetime.fromtimestamp(stamp, UTC)
 
 
-class Swept(NamedTuple):
-    """The outcome of a sweep."""
-
-    has_more: bool
-    """True if there may be more ids that have gone."""
-    went: int
-    """The number of ids that were announced."""
-
-
-class Store(Protocol):
+class Store(ABC):
     """The data of one kind of identity, or of one shard of it.
 
     A store is created with the prefix of its keys, the kind, `PRESENCE_WINDOW` and the retention
@@ -51,17 +44,36 @@ class Store(Protocol):
     Methods that a store cannot support raise `UnsupportedQuery`.
     """
 
-    name: str
-    """The beginning of its keys."""
-    ttl: int
-    """The lifetime of its keys after a write, in seconds."""
-    keep_seconds: float
-    """The retention: an id can be queried for this long after its last sighting."""
     needs_sweep: bool = False
     """True if its ids may be in rooms, say goodbye, or are announced."""
+    lowered_by: float = 0.0
+    """How many seconds before its moment a goodbye lowers the last-seen time."""
     swept: int = 0
     """The number of ids that sweeps of this process announced to have gone."""
 
+    def __init__(
+        self,
+        prefix: str,
+        kind: str,
+        window: float,
+        keep_seconds: float,
+        max_members: int,
+        *,
+        is_server_time: bool = True,
+    ) -> None:
+        """Create a store. This does no I/O."""
+        self.name = f"{prefix}:{kind}"
+        """The beginning of its keys."""
+        self.prefix, self.kind, self.window = prefix, kind, window
+        self.keep_seconds = keep_seconds
+        """The retention: an id can be queried for this long after its last sighting."""
+        self.ttl = keys.ttl(keep_seconds)
+        """The lifetime of its keys after a write, in seconds."""
+        self.max_members, self.is_server_time = max(1, max_members), is_server_time
+        self.left, self.gone = keys.left(prefix, kind), keys.gone(prefix, kind)
+        self.writers = keys.writers(prefix, kind)
+
+    @abstractmethod
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
@@ -72,7 +84,6 @@ class Store(Protocol):
         later shows whether data was lost. A store ignores what it cannot store: rooms, goodbyes, or
         departures.
         """
-        ...
 
     def check_departure(self, act: Act) -> None:
         """Raise `UnsupportedQuery` if ids cannot depart in this way. Write nothing."""
@@ -80,7 +91,8 @@ class Store(Protocol):
 
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
-        ...
+        (moment,) = yield Batch((("ZSCORE", self.writers, process),))
+        return score(moment)
 
     def touch(self, id: str, now: float, latest: float) -> Plan[None]:
         """Record an id as seen at `now`, also if it left before.
@@ -98,10 +110,11 @@ class Store(Protocol):
                 "online: raise PRESENCE_MAX_MEMBERS"
             )
 
+    @abstractmethod
     def count(self, now: float, window: float) -> Plan[int]:
         """Return how many ids were seen in the `window` seconds before `now`."""
-        ...
 
+    @abstractmethod
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
@@ -110,29 +123,26 @@ class Store(Protocol):
         `limit` is the most to return, None for all. `before` is the last sighting of the previous
         page. Only the ids that a caller uses are worth decoding.
         """
-        ...
 
+    @abstractmethod
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
-        ...
 
+    @abstractmethod
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
-        ...
 
+    @abstractmethod
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
-        ...
 
-    def as_sorted(self, sighting: Sighting) -> Plan[Sighting]:
-        """Return a sighting of `as_seen` with the time by which `online` sorts it."""
-        yield from ()
-        return sighting
+    def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
+        """Return the true last-seen times of those ids that said goodbye.
 
-    def as_seen(self, sightings: Sequence[Sighting]) -> Plan[list[Sighting]]:
-        """Return sightings of `online` with the last-seen times that goodbyes have lowered."""
+        A goodbye lowers the time by which `online` sorts an id, to `lowered_by` before this.
+        """
         yield from ()
-        return list(sightings)
+        return {}
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
         """Return how many ids that are online were last seen in a room, by its number."""
@@ -161,13 +171,13 @@ class Store(Protocol):
         """
         raise UnsupportedQuery(NO_EVENTS)
 
+    @abstractmethod
     def keys(self, now: float) -> list[str]:
         """Return the keys that contain the current data of the kind."""
-        ...
 
     def keep_longer(self, seconds: float) -> None:
         """Remove nothing younger than `seconds`, because another process retains it so long."""
-        ...
+        self.ttl = keys.ttl(max(self.keep_seconds, seconds))
 
     def clean_up(self, now: float) -> Plan[bool]:
         """Remove a bounded number of stale members; return whether there may be more.
@@ -176,13 +186,10 @@ class Store(Protocol):
         back, and are moved to `now`. A clock that was passed as an argument may jump, so then such
         members stay.
         """
-        ...
-
-
-def last_write(writers: str, process: str) -> Plan[float | None]:
-    """Return the moment of a process in the sorted set `writers`, or None."""
-    (moment,) = yield Batch((("ZSCORE", writers, process),))
-    return score(moment)
+        # Processes that have ended. The keys of minutes expire by themselves.
+        silent_since = now - self.keep_seconds - 2 * keys.SLACK
+        yield Batch((("ZREMRANGEBYSCORE", self.writers, "-inf", silent_since),))
+        return False
 
 
 def clamp_future_scores(names: Sequence[str], now: float) -> Plan[bool]:

@@ -10,8 +10,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from presence_middleware import Presence
+from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
+from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sweeps
 from tests.contract.test_rooms import STEPS, Compared
 from tests.support.backends import Backend, Server, matrix
 from tests.support.timed_site import WINDOW, Clock, settings
@@ -130,7 +131,7 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(
     commands = site.commands()
     assert site.in_rooms() == 10
     assert commands["zrem"][0] >= 5000
-    assert commands["evalsha"][0] >= 5000 / sorted_set.SWEPT
+    assert commands["evalsha"][0] >= 5000 / sweeps.SWEPT
     assert site.presence.count(room="/t/0") == 10
 
 
@@ -153,9 +154,9 @@ def test_whoever_comes_back_without_a_page_before_the_sweep_is_in_no_room(
 def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     crowd: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch, between_pages: str, wanted: str
 ) -> None:
-    monkeypatch.setattr(sorted_set, "LOOKED_UP", 8)
-    monkeypatch.setattr(sorted_set, "SWEPT", 3)
-    monkeypatch.setattr(sorted_set, "PAGE", 2)
+    monkeypatch.setattr(in_room, "LOOKED_UP", 8)
+    monkeypatch.setattr(sweeps, "SWEPT", 3)
+    monkeypatch.setattr(in_room, "PAGE", 2)
     site = crowd()  # who is online is on the first pages
     site.enter("offline", 30, lambda n: 0)
     site.clock.now += WINDOW / 2
@@ -164,25 +165,59 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     run, now, room = site.recorder.backend.driver.run, site.clock.now, room_number("/t/0")
     read: Any = site.shard.count_in_room if wanted == "a number" else site.shard.online_in_room
     plan = read(room, now) if wanted == "a number" else read(room, now, 100)
-    expected, batches, batch = {f"a-online{n}" for n in range(20)}, 0, next(plan)
+    expected, batches = {f"a-online{n}" for n in range(20)}, 0
 
-    def sent(batch: Any) -> Plan[list[Any]]:
-        return (yield batch)
-
-    with pytest.raises(StopIteration) as end:
+    def interrupted() -> Plan[Any]:
+        nonlocal batches
+        batch = next(plan)
         while True:
-            replies, batches = run(sent(batch)), batches + 1
+            replies, batches = (yield batch), batches + 1
             if between_pages == "a logout" and batches == 1:
-                last = replies[0][1]  # the id after which to go on
-                run(site.shard.write([], [(Act.LEFT, last.decode(), int(now * 1e6), None)]))
-                expected.discard(last.decode())
+                last = replies[0][1].decode()  # the id after which to go on
+                run(site.shard.write([], [(Act.LEFT, last, int(now * 1e6), None)]))
+                expected.discard(last)
             elif "sweep" in between_pages:
                 while run(site.shard.sweep(now)).has_more and between_pages == "all sweeps":
                     pass
-            batch = plan.send(replies)
+            try:
+                batch = plan.send(replies)
+            except StopIteration as end:
+                return end.value
+
+    result = run(interrupted())
     assert batches > 1
-    result = end.value.value
     assert result == len(expected) if wanted == "a number" else {s.id for s in result} == expected
+
+
+def test_the_number_of_a_room_costs_the_server_no_more_than_a_page(
+    crowd: Callable[..., Crowd],
+) -> None:
+    """The board shows the number of any room to anybody, also of rooms that do not exist."""
+    site = crowd()
+    site.enter("user", 100, lambda n: n)
+    room = room_number("/t/1")
+
+    def page(n: int) -> None:
+        site.clock.now += 1
+        entrance = Room(room, site.clock.now)
+        site.recorder.record(("user", f"user{n}"), site.clock.now, room=entrance)
+        assert site.recorder.flush()
+
+    def number(n: int) -> None:
+        assert site.presence.counts(room=f"/t/new{n}") == {"user": 0}
+
+    def cost(visit: Callable[[int], None]) -> tuple[int, int]:
+        visit(0)  # sends the script
+        before = site.redis.info("stats")["total_net_input_bytes"]
+        site.commands()
+        for n in range(1, 21):
+            visit(n)
+        commands = sum(calls for calls, _ in site.commands().values())
+        return site.redis.info("stats")["total_net_input_bytes"] - before, commands
+
+    assert cost(number) < cost(page)
+    assert cost(number)[0] < 20 * 400
+    assert cost(number)[1] < cost(page)[1]
 
 
 @pytest.mark.parametrize("backend", ["memory", "valkey", *matrix("redis62")], indirect=True)
@@ -193,7 +228,7 @@ def test_rooms_are_those_of_the_model_however_small_the_steps_are(
     backend: Backend, counted: int, steps: list[tuple[Any, ...]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_set, "LOOKED_UP", counted)
-        patch.setattr(sorted_set, "SWEPT", 1)
+        patch.setattr(in_room, "LOOKED_UP", counted)
+        patch.setattr(sweeps, "SWEPT", 1)
         with ExitStack() as stack:
             Compared(backend, "sync", stack).run(steps)
