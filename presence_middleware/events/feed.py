@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import ReferenceType, WeakSet, ref
 
 from ..connections import is_server_stopping
@@ -25,7 +25,7 @@ from .outage import Outage
 from .streams import Chunk, Positions, Streams
 
 READ_EVERY = 1.0  # seconds
-CHECK_EVERY = 10.0  # seconds between two looks at the settings of other processes
+CHECK_EVERY = 60.0  # seconds between two looks at the settings of other processes
 PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
@@ -43,33 +43,23 @@ class Sleeper(Protocol):
 class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_over: bool = False) -> None:
         self.pid = os.getpid()
+        self.is_over = is_over
 
 
-class Page(NamedTuple):
-    """The newest events of a kind."""
+class Place:
+    """A place in the events of a kind. All iterators that are as far share it."""
 
-    first: int = 0
-    """The place of the first chunk. Each chunk is one place after that before it."""
-    chunks: tuple[Chunk, ...] = ()
-    end: Positions | None = None
-    """Up to where the streams were read. None if they have not been read yet."""
+    __slots__ = ("is_behind", "next", "positions")
 
-    @property
-    def place(self) -> int:
-        """The place of the next chunk."""
-        return self.first + len(self.chunks)
-
-    def extended(self, chunks: list[Chunk], end: Positions) -> "Page":
-        """Return this page with further chunks, and without those that are too many or too old."""
-        kept = [*self.chunks, *chunks]
-        size, drop = sum(chunk.size for chunk in kept), 0
-        oldest = time.monotonic() - STREAM_SECONDS
-        while drop < len(kept) and (size > PAGE_BYTES or kept[drop].read_at < oldest):
-            size -= kept[drop].size
-            drop += 1
-        return Page(self.first + drop, tuple(kept[drop:]), end)
+    def __init__(self, positions: Positions | None, *, is_behind: bool = False) -> None:
+        self.positions = positions
+        """None until the feed has read where it begins."""
+        self.next: tuple[Chunk, Place] | None = None
+        """What comes after it, and the place after that. None if nothing has come yet."""
+        self.is_behind = is_behind
+        """True if what comes after it has to be read, because the feed has it no longer."""
 
 
 class Feed:
@@ -91,13 +81,13 @@ class Feed:
 
     def reset(self) -> None:
         """Begin again: in a forked child, there are neither the thread nor its iterators."""
-        self.page = Page()
-        self.start: Positions | None = None
-        """Where the page began, once that is known: iterators may have been created before."""
+        self.end = Place(None)
+        """The place after everything that was read."""
+        self._page: deque[tuple[Chunk, Place]] = deque()
+        """The newest events, the oldest first, and the place before each chunk."""
+        self._page_size = 0
         self.waiters: set[Sleeper] = set()
         self.outage = Outage()
-        self.ticks = 0
-        """How often the streams were read."""
         self.has_retries = False
         """Whether an iterator could not read the streams, and tries again after the next tick."""
         self._era: ReferenceType[Era] | None = None
@@ -109,15 +99,15 @@ class Feed:
         self._began_at = 0.0
         self._check_at = -math.inf
 
-    def open(self, lease: NameLease | None = None) -> tuple[Era, Page]:
-        """Start the thread if it does not run; return the era of a new iterator, and the page.
+    def open(self, lease: NameLease | None = None) -> Era:
+        """Start the thread if it does not run; return the era of a new iterator.
 
         The lease is renewed from now on.
         """
         with self._lock:
             era = (self._era() if self._era else None) or Era()
             if self._thread is None:
-                self.page, self.start = Page(self.page.place + 1), None
+                self.end, self._page, self._page_size = Place(None), deque(), 0
                 self._began_at = time.monotonic()
                 thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
                 thread.start()
@@ -126,11 +116,26 @@ class Feed:
             if lease is not None:
                 self._leases.add(lease)
                 self._woken.put(None)
-            return era, self.page
+            return era
 
-    def serves(self, era: Era) -> bool:
-        """Return whether the iterators of an era have not been ended."""
-        return self._era is not None and self._era() is era
+    def catch_up(self, place: Place) -> Place | None:
+        """Read the streams after a place that is behind; return it with what comes after it.
+
+        Return None if nothing can be read before the feed has read again. For any thread.
+        """
+        end, after, read = self.end, place.positions, None
+        until = end.positions
+        if after is not None and until is not None:
+            with suppress(Exception):  # the feed reports outages
+                read = self.streams.read(after, until)
+        if read is None or read.end == after != until:
+            self.has_retries = True
+            return None
+        following = end if read.end == until else Place(read.end, is_behind=True)
+        for chunk in reversed(read.chunks):
+            place = Place(chunk.start)
+            place.next, following = (chunk, following), place
+        return following
 
     def release(self, lease: NameLease | None) -> None:
         """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
@@ -144,7 +149,9 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        self._era = None
+        era, self._era = self._era and self._era(), None
+        if era:
+            era.is_over = True
         leases = [lease for lease in list(self._leases) if lease.is_held]
         for lease in list(self._leases):
             self.release(lease)
@@ -153,10 +160,11 @@ class Feed:
             lease.released.wait(max(0.0, deadline - time.monotonic()))
 
     def _wake(self) -> None:
-        for woken in range(1, len(self.waiters) + 1):
-            with suppress(KeyError):  # it has ended meanwhile
-                self.waiters.pop().wake()
-            if woken % WOKEN_AT_ONCE == 0:
+        # Whoever is awake may wait again before the last of these is woken.
+        for number, waiter in enumerate(list(self.waiters), 1):
+            self.waiters.discard(waiter)
+            waiter.wake()
+            if number % WOKEN_AT_ONCE == 0:
                 time.sleep(WAKE_PAUSE)
 
     def _run(self) -> None:
@@ -194,7 +202,6 @@ class Feed:
         has_more = self._read_on()
         while has_more and time.monotonic() < until:
             has_more = self._read_on()
-        self.ticks += 1
         renewed = [lease.renew(self.streams) for lease in list(self._leases)]
         if self.has_retries or any(renewed):
             self.has_retries = False
@@ -217,25 +224,28 @@ class Feed:
 
     def _read_on(self) -> bool:
         """Put what is new on the page; return whether there may be more."""
-        page = self.page
+        end = self.end
         try:
-            end = page.end
-            if end is None:
-                end = self.streams.positions(time.monotonic() - self._began_at)
-                self.start = end
-                self.has_retries = True  # whoever is behind can read now
-            read = self.streams.read(end)
+            if end.positions is None:
+                end.positions = self.streams.positions(time.monotonic() - self._began_at)
+            read = self.streams.read(end.positions)
         except Exception as failure:
             if self.outage.note(failure):
                 self._wake()
             return False
         was_away = self.outage.end()
-        if read.is_lost:
-            # Each iterator is behind now, and finds out by an own read what it has lost.
-            self.page = Page(page.place + 1, (), read.end)
-        else:
-            self.page = page.extended(read.chunks, read.end)
-        if was_away or read.is_lost or read.chunks:
+        for chunk in read.chunks:
+            place, self.end = self.end, Place(chunk.end)
+            place.next = chunk, self.end
+            self._page.append((chunk, place))
+            self._page_size += chunk.size
+        self.end.positions = read.end
+        oldest = time.monotonic() - STREAM_SECONDS
+        while self._page and (self._page_size > PAGE_BYTES or self._page[0][0].read_at < oldest):
+            chunk, place = self._page.popleft()
+            place.is_behind, place.next = True, None
+            self._page_size -= chunk.size
+        if was_away or read.chunks:
             self._wake()
         return read.has_more
 

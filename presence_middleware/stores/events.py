@@ -127,15 +127,19 @@ class EventStream:
         number, packed = _fields(following[0])
         return Position("0", 0 if packed == NOBODY_BEFORE else number - _size(packed))
 
-    def read(self, after: Position) -> Plan[Reading]:
+    def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
 
-        Raises `EventsLost` if entries are missing, or if the server began again.
+        Return nothing beyond `until` if `after` lies before it. Raises `EventsLost` if entries are
+        missing, or if the server began again.
         """
-        (last,) = yield Batch((("HGET", self._progress_key, "n"),))
-        if int(last or 0) == after.number:
-            return Reading([], after, has_more=False)
-        command = ("XRANGE", self._key, f"({after.entry}", "+", "COUNT", ENTRIES_A_READ)
+        if until is None or until.number < after.number:
+            (last,) = yield Batch((("HGET", self._progress_key, "n"),))
+            number = int(last or 0)
+            until = after if number == after.number else Position("+", number)
+        if until.number == after.number:
+            return Reading([], until, has_more=False)
+        command = ("XRANGE", self._key, f"({after.entry}", until.entry, "COUNT", ENTRIES_A_READ)
         (entries,) = yield Batch((command,))
         announcements: list[Announcement] = []
         for entry in entries:
@@ -149,7 +153,7 @@ class EventStream:
             if packed != NOBODY_BEFORE:
                 announcements.append(Announcement(after, packed))
         has_more = len(entries) == ENTRIES_A_READ
-        if not entries or (not has_more and after.number < int(last or 0)):
+        if not entries or (not has_more and after.number < until.number):
             raise EventsLost(MISSING)
         return Reading(announcements, after, has_more)
 
