@@ -19,14 +19,13 @@ from weakref import ReferenceType, WeakSet, ref
 
 from ..connections import is_server_stopping
 from ..logs import warn
-from ..stores import STREAM_SECONDS
 from .named import NameLease
 from .outage import Outage
-from .streams import Chunk, Positions, Streams
+from .page import Page
+from .streams import Streams
 
 READ_EVERY = 1.0  # seconds
 CHECK_EVERY = 60.0  # seconds between two looks at the settings of other processes
-PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
 
@@ -48,20 +47,6 @@ class Era:
         self.is_over = is_over
 
 
-class Place:
-    """A place in the events of a kind. All iterators that are as far share it."""
-
-    __slots__ = ("is_behind", "next", "positions")
-
-    def __init__(self, positions: Positions | None, *, is_behind: bool = False) -> None:
-        self.positions = positions
-        """None until the feed has read where it begins."""
-        self.next: tuple[Chunk, Place] | None = None
-        """What comes after it, and the place after that. None if nothing has come yet."""
-        self.is_behind = is_behind
-        """True if what comes after it has to be read, because the feed has it no longer."""
-
-
 class Feed:
     """Reads the streams of a kind once a second, and wakes the iterators."""
 
@@ -81,22 +66,15 @@ class Feed:
 
     def reset(self) -> None:
         """Begin again: in a forked child, there are neither the thread nor its iterators."""
-        self.end = Place(None)
-        """The place after everything that was read."""
-        self._page: deque[tuple[Chunk, Place]] = deque()
-        """The newest events, the oldest first, and the place before each chunk."""
-        self._page_size = 0
+        self.page = Page(self.streams)
         self.waiters: set[Sleeper] = set()
         self.outage = Outage()
-        self.has_retries = False
-        """Whether an iterator could not read the streams, and tries again after the next tick."""
         self._era: ReferenceType[Era] | None = None
         self._lock = threading.Lock()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
         self._leaving: deque[NameLease] = deque()
         self._thread: threading.Thread | None = None
-        self._began_at = 0.0
         self._check_at = -math.inf
 
     def open(self, lease: NameLease | None = None) -> Era:
@@ -107,8 +85,7 @@ class Feed:
         with self._lock:
             era = (self._era() if self._era else None) or Era()
             if self._thread is None:
-                self.end, self._page, self._page_size = Place(None), deque(), 0
-                self._began_at = time.monotonic()
+                self.page = Page(self.streams)
                 thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -117,25 +94,6 @@ class Feed:
                 self._leases.add(lease)
                 self._woken.put(None)
             return era
-
-    def catch_up(self, place: Place) -> Place | None:
-        """Read the streams after a place that is behind; return it with what comes after it.
-
-        Return None if nothing can be read before the feed has read again. For any thread.
-        """
-        end, after, read = self.end, place.positions, None
-        until = end.positions
-        if after is not None and until is not None:
-            with suppress(Exception):  # the feed reports outages
-                read = self.streams.read(after, until)
-        if read is None or read.end == after != until:
-            self.has_retries = True
-            return None
-        following = end if read.end == until else Place(read.end, is_behind=True)
-        for chunk in reversed(read.chunks):
-            place = Place(chunk.start)
-            place.next, following = (chunk, following), place
-        return following
 
     def release(self, lease: NameLease | None) -> None:
         """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
@@ -203,8 +161,8 @@ class Feed:
         while has_more and time.monotonic() < until:
             has_more = self._read_on()
         renewed = [lease.renew(self.streams) for lease in list(self._leases)]
-        if self.has_retries or any(renewed):
-            self.has_retries = False
+        if self.page.has_retries or any(renewed):
+            self.page.has_retries = False
             self._wake()
         return has_more
 
@@ -224,30 +182,15 @@ class Feed:
 
     def _read_on(self) -> bool:
         """Put what is new on the page; return whether there may be more."""
-        end = self.end
         try:
-            if end.positions is None:
-                end.positions = self.streams.positions(time.monotonic() - self._began_at)
-            read = self.streams.read(end.positions)
+            has_new, has_more = self.page.read_on()
         except Exception as failure:
             if self.outage.note(failure):
                 self._wake()
             return False
-        was_away = self.outage.end()
-        for chunk in read.chunks:
-            place, self.end = self.end, Place(chunk.end)
-            place.next = chunk, self.end
-            self._page.append((chunk, place))
-            self._page_size += chunk.size
-        self.end.positions = read.end
-        oldest = time.monotonic() - STREAM_SECONDS
-        while self._page and (self._page_size > PAGE_BYTES or self._page[0][0].read_at < oldest):
-            chunk, place = self._page.popleft()
-            place.is_behind, place.next = True, None
-            self._page_size -= chunk.size
-        if was_away or read.chunks:
+        if self.outage.end() or has_new:
             self._wake()
-        return read.has_more
+        return has_more
 
 
 def _reset_all() -> None:

@@ -21,8 +21,9 @@ from ..connections.loops import is_trio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import MISSING
 from .event import Event
-from .feed import Era, Feed, Place, Sleeper
+from .feed import Era, Feed, Sleeper
 from .named import NameLease
+from .page import Place
 from .streams import Chunk, Positions, events_of, ids_of
 
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
@@ -60,7 +61,7 @@ class _Iterator:
         """
         self._feed, self._among, self._lease = feed, among, lease
         self._era = feed.open(lease)
-        self._place = feed.end if after is None else Place(after, is_behind=True)
+        self._place = feed.page.end if after is None else Place(after, is_behind=True)
         # The events that were taken and have not been returned.
         self._queue: Iterator[Event] = iter(())
         self._reports = (lease or feed).outage.reports
@@ -202,7 +203,7 @@ class Events(_Iterator):
                     batch = self._look()
                     if batch is not None:
                         self._open(batch)
-                    elif self._place.is_behind and (place := self._feed.catch_up(self._place)):
+                    elif self._place.is_behind and (place := self._feed.page.catch_up(self._place)):
                         self._place = place
                     elif not self._era.is_over:
                         sleep.wait()
@@ -285,7 +286,7 @@ class AsyncEvents(_Iterator):
             if batch is not None:
                 return batch
             if self._place.is_behind:
-                place = await in_thread(self._feed.catch_up, self._place)
+                place = await in_thread(self._feed.page.catch_up, self._place)
                 if place is not None:
                     self._place = place
                     return ()

@@ -13,7 +13,7 @@ from .event import Event, cursor_of
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
 ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
-DECODED_CHUNKS = 64  # at most 16,000 events
+DECODED_CHUNKS = 16  # at most 4,000 events: the garbage collector looks at each
 
 # At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
 _POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,16}"
@@ -72,7 +72,7 @@ def events_of(chunk: Chunk) -> list[Event]:
     return list(chunk)
 
 
-@lru_cache(maxsize=DECODED_CHUNKS)
+@lru_cache(maxsize=64)
 def ids_of(chunk: Chunk) -> frozenset[str]:
     """Return the ids of the events of a chunk."""
     return frozenset(event.id for event in chunk)

@@ -17,7 +17,7 @@ from .events import EventStream
 from .paging import PAGE, Ranked, newest
 from .plan import Argument, Batch, Command, Plan, members_with_scores, score, texts
 from .script import CHUNK, chunks, load_script
-from .store import NO_EVENTS, Sighting, Store, Swept, clamp_future_scores, moment_of
+from .store import NO_EVENTS, Sighting, Store, clamp_future_scores, moment_of
 
 NOWHERE = 0
 """The number for ids that are in no room."""
@@ -235,7 +235,7 @@ class SortedSet(Store):
         while True:
             sweep = self._sweep_command(now)
             outcome, reply = yield from self._sweep.send(sweep, read, is_atomic=True)
-            if not self._note_swept(outcome).has_more:
+            if not self._note_swept(outcome):
                 return reply
 
     def event_stream(self) -> EventStream:
@@ -243,16 +243,17 @@ class SortedSet(Store):
             raise UnsupportedQuery(NO_EVENTS)
         return self._events
 
-    def sweep(self, now: float, compared: int = 0) -> Plan[Swept]:
+    def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         (reply,) = yield from self._sweep.send(self._sweep_command(now, compared))
         return self._note_swept(reply)
 
-    def _note_swept(self, reply: Sequence[Any]) -> Swept:
-        outcome = Swept(bool(reply[0]), int(reply[2]) if self._events else 0)
-        self.swept += outcome.went
-        if self._events and reply[-1]:
-            self._events.warn_of_size()
-        return outcome
+    def _note_swept(self, reply: Sequence[Any]) -> bool:
+        """Count who has gone; return whether there may be more to sweep."""
+        if self._events:
+            self.swept += int(reply[2])
+            if reply[-1]:
+                self._events.warn_of_size()
+        return bool(reply[0])
 
     def _sweep_command(self, now: float, compared: int = 0) -> Command:
         return self._sweep.command(
@@ -275,11 +276,9 @@ class SortedSet(Store):
         self.ttl = keys.ttl(max(self.keep_seconds, seconds))
 
     def clean_up(self, now: float) -> Plan[bool]:
-        if self.needs_sweep:
-            # Those who are gone are announced, and leave their rooms, before their times go.
-            swept = yield from self.sweep(now, SWEPT)
-            if swept.has_more:
-                return True
+        # Those who are gone are announced, and leave their rooms, before their times go.
+        if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
+            return True
         names, has_more = self._names, False
         if self._is_server_time:
             has_more = yield from clamp_future_scores((names.seen, names.bye, names.left), now)

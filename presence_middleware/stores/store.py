@@ -33,15 +33,6 @@ def moment_of(stamp: float) -> datetime:
     return datetime.fromtimestamp(stamp, UTC)
 
 
-class Swept(NamedTuple):
-    """The outcome of a sweep."""
-
-    has_more: bool
-    """True if there may be more ids that have gone."""
-    went: int
-    """The number of ids that were announced."""
-
-
 class Store(Protocol):
     """The data of one kind of identity, or of one shard of it.
 
@@ -150,8 +141,11 @@ class Store(Protocol):
         yield from ()
         return None
 
-    def sweep(self, now: float) -> Plan[Swept]:
-        """Announce a bounded number of ids that have gone, and take them out of their rooms."""
+    def sweep(self, now: float) -> Plan[bool]:
+        """Announce a bounded number of ids that have gone, and take them out of their rooms.
+
+        Return whether there may be more.
+        """
         raise UnsupportedQuery(NO_EVENTS)
 
     def event_stream(self) -> EventStream:

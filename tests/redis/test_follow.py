@@ -27,6 +27,7 @@ from presence_middleware import (
 from presence_middleware.embedded import find_server
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import outage as outage_module
+from presence_middleware.events import page as page_module
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys, moment_of
 from tests.support.acts import record
@@ -74,7 +75,7 @@ def followers() -> Iterator[Callable[..., Follower]]:
         def follow(presence: Presence, **given: Any) -> Follower:
             follower = Follower(presence, **given)
             stack.callback(follower.close)
-            wait_until(lambda: presence.backend.feed("user").end.positions)
+            wait_until(lambda: presence.backend.feed("user").page.end.positions)
             return follower
 
         yield follow
@@ -179,7 +180,7 @@ def test_after_a_cursor_nothing_is_missing_or_repeated(site: FollowedSite) -> No
     ids = [f"user{number}" for number in range(30)]
     received: list[str] = []
     with site.presence.events() as first:
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         site.saw(ids[0])
         event = next(first)
         for step in range(1, 30, 4):  # the hub goes on between two iterators
@@ -199,7 +200,7 @@ def test_after_a_cursor_nothing_is_missing_or_repeated(site: FollowedSite) -> No
 def test_whoever_resumes_within_an_entry_gets_all_of_it_again(own: Server, prefix: str) -> None:
     site = FollowedSite(own.url, prefix)
     with site.presence.events() as events:
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         moment = int(NOON * 1e6)
         site.run(record(site.store.all[0], [(id, moment, moment) for id in ("ann", "bob")]))
         cursors = [next(events).cursor for _ in range(2)]
@@ -287,7 +288,7 @@ def test_a_server_that_went_back_in_time_is_noticed(
 def test_a_loop_receives_a_hundred_thousand_joins(own: Server, prefix: str) -> None:
     site = FollowedSite(own.url, prefix)
     with site.presence.events() as slow, site.presence.events() as events:
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         crowd = [f"user{number}" for number in range(100_000)]
         site.saw(*crowd)
         assert {next(events).id for _ in crowd} == set(crowd)
@@ -298,9 +299,9 @@ def test_a_loop_receives_a_hundred_thousand_joins(own: Server, prefix: str) -> N
 def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "PAGE_BYTES", 0)
+    monkeypatch.setattr(page_module, "PAGE_BYTES", 0)
     with site.presence.events() as slow, site.presence.events() as fast:
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         for number in range(30):
             site.saw(f"user{number}")
             assert next(fast).id == f"user{number}"
@@ -332,9 +333,9 @@ def test_events_of_five_minutes_ago_are_removed_although_nobody_comes(
     site = FollowedSite(own.url, prefix)
     key = f"{prefix}:user:changes"
     site.saw("ann")
-    site.recorder.run_once()
     with redis.Redis.from_url(own.url) as client:
         _make_older(client, key, 298)
+        site.recorder.run_once()
         for _ in range(3):
             site.clock.now += 60  # the longest pause of the process that does the upkeep
             site.recorder.run_once()
@@ -394,7 +395,7 @@ def test_a_second_thread_on_an_iterator_is_refused(site: FollowedSite) -> None:
 def test_an_iterator_that_waits_for_nothing_is_small(site: FollowedSite) -> None:
     with ExitStack() as stack:
         stack.enter_context(site.presence.events())
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         iterators = [stack.enter_context(site.presence.events()) for _ in range(1000)]
@@ -406,7 +407,7 @@ def test_an_iterator_that_waits_for_nothing_is_small(site: FollowedSite) -> None
 def test_a_listener_sends_a_command_a_second(own: Server, prefix: str) -> None:
     site = FollowedSite(own.url, prefix)
     with site.presence.events(), redis.Redis.from_url(own.url) as client:
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         client.config_resetstat()
         began = time.monotonic()
 
@@ -453,7 +454,7 @@ def test_a_follower_that_starts_in_an_outage_gets_an_error_and_goes_on(
         with pytest.raises(PresenceUnavailable):
             next(events)
         own.start()
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         site.saw("ann")
         event = None
         while event is None:
@@ -487,7 +488,7 @@ def test_a_thousand_iterators_read_each_stream_once_a_second(
     site = FollowedSite(own.url, prefix, shards=shards)
     with redis.Redis.from_url(own.url) as client, ExitStack() as stack:
         every = [stack.enter_context(site.presence.events()) for _ in range(1000)]
-        wait_until(lambda: site.presence.backend.feed("user").end.positions)
+        wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         client.config_resetstat()
         with Stopwatch() as watch:
             site.saw("ann")

@@ -286,7 +286,7 @@ def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
             async with opened(site) as stream:
                 await stream.message()
                 feed = recorder_for(settings).backend.feed("user")
-                await asyncio.to_thread(wait_until, lambda: feed.end.positions)
+                await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
                 before = len(client.client_list())
                 others = [opened(site) for _ in range(10)]
                 for each in others:
