@@ -81,7 +81,7 @@ class NameLease:
         was_held = self.is_held
         try:
             if not self._start:
-                self._start = cursor_of(streams.positions(asked_at - self._created_at))
+                self._start = cursor_of(streams.positions(self._created_at))
             handled = self._handled
             start = handled or self._start  # a server that lost its data knows no name
             lease = streams.lease(self._name)

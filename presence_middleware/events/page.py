@@ -45,7 +45,7 @@ class Page:
         Raises `PresenceUnavailable` if nothing can be read.
         """
         if self.end.positions is None:
-            self.end.positions = self._streams.positions(time.monotonic() - self._began_at)
+            self.end.positions = self._streams.positions(self._began_at)
         read = self._streams.read(self.end.positions)
         for chunk in read.chunks:
             place, self.end = self.end, Place(chunk.end)

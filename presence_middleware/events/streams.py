@@ -1,5 +1,6 @@
 """The streams of a kind in all shards, read as events."""
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -106,9 +107,12 @@ class Streams:
         """Return the lease of those who read under a name."""
         return self._streams[0].lease(name)
 
-    def positions(self, age: float) -> Positions:
-        """Return the positions of all shards of `age` seconds ago. Raises if one is away."""
-        positions = self._read([stream.position(age) for stream in self._streams])
+    def positions(self, until: float = math.inf) -> Positions:
+        """Return the positions of all shards at a moment, as `EventStream.position` does.
+
+        Raises if a shard is away.
+        """
+        positions = self._read([stream.position(until) for stream in self._streams])
         for position in positions:
             if isinstance(position, Exception):
                 raise position

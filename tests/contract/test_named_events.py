@@ -471,7 +471,7 @@ class Received:
 
 
 def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site, nodes: PartlyAway) -> None:
-    positions = plain.presence.backend.feed("user").streams.positions(0.0)
+    positions = plain.presence.backend.feed("user").streams.positions()
     expected = [f"id{n}" for n in range(20)]
     other = Site(plain.settings)
     other.come(*expected)
@@ -500,7 +500,7 @@ def test_who_goes_on_may_have_read_further_than_this_process(
         wait_until(lambda: plain.presence.backend.feed("user").page.end.positions)
         monkeypatch.setattr(feed_module, "READ_EVERY", 0.5)
         plain.come("ann")
-        positions = plain.presence.backend.feed("user").streams.positions(0.0)
+        positions = plain.presence.backend.feed("user").streams.positions()
         with plain.presence.events(after=cursor_of(positions)) as events:
             plain.come("bob")
             assert next(events).id == "bob"

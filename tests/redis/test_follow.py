@@ -1,13 +1,14 @@
 """`events()`: what an iterator receives, what it misses, and what it costs."""
 
 import asyncio
+import gc
 import re
 import threading
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from presence_middleware import (
     QueryError,
 )
 from presence_middleware.embedded import find_server
+from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import outage as outage_module
 from presence_middleware.events import page as page_module
+from presence_middleware.events.streams import events_of
 from presence_middleware.recorder import Recorder
+from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import keys, moment_of
 from tests.support.acts import record
 from tests.support.backends import Server, wait_until
@@ -358,6 +362,98 @@ def _make_older(client: "redis.Redis", key: str, seconds: int) -> None:
         milliseconds, _, number = id.decode().partition("-")
         client.xadd(key, fields, id=f"{int(milliseconds) - 1000 * seconds}-{number}")
     client.expire(key, 300)
+
+
+def test_what_comes_before_the_first_answer_of_the_server_is_received(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = site.presence.backend.driver
+
+    class Slow:
+        """A driver whose first command waits for a connection, while somebody comes."""
+
+        node_of = driver.node_of
+        waits = True
+
+        def run(self, plan: Any) -> Any:
+            return driver.run(self._waiting(plan))
+
+        def _waiting(self, plan: Any) -> Any:
+            replies: Any = None
+            while True:
+                try:
+                    batch = plan.send(replies)
+                except StopIteration as end:
+                    return end.value
+                if self.waits:
+                    self.waits = False
+                    site.saw("ann")
+                    time.sleep(0.05)
+                replies = yield batch
+
+    slow = Slow()
+    feed = site.presence.backend.feed("user")
+    monkeypatch.setattr(feed, "_upkeep", lambda: None)
+    monkeypatch.setattr(feed, "_is_announced", lambda: True)
+    monkeypatch.setattr(feed.streams, "_get_driver", lambda: slow)
+    with site.presence.events() as events:
+        wait_until(lambda: feed.page.end.positions)
+        site.saw("bob")
+        assert {next(events).id for _ in range(2)} == {"ann", "bob"}
+
+
+def test_a_loop_receives_all_joins_beside_hundreds_of_others(own: Server, prefix: str) -> None:
+    site = FollowedSite(own.url, prefix)
+    crowd = [f"user{number}" for number in range(5000)]
+
+    async def count(events: AsyncEvents) -> int:
+        number = 0
+        async with events:
+            async for _ in events:
+                number += 1
+                if number == len(crowd):
+                    break
+        return number
+
+    async def test() -> list[int]:
+        presence = AsyncPresence(site.settings, clock=site.clock)
+        counting = [asyncio.create_task(count(presence.events())) for _ in range(500)]
+        page = presence.backend.feed("user").page
+        await asyncio.to_thread(wait_until, lambda: page.end.positions)
+        await asyncio.to_thread(site.saw, *crowd)
+        return await asyncio.gather(*counting)
+
+    assert asyncio.run(test()) == [len(crowd)] * 500
+    site.close()
+
+
+@pytest.mark.parametrize("among", [None, ["user7"]])
+def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | None) -> None:
+    """Or else the garbage collector soon looks at all objects of the process, in its event loop."""
+    site = FollowedSite(own.url, prefix)
+    crowd = [f"user{number}" for number in range(5000)]
+
+    async def send(events: AsyncEvents) -> None:
+        received = ""
+        async with aclosing(server_sent_events(events)) as messages:
+            async for message in messages:
+                received += message
+                if '"id":"user7"' in received and (among or received.count("data:") == 5000):
+                    return
+
+    async def test() -> None:
+        presence = AsyncPresence(site.settings, clock=site.clock)
+        sending = [asyncio.create_task(send(presence.events(among=among))) for _ in range(10)]
+        page = presence.backend.feed("user").page
+        await asyncio.to_thread(wait_until, lambda: page.end.positions)
+        await asyncio.to_thread(site.saw, *crowd)
+        await asyncio.gather(*sending)
+        assert sum(isinstance(each, Event) for each in gc.get_objects()) < 100
+
+    gc.collect()
+    events_of.cache_clear()
+    asyncio.run(test())
+    site.close()
 
 
 def test_a_stream_that_is_too_large_is_shortened_with_a_warning(
