@@ -1,11 +1,11 @@
 """Events as server-sent events: the body of a response that a browser reads while it is open."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from functools import lru_cache
 
 from .errors import EventsLost, PresenceUnavailable
-from .events import AsyncEvents, Event, EventBatch
+from .events import AsyncEvents, Chunk, Event
 
 # A comment this often, in seconds: sending it fails if the client is gone, and proxies close
 # connections on which nothing is sent.
@@ -45,14 +45,20 @@ async def server_sent_events(events: AsyncEvents) -> AsyncGenerator[str]:
         await events.aclose()
 
 
+def messages_of(events: Iterable[Event]) -> str:
+    """Return events as text. That of a chunk is made once for all streams."""
+    return _text_of(events) if isinstance(events, Chunk) else "".join(map(message_of, events))
+
+
 @lru_cache(maxsize=64)
-def messages_of(batch: EventBatch) -> str:
-    """Return events as text. All streams share what was encoded last."""
-    return "".join(map(message_of, batch))
+def _text_of(chunk: Chunk) -> str:
+    return "".join(map(message_of, chunk))
 
 
 def message_of(event: Event) -> str:
     """Return an event as text: an id, and data in JSON that is ASCII without line breaks."""
-    at = event.at.isoformat().replace("+00:00", "Z")
-    values = {"kind": event.kind, "id": event.id, "online": event.online, "at": at}
-    return f"id: {event.cursor}\ndata: {json.dumps(values, separators=(',', ':'))}\n\n"
+    at, online = event.at.isoformat().replace("+00:00", "Z"), "true" if event.online else "false"
+    return (
+        f'id: {event.cursor}\ndata: {{"kind":{json.dumps(event.kind)},"id":{json.dumps(event.id)},'
+        f'"online":{online},"at":"{at}"}}\n\n'
+    )

@@ -16,7 +16,17 @@ from typing import Any
 from .connections import Driver, ServerClock
 from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
-from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
+from .stores import (
+    STREAM_SECONDS,
+    History,
+    Plan,
+    Shards,
+    Store,
+    UpkeepLease,
+    keys,
+    merge_plans,
+    run_all,
+)
 
 LEASE_SECONDS = 6.0  # that the lease outlives the moment at which its holder looks again
 UNHURRIED_SECONDS = 20.0  # between two looks at the lease, of a process that follows no events
@@ -68,6 +78,8 @@ class Sweeping:
     due_at: float = -math.inf
     done: dict[Store, float] = field(default_factory=dict)
     """The moment at which nothing was left to do, by shard."""
+    full_until: dict[Store, float] = field(default_factory=dict)
+    """The moment up to which no event is old enough to be removed, by shard."""
 
     def run(self, driver: Driver, now: float) -> bool:
         """Do a step of what is due; return whether there is more. Raises if all shards fail."""
@@ -96,7 +108,10 @@ class Sweeping:
         first = yield from shard.first_seen_after(done_at - after)
         due_at = after + (now if first is None else first)
         if self.is_of_events:
-            due_at = min(due_at, now + (yield from shard.event_stream().seconds_left()))
+            if not now < self.full_until.get(shard, now) <= now + STREAM_SECONDS:
+                left = yield from shard.event_stream().seconds_left()
+                self.full_until[shard] = now + left
+            due_at = min(due_at, self.full_until[shard])
         # Some of the work shows in no id that was seen.
         if due_at > now and 0 <= now - done_at < min(CLEAN_IDLE, after):
             self.done[shard] = done_at
@@ -132,7 +147,7 @@ class Upkeep:
             }
             # Whoever says goodbye after a look has not gone before the grace is over.
             most = min(LOOK_EVERY, settings.grace_seconds)
-            return Sweeping(_sweep_once, after, LOOK_AGAIN, most, **given)
+            return Sweeping(lambda shard, now: shard.sweep(now), after, LOOK_AGAIN, most, **given)
 
         self._sweep = sweeping(settings.events, is_of_events=True)
         rooms = sweeping(kind for kind in settings.kinds_with_rooms if kind not in settings.events)
@@ -197,6 +212,7 @@ class Upkeep:
         lease = self._lease
         if self._generation != driver.health.generation:
             self._sweep.done.clear()
+            self._sweep.full_until.clear()
         if not lease.is_held:
             wait = 0.0
             try:
@@ -242,8 +258,3 @@ def _is_forbidden(error: PresenceError) -> bool:
 def _is_due(moment: float, now: float) -> bool:
     """Return whether a moment has come. One too far ahead is of a clock that was set back."""
     return not now < moment <= now + CLEAN_IDLE
-
-
-def _sweep_once(shard: Store, now: float) -> Plan[bool]:
-    swept = yield from shard.sweep(now)
-    return swept.has_more

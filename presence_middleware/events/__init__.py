@@ -3,17 +3,17 @@
 The feed of a kind reads its streams. Each iterator takes events from its own place.
 """
 
-from .event import Event, EventBatch, cursor_of
+from .event import Event, cursor_of
 from .feed import Feed
 from .iterators import RELEASE_SECONDS, AsyncEvents, Events
 from .named import NameLease
-from .streams import Positions, Streams
+from .streams import Chunk, Positions, Streams
 
 __all__ = [
     "RELEASE_SECONDS",
     "AsyncEvents",
+    "Chunk",
     "Event",
-    "EventBatch",
     "Events",
     "Feed",
     "NameLease",

@@ -20,17 +20,6 @@ class Event(NamedTuple):
     """The place from which `events(after=cursor)` goes on."""
 
 
-class EventBatch(tuple[Event, ...]):
-    """Events that an iterator takes at once.
-
-    Batches are equal only if they are the same object, so that what is made of one can be cached.
-    """
-
-    __slots__ = ()
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-
 def cursor_of(positions: Sequence[Position]) -> str:
     """Return the cursor of the positions in all shards."""
     return ",".join(f"{position.entry}.{position.number}" for position in positions)

@@ -14,19 +14,18 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import ReferenceType, WeakSet, ref
 
 from ..connections import is_server_stopping
 from ..logs import warn
-from ..stores import STREAM_SECONDS
 from .named import NameLease
 from .outage import Outage
-from .streams import Chunk, Positions, Streams
+from .page import Page
+from .streams import Streams
 
 READ_EVERY = 1.0  # seconds
-CHECK_EVERY = 10.0  # seconds between two looks at the settings of other processes
-PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
+CHECK_EVERY = 60.0  # seconds between two looks at the settings of other processes
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
 
@@ -43,33 +42,9 @@ class Sleeper(Protocol):
 class Era:
     """What all iterators share until they are ended together. The thread runs while it exists."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_over: bool = False) -> None:
         self.pid = os.getpid()
-
-
-class Page(NamedTuple):
-    """The newest events of a kind."""
-
-    first: int = 0
-    """The place of the first chunk. Each chunk is one place after that before it."""
-    chunks: tuple[Chunk, ...] = ()
-    end: Positions | None = None
-    """Up to where the streams were read. None if they have not been read yet."""
-
-    @property
-    def place(self) -> int:
-        """The place of the next chunk."""
-        return self.first + len(self.chunks)
-
-    def extended(self, chunks: list[Chunk], end: Positions) -> "Page":
-        """Return this page with further chunks, and without those that are too many or too old."""
-        kept = [*self.chunks, *chunks]
-        size, drop = sum(chunk.size for chunk in kept), 0
-        oldest = time.monotonic() - STREAM_SECONDS
-        while drop < len(kept) and (size > PAGE_BYTES or kept[drop].read_at < oldest):
-            size -= kept[drop].size
-            drop += 1
-        return Page(self.first + drop, tuple(kept[drop:]), end)
+        self.is_over = is_over
 
 
 class Feed:
@@ -91,34 +66,26 @@ class Feed:
 
     def reset(self) -> None:
         """Begin again: in a forked child, there are neither the thread nor its iterators."""
-        self.page = Page()
-        self.start: Positions | None = None
-        """Where the page began, once that is known: iterators may have been created before."""
+        self.page = Page(self.streams)
         self.waiters: set[Sleeper] = set()
         self.outage = Outage()
-        self.ticks = 0
-        """How often the streams were read."""
-        self.has_retries = False
-        """Whether an iterator could not read the streams, and tries again after the next tick."""
         self._era: ReferenceType[Era] | None = None
         self._lock = threading.Lock()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
         self._leaving: deque[NameLease] = deque()
         self._thread: threading.Thread | None = None
-        self._began_at = 0.0
         self._check_at = -math.inf
 
-    def open(self, lease: NameLease | None = None) -> tuple[Era, Page]:
-        """Start the thread if it does not run; return the era of a new iterator, and the page.
+    def open(self, lease: NameLease | None = None) -> Era:
+        """Start the thread if it does not run; return the era of a new iterator.
 
         The lease is renewed from now on.
         """
         with self._lock:
             era = (self._era() if self._era else None) or Era()
             if self._thread is None:
-                self.page, self.start = Page(self.page.place + 1), None
-                self._began_at = time.monotonic()
+                self.page = Page(self.streams)
                 thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -126,11 +93,7 @@ class Feed:
             if lease is not None:
                 self._leases.add(lease)
                 self._woken.put(None)
-            return era, self.page
-
-    def serves(self, era: Era) -> bool:
-        """Return whether the iterators of an era have not been ended."""
-        return self._era is not None and self._era() is era
+            return era
 
     def release(self, lease: NameLease | None) -> None:
         """Let the thread give up a lease, or end. For any thread, amid a garbage collection."""
@@ -144,7 +107,9 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        self._era = None
+        era, self._era = self._era and self._era(), None
+        if era:
+            era.is_over = True
         leases = [lease for lease in list(self._leases) if lease.is_held]
         for lease in list(self._leases):
             self.release(lease)
@@ -153,10 +118,11 @@ class Feed:
             lease.released.wait(max(0.0, deadline - time.monotonic()))
 
     def _wake(self) -> None:
-        for woken in range(1, len(self.waiters) + 1):
-            with suppress(KeyError):  # it has ended meanwhile
-                self.waiters.pop().wake()
-            if woken % WOKEN_AT_ONCE == 0:
+        # Whoever is awake may wait again before the last of these is woken.
+        for number, waiter in enumerate(list(self.waiters), 1):
+            self.waiters.discard(waiter)
+            waiter.wake()
+            if number % WOKEN_AT_ONCE == 0:
                 time.sleep(WAKE_PAUSE)
 
     def _run(self) -> None:
@@ -194,10 +160,9 @@ class Feed:
         has_more = self._read_on()
         while has_more and time.monotonic() < until:
             has_more = self._read_on()
-        self.ticks += 1
         renewed = [lease.renew(self.streams) for lease in list(self._leases)]
-        if self.has_retries or any(renewed):
-            self.has_retries = False
+        if self.page.has_retries or any(renewed):
+            self.page.has_retries = False
             self._wake()
         return has_more
 
@@ -217,27 +182,15 @@ class Feed:
 
     def _read_on(self) -> bool:
         """Put what is new on the page; return whether there may be more."""
-        page = self.page
         try:
-            end = page.end
-            if end is None:
-                end = self.streams.positions(time.monotonic() - self._began_at)
-                self.start = end
-                self.has_retries = True  # whoever is behind can read now
-            read = self.streams.read(end)
+            has_new, has_more = self.page.read_on()
         except Exception as failure:
             if self.outage.note(failure):
                 self._wake()
             return False
-        was_away = self.outage.end()
-        if read.is_lost:
-            # Each iterator is behind now, and finds out by an own read what it has lost.
-            self.page = Page(page.place + 1, (), read.end)
-        else:
-            self.page = page.extended(read.chunks, read.end)
-        if was_away or read.is_lost or read.chunks:
+        if self.outage.end() or has_new:
             self._wake()
-        return read.has_more
+        return has_more
 
 
 def _reset_all() -> None:

@@ -1,8 +1,7 @@
 """Endless iterators over events: for threads, and for coroutines of asyncio and trio.
 
-An iterator is a place in the events, and a filter. It takes the next events from the page of its
-feed. If it is behind the page, it reads the streams from its own place, until it has reached the
-page.
+An iterator is a place in the events, and a filter. It takes what comes after its place. If the feed
+has that no longer, the iterator lets it be read from the streams, until it has caught up.
 """
 
 import asyncio
@@ -10,9 +9,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from enum import Enum
+from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -21,27 +20,17 @@ from ..connections import Waiter, in_thread
 from ..connections.loops import is_trio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import MISSING
-from .event import Event, EventBatch
-from .feed import Era, Feed, Page, Sleeper
+from .event import Event
+from .feed import Era, Feed, Sleeper
 from .named import NameLease
-from .streams import Chunk, Positions, Read, events_of
+from .page import Place
+from .streams import Chunk, Positions, events_of, ids_of
 
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
 TURNS = 4  # iterators that take events in one turn of an event loop
-NOTHING = EventBatch()
 
 _turns: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
-
-
-class Step(Enum):
-    """What an iterator has to do before it can return an event."""
-
-    LOOK = 1
-    """Look at what it has taken."""
-    READ = 2
-    """Read the streams, because it is behind the page."""
-    WAIT = 3
-    """Wait until it is woken."""
+_closed = Era(is_over=True)
 
 
 class _Iterator:
@@ -49,18 +38,13 @@ class _Iterator:
 
     __slots__ = (
         "_among",
-        "_batch",
         "_era",
         "_feed",
         "_lease",
         "_lock",
-        "_next",
-        "_outage",
         "_place",
-        "_positions",
+        "_queue",
         "_reports",
-        "_tick",
-        "_unread",
         "_waiter",
     )
 
@@ -76,51 +60,36 @@ class _Iterator:
         It begins at the positions `after`, by default now, and with a lease where its name is.
         """
         self._feed, self._among, self._lease = feed, among, lease
-        self._era: Era | None
-        self._era, page = feed.open(lease)
-        # The place on the page, or -1; and the positions after what was taken, if they are known.
-        self._place = page.place if after is None else -1
-        self._positions = page.end if after is None else after
-        self._batch, self._next = NOTHING, 0
-        self._unread: Sequence[Chunk] = ()
-        self._outage = feed.outage if lease is None else lease.outage
-        self._reports = self._outage.reports
-        self._tick = -1
+        self._era = feed.open(lease)
+        self._place = feed.page.end if after is None else Place(after, is_behind=True)
+        # The events that were taken and have not been returned.
+        self._queue: Iterator[Event] = iter(())
+        self._reports = (lease or feed).outage.reports
         self._waiter: Sleeper | None = None
         self._lock = threading.Lock()
 
     @property
     def is_ended(self) -> bool:
         """Whether the iterator was closed, or the web server stops."""
-        era = self._era
-        return era is None or (era.pid == os.getpid() and not self._feed.serves(era))
-
-    def _take(self) -> Event | None:
-        """Return the next of the events that were taken from the page, or None."""
-        if self._next == len(self._batch):
-            return None
-        self._next += 1
-        return self._batch[self._next - 1]
+        return self._era.is_over
 
     def _pop(self) -> Event | None:
         """Return the next event that may be returned now, or None."""
-        return self._take() if self._lease is None else self._lease.hand_out(self._take)
+        lease = self._lease
+        return next(self._queue, None) if lease is None else lease.hand_out(self._queue)
 
-    def _look(self, waiter: Sleeper) -> Step:  # noqa: PLR0912
-        """Take the next events from the page, if there are any; return what to do now.
+    def _look(self) -> Iterable[Event] | None:
+        """Take the next events after the place; return None if there are none now.
 
-        `waiter` is woken when there may be more. Raises `PresenceUnavailable` in an outage, and
-        `QueryError` after a fork.
+        They may also be none of those that are followed. Raises `EventsLost`,
+        `PresenceUnavailable` in an outage, and `QueryError` after a fork.
         """
-        feed, lease, outage = self._feed, self._lease, self._outage
-        era = self._era
-        if era is None:
-            return Step.LOOK  # it was closed just now
+        era, lease, among = self._era, self._lease, self._among
+        if era.is_over:
+            return ()  # it was closed just now
         if era.pid != os.getpid():
             raise QueryError("this iterator was opened before a fork: open it in each process")
-        self._waiter = waiter
-        feed.waiters.add(waiter)
-        page = feed.page
+        outage = (lease or self._feed).outage
         if self._reports != outage.reports:
             self._reports = outage.reports
             if outage.failure:
@@ -128,55 +97,41 @@ class _Iterator:
         if lease is not None:
             begin = lease.begin()
             if begin is not None:
-                self._positions, self._place, self._unread = begin, -1, ()
-                self._batch, self._next = NOTHING, 0
+                self._place, self._queue = Place(begin, is_behind=True), iter(())
             if not lease.is_held:
-                return Step.WAIT
-        if self._next < len(self._batch):
-            return Step.LOOK
-        if self._unread:
-            chunk, *self._unread = self._unread
-        elif self._place < page.first:
-            is_known = page.end is not None and self._tick != feed.ticks
-            return Step.READ if is_known else Step.WAIT
-        elif self._place == page.place:
-            if lease is not None and self._positions is not None:
-                lease.note_handled(self._positions)
-            return Step.WAIT
-        else:
-            chunk = page.chunks[self._place - page.first]
-            self._place += 1
-            if self._positions is not None:
-                chunk = chunk.beyond(self._positions)
-            self._positions = chunk.end
-        batch, among = events_of(chunk), self._among
-        if among is not None:
-            batch = EventBatch([event for event in batch if event.id in among])
-        self._batch, self._next = batch, 0
-        return Step.LOOK
-
-    def _read(self) -> tuple[Page, Read | None]:
-        """Read the streams from the own place; return the page of before, and what was read."""
-        page = self._feed.page
-        positions = self._positions or self._feed.start or ()
-        try:
-            return page, self._feed.streams.read(positions)
-        except Exception:
-            return page, None  # the feed reports outages
-
-    def _move(self, page: Page, read: Read | None) -> None:
-        """Go on with what was read. Raises `EventsLost`."""
-        if read is not None:
-            self._positions, self._unread = read.end, read.chunks
-            if read.is_lost and self._lease is not None:
-                self._lease.note_handled(read.start)
-        if read is not None and read.reaches(page.end or ()):
-            self._place = page.place
-        elif read is None or not read.has_more:
-            # A shard is away. Try again after the next read of the feed.
-            self._tick, self._feed.has_retries = self._feed.ticks, True
-        if read is not None and read.is_lost:
+                return None
+            if length_hint(self._queue):
+                return ()  # it was held again just now
+        if self._place.next is None:
+            self._note_handled()
+            return None
+        chunk, self._place = self._place.next
+        if chunk.is_lost:
+            self._note_handled()
             raise EventsLost(MISSING)
+        if among is None:
+            return chunk
+        return (
+            () if among.isdisjoint(ids_of(chunk)) else [each for each in chunk if each.id in among]
+        )
+
+    def _note_handled(self) -> None:
+        """Note that everything up to the place is handled, also events of other ids."""
+        if self._lease is not None and self._place.positions is not None:
+            self._lease.note_handled(self._place.positions)
+
+    def _open(self, batch: Iterable[Event]) -> None:
+        self._queue = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
+
+    @contextmanager
+    def _waiting(self, waiter: Sleeper) -> Iterator[None]:
+        """Let the feed, or the end of this iterator, wake a waiter."""
+        self._waiter = waiter
+        self._feed.waiters.add(waiter)
+        try:
+            yield
+        finally:
+            self._feed.waiters.discard(waiter)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -194,11 +149,11 @@ class _Iterator:
     def _close(self) -> threading.Event | None:
         """End the iteration. Return what is set once the lease is given up, if it was held."""
         # Without a lock: the garbage collector may end an iterator in a thread that holds it.
-        era, self._era = self._era, None
+        era, self._era = self._era, _closed
         waiter, lease = self._waiter, self._lease
         if waiter is not None:
             waiter.wake()
-        if era is None or era.pid != os.getpid():
+        if era is _closed or era.pid != os.getpid():
             return None
         was_held = lease is not None and lease.is_held
         self._feed.release(lease)
@@ -235,20 +190,23 @@ class Events(_Iterator):
         return self
 
     def __next__(self) -> Event:
+        if self._lease is None and not self._era.is_over:
+            for taken in self._queue:  # the short way of most events
+                return taken
         with self._alone():
-            while not self.is_ended:
+            while not self._era.is_over:
                 event = self._pop()
                 if event is not None:
                     return event
                 sleep = Sleep()
-                try:
-                    step = self._look(sleep)
-                    if step is Step.READ:
-                        self._move(*self._read())
-                    elif step is Step.WAIT and not self.is_ended:
+                with self._waiting(sleep):
+                    batch = self._look()
+                    if batch is not None:
+                        self._open(batch)
+                    elif self._place.is_behind and (place := self._feed.page.catch_up(self._place)):
+                        self._place = place
+                    elif not self._era.is_over:
                         sleep.wait()
-                finally:
-                    self._feed.waiters.discard(sleep)
         raise StopIteration
 
     def close(self) -> None:
@@ -276,6 +234,9 @@ class AsyncEvents(_Iterator):
         return self
 
     async def __anext__(self) -> Event:
+        if self._lease is None and not self._era.is_over:
+            for taken in self._queue:  # the short way of most events
+                return taken
         event = await self.wait()
         if event is None:
             raise StopAsyncIteration
@@ -288,49 +249,53 @@ class AsyncEvents(_Iterator):
         """
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         with self._alone():
-            while not self.is_ended:
+            while not self._era.is_over:
                 event = self._pop()
                 if event is not None:
                     return event
-                if not await self._step(deadline):
+                batch = await self._more(deadline)
+                if batch is None:
                     break
+                self._open(batch)
         return None
 
-    async def wait_for_batch(self, seconds: float) -> EventBatch:
+    async def wait_for_batch(self, seconds: float) -> Iterable[Event]:
         """Return the next events, none if there are none for `seconds`, or if this is at its end.
 
-        Iterators at the same place without a filter get the same object. Raises the errors of the
+        Iterators at the same place without a filter get the same chunk. Raises the errors of the
         iterator.
         """
+        if self._lease is not None:
+            event = await self.wait(seconds)
+            return () if event is None else (event,)
         deadline = time.monotonic() + seconds
         with self._alone():
-            while not self.is_ended:
-                event = self._pop()
-                if event is not None:
-                    if self._lease is not None:
-                        return EventBatch([event])
-                    start, self._next = self._next - 1, len(self._batch)
-                    return self._batch if start == 0 else EventBatch(self._batch[start:])
-                if not await self._step(deadline):
+            batch: Iterable[Event] | None = list(self._queue)
+            while not (batch or self._era.is_over):
+                batch = await self._more(deadline)
+                if batch is None:
                     break
-        return NOTHING
+        return batch or ()
 
-    async def _step(self, deadline: float) -> bool:
-        """Take events, read, or wait; return False if it is too late to do any of these."""
+    async def _more(self, deadline: float) -> Iterable[Event] | None:
+        """Take the next events, read, or wait; return None if it is too late to do any of these."""
         waiter = Waiter()
-        try:
+        with self._waiting(waiter):
             async with _turn():
-                step = self._look(waiter)
-            if step is Step.READ:
-                self._move(*await in_thread(self._read))
-            elif step is Step.WAIT and not self.is_ended:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
+                batch = self._look()
+            if batch is not None:
+                return batch
+            if self._place.is_behind:
+                place = await in_thread(self._feed.page.catch_up, self._place)
+                if place is not None:
+                    self._place = place
+                    return ()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if not self._era.is_over:
                 await waiter.wait(None if left == math.inf else left)
-        finally:
-            self._feed.waiters.discard(waiter)
-        return True
+        return ()
 
     async def aclose(self) -> None:
         """End the iteration. If it has a name, another process goes on at once."""

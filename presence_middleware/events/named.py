@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from secrets import token_hex
 
@@ -55,14 +55,14 @@ class NameLease:
             begin, self._begin = self._begin, None
             return begin
 
-    def hand_out(self, take: Callable[[], Event | None]) -> Event | None:
+    def hand_out(self, queue: Iterator[Event]) -> Event | None:
         """Note that the last event is handled; return the next, or None if there is none to handle.
 
         Returns None also if the lease was not renewed in time.
         """
         with self._lock:
             self._handled, self._in_hand = self._in_hand or self._handled, ""
-            event = take() if self.is_held and self._begin is None else None
+            event = next(queue, None) if self.is_held and self._begin is None else None
             self._in_hand = event.cursor if event else ""
             return event
 
@@ -81,7 +81,7 @@ class NameLease:
         was_held = self.is_held
         try:
             if not self._start:
-                self._start = cursor_of(streams.positions(asked_at - self._created_at))
+                self._start = cursor_of(streams.positions(self._created_at))
             handled = self._handled
             start = handled or self._start  # a server that lost its data knows no name
             lease = streams.lease(self._name)

@@ -1,19 +1,20 @@
 """The streams of a kind in all shards, read as events."""
 
+import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from ..connections import Driver
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
-from .event import Event, EventBatch, cursor_of
+from .event import Event, cursor_of
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
 ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
-DECODED_CHUNKS = 64  # at most 16,000 events
+DECODED_CHUNKS = 16  # at most 4,000 events: the garbage collector looks at each
 
 # At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
 _POSITION = r"[0-9]{1,19}(?:-[0-9]{1,19})?\.[0-9]{1,16}"
@@ -25,68 +26,65 @@ T = TypeVar("T")
 
 
 class Chunk:
-    """Entries of the streams that an iterator takes at once, not decoded yet."""
+    """Entries of the streams that an iterator takes at once, as the events in them.
 
-    def __init__(self, kind: str, start: Positions) -> None:
-        """Create a chunk without entries, after `start`."""
-        self.kind, self.start, self.end = kind, start, start
+    The entries are decoded when the events are asked for.
+    """
+
+    def __init__(self, kind: str, start: Positions, *, is_lost: bool = False) -> None:
+        """Create a chunk without entries, after `start`.
+
+        With `is_lost`, it stands for the events before `start`, which are missing.
+        """
+        self.kind, self.start, self.end, self.is_lost = kind, start, start, is_lost
         self.read_at = time.monotonic()
         self.size = 0
         """How much memory it takes, in bytes."""
-        self.entries: list[tuple[int, Announcement]] = []
+        self._entries: list[tuple[int, Announcement]] = []
         """The shard of each entry, and the entry."""
 
     def add(self, shard: int, entry: Announcement) -> None:
         """Add an entry of a shard."""
-        self.entries.append((shard, entry))
+        self._entries.append((shard, entry))
         self.end = (*self.end[:shard], entry.position, *self.end[shard + 1 :])
         self.size += len(entry.packed) + ENTRY_BYTES
 
-    def beyond(self, positions: Positions) -> "Chunk":
-        """Return the part of this chunk that an iterator at `positions` has not received."""
-        if positions is self.start or not _is_ahead(positions, self.start):
-            return self
-        rest = Chunk(self.kind, positions)
-        for shard, entry in self.entries:
-            if entry.position.number > positions[shard].number:
-                rest.add(shard, entry)
-        return rest
+    def __iter__(self) -> Iterator[Event]:
+        """Yield each event, made now.
+
+        Events that are kept, even for a second, let the garbage collector look at every object of
+        the process sooner: that stops an event loop for longer than all else here.
+        """
+        positions = list(self.start)
+        for shard, entry in self._entries:
+            # Whoever goes on within an entry gets the whole entry again, rather than miss some.
+            before = cursor_of(positions)
+            positions[shard] = entry.position
+            *changes, last = entry.changes
+            for id, is_online, moment in changes:
+                yield Event(self.kind, id, is_online, moment_of(moment), before)
+            id, is_online, moment = last
+            yield Event(self.kind, id, is_online, moment_of(moment), cursor_of(positions))
+
+
+@lru_cache(maxsize=DECODED_CHUNKS)
+def events_of(chunk: Chunk) -> list[Event]:
+    """Return the events of a chunk. All iterators share what was decoded last."""
+    return list(chunk)
+
+
+@lru_cache(maxsize=64)
+def ids_of(chunk: Chunk) -> frozenset[str]:
+    """Return the ids of the events of a chunk."""
+    return frozenset(event.id for event in chunk)
 
 
 class Read(NamedTuple):
     """The outcome of reading the streams of all shards."""
 
     chunks: list[Chunk]
-    start: Positions
     end: Positions
     has_more: bool
-    is_lost: bool
-    """True if events of a shard were lost: it is read on after everything in it."""
-
-    def reaches(self, positions: Positions) -> bool:
-        """Return whether everything up to `positions` was read."""
-        return not self.has_more and not _is_ahead(positions, self.end)
-
-
-def _is_ahead(positions: Positions, of: Positions) -> bool:
-    return any(one.number > other.number for one, other in zip(positions, of, strict=True))
-
-
-@lru_cache(maxsize=DECODED_CHUNKS)
-def events_of(chunk: Chunk) -> EventBatch:
-    """Return the events of a chunk. All iterators share what was decoded last."""
-    events: list[Event] = []
-    positions = list(chunk.start)
-    for shard, entry in chunk.entries:
-        # Whoever goes on within an entry gets the whole entry again, rather than miss some.
-        before = cursor_of(positions)
-        positions[shard] = entry.position
-        events += [
-            Event(chunk.kind, change.id, change.is_online, moment_of(change.moment), before)
-            for change in entry.changes
-        ]
-        events[-1] = events[-1]._replace(cursor=cursor_of(positions))
-    return EventBatch(events)
 
 
 class Streams:
@@ -109,9 +107,12 @@ class Streams:
         """Return the lease of those who read under a name."""
         return self._streams[0].lease(name)
 
-    def positions(self, age: float) -> Positions:
-        """Return the positions of all shards of `age` seconds ago. Raises if one is away."""
-        positions = self._read([stream.position(age) for stream in self._streams])
+    def positions(self, until: float = math.inf) -> Positions:
+        """Return the positions of all shards at a moment, as `EventStream.position` does.
+
+        Raises if a shard is away.
+        """
+        positions = self._read([stream.position(until) for stream in self._streams])
         for position in positions:
             if isinstance(position, Exception):
                 raise position
@@ -137,39 +138,40 @@ class Streams:
         except QueryError:
             return (Position("0", -1),) * len(self._streams)
 
-    def read(self, positions: Positions) -> Read:
-        """Return what was announced after `positions`, of each shard at most some entries.
+    def read(self, after: Positions, until: Positions | None = None) -> Read:
+        """Return what was announced after some positions, of each shard at most some entries.
 
-        A shard that is away has no events for now. Raises `PresenceUnavailable` if no shard can be
-        read.
+        `until` are positions from which the caller can go on otherwise. If events of a shard were
+        lost, a chunk that is lost comes first, and the shard is read from there on. A shard that is
+        away has no events for now. Raises `PresenceUnavailable` if no shard can be read.
         """
-        plans = [stream.read(after) for stream, after in zip(self._streams, positions, strict=True)]
-        readings = self._read(plans)
-        start, is_lost, failures = list(positions), False, []
+        limits = until or (None,) * len(after)
+        plans = map(EventStream.read, self._streams, after, limits)
+        readings = self._read(list(plans))
+        start, is_lost, failures = list(after), False, []
         for shard, reading in enumerate(readings):
             try:
                 if isinstance(reading, EventsLost):
                     # If the shard is away by now, this is reported as soon as it can be read.
-                    start[shard] = self.run(self._streams[shard].position())
+                    start[shard] = limits[shard] or self.run(self._streams[shard].position())
                     is_lost = True
                 elif isinstance(reading, Exception):
                     failures.append(reading)
             except PresenceUnavailable as failure:
                 failures.append(failure)
-        if len(failures) == len(plans):
+        if len(failures) == len(readings):
             raise failures[0]
-        chunks, end, has_more = [Chunk(self.kind, tuple(start))], start.copy(), False
+        chunks, end, has_more = [Chunk(self.kind, tuple(start), is_lost=is_lost)], start, False
         for shard, reading in enumerate(readings):
             if isinstance(reading, Exception):
                 continue
             for entry in reading.announcements:
-                if chunks[-1].size > CHUNK_BYTES:
+                if chunks[-1].is_lost or chunks[-1].size > CHUNK_BYTES:
                     chunks.append(Chunk(self.kind, chunks[-1].end))
                 chunks[-1].add(shard, entry)
             end[shard] = reading.position
             has_more = has_more or reading.has_more
-        kept = [each for each in chunks if each.entries]
-        return Read(kept, tuple(start), tuple(end), has_more, is_lost)
+        return Read([each for each in chunks if each.is_lost or each.size], tuple(end), has_more)
 
     def _read(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run a plan for each shard; return the results, or the errors.

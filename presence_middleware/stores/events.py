@@ -18,6 +18,7 @@ from .plan import Batch, Plan, score, text
 ENTRIES_A_READ = 100  # less than a millisecond of server time
 ENTRY_BYTES = 32  # that are counted for each entry beside its changes
 STREAM_SECONDS = 300
+PROMPT_SECONDS = 0.02  # in which a server answers over an open connection
 TIME = "return redis.call('TIME')"
 MISSING = "events are missing: the reader was away for too long, or the server lost them"
 RESET = "the server lost who is online, or its clock was set back"
@@ -105,13 +106,22 @@ class EventStream:
             return float(STREAM_SECONDS)
         return int(text(first[0][0]).partition("-")[0]) / 1000 + STREAM_SECONDS - _seconds(now)
 
-    def position(self, age: float = 0.0) -> Plan[Position]:
-        """Return the position after everything that was announced until `age` seconds ago."""
+    def position(self, until: float = math.inf) -> Plan[Position]:
+        """Return the position after everything that was announced until a moment.
+
+        `until` is a time of `time.monotonic()`, by default now. Nothing after it is missed, so the
+        position may lie as much earlier as the server takes to answer.
+        """
         since = "+"
-        if age:
+        for _ in range(0 if until == math.inf else 2):
+            asked_at = time.monotonic()
             # The clock of the node that wrote the entries: those of a Cluster may differ.
             (now,) = yield Batch((("EVAL", TIME, 1, self._key),))
-            since = str(int((_seconds(now) - age) * 1000))
+            answered_at = time.monotonic()
+            since = str(int((_seconds(now) - (answered_at - until)) * 1000))
+            # The first question may have had to wait for a new connection.
+            if answered_at - asked_at < PROMPT_SECONDS:
+                break
         last, following, number = yield Batch(
             (
                 ("XREVRANGE", self._key, since if since == "+" else f"({since}", "-", "COUNT", 1),
@@ -127,15 +137,19 @@ class EventStream:
         number, packed = _fields(following[0])
         return Position("0", 0 if packed == NOBODY_BEFORE else number - _size(packed))
 
-    def read(self, after: Position) -> Plan[Reading]:
+    def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
 
-        Raises `EventsLost` if entries are missing, or if the server began again.
+        Return nothing beyond `until` if `after` lies before it. Raises `EventsLost` if entries are
+        missing, or if the server began again.
         """
-        (last,) = yield Batch((("HGET", self._progress_key, "n"),))
-        if int(last or 0) == after.number:
-            return Reading([], after, has_more=False)
-        command = ("XRANGE", self._key, f"({after.entry}", "+", "COUNT", ENTRIES_A_READ)
+        if until is None or until.number < after.number:
+            (last,) = yield Batch((("HGET", self._progress_key, "n"),))
+            number = int(last or 0)
+            until = after if number == after.number else Position("+", number)
+        if until.number == after.number:
+            return Reading([], until, has_more=False)
+        command = ("XRANGE", self._key, f"({after.entry}", until.entry, "COUNT", ENTRIES_A_READ)
         (entries,) = yield Batch((command,))
         announcements: list[Announcement] = []
         for entry in entries:
@@ -149,7 +163,7 @@ class EventStream:
             if packed != NOBODY_BEFORE:
                 announcements.append(Announcement(after, packed))
         has_more = len(entries) == ENTRIES_A_READ
-        if not entries or (not has_more and after.number < int(last or 0)):
+        if not entries or (not has_more and after.number < until.number):
             raise EventsLost(MISSING)
         return Reading(announcements, after, has_more)
 

@@ -19,7 +19,7 @@ from .plan import Batch, Plan, members_with_scores, merge_plans, score
 from .record import Record
 from .script import chunks, load_script
 from .store import NO_EVENTS, Sighting, Store, clamp_future_scores, moment_of
-from .sweeps import SWEPT, Sweeps, Swept
+from .sweeps import SWEPT, Sweeps
 
 
 class SortedSet(Store):
@@ -144,20 +144,18 @@ class SortedSet(Store):
             raise UnsupportedQuery(NO_EVENTS)
         return self._events
 
-    def sweep(self, now: float, compared: int = 0) -> Plan[Swept]:
+    def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         swept = yield from self._sweeps.sweep(now, self.ttl, compared)
         self.swept += swept.went
-        return swept
+        return swept.has_more
 
     def keys(self, now: float) -> list[str]:
         return [self._seen]
 
     def clean_up(self, now: float) -> Plan[bool]:
-        if self.needs_sweep:
-            # Those who are gone are announced, and leave their rooms, before their times go.
-            swept = yield from self.sweep(now, SWEPT)
-            if swept.has_more:
-                return True
+        # Those who are gone are announced, and leave their rooms, before their times go.
+        if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
+            return True
         has_more = False
         if self.is_server_time:
             has_more = yield from clamp_future_scores((self._seen, self._bye, self.left), now)

@@ -15,7 +15,6 @@ from .changes import Act, Departure, Seen, Write, Written, to_microseconds
 from .events import EventStream
 from .paging import Ranked
 from .plan import Batch, Plan, score
-from .sweeps import Swept
 
 CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
 NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
@@ -160,8 +159,11 @@ class Store(ABC):
         yield from ()
         return None
 
-    def sweep(self, now: float) -> Plan[Swept]:
-        """Announce a bounded number of ids that have gone, and take them out of their rooms."""
+    def sweep(self, now: float) -> Plan[bool]:
+        """Announce a bounded number of ids that have gone, and take them out of their rooms.
+
+        Return whether there may be more.
+        """
         raise UnsupportedQuery(NO_EVENTS)
 
     def event_stream(self) -> EventStream:

@@ -471,7 +471,7 @@ class Received:
 
 
 def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site, nodes: PartlyAway) -> None:
-    positions = plain.presence.backend.feed("user").streams.positions(0.0)
+    positions = plain.presence.backend.feed("user").streams.positions()
     expected = [f"id{n}" for n in range(20)]
     other = Site(plain.settings)
     other.come(*expected)
@@ -479,7 +479,7 @@ def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(plain: Site, nodes: 
     there = [id for id in expected if shards_of(plain).shard_for(id).name not in nodes.away]
     with plain.presence.events() as now:
         nodes.away = set()
-        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        wait_until(lambda: plain.presence.backend.feed("user").page.end.positions)
         nodes.away = {shards_of(plain).all[1].name}
         with plain.presence.events(after=cursor_of(positions)) as events:
             received = Received(events)
@@ -497,10 +497,10 @@ def test_who_goes_on_may_have_read_further_than_this_process(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with plain.presence.events() as others:
-        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        wait_until(lambda: plain.presence.backend.feed("user").page.end.positions)
         monkeypatch.setattr(feed_module, "READ_EVERY", 0.5)
         plain.come("ann")
-        positions = plain.presence.backend.feed("user").streams.positions(0.0)
+        positions = plain.presence.backend.feed("user").streams.positions()
         with plain.presence.events(after=cursor_of(positions)) as events:
             plain.come("bob")
             assert next(events).id == "bob"
@@ -511,7 +511,7 @@ def test_who_goes_on_may_have_read_further_than_this_process(
 
 def test_a_failure_in_between_moves_no_position(plain: Site) -> None:
     with plain.presence.events() as events:
-        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        wait_until(lambda: plain.presence.backend.feed("user").page.end.positions)
         plain.come("first")
         assert next(events).id == "first"
         received = Received(events)
@@ -536,7 +536,7 @@ def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(
     plain: Site, nodes: PartlyAway
 ) -> None:
     with plain.presence.events() as events:
-        wait_until(lambda: plain.presence.backend.feed("user").page.end)
+        wait_until(lambda: plain.presence.backend.feed("user").page.end.positions)
         received = Received(events)
         nodes.refused = "XREVRANGE"  # the shard goes away right after it was read
         other = Site(plain.settings)

@@ -71,10 +71,20 @@ def test_a_reader_warns_once_if_the_processes_that_record_announce_nobody(
     events = {"PRESENCE_EVENTS": "user, guest"} if announces else {}
     recording = Backend(Settings.from_env({**variables, **events}))
     driver, feed = recording.driver, presence.backend.feed("user")
-    with caplog.at_level(logging.WARNING), presence.events():
-        driver.run(recording.shared_settings.publish(driver.run(recording.clock.now())))
-        ticks = feed.ticks
-        wait_until(lambda: feed.ticks > ticks + 2)
+    driver.run(recording.shared_settings.publish(driver.run(recording.clock.now())))
+    asked: list[bool] = []
+    is_announced = feed._is_announced
+
+    def ask() -> bool:
+        asked.append(is_announced())
+        return asked[-1]
+
+    monkeypatch.setattr(feed, "_is_announced", ask)
+    with caplog.at_level(logging.WARNING), presence.events() as iterator:
+        wait_until(lambda: len(asked) == 3 or caplog.messages)
+        for id in "abc":  # the feed goes on
+            presence.touch(id)
+            assert first_event(iterator) is not None
     expected = (
         "a process that records does not announce the events of user, so iterators miss them; "
         "set PRESENCE_EVENTS to the same kinds in all processes"
@@ -98,6 +108,25 @@ def test_iterators_that_come_and_go_cost_no_further_reads(
             time.sleep(0.01)
         seconds = time.monotonic() - began
         assert reads() - before <= seconds + 2
+
+
+def test_all_who_wait_are_woken_although_some_wait_again_meanwhile(presence: Presence) -> None:
+    feed = presence.backend.feed("user")
+    woken: list[object] = []
+
+    class Waiting:
+        def __init__(self, *, again: bool) -> None:
+            self._again = again
+
+        def wake(self) -> None:
+            woken.append(self)
+            if self._again:
+                feed.waiters.add(Waiting(again=False))
+
+    first = {Waiting(again=True) for _ in range(50)}
+    feed.waiters |= first
+    feed.close()
+    assert set(woken) == first
 
 
 COLLECT = """

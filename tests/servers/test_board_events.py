@@ -29,7 +29,7 @@ from presence_middleware import (
 from presence_middleware.board import asgi as board
 from presence_middleware.connections import close_async_clients
 from presence_middleware.errors import PresenceError
-from presence_middleware.events import AsyncEvents, EventBatch
+from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
@@ -277,12 +277,16 @@ def test_a_process_has_a_bounded_number_of_streams(
 
 
 def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
-    site: asgi.PresenceMiddleware, settings: Settings, valkey: Server
+    site: asgi.PresenceMiddleware, presence: Presence, settings: Settings, valkey: Server
 ) -> None:
+    presence.touch("ann")  # the stream has begun
+
     async def test() -> None:
         with Redis.from_url(valkey.url) as client:
             async with opened(site) as stream:
                 await stream.message()
+                feed = recorder_for(settings).backend.feed("user")
+                await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
                 before = len(client.client_list())
                 others = [opened(site) for _ in range(10)]
                 for each in others:
@@ -343,11 +347,11 @@ def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
 class Scripted(AsyncEvents):
     """An iterator that returns and raises what a test says."""
 
-    def __init__(self, presence: AsyncPresence, *steps: EventBatch | PresenceError) -> None:
+    def __init__(self, presence: AsyncPresence, *steps: list[Event] | PresenceError) -> None:
         super().__init__(presence.backend.feed("user"))
         self.steps = list(steps)
 
-    async def wait_for_batch(self, seconds: float) -> EventBatch:
+    async def wait_for_batch(self, seconds: float) -> list[Event]:
         step = self.steps.pop(0)
         if isinstance(step, PresenceError):
             raise step
@@ -368,7 +372,7 @@ def test_a_stream_survives_an_outage_and_sends_comments(
         assert await anext(messages) == ":\n\n"
         await messages.aclose()
         assert idle.is_ended
-        steps = PresenceUnavailable("away"), EventsLost("missed"), EventBatch([ann, ann])
+        steps = PresenceUnavailable("away"), EventsLost("missed"), [ann, ann]
         events = Scripted(AsyncPresence(settings), *steps)
         messages = sse.server_sent_events(events)
         assert await anext(messages) == "retry: 3000\n\n"

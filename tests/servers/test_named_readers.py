@@ -68,7 +68,7 @@ def test_no_event_is_missed_and_all_are_handled_in_order_when_holders_are_killed
             last = [f"id{kill}-{EVENTS_EACH // 2 - 1}", False]
             wait_until(lambda: last in [entry[1:] for entry in handled()], 60)  # noqa: B023
             # A round may be faster than a tick, which stores what is handled.
-            end = cursor_of(presence.backend.feed("user").streams.positions(0.0))
+            end = cursor_of(presence.backend.feed("user").streams.positions())
             wait_until(lambda: stored() == end.encode())  # noqa: B023
         entries = handled()
         firsts = list(dict.fromkeys((id, online) for _, id, online in entries))

@@ -51,7 +51,7 @@ class FollowedSite:
         for shard in self.store.all:
             has_more = True
             while has_more:
-                has_more = self.run(shard.sweep(self.clock.now)).has_more
+                has_more = self.run(shard.sweep(self.clock.now))
                 sweeps += 1
         return sweeps
 
