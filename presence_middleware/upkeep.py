@@ -150,7 +150,10 @@ class Upkeep:
             return Sweeping(lambda shard, now: shard.sweep(now), after, LOOK_AGAIN, most, **given)
 
         self._sweep = sweeping(settings.events, is_of_events=True)
-        rooms = sweeping(kind for kind in settings.kinds_with_rooms if kind not in settings.events)
+        # A job for each kind: when one is swept must tell nothing of another.
+        rooms = [
+            sweeping([kind]) for kind in settings.kinds_with_rooms if kind not in settings.events
+        ]
         self._clean = Sweeping(
             lambda shard, now: shard.clean_up(now),
             {shard: store.keep_seconds for store in stores.values() for shard in store.all},
@@ -158,7 +161,7 @@ class Upkeep:
             CLEAN_IDLE,
         )
         sampling = Sampling(stores, history, settings.window)
-        self._jobs = (self._sweep, rooms, sampling, self._clean)
+        self._jobs: tuple[Sampling | Sweeping, ...] = (self._sweep, *rooms, sampling, self._clean)
         self._lease = UpkeepLease(settings.prefix)
         self._look_at = self._made_room_at = -math.inf
         self._generation = -1

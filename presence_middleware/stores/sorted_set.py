@@ -137,7 +137,10 @@ class SortedSet(Store):
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
         ids = yield from self._in_room.ids(room, now, limit)
-        return (yield from self.online_among(ids, now, self.window))
+        sightings: list[Sighting] = []
+        for part in chunks(ids, PAGE):
+            sightings += yield from self.online_among(list(part), now, self.window)
+        return sightings
 
     def event_stream(self) -> EventStream:
         if self._events is None:

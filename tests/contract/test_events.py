@@ -461,6 +461,7 @@ def test_a_goodbye_that_arrives_late_takes_the_id_out_of_its_room(opened: Open) 
     site.clock.now += WINDOW - 1
     site.saw("bob")
     assert site.run(site.store.count_in_room(7, site.clock.now)) == 1
+    site.run(shard.sweep(site.clock.now))
     site.say_goodbye("ann", ago=95)
     site.clock.now += 1
     assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
