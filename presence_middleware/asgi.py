@@ -90,8 +90,8 @@ class PresenceMiddleware:
         if outer is not None and outer.recorder is self.recorder and not outer.is_over:
             await self.app(scope, receive, send)
             return
-        scope, signal = _readable(scope), None
-        for responder in self._responders if scope["type"] == "http" else ():
+        scope, signal, is_http = _readable(scope), None, scope["type"] == "http"
+        for responder in self._responders if is_http else ():
             received = responder.receive(below_root(scope), scope)
             if isinstance(received, Signal):
                 signal = received
@@ -104,16 +104,15 @@ class PresenceMiddleware:
             return
         if not visit.is_usual and visit.needs_status:
             send = _noting(send, visit)
-        if scope["type"] == "http":
+        if is_http:
             send = _send_and_end(send, visit)
         try:
-            if visit.is_logout:
+            if not visit.is_usual and visit.is_logout:
                 await self._log_out(scope, receive, send, visit)
             else:
                 await self.app(scope, receive, send)
         finally:
-            if not visit.is_over:  # else its response was complete before the app's call ended
-                visit.end()
+            visit.end()
 
     async def _take_pulse(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
         """Record a request to the pulse's path, and respond that all is well.
@@ -133,8 +132,7 @@ class PresenceMiddleware:
                 inner = _noting(send_nothing, visit) if visit.needs_status else send_nothing
                 await self.app(scope, receive, _send_and_end(inner, visit))
         finally:
-            if not visit.is_over:
-                visit.end()
+            visit.end()
         headers = raw_headers(EMPTY) + cookies
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body"})
@@ -173,16 +171,10 @@ class PresenceMiddleware:
         await self.app(scope, receive_and_close if is_lifespan else receive, send)
 
 
-class AsgiVisit(AsgiRequest, Visit, AsyncPresence):
+class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
     """The visit in the scope, which is also a reader. Its results include the visit itself."""
 
     recorder: Recorder
-
-    def __init__(self, recorder: Recorder, scope: Scope, signal: Signal | None = None) -> None:
-        self.state, self.raw_headers = scope, None
-        client = scope.get("client")
-        self.peer = self.address = str(client[0]) if client and client[0] else None
-        Visit.__init__(self, recorder, signal)
 
     async def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.

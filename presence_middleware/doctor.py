@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from . import parsers
 from .backend import Backend
-from .connections import Driver, eviction_policy, facts
+from .connections import eviction_policy, facts
 from .errors import PresenceError
 from .settings import Settings, variable
 from .stores import Batch, Plan, Shards
@@ -89,25 +89,24 @@ def examine(backend: Backend) -> Iterator[Finding]:
     except PresenceError as error:
         yield Finding(False, str(error))
         return
-    for name, node in driver.nodes():
-        for question in (version(), clock(), eviction(), memory()):
-            finding = _ask(node, question)
-            yield finding._replace(what=f"{name} {finding.what}".lstrip())
-    yield _ask(driver, _shards(backend))
-    yield _ask(driver, _shared_settings(backend, now))
+    questions = [
+        (f"{name} ".lstrip(), node, question)
+        for name, node in driver.nodes()
+        for question in (version(), clock(), eviction(), memory())
+    ]
+    ours = [_shards(backend), _shared_settings(backend, now)]
     for kind, store in backend.stores.items():
-        yield _ask(driver, _kind(kind, settings.store_of(kind), store, now))
+        ours.append(_kind(kind, settings.store_of(kind), store, now))
         if settings.store_of(kind) != "hyperloglog":
-            yield _ask(driver, _room(kind, store, settings, now))
+            ours.append(_room(kind, store, settings, now))
         if kind in settings.events:
-            yield _ask(driver, _events(kind, backend))
-
-
-def _ask(driver: Driver, question: Plan[Finding]) -> Finding:
-    try:
-        return driver.run(question)
-    except PresenceError as error:
-        return Finding(False, str(error))
+            ours.append(_events(kind, backend))
+    for name, asked, question in [*questions, *(("", driver, each) for each in ours)]:
+        try:
+            finding = asked.run(question)
+        except PresenceError as error:
+            finding = Finding(False, str(error))
+        yield finding._replace(what=name + finding.what)
 
 
 def version() -> Plan[Finding]:
@@ -161,10 +160,9 @@ def _shards(backend: Backend) -> Plan[Finding]:
 def _shared_settings(backend: Backend, now: float) -> Plan[Finding]:
     """Check that the settings that all processes must share are equal."""
     others = (yield from backend.shared_settings.read(now)).differing
-    differing = ", ".join(
-        f"{name} is {value!r} in another process" for name, value in others.items()
-    )
-    return Finding(not others, f"settings: {differing or 'the same in all processes that record'}")
+    found = [f"{name} is {value!r} in another process" for name, value in others.items()]
+    what = ", ".join(found) or "the same in all processes that record"
+    return Finding(not others, f"settings: {what}")
 
 
 def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
@@ -190,9 +188,8 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
         f"{parsers.format_duration(max(map(int, lives)))}"
     )
-    if lasting:
-        return Finding(False, f"{summary}; these keys never expire: {', '.join(lasting)}")
-    return Finding(True, summary)
+    never = f"; these keys never expire: {', '.join(lasting)}" if lasting else ""
+    return Finding(not lasting, summary + never)
 
 
 def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:
@@ -211,22 +208,21 @@ def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Find
 
 def _events(kind: str, backend: Backend) -> Plan[Finding]:
     """Check that processes of the site announce who comes, and in time who has gone."""
+    remedy = None
     if not (yield from backend.is_announced(kind)):
-        return Finding(
-            False,
-            f"events of {kind}: a process that records does not announce them: set "
-            "PRESENCE_EVENTS to the same kinds in all processes",
+        what = "a process that records does not announce them"
+        remedy = "set PRESENCE_EVENTS to the same kinds in all processes"
+    elif (lag := (yield from backend.queries.sweep_lag(kind))) is None:
+        what = "nobody came or went lately"
+    elif lag <= max(MOST_SWEEP_LAG, 2 * backend.settings.flush_interval):
+        what = f"up to date, late by {lag:.0f} s"
+    else:
+        what = f"nobody sweeps, late by {parsers.format_duration(round(lag))}"
+        remedy = (
+            "who has gone is announced only while a process of the site runs with "
+            "PRESENCE_EVENTS and threads"
         )
-    lag = yield from backend.queries.sweep_lag(kind)
-    if lag is None:
-        return Finding(True, f"events of {kind}: nobody came or went lately")
-    if lag <= max(MOST_SWEEP_LAG, 2 * backend.settings.flush_interval):
-        return Finding(True, f"events of {kind}: up to date, late by {lag:.0f} s")
-    return Finding(
-        False,
-        f"events of {kind}: nobody sweeps, late by {parsers.format_duration(round(lag))}: who has "
-        "gone is announced only while a process of the site runs with PRESENCE_EVENTS and threads",
-    )
+    return Finding.of(remedy is None, f"events of {kind}: {what}", remedy or "")
 
 
 def _range(numbers: Collection[int]) -> str:

@@ -15,8 +15,8 @@ from .stores import Act, Store
 
 NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
-HASHES = 5  # times the limit: those who are remembered by a hash alone
-MOST_HASHES = 100_000  # 8 MB
+FORGOTTEN = 5  # times the limit: those of a period who are remembered by a few bits alone
+MOST_FORGOTTEN = 500_000  # 1 MB
 
 SEEN, GOODBYE, LEFT, ERASED = Act
 
@@ -140,35 +140,61 @@ class Taken(NamedTuple):
     departures: tuple[Departed, ...]
 
 
+class Forgotten:
+    """People who are remembered by a few bits alone: a Bloom filter of two bytes for each.
+
+    If it is full, one in two hundred others seems to be among them.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Have room for `most` people. This takes no memory before the first."""
+        self._most = self._room = most
+        self._bits = bytearray()
+
+    def add(self, who: Who) -> None:
+        """Add somebody, if there is room."""
+        if self._room:
+            self._room -= 1
+            self._bits = self._bits or bytearray(2 * self._most)
+            for place, bit in self._places(who):
+                self._bits[place] |= bit
+
+    def __contains__(self, who: Who) -> bool:
+        """Return whether somebody seems to be among them. Without room, everybody does."""
+        if not self._bits or not self._room:
+            return not self._room
+        return all(self._bits[place] & bit for place, bit in self._places(who))
+
+    def _places(self, who: Who) -> Iterator[tuple[int, int]]:
+        for number in range(3):
+            place, bit = divmod(hash((number, who)) % (16 * self._most), 8)
+            yield place, 1 << bit
+
+
 class Memory:
     """Everybody whom a process knows: the people of the current period and of the one before.
 
-    A period is as long as the window. Beyond the limit, people are known by a hash alone, which
-    takes a tenth of the memory.
+    A period is as long as the window. Beyond the limit, people are known by a few bits alone.
     """
 
     def __init__(self, limit: int, window: float) -> None:
         """Remember at most `limit` people, for at least `window` seconds."""
         self._limit, self._window = limit, window
-        self._most_hashes = min(HASHES * limit, MOST_HASHES)
         self.recent: dict[Who, Person] = {}
         """The people of the current period."""
         self.period_ends = NEVER
         """When the next period must begin."""
         self._earlier: dict[Who, Person] = {}
-        self._hashes: set[int] = set()
-        self._earlier_hashes: set[int] = set()
+        self._most_forgotten = min(FORGOTTEN * limit, MOST_FORGOTTEN)
+        self._forgotten = self._forgotten_earlier = Forgotten(self._most_forgotten)
 
     def knows(self, who: Who) -> bool:
         """Return whether somebody was seen in this period or in the one before.
 
         If there are too many people to know, return True.
         """
-        if who in self.recent or who in self._earlier:
-            return True
-        known, most = hash(who), self._most_hashes
-        is_full = len(self._hashes) >= most or len(self._earlier_hashes) >= most
-        return is_full or known in self._hashes or known in self._earlier_hashes
+        places = self.recent, self._earlier, self._forgotten, self._forgotten_earlier
+        return any(who in each for each in places)
 
     def remember(self, who: Who) -> Person:
         """Return somebody who is not among the recent people, and remember them if there is room.
@@ -184,8 +210,8 @@ class Memory:
             self.recent[who] = person
         else:
             forgotten = who
-        if forgotten is not None and len(self._hashes) < self._most_hashes:
-            self._hashes.add(hash(forgotten))
+        if forgotten is not None:
+            self._forgotten.add(forgotten)
         return person
 
     def begin_period(self, now: float, waiting: Iterable[Person]) -> None:
@@ -198,7 +224,8 @@ class Memory:
         for person in waiting:
             self.recent[person.who] = person
             self._earlier.pop(person.who, None)
-        self._earlier_hashes, self._hashes = self._hashes, set()
+        self._forgotten_earlier = self._forgotten
+        self._forgotten = Forgotten(self._most_forgotten)
         self.period_ends = (self.period_ends if has_just_ended else now) + self._window
 
     def of_shard(self, shard: Store) -> Iterator[Person]:

@@ -82,8 +82,8 @@ def pulse_for(
 
 
 def _script(settings: Settings) -> bytes:
-    """Return pulse.js with the times of the site, in milliseconds."""
+    """Return pulse.js with its path and the times of the site, in milliseconds."""
     source = files(__package__).joinpath("pulse.js").read_text("utf-8")
     times = {"every": settings.refresh_seconds, "window": settings.window}
     values = {name: str(int(1000 * seconds)) for name, seconds in times.items()}
-    return Template(source).substitute(values).encode()
+    return Template(source).substitute(values, own=f"{settings.pulse_path}.js").encode()

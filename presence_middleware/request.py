@@ -6,7 +6,8 @@ different values stay different.
 
 import math
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -29,8 +30,14 @@ class HeaderNames:
     def __init__(self, names: Iterable[str]) -> None:
         """Convert names such as `user-agent`, each once."""
         each = sorted(set(names))
-        self.environ_keys = tuple(map(_environ_key, each))
-        self.raw = tuple(map(_header_name, each))
+        self.environ_keys = _split([_environ_key(name) for name in each])
+        self.raw = _split([_header_name(name) for name in each])
+
+
+def _split(names: list[Any]) -> tuple[Any, Any, list[Any]]:
+    """Return two names, or None where there are fewer, and all others: most sites have no more."""
+    first, second, *others = [*names, None, None]
+    return first, second, others[:-2]
 
 
 class Request(Protocol):
@@ -54,8 +61,12 @@ class Request(Protocol):
     peer: str | None
     """The address at the other end of the connection; None for a unix socket."""
 
-    address: str | None
-    """The client's address, read through trusted proxies; the peer's if no proxy is trusted."""
+    @property
+    def address(self) -> str | None:
+        """Return the client's address, read through trusted proxies.
+
+        It is the peer's if no proxy is trusted.
+        """
 
     holds_until: float = math.inf
     """Until when its headers show the same user, as a time of `time.time()`. Sources lower it."""
@@ -68,15 +79,12 @@ class Request(Protocol):
     def path(self) -> str:
         """Return the decoded path with the mount point, without the query string."""
 
-    def is_plain(self, excluded: Container[str]) -> bool:
-        """Return whether the request is certainly a visit, by its path, method and headers.
-
-        `excluded` holds paths that are not visits. A request that is not plain may still be a
-        visit: a prefetch, for example, is decided by the value of its header.
-        """
+    @property
+    def app_path(self) -> str:
+        """Return the decoded path below the mount point, which `PRESENCE_ROOMS` means."""
 
     def fingerprint(self, headers: "HeaderNames") -> int:
-        """Return a hash of the client's address and of some headers."""
+        """Return a hash of the peer's address and of some headers."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -128,14 +136,55 @@ OVER: Mapping[str, Any] = MappingProxyType({})
 """An empty mapping that replaces the environ or scope of a request that is over."""
 
 
-class WsgiRequest(Request):
+class StateRequest(Request):
+    """What requests over WSGI and over ASGI have in common."""
+
+    peer: str | None = None
+    locate: Callable[[Request], str | None] | None = None
+    """Finds the client's address behind proxies. None if it is always the peer's."""
+    raw_headers: dict[bytes, bytes] | None = None
+    """The headers of a scope by lower-case name, once one of them was read."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        with suppress(Exception):  # an invalid environ or scope, of which sources report the parts
+            self.arrive(state)
+
+    def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
+        """Begin with an environ or scope, and read the peer, which inner layers may change.
+
+        Return whether the request is certainly a visit, by its path, method and headers. `excluded`
+        holds paths that are not visits. If it returns False, the request may still be a visit: a
+        prefetch, for example, is decided by the value of its header.
+        """
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Drop the environ or scope and all values that were read from it."""
+        self.state, self.peer, self.raw_headers = OVER, None, None
+
+    @property
+    def address(self) -> str | None:
+        return self.peer if self.locate is None else self.locate(self)
+
+
+class WsgiRequest(StateRequest):
     """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
-    def __init__(self, environ: Mapping[str, Any]) -> None:
-        self.state = environ
-        # Inner layers may change the address, so it is read when the request arrives.
-        self.peer: str | None = environ.get("REMOTE_ADDR") or None
-        self.address = self.peer
+    def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
+        self.state = state
+        self.peer = state.get("REMOTE_ADDR") or None
+        path = state.get("PATH_INFO", "")
+        if mount := state.get("SCRIPT_NAME"):
+            path = mount + path
+        return not (
+            path in excluded
+            or "HTTP_SEC_PURPOSE" in state
+            or "HTTP_PRESENCE" in state
+            or "HTTP_PURPOSE" in state
+            or "HTTP_X_MOZ" in state
+            or state.get("HTTP_SEC_FETCH_SITE") == "cross-site"
+            or state.get("REQUEST_METHOD") == "OPTIONS"
+        )
 
     @property
     def method(self) -> str:
@@ -145,21 +194,14 @@ class WsgiRequest(Request):
     def path(self) -> str:
         return text(self.state.get("SCRIPT_NAME", "") + self.state.get("PATH_INFO", ""))
 
-    def is_plain(self, excluded: Container[str]) -> bool:
-        environ = self.state
-        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-        return not (
-            path in excluded
-            or "HTTP_SEC_PURPOSE" in environ
-            or "HTTP_PRESENCE" in environ
-            or "HTTP_PURPOSE" in environ
-            or "HTTP_X_MOZ" in environ
-            or environ.get("HTTP_SEC_FETCH_SITE") == "cross-site"
-            or environ.get("REQUEST_METHOD") == "OPTIONS"
-        )
+    @property
+    def app_path(self) -> str:
+        return text(self.state.get("PATH_INFO", ""))
 
     def fingerprint(self, headers: HeaderNames) -> int:
-        return hash((self.address, *map(self.state.get, headers.environ_keys)))
+        environ, (first, second, others) = self.state, headers.environ_keys
+        place = hash((self.peer, environ.get(first), environ.get(second)))
+        return hash((place, *map(environ.get, others))) if others else place
 
     @property
     def is_anonymous(self) -> bool:
@@ -194,21 +236,23 @@ class WsgiRequest(Request):
             session = vars(session).get("_sess")
         return session if isinstance(session, Mapping) else None
 
-    def release(self) -> None:
-        """Drop the environ and all values that were read from it."""
-        self.state, self.peer, self.address = OVER, None, None
 
-
-class AsgiRequest(Request):
+class AsgiRequest(StateRequest):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
-    def __init__(self, scope: Mapping[str, Any]) -> None:
-        self.state = scope
-        self.raw_headers: dict[bytes, bytes] | None = None
-        """The headers by lower-case name, once one of them was read."""
-        client = scope.get("client")
-        self.peer: str | None = str(client[0]) if client and client[0] else None
-        self.address = self.peer
+    def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
+        self.state, client = state, state.get("client")
+        self.peer = str(client[0]) if client and client[0] else None
+        headers = self._read_headers()
+        return not (
+            state.get("path", "") in excluded
+            or b"sec-purpose" in headers
+            or b"presence" in headers
+            or b"purpose" in headers
+            or b"x-moz" in headers
+            or headers.get(b"sec-fetch-site") == b"cross-site"
+            or state.get("method") == "OPTIONS"
+        )
 
     @property
     def method(self) -> str:
@@ -218,21 +262,14 @@ class AsgiRequest(Request):
     def path(self) -> str:
         return str(self.state.get("path", ""))
 
-    def is_plain(self, excluded: Container[str]) -> bool:
-        scope, headers = self.state, self.raw_headers or self._read_headers()
-        return not (
-            scope.get("path", "") in excluded
-            or b"sec-purpose" in headers
-            or b"presence" in headers
-            or b"purpose" in headers
-            or b"x-moz" in headers
-            or headers.get(b"sec-fetch-site") == b"cross-site"
-            or scope.get("method") == "OPTIONS"
-        )
+    @property
+    def app_path(self) -> str:
+        return below_root(self.state)
 
     def fingerprint(self, headers: HeaderNames) -> int:
-        values = self.raw_headers or self._read_headers()
-        return hash((self.address, *map(values.get, headers.raw)))
+        values, (first, second, others) = self.raw_headers or self._read_headers(), headers.raw
+        place = hash((self.peer, values.get(first), values.get(second)))
+        return hash((place, *map(values.get, others))) if others else place
 
     @property
     def is_anonymous(self) -> bool:
@@ -256,18 +293,14 @@ class AsgiRequest(Request):
         session = self.state.get("session")
         return session if session is not None and isinstance(session, Mapping) else None
 
-    def release(self) -> None:
-        """Drop the scope and all values that were read from it."""
-        self.state, self.raw_headers, self.peer, self.address = OVER, None, None, None
-
     def _read_headers(self) -> dict[bytes, bytes]:
         """Return headers by lower-case name, with repeated headers joined.
 
-        Some servers send names that are not in lower case.
+        Some servers send names that are not in lower case, that of Host as well.
         """
         headers = self.state.get("headers", ())
         by_name = dict(headers)
-        if len(by_name) < len(headers) or not b"".join(by_name).islower():
+        if len(by_name) < len(headers) or b"host" not in by_name:
             repeated: dict[bytes, list[bytes]] = {}
             for name, value in headers:
                 repeated.setdefault(name.lower(), []).append(value)
@@ -285,8 +318,8 @@ def below_root(scope: Mapping[str, Any]) -> str:
 
     Some layers leave the root path in front of it, others remove it.
     """
-    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+    path, root = str(scope.get("path", "")), str(scope.get("root_path", "")).rstrip("/")
+    return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
 
 
 def token(name: str) -> str:

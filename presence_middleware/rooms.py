@@ -49,7 +49,7 @@ class Rooms:
         such as those that the page in the room sends, change nothing. Never raises.
         """
         try:
-            number = self.number_at(request.path)
+            number = self.number_at(request.app_path)
             if number is not None:
                 return number
             return NOWHERE if request.header("sec-fetch-mode") == "navigate" else None

@@ -1,7 +1,8 @@
 """The requests of pulse.js: which requests they are, and what they say. No I/O.
 
 A page sends `POST …?presence=here:/its/path` while somebody reads it, and `POST …?presence=bye`
-when it is closed. Everything after `here:` is the path of the page as its URL has it.
+when it is closed. Everything after `here:` is the path of the page below the mount point of the
+app, as its URL has it.
 """
 
 import re
@@ -22,7 +23,7 @@ class Signal(NamedTuple):
     is_goodbye: bool
     """True if the page was closed, False if somebody reads it."""
     page: str | None
-    """The decoded path of the page, with the mount point of the app. None if it is not said."""
+    """The decoded path of the page below the mount point of the app. None if it is not said."""
     is_same_origin: bool
     """True if a page of this site sent it, and not a page of another site."""
     is_own: bool

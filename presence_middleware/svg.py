@@ -82,7 +82,8 @@ def draw(
     """
     lines = [line for line in lines if line.points]
     highest = max((line.peak[1] for line in lines if line.peak), default=1)
-    unit = _round_unit(highest)
+    # A round number of which three to five reach the highest count.
+    unit = next(n * 10**e for e in range(20) for n in (1, 2, 5) if 5 * n * 10**e >= highest)
     most = math.ceil(highest / unit) * unit
     height = max(MIN_HEIGHT, width // 3)
     left, right = 10 + 8 * len(f"{most:,}"), width - 24
@@ -152,12 +153,6 @@ def _peak(line: Line, zone: timezone) -> str:
         return escape(f"{line.kind}: nobody")
     moment = datetime.fromtimestamp(line.peak[0], zone)
     return escape(f"{line.kind}: {line.peak[1]:,} at most, {moment:%d %b %Y %H:%M}")
-
-
-def _round_unit(most: int) -> int:
-    """Return a round number of which three to five reach `most`."""
-    size: int = 10 ** max(0, len(str(most)) - 2)
-    return next(n * size for n in (1, 2, 5, 10, 20, 50) if n * size * 5 >= most)
 
 
 def _count(count: int) -> str:

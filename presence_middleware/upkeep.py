@@ -7,13 +7,14 @@ when the lease may have ended. If the holder is killed, another goes on after so
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from os import getpid
+from typing import Any
 
 from .connections import Driver, ServerClock
-from .errors import PresenceError, PresenceUnavailable
+from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
 
@@ -120,25 +121,29 @@ class Upkeep:
         self._clock, self._pause = clock, UNHURRIED_SECONDS
         self.cleaning_ended: Callable[[PresenceError | None], object] = lambda _: None
         """Called after each clean-up, with the error if a permission is missing."""
-        # Whoever says goodbye after a look has not gone before the grace is over.
-        self._sweep = Sweeping(
-            _sweep_once,
-            {
+        self.forbidden: Callable[[PresenceError], object] = lambda _: None
+        """Called if the server never runs a command that this needs, with the error."""
+
+        def sweeping(kinds: Iterable[str], **given: Any) -> Sweeping:
+            after = {
                 shard: settings.window + (settings.lag_seconds(kind) or 0.0)
-                for kind in settings.events
+                for kind in kinds
                 for shard in stores[kind].all
-            },
-            LOOK_AGAIN,
-            min(LOOK_EVERY, settings.grace_seconds),
-            is_of_events=True,
-        )
+            }
+            # Whoever says goodbye after a look has not gone before the grace is over.
+            most = min(LOOK_EVERY, settings.grace_seconds)
+            return Sweeping(_sweep_once, after, LOOK_AGAIN, most, **given)
+
+        self._sweep = sweeping(settings.events, is_of_events=True)
+        rooms = sweeping(kind for kind in settings.kinds_with_rooms if kind not in settings.events)
         self._clean = Sweeping(
             lambda shard, now: shard.clean_up(now),
             {shard: store.keep_seconds for store in stores.values() for shard in store.all},
             CLEAN_EVERY,
             CLEAN_IDLE,
         )
-        self._jobs = (self._sweep, Sampling(stores, history, settings.window), self._clean)
+        sampling = Sampling(stores, history, settings.window)
+        self._jobs = (self._sweep, rooms, sampling, self._clean)
         self._lease = UpkeepLease(settings.prefix)
         self._look_at = self._made_room_at = -math.inf
         self._generation = -1
@@ -170,6 +175,12 @@ class Upkeep:
                     self._do(self._clean, driver)
                 else:
                     self._look(driver, stamp)
+            except RedisRefused as error:
+                if not _is_forbidden(error):
+                    raise
+                # That is no outage: people are recorded all the same.
+                self._look_at = stamp + LEASE_SECONDS
+                self.forbidden(error)
             finally:
                 self._generation = health.generation
                 lock.release()
@@ -215,11 +226,17 @@ class Upkeep:
             while job.run(driver, now) and time.monotonic() < until:
                 time.sleep(STEP_PAUSE)
         except PresenceUnavailable as error:
-            if job is not self._clean or "permission" not in str(error):
+            if job is not self._clean or not _is_forbidden(error):
                 raise
             missing = error  # that is no outage
         if job is self._clean:
             self.cleaning_ended(missing)
+
+
+def _is_forbidden(error: PresenceError) -> bool:
+    """Return whether the server never runs a command: by its ACL, or because it was renamed."""
+    text = str(error).lower()
+    return "permission" in text or "unknown" in text
 
 
 def _is_due(moment: float, now: float) -> bool:

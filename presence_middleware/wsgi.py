@@ -117,17 +117,10 @@ class PresenceMiddleware:
         return []
 
 
-class WsgiVisit(WsgiRequest, Visit, Presence):
+class WsgiVisit(Visit, WsgiRequest, Presence):
     """The visit in the environ, which is also a reader. Its results include the visit itself."""
 
     recorder: Recorder
-
-    def __init__(
-        self, recorder: Recorder, environ: WSGIEnvironment, signal: Signal | None = None
-    ) -> None:
-        self.state = environ
-        self.peer = self.address = environ.get("REMOTE_ADDR") or None
-        Visit.__init__(self, recorder, signal)
 
     def run(self, plan: Plan[T]) -> T:
         """Write the sightings of this process, including this visit, and return a plan's result.

@@ -17,9 +17,8 @@ def wsgi_board(settings: Settings, presence: Presence) -> "WsgiBoard | None":
 
     Raises `SettingsError` if a module that it needs is not installed.
     """
-    if not settings.board_path:
+    if not _is_on(settings, "webob", "wsgi"):
         return None
-    _require("webob", "wsgi")
     from .wsgi import WsgiBoard
 
     return WsgiBoard(settings, presence)
@@ -30,14 +29,14 @@ def asgi_board(settings: Settings, presence: AsyncPresence) -> "AsgiBoard | None
 
     Raises `SettingsError` if a module that it needs is not installed.
     """
-    if not settings.board_path:
+    if not _is_on(settings, "starlette", "asgi"):
         return None
-    _require("starlette", "asgi")
     from .asgi import AsgiBoard
 
     return AsgiBoard(settings, presence)
 
 
-def _require(module: str, extra: str) -> None:
-    if find_spec(module) is None:
+def _is_on(settings: Settings, module: str, extra: str) -> bool:
+    if settings.board_path and find_spec(module) is None:
         raise SettingsError(f"PRESENCE_BOARD_PATH needs pip install 'presence_middleware[{extra}]'")
+    return bool(settings.board_path)

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing, suppress
 from typing import Any
 
+import anyio
 from starlette.responses import Response as StarletteResponse
 
 from .. import sse
-from ..connections.loops import in_thread, is_trio, running, within
+from ..connections.loops import in_thread, is_trio
 from ..errors import QueryError
-from ..events import AsyncEvents
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
@@ -32,7 +32,7 @@ class AsgiBoard(Board):
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-        super().__init__(settings, presence.backend.queries, self.has_cursor)
+        super().__init__(settings, presence.backend.queries)
         self._presence, self._cache = presence, Cache()
         self._open_streams = 0
 
@@ -75,29 +75,32 @@ class AsgiBoard(Board):
 
         After `lost` the reader has to begin again, so the stream ends there.
         """
+
+        async def close_at_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            await events.aclose()
+
+        async def send_part(body: bytes, *, is_last: bool = False) -> None:
+            part = {"type": "http.response.body", "body": body, "more_body": not is_last}
+            with anyio.fail_after(SEND_SECONDS):
+                await send(part)
+
         self._open_streams += 1
         try:
             events = self._presence.events(kind, after=after)
             start = {"status": answer.status, "headers": raw_headers(answer.headers)}
-            async with running(_close_at_disconnect, receive, events):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(close_at_disconnect)
                 with suppress(OSError):  # some servers raise it if the reader is gone
                     await send({"type": "http.response.start", **start})
-                    await within(SEND_SECONDS, send(_part(answer.body)))
+                    await send_part(answer.body)
                     async with aclosing(sse.server_sent_events(events)) as messages:
                         async for message in messages:
-                            await within(SEND_SECONDS, send(_part(message.encode())))
+                            await send_part(message.encode())
                             if message == sse.LOST:
                                 break
-                    await within(SEND_SECONDS, send(_part(b"", is_last=True)))
+                    await send_part(b"", is_last=True)
+                tasks.cancel_scope.cancel()
         finally:
             self._open_streams -= 1
-
-
-async def _close_at_disconnect(receive: Receive, events: AsyncEvents) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    await events.aclose()
-
-
-def _part(body: bytes, *, is_last: bool = False) -> MutableMapping[str, Any]:
-    return {"type": "http.response.body", "body": body, "more_body": not is_last}

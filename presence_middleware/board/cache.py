@@ -5,14 +5,15 @@ second, too. If the first reader is cancelled or killed, a waiting reader runs t
 """
 
 import asyncio
+import concurrent.futures
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ..connections.loops import at_once
 from ..errors import PresenceError
 from ..stores import Plan
 from .messages import BUSY, UNAVAILABLE, Response, failure
@@ -49,10 +50,6 @@ class _Result:
         """Ends with the read, then None: it may hold the event loops of those who waited."""
 
 
-_BUSY = _Result(math.inf)
-_BUSY.value, _BUSY.running = BUSY, None
-
-
 class Cache:
     """The results of the latest reads, for threads, greenlets and the tasks of any event loop."""
 
@@ -64,68 +61,67 @@ class Cache:
 
     def get(self, read: SharedRead, run: Callable[[Plan[Any]], Any]) -> Response:
         """Return the response of a read. `run` runs its plan if no other reader does."""
-        value = None
-        while value is None:
-            with self._place(read) as (result, is_mine):
-                if is_mine:
-                    result.value = run(read.plan)
-            if (running := result.running) is not None:
-                try:
-                    running.result(PATIENCE)
-                except TimeoutError:
-                    return UNAVAILABLE
-            value = result.value
-        return value if isinstance(value, Response) else read.finish(value)
+
+        async def run_now(plan: Plan[Any]) -> Any:
+            return run(plan)
+
+        async def wait(running: Future[None]) -> None:
+            concurrent.futures.wait((running,), PATIENCE)
+
+        return at_once(self._get(read, run_now, wait))
 
     async def get_async(
         self, read: SharedRead, run: Callable[[Plan[Any]], Awaitable[Any]]
     ) -> Response:
         """Return the response of a read without blocking the loop of asyncio, as `get` does."""
-        value = None
-        while value is None:
-            with self._place(read) as (result, is_mine):
-                if is_mine:
-                    result.value = await run(read.plan)
-            if (running := result.running) is not None:
-                await asyncio.wait((asyncio.wrap_future(running),), timeout=PATIENCE)
-                if not running.done():
-                    return UNAVAILABLE
-            value = result.value
-        return value if isinstance(value, Response) else read.finish(value)
 
-    @contextmanager
-    def _place(self, read: SharedRead) -> Iterator[tuple[_Result, bool]]:
-        """Give a block the place of a result, and whether the block must read its value.
+        async def wait(running: Future[None]) -> None:
+            await asyncio.wait((asyncio.wrap_future(running),), timeout=PATIENCE)
+
+        return await self._get(read, run, wait)
+
+    async def _get(
+        self,
+        read: SharedRead,
+        run: Callable[[Plan[Any]], Awaitable[Any]],
+        wait: Callable[[Future[None]], Awaitable[None]],
+    ) -> Response:
+        """Return the response of a read.
 
         An error of the package becomes a response. Any other, such as that of a cancelled task,
         leaves the read to a waiting reader.
         """
-        began = self._clock()
-        with self._lock:
-            results = self._topics.setdefault(read.topic, {})
-            result = results.pop(read.arguments, None)
-            is_mine = result is None or began >= result.expires
-            is_full = len(results) >= MAX_RESULTS
-            if read.is_bounded and is_full and began < next(iter(results.values())).expires:
-                result, is_mine = _BUSY, False
-            else:
+        value = None
+        while value is None:
+            began = self._clock()
+            with self._lock:
+                results = self._topics.setdefault(read.topic, {})
+                result = results.pop(read.arguments, None)
+                is_mine = result is None or began >= result.expires
+                is_full = len(results) >= MAX_RESULTS
+                if read.is_bounded and is_full and began < next(iter(results.values())).expires:
+                    return BUSY
                 if result is None or is_mine:
                     result = _Result(began + PATIENCE)
                 if is_full:
                     del results[next(iter(results))]
                 results[read.arguments] = result
-        if not is_mine:
-            yield result, False
-            return
-        try:
-            yield result, True
-            result.expires = began + read.seconds
-        except PresenceError as error:
-            result.value, result.expires = failure(error), self._clock() + FAILURE_SECONDS
-        except BaseException:
-            result.expires = -math.inf
-            raise
-        finally:
-            running, result.running = result.running, None
-            if running is not None:
-                running.set_result(None)
+            running = result.running
+            if is_mine and running is not None:
+                try:
+                    result.value = await run(read.plan)
+                    result.expires = began + read.seconds
+                except PresenceError as error:
+                    result.value, result.expires = failure(error), self._clock() + FAILURE_SECONDS
+                except BaseException:
+                    result.expires = -math.inf
+                    raise
+                finally:
+                    result.running = None
+                    running.set_result(None)
+            elif running is not None:
+                await wait(running)
+                if not running.done():
+                    return UNAVAILABLE
+            value = result.value
+        return value if isinstance(value, Response) else read.finish(value)

@@ -22,18 +22,9 @@ from ..rooms import Rooms
 from ..settings import Settings
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
+from . import history
 from .cache import SharedRead
-from .history import (
-    DAY,
-    MAX_CHART_POINTS,
-    MAX_POINTS,
-    REVALIDATED,
-    SHARED,
-    as_chart,
-    as_json,
-    read_history,
-    step_for,
-)
+from .history import REVALIDATED
 from .messages import Request, Response, content, facts, failure, iso, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
@@ -55,14 +46,12 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 class Board:
     """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ask: Queries,
-        is_cursor: Callable[[str, str], bool] | None = None,
-    ) -> None:
-        """`is_cursor` returns whether a kind has a cursor. None if no response can stay open."""
-        self._settings, self._ask, self._is_cursor = settings, ask, is_cursor
+    has_cursor: Callable[[str, str], bool] | None = None
+    """Returns whether a kind has a cursor. None if no response can stay open."""
+
+    def __init__(self, settings: Settings, ask: Queries) -> None:
+        """Serve the board of `settings`; `ask` has the questions of the site."""
+        self._settings, self._ask = settings, ask
         self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         self._rooms = Rooms(settings.rooms)
@@ -72,7 +61,7 @@ class Board:
             "/": self._page(""),
             "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
             "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
-            "/widget.js": content(SCRIPT, _file("widget.js"), EMBEDDED),
+            "/widget.js": self._widget(),
             "/counts": self._counts,
             "/history": self._history,
             "/chart.svg": self._history,
@@ -118,11 +107,17 @@ class Board:
             "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
-            "live": " ".join(settings.events if self._is_cursor else ()),
+            "live": " ".join(settings.events if self.has_cursor else ()),
             "names": "on" if settings.board_token else "off",
         }
         page = Template(_file("board.html").decode()).substitute(values)
         return content("text/html; charset=utf-8", page.encode(), REVALIDATED)
+
+    def _widget(self) -> Response:
+        """Return the script of the widget. It contains its path, to find the app's of a page."""
+        own = f"{self._settings.board_path}/widget.js"
+        script = Template(_file("widget.js").decode()).substitute(own=own)
+        return content(SCRIPT, script.encode(), EMBEDDED)
 
     def _counts(self, request: Request) -> Answer:
         path, room = request.parameter("room"), None
@@ -152,17 +147,19 @@ class Board:
         kind, settings = self._kind(request), self._settings
         stored = math.ceil(settings.history / 3600)
         hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
-        most, finish = MAX_POINTS, partial(as_json, hours=hours)
+        most, finish = history.MAX_POINTS, partial(history.as_json, hours=hours)
         if request.path == "/chart.svg":
             width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
             width = min(max(width, MIN_WIDTH), MAX_WIDTH)
-            offset = _number(request, "offset", 0, 1 - DAY, DAY - 1)
+            offset = _number(request, "offset", 0, 1 - history.DAY, history.DAY - 1)
             colour = self._kinds.index(kind)
-            most = MAX_CHART_POINTS
-            finish = partial(as_chart, hours=hours, width=width, offset=offset, colour=colour)
-        step = step_for(hours, most)
-        plan = read_history(self._ask, settings.prefix, kind, settings.history, step)
-        return SharedRead("history", (kind, step), plan, SHARED * step, finish)
+            most = history.MAX_CHART_POINTS
+            finish = partial(
+                history.as_chart, hours=hours, width=width, offset=offset, colour=colour
+            )
+        step = history.step_for(hours, most)
+        plan = history.read_history(self._ask, settings.prefix, kind, settings.history, step)
+        return SharedRead("history", (kind, step), plan, history.SHARED * step, finish)
 
     def _peak(self, request: Request) -> Answer:
         kind = self._kind(request)
@@ -208,7 +205,7 @@ class Board:
 
     def _events(self, request: Request) -> Answer:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
-        if self._is_cursor is None:
+        if self.has_cursor is None:
             return problem(
                 501, "under WSGI, a worker cannot stay with a reader; ask online instead"
             )
@@ -217,7 +214,7 @@ class Board:
         if lag is None:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
-        if self._is_cursor(kind, cursor):
+        if self.has_cursor(kind, cursor):
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:

@@ -49,7 +49,7 @@ def presence(site: click.Context, ini: str | None) -> None:
 def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Answer:
     """Print how many are online."""
     number = reader.count(kind, window=window, room=room)
-    return Answer({**_room(room), "count": number}, lambda: click.echo(number))
+    return Answer({**_room(room), "count": number}, [[str(number)]])
 
 
 @presence.command()
@@ -71,8 +71,7 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
             age = output.age(moment)
             ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
             rows[-1].append(ago)
-    show = partial(output.table, (kind, "last seen"), rows)
-    return Answer({**_room(room), "online": people}, show)
+    return Answer({**_room(room), "online": people}, rows, (kind, "last seen"))
 
 
 def _room(room: str | None) -> dict[str, str]:
@@ -101,9 +100,9 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
             state = "online" if id in online else "offline"
             rows.append([id, state, output.ago(moment), str(output.iso(moment))])
     if len(ids) == 1:
-        return Answer(people[0], partial(output.fields, *rows[0][1:]), bool(online))
-    show = partial(output.table, (kind, "", "last seen", ""), rows)
-    return Answer({"seen": people}, show, len(online) == len(moments))
+        return Answer(people[0], [rows[0][1:]], is_yes=bool(online))
+    columns = (kind, "", "last seen", "")
+    return Answer({"seen": people}, rows, columns, len(online) == len(moments))
 
 
 @presence.command()
@@ -117,8 +116,7 @@ def friends(reader: Presence, kind: str, key: str, window: str | None) -> Answer
     KEY is the key of the set. The newest is printed first.
     """
     ids = reader.online_friends(key, kind, window=window)
-    show = partial(output.table, (kind,), [(id,) for id in ids])
-    return Answer({"key": key, "online": ids}, show)
+    return Answer({"key": key, "online": ids}, [(id,) for id in ids], (kind,))
 
 
 @presence.command()
@@ -157,15 +155,11 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     """
     samples = reader.history(hours, kind)
     points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-
-    def show() -> None:
-        if output.is_terminal():
-            now = datetime.now(UTC)
-            output.print_chart(samples, Span(now - timedelta(hours=hours), now), _CHART_LINES)
-        else:
-            output.table((), ((str(point["at"]), str(point["count"])) for point in points))
-
-    return Answer({"samples": points}, show)
+    rows = ((str(point["at"]), str(point["count"])) for point in points)
+    now = datetime.now(UTC)
+    span = Span(now - timedelta(hours=hours), now)
+    draw = partial(output.print_chart, samples, span, _CHART_LINES)
+    return Answer({"samples": points}, rows, draw=draw)
 
 
 @presence.command()
@@ -182,14 +176,13 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
         context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
         reader.reset_peak(kind)
         remark = partial(output.remark, f"The peak of {kind} is forgotten.")
-        return Answer({"count": None, "at": None}, remark)
+        return Answer({"count": None, "at": None}, draw=remark)
     highest = reader.peak(kind)
     if highest is None:
         remark = partial(output.remark, "Nothing is recorded yet.")
-        return Answer({"count": None, "at": None}, remark, is_yes=False)
+        return Answer({"count": None, "at": None}, is_yes=False, draw=remark)
     most, at = highest.count, str(output.iso(highest.at))
-    show = partial(output.fields, str(most), output.ago(highest.at), at)
-    return Answer({"count": most, "at": at}, show)
+    return Answer({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
 
 
 @presence.command()

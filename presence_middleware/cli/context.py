@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, NoReturn
@@ -45,10 +45,14 @@ class Answer(NamedTuple):
 
     document: dict[str, Any]
     """The answer for `--json`, without the kind."""
-    show: Callable[[], None]
-    """Prints the answer for people and scripts."""
+    rows: Iterable[Sequence[str]] = ()
+    """The answer for people and scripts."""
+    columns: Sequence[str] = ()
+    """The names of the columns of a table; empty for lines."""
     is_yes: bool = True
     """If it is False, the exit status is 1."""
+    draw: Callable[[], None] | None = None
+    """Prints what a terminal shows in place of the rows."""
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
@@ -64,8 +68,10 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
             answer = command(reader, kind, **options)
         if as_json:
             output.document({"kind": kind, **answer.document})
+        elif answer.draw is not None and output.is_terminal():
+            answer.draw()
         else:
-            answer.show()
+            output.table(answer.columns, answer.rows)
         if not answer.is_yes:
             raise click.exceptions.Exit(NO)
 

@@ -37,10 +37,11 @@ def document(answer: object) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows; the column names are printed on a terminal only."""
-    if not is_terminal():
+    """Print rows. Their columns, if any, are drawn with their names on a terminal only."""
+    if not (columns and is_terminal()):
+        separator = ", " if is_terminal() else "\t"
         for row in rows:
-            click.echo("\t".join(map(printable, row)))
+            click.echo(separator.join(map(printable, row)))
         return
     from rich import box, table
     from rich.text import Text
@@ -61,11 +62,6 @@ def line(text: str, style: str = "") -> None:
     from rich.text import Text
 
     console().print(Text(text, style), soft_wrap=True)
-
-
-def fields(*parts: str) -> None:
-    """Print a line of several parts, separated by tabs in a pipe."""
-    click.echo((", " if is_terminal() else "\t").join(parts))
 
 
 def remark(text: str) -> None:

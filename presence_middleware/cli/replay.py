@@ -15,12 +15,6 @@ from .chart import Span
 
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
-_UNCOUNTED = {
-    "unreadable": "in neither format",
-    "late": "out of order by more than the window, not counted",
-    "ahead": "more than a day ahead of the log, not counted",
-    "refused": "past the quota of new guests per address, not counted",
-}
 
 
 @click.command()
@@ -72,25 +66,33 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     if not requests and logs.unreadable:
         raise click.ClickException("no line is in the common or combined format")
     uncounted = {
-        "unreadable": logs.unreadable,
-        "late": site.late,
-        "ahead": logs.ahead,
-        "refused": site.refused,
+        "unreadable": (logs.unreadable, "in neither format"),
+        "late": (site.late, "out of order by more than the window, not counted"),
+        "ahead": (logs.ahead, "more than a day ahead of the log, not counted"),
+        "refused": (site.refused, "past the quota of new guests per address, not counted"),
     }
     if as_json:
         peaks = {
             kind: peak and {"at": output.iso(peak.at), "count": peak.count}
             for kind, peak in summary.peaks.items()
         }
-        rest = {"window": settings.window, "peak": peaks, "requests": requests, **uncounted}
+        rest = {"window": settings.window, "peak": peaks, "requests": requests}
+        rest |= {problem: lines for problem, (lines, _) in uncounted.items()}
         print(f"{'' if summary.series.points else before_minute}\n], {json.dumps(rest)[1:]}")
     elif has_charts:
         output.line(f"{requests:,} requests", "bold")
-        _print_charts(summary)
-    for problem, lines in uncounted.items():
+        series = summary.series
+        for place, (kind, peak) in enumerate(summary.peaks.items()):
+            if peak is None:
+                output.line(f"{kind}: nobody", "bold")
+                continue
+            output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
+            samples = [Sample(moment_of(each.at), each.counts[place]) for each in series.points]
+            span = Span(samples[0].at, samples[-1].at + timedelta(seconds=series.step))
+            output.print_chart(samples, span, _CHART_LINES)
+    for lines, problem in uncounted.values():
         if lines:
-            plural = "" if lines == 1 else "s"
-            click.echo(f"{lines:,} line{plural} {_UNCOUNTED[problem]}", err=True)
+            click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {problem}", err=True)
     for path, reason in logs.broken.items():
         click.echo(f"{output.printable(path)} ends early: {reason}", err=True)
     if chart:
@@ -128,16 +130,3 @@ def _read(site: Replay, paths: tuple[str, ...], *, is_shown: bool) -> Logs:
             site.add(line)
         site.finish()
     return logs
-
-
-def _print_charts(summary: Summary) -> None:
-    """Print the peak and a chart of each kind."""
-    points = summary.series.points
-    for place, (kind, peak) in enumerate(summary.peaks.items()):
-        if peak is None:
-            output.line(f"{kind}: nobody", "bold")
-            continue
-        output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
-        samples = [Sample(moment_of(point.at), point.counts[place]) for point in points]
-        span = Span(samples[0].at, samples[-1].at + timedelta(seconds=summary.series.step))
-        output.print_chart(samples, span, _CHART_LINES)

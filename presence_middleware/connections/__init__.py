@@ -62,7 +62,7 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     if the client does not fit the URL.
     """
     if not is_async(client):
-        return AsyncDriver(url, health, client, driver(url, health, client))
+        return AsyncDriver(url, health, client, threads=driver(url, health, client))
     if url.is_cluster:
         raise SettingsError(
             "client must be a synchronous redis.RedisCluster, because threads use it"

@@ -22,7 +22,8 @@ TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": TIMEOUT,
     "socket_timeout": TIMEOUT,
-    "health_check_interval": 15,
+    # Longer than an idle process is silent, or each of its few commands needs a PING before it.
+    "health_check_interval": 30,
     "client_name": "presence",
     "decode_responses": False,
     "protocol": 2,
@@ -56,7 +57,7 @@ def sync_client(url: RedisURL, *, start: bool = True) -> Any:
     # all use the first.
     client = _sync.get(key)
     if client is None:
-        client = _sync.setdefault(key, _open_sync(url, start))
+        client = _sync.setdefault(key, _open(url, start=start))
     return client
 
 
@@ -70,7 +71,7 @@ def async_client(url: RedisURL) -> Any:
         _async[loop] = {}
     clients = _async[loop]
     if key not in clients:
-        clients[key] = _open_async(url)
+        clients[key] = _open(url, is_async=True)
     return clients[key]
 
 
@@ -90,28 +91,33 @@ def forget(url: RedisURL) -> None:
         _sync.pop((os.getpid(), url, True), None)
 
 
-def _open_sync(url: RedisURL, start: bool) -> Any:
+def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
     if url.scheme == "memory":
         import fakeredis
 
-        return fakeredis.FakeRedis(server=_fake_server(os.getpid(), url.target))
+        client_class = fakeredis.FakeAsyncRedis if is_async else fakeredis.FakeRedis
+        return client_class(server=_fake_server(os.getpid(), url.target))
     with _importing:
-        from redis import Redis, RedisCluster, exceptions
+        import redis
+        from redis.asyncio.retry import Retry as AsyncRetry
         from redis.backoff import NoBackoff
         from redis.cluster import ClusterNode
         from redis.retry import Retry
-        from redis.sentinel import Sentinel
 
-        from . import timed
+        from . import prompt_close, timed
 
+        classes: dict[str, Any] = {**(prompt_close if is_async else timed).CLASSES}
         if url.scheme == "embedded":  # this needs a POSIX system
             from . import on_demand
 
+            classes["embedded"] = on_demand.CLASSES[is_async, start]
+
+    most = url.max_readers + RESERVED
     if url.is_cluster:
         hosts = parse_hosts(url.scheme, url.target)
         (host, port), *others = hosts.addresses
         # This asks the nodes of the URL for all other nodes.
-        return RedisCluster(
+        return redis.RedisCluster(
             # redis-py uses a connection class only if it gets a URL as well.
             url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
             startup_nodes=[ClusterNode(*address) for address in others],  # type: ignore[no-untyped-call]
@@ -121,80 +127,39 @@ def _open_sync(url: RedisURL, start: bool) -> Any:
                 "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
                 **_typed(hosts.options),
                 "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
-                "max_connections": url.max_readers + RESERVED,
+                "max_connections": most,
             },
         )
-    retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
+    library: Any = redis.asyncio if is_async else redis
+    retry_class: Any = AsyncRetry if is_async else Retry
+    retry = retry_class(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
     options = {"retry": retry, **_OPTIONS}
     if url.scheme == "redis+sentinel":
-        manager, service = _sentinels(Sentinel, url, options)
-        for sentinel in manager.sentinels:
-            sentinel.connection_pool.connection_class = timed.TimedConnection
-        # This asks the Sentinels for each connection to the primary.
-        client = manager.master_for(service, connection_class=timed.TimedSentinelConnection)
-    elif url.scheme == "embedded":
-        on_demand_class = on_demand.OnDemandConnection if start else on_demand.JoiningConnection
-        client = Redis.from_url(
-            f"unix://{quote(url.target)}", **options, connection_class=on_demand_class
+        hosts = parse_hosts(url.scheme, url.target)
+        # Connections to Sentinels get the same options: their defaults are ten retries, and
+        # timeouts of minutes.
+        manager = library.Sentinel(
+            list(hosts.addresses),
+            sentinel_kwargs={**options, **hosts.sentinel_options},
+            **{**options, **_typed(hosts.options)},
         )
+        for sentinel in manager.sentinels:
+            sentinel.connection_pool.connection_class = classes["redis"]
+        # This asks the Sentinels for each connection to the primary.
+        client = manager.master_for(hosts.service)
+    elif url.scheme == "embedded":
+        client = library.Redis.from_url(f"unix://{quote(url.target)}", **options)
     else:
-        if url.scheme == "unix":
+        if url.scheme == "unix" and not is_async:
             # Without this option, redis-py 7 cannot use RESP3 over a unix socket.
             with suppress(ImportError):  # before redis-py 7
                 from redis.maint_notifications import MaintNotificationsConfig
 
                 options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-        connection_class = timed.CLASSES[url.scheme]
-        client = Redis.from_url(url.target, **options, connection_class=connection_class)
-    client.connection_pool.max_connections = url.max_readers + RESERVED
+        client = library.Redis.from_url(url.target, **options)
+    pool = client.connection_pool
+    pool.connection_class, pool.max_connections = classes[url.scheme], most
     return client
-
-
-def _open_async(url: RedisURL) -> Any:
-    if url.scheme == "memory":
-        import fakeredis
-
-        return fakeredis.FakeAsyncRedis(server=_fake_server(os.getpid(), url.target))
-    from redis import exceptions
-    from redis.asyncio import Redis
-    from redis.asyncio.retry import Retry
-    from redis.asyncio.sentinel import Sentinel
-    from redis.backoff import NoBackoff
-
-    from .prompt_close import prompt_close
-
-    retry = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
-    options = {"retry": retry, **_OPTIONS}
-    clients = []
-    if url.scheme == "redis+sentinel":
-        manager, service = _sentinels(Sentinel, url, options)
-        client = manager.master_for(service)
-        clients = manager.sentinels
-    elif url.scheme == "embedded":
-        from .on_demand import AsyncOnDemandConnection
-
-        client = Redis.from_url(f"unix://{quote(url.target)}", **options)
-        client.connection_pool.connection_class = AsyncOnDemandConnection
-    else:
-        client = Redis.from_url(url.target, **options)
-    for each in (client, *clients):
-        pool = each.connection_pool
-        pool.connection_class = prompt_close(pool.connection_class)
-    client.connection_pool.max_connections = url.max_readers + RESERVED
-    return client
-
-
-def _sentinels(sentinel_class: Any, url: RedisURL, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return the client of the Sentinels, and the name of their service."""
-    hosts = parse_hosts(url.scheme, url.target)
-    # Connections to Sentinels get the same options: their defaults are ten retries, and timeouts
-    # of minutes.
-    manager = sentinel_class(
-        list(hosts.addresses),
-        sentinel_kwargs={**options, **hosts.sentinel_options},
-        **{**options, **_typed(hosts.options)},
-    )
-    return manager, hosts.service
 
 
 def _typed(options: Options) -> dict[str, Any]:

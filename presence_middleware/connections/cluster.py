@@ -37,10 +37,6 @@ class ClusterDriver(Driver):
         except Exception:
             return "nowhere"
 
-    def lost_connection(self, client: Any) -> None:
-        """Only count the loss: `_refresh_nodes` has closed the connections of the failed node."""
-        self.health.lost_connection()
-
     def execute(self, client: Any, batch: Batch) -> list[Any]:
         if batch.commands[0][0] not in _KEYLESS:
             return self._execute_on_owners(client, batch)
@@ -62,12 +58,13 @@ class ClusterDriver(Driver):
         )
 
     def _execute_on_owners(self, client: Any, batch: Batch, *, is_retry: bool = False) -> list[Any]:
-        """Send each command to the node that owns its key.
+        """Send each command to the node that owns its key; after an error, to who owns it by then.
 
         In a tolerant batch, the commands for a node that does not answer have errors as replies.
         """
         from redis import exceptions
 
+        moved = (exceptions.AskError, exceptions.ClusterError)
         try:
             nodes = _commands_by_node(client, batch)
         except exceptions.RedisClusterException:
@@ -78,7 +75,17 @@ class ClusterDriver(Driver):
         for node, commands in nodes:
             part = Batch(tuple(commands.values()), batch.atomic)
             try:
-                part_replies = self._execute_on_node(client, node, part, is_retry=is_retry)
+                try:
+                    pipeline = filled_pipeline(client.get_redis_connection(node), part)
+                    part_replies = pipeline.execute(raise_on_error=False)
+                    refused = [reply for reply in part_replies if isinstance(reply, moved)]
+                    if refused and not is_retry:
+                        raise refused[0]
+                except (exceptions.ConnectionError, exceptions.TimeoutError, *moved) as error:
+                    self._refresh_nodes(client, node)
+                    if is_retry or isinstance(error, exceptions.TimeoutError):
+                        raise
+                    part_replies = self._execute_on_owners(client, part, is_retry=True)
             except Exception as error:
                 if not batch.is_tolerant:
                     raise
@@ -86,24 +93,6 @@ class ClusterDriver(Driver):
                 part_replies = [translated_error(error)] * len(commands)
             replies |= zip(commands, part_replies, strict=True)
         return checked_replies([replies[number] for number in range(len(batch.commands))], batch)
-
-    def _execute_on_node(self, client: Any, node: Any, part: Batch, *, is_retry: bool) -> list[Any]:
-        """Send commands to one node; after an error, to the nodes that own the keys by then."""
-        from redis import exceptions
-
-        moved = (exceptions.AskError, exceptions.ClusterError)
-        try:
-            pipeline = filled_pipeline(client.get_redis_connection(node), part)
-            replies: list[Any] = pipeline.execute(raise_on_error=False)
-            refused = [reply for reply in replies if isinstance(reply, moved)]
-            if refused and not is_retry:
-                raise refused[0]
-        except (exceptions.ConnectionError, exceptions.TimeoutError, *moved) as error:
-            self._refresh_nodes(client, node)
-            if is_retry or isinstance(error, exceptions.TimeoutError):
-                raise
-            return self._execute_on_owners(client, part, is_retry=True)
-        return replies
 
     def _refresh_nodes(self, client: Any, failed: Any) -> None:
         """Ask the Cluster again which node owns which slots."""

@@ -71,10 +71,8 @@ class RedisHealth:
 
     def is_due(self, target: str) -> bool:
         """Return whether to try a write: there was no failure, or its pause is over."""
-        if not self._failing:
-            return True
-        now = time.monotonic()
-        return all(now >= failure.next_attempt for failure in self._failures_of(target))
+        failures = self._failures_of(target) if self._failing else []
+        return all(time.monotonic() >= failure.next_attempt for failure in failures)
 
     def is_refusing(self, target: str | None = None) -> bool:
         """Return whether the target or the whole server answered, but refused the last attempt.

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -51,18 +51,14 @@ class Allowance:
 
     def __exit__(self, *_: object) -> None:
         _end.reset(self._token)
-        self.spend(time.monotonic() - self._began)
-
-    def spend(self, seconds: float) -> None:
-        """Subtract the duration of a round trip, unless it was prompt."""
+        seconds = time.monotonic() - self._began
         if seconds > PROMPT_SECONDS:
             self.left -= seconds
 
 
-_slots: WeakKeyDictionary[Any, dict[Any, threading.Semaphore]] = WeakKeyDictionary()
-_async_slots: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = (
-    WeakKeyDictionary()
-)
+# By client and by who uses it. Slots that threads of a parent process held are never released in
+# its child, gevent may have replaced the locks since, and a loop has semaphores of its own.
+_slots: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -72,18 +68,10 @@ def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
     `max_readers` is how many may use the client at once, by default the room in its pool. The wait
     takes at most half of the time until the deadline; the rest is for Redis.
     """
-    # Slots that threads of a parent process held are never released in its child, and gevent may
-    # have replaced the locks since.
-    made_by = os.getpid(), threading.Lock
-    semaphores = _slots.setdefault(client, {})
-    free = semaphores.get(made_by)
-    if free is None:
-        slots = threading.Semaphore(max_readers or _pool_room(client))
-        free = semaphores.setdefault(made_by, slots)
-    if not free.acquire(blocking=False):
-        patience = min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)
-        if not free.acquire(timeout=patience):
-            raise ConnectionsBusy
+    user = os.getpid(), threading.Lock
+    free = _free_slots(client, max_readers, user, threading.Semaphore)
+    if not free.acquire(timeout=min(max(remaining(), 0.0) / 2, threading.TIMEOUT_MAX)):
+        raise ConnectionsBusy
     try:
         yield
     finally:
@@ -91,19 +79,11 @@ def slot_of(client: Any, max_readers: int | None) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def async_slot_of(
-    client: Any, max_readers: int | None, seconds: float
-) -> AsyncIterator[None]:
-    """Hold a slot of an async client for a block, as `slot_of` does. Wait at most `seconds`."""
-    loop = asyncio.get_running_loop()
-    owner, free = _async_slots.get(client) or (None, None)
-    if free is None or owner is not loop:
-        free = asyncio.Semaphore(max_readers or _pool_room(client))
-        _async_slots[client] = loop, free
+async def async_slot_of(client: Any, max_readers: int | None) -> AsyncIterator[None]:
+    """Hold a slot of an async client for a block, as `slot_of` does."""
+    free = _free_slots(client, max_readers, asyncio.get_running_loop(), asyncio.Semaphore)
     try:
-        if free.locked():
-            await asyncio.wait_for(free.acquire(), seconds)
-        else:
+        async with asyncio.timeout(remaining() / 2):
             await free.acquire()
     except TimeoutError:
         raise ConnectionsBusy from None
@@ -113,12 +93,16 @@ async def async_slot_of(
         free.release()
 
 
-def _pool_room(client: Any) -> int:
-    pool = getattr(client, "connection_pool", None)
-    size = getattr(pool, "max_connections", None) or math.inf
-    return int(max(1, min(CONNECTIONS, size - 1)))
-
-
-def is_pool_full(error: BaseException) -> bool:
-    """Return whether an error means that the pool of a client has no free connection."""
-    return str(error) in {"Too many connections", "No connection available."}
+def _free_slots(client: Any, max_readers: int | None, user: Any, kind: Callable[[int], Any]) -> Any:
+    """Return the semaphore of a client's slots for a user, and drop those of former users."""
+    semaphores = _slots.setdefault(client, {})
+    free = semaphores.get(user)
+    if free is None:
+        pool = getattr(client, "connection_pool", None)
+        size = getattr(pool, "max_connections", None) or math.inf
+        room = int(max(1, min(CONNECTIONS, size - 1)))
+        for former in set(semaphores) - {user}:
+            semaphores.pop(former, None)
+        # If several threads make one at once, all use the first.
+        free = semaphores.setdefault(user, kind(max_readers or room))
+    return free

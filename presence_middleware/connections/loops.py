@@ -4,8 +4,8 @@ import asyncio
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,6 +32,18 @@ def is_in_loop() -> bool:
     return True
 
 
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for no event loop, and return its result.
+
+    So what threads and coroutines do alike is written once.
+    """
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a blocking function in a thread of the running event loop; return its result."""
     if not is_trio():
@@ -39,41 +51,6 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     import trio
 
     return await trio.to_thread.run_sync(function, *arguments)
-
-
-@asynccontextmanager
-async def running(
-    function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any
-) -> AsyncIterator[None]:
-    """Run a coroutine function beside a block. At the end of the block, cancel it."""
-    if is_trio():
-        import trio
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(function, *arguments)
-            yield
-            nursery.cancel_scope.cancel()
-        return
-    task = asyncio.create_task(function(*arguments))
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
-async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
-    """Return the result of an awaitable.
-
-    Raises `TimeoutError`, an `OSError`, after `seconds`. With None, wait for as long as it takes.
-    """
-    if not is_trio():
-        async with asyncio.timeout(seconds):
-            return await awaitable
-    import trio
-
-    with trio.move_on_after(math.inf if seconds is None else seconds):
-        return await awaitable
-    raise TimeoutError
 
 
 def is_server_stopping() -> bool:
@@ -105,8 +82,15 @@ class Waiter:
 
     async def wait(self, seconds: float | None = None) -> None:
         """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
+        if is_trio():
+            import trio
+
+            with trio.move_on_after(math.inf if seconds is None else seconds):
+                await self._event.wait()
+            return
         with suppress(TimeoutError):
-            await within(seconds, self._event.wait())
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
 
     def wake(self) -> None:
         """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""

@@ -7,6 +7,7 @@ from typing import Any
 from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
 
 from .. import embedded
+from .prompt_close import prompt_close
 from .timed import TimedUnixConnection
 
 
@@ -40,3 +41,11 @@ class AsyncOnDemandConnection(AsyncUnixConnection):
             await super()._connect()  # type: ignore[no-untyped-call]
         finally:
             self.path = directory
+
+
+CLASSES = {
+    (False, True): OnDemandConnection,
+    (False, False): JoiningConnection,
+    (True, True): prompt_close(AsyncOnDemandConnection),
+}
+"""The connection class, by whether the client is async and whether it may start a server."""

@@ -6,10 +6,10 @@ nothing. So each failed read would hold a socket that no pool counts, and an eve
 would leave it to the garbage collector.
 """
 
-from functools import cache
 from typing import Any
 
 from redis import exceptions
+from redis.asyncio import connection, sentinel
 
 
 class _ClosesPromptly:
@@ -33,7 +33,15 @@ class _ClosesPromptly:
                 writer.transport.abort()
 
 
-@cache
 def prompt_close(connection_class: type[Any]) -> type[Any]:
     """Return a subclass of an async connection class of redis-py that closes sockets at once."""
     return type(connection_class.__name__, (_ClosesPromptly, connection_class), {})
+
+
+CLASSES = {
+    "redis": prompt_close(connection.Connection),
+    "rediss": prompt_close(connection.SSLConnection),
+    "unix": prompt_close(connection.UnixDomainSocketConnection),
+    "redis+sentinel": prompt_close(sentinel.SentinelManagedConnection),
+}
+"""The connection class of each URL scheme."""

@@ -13,6 +13,7 @@ import os
 import socket
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from threading import Thread
 from typing import Any
@@ -41,14 +42,13 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
     look_up = _look_ups.get(name)
     if look_up is None:
         look_up = _look_ups[name] = Future()
-        # The look-up of the system cannot be interrupted, so a thread of its own waits for it.
-        thread = Thread(target=_look_up, args=(look_up, *name[1:]), name="presence-names")
-        thread.daemon = True
+        work = partial(_look_up, look_up, host, port, family)
         try:
-            thread.start()
+            # The look-up of the system cannot be interrupted, so a thread of its own waits for it.
+            Thread(target=work, name="presence-names", daemon=True).start()
         except RuntimeError:
             # This process can start no more threads, for example while the interpreter exits.
-            _look_up(look_up, *name[1:])
+            work()
     seconds = remaining()
     try:
         return look_up.result(None if seconds == math.inf else max(seconds, 0.0))
@@ -63,6 +63,24 @@ def _look_up(look_up: "Future[list[str]]", host: str, port: int, family: int) ->
         look_up.set_result(list(dict.fromkeys(str(address[0]) for *_, address in results)))
     except Exception as error:
         look_up.set_exception(error)
+
+
+def _until_deadline(name: str) -> Any:
+    """Return a method of sockets that raises `TimeoutError` at the deadline."""
+
+    def method(self: "TimedSocket", *arguments: Any) -> Any:
+        if self._timeout != 0:  # a socket that never waits needs no deadline
+            seconds = remaining()
+            if seconds <= 0:
+                raise TimeoutError
+            timeout = seconds if self._timeout is None else min(self._timeout, seconds)
+            # Setting a timeout is a system call, so do it only for a change.
+            if timeout != self._applied_timeout:
+                self._sock.settimeout(None if timeout == math.inf else timeout)
+                self._applied_timeout = timeout
+        return getattr(self._sock, name)(*arguments)
+
+    return method
 
 
 class TimedSocket:
@@ -82,29 +100,7 @@ class TimedSocket:
         self._timeout = self._applied_timeout = timeout
         self._sock.settimeout(timeout)
 
-    def recv(self, *arguments: Any) -> bytes:
-        self._apply_deadline()
-        return self._sock.recv(*arguments)
-
-    def recv_into(self, *arguments: Any) -> int:
-        self._apply_deadline()
-        return self._sock.recv_into(*arguments)
-
-    def sendall(self, *arguments: Any) -> None:
-        self._apply_deadline()
-        self._sock.sendall(*arguments)
-
-    def _apply_deadline(self) -> None:
-        if self._timeout == 0:
-            return  # A socket that never waits needs no deadline.
-        seconds = remaining()
-        if seconds <= 0:
-            raise TimeoutError
-        timeout = seconds if self._timeout is None else min(self._timeout, seconds)
-        # Setting a timeout is a system call, so do it only for a change.
-        if timeout != self._applied_timeout:
-            self._sock.settimeout(None if timeout == math.inf else timeout)
-            self._applied_timeout = timeout
+    recv, recv_into, sendall = map(_until_deadline, ("recv", "recv_into", "sendall"))
 
 
 class _Timed:
@@ -149,5 +145,10 @@ class TimedSentinelConnection(_Timed, SentinelManagedConnection, _Named):
     """The connection to the primary that Sentinels name."""
 
 
-CLASSES = {"redis": TimedConnection, "rediss": TimedSSLConnection, "unix": TimedUnixConnection}
+CLASSES = {
+    "redis": TimedConnection,
+    "rediss": TimedSSLConnection,
+    "unix": TimedUnixConnection,
+    "redis+sentinel": TimedSentinelConnection,
+}
 """The connection class of each URL scheme."""

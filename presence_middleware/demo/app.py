@@ -10,7 +10,7 @@ import time
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -27,19 +27,13 @@ LISTED = 50  # ids of each kind
 IN_TEXT = 3  # of these, for clients that are no browser
 
 
-class Topic(NamedTuple):
-    """What a page is about."""
-
-    title: str
-    text: str
-
-
 PAGES = {
-    "/": Topic("Who is online", "Open this page in another browser, or go to one of the topics."),
-    "/t/tea": Topic("Tea", "Green tea tastes bitter if the water is too hot: 75 °C is enough."),
-    "/t/trains": Topic("Trains", "The night train from Lisbon to Madrid has not run since 2020."),
-    "/t/stars": Topic("Stars", "On a clear night without a moon, some 2,500 stars are visible."),
+    "/": ("Who is online", "Open this page in another browser, or go to one of the topics."),
+    "/t/tea": ("Tea", "Green tea tastes bitter if the water is too hot: 75 °C is enough."),
+    "/t/trains": ("Trains", "The night train from Lisbon to Madrid has not run since 2020."),
+    "/t/stars": ("Stars", "On a clear night without a moon, some 2,500 stars are visible."),
 }
+"""By path, the title of a page and a sentence about its topic."""
 
 
 class Site:
@@ -96,25 +90,22 @@ class Site:
         # None in an outage: then the page leaves the sentence out.
         counts = template_presence(environ).counts(room=path)
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
-        links, scripts = [], [f"{settings.pulse_path}.js"]
-        for other, topic in PAGES.items():
+        (title, sentence), links, paths = PAGES[path], [], [f"{settings.pulse_path}.js"]
+        for other, (name, _) in PAGES.items():
             current = " aria-current=page" if other == path else ""
-            links.append(
-                f'<a href="{other}"{current}>{topic.title} <b data-page="{other}"></b></a>\n'
-            )
+            links.append(f'<a href="{other}"{current}>{name} <b data-page="{other}"></b></a>\n')
         if settings.board_path:
-            scripts.append(f"{settings.board_path}/widget.js")
+            paths.append(f"{settings.board_path}/widget.js")
+        scripts = [f'<script src="{escape(each)}" async></script>\n' for each in paths]
         return self._template.substitute(
-            title=PAGES[path].title,
-            text=PAGES[path].text,
+            title=title,
+            text=sentence,
             path=path,
             here="" if counts is None else _people(sum(counts.values())),
             crowd=self._crowd,
             board=escape(settings.board_path),
             links="".join(links),
-            scripts="".join(
-                f'<script src="{escape(script)}" async></script>\n' for script in scripts
-            ),
+            scripts="".join(scripts),
             not_front="" if path == "/" else "hidden",
             no_board="" if settings.board_path else "hidden",
         )

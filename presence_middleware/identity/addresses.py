@@ -32,7 +32,7 @@ class Bits(NamedTuple):
 
 WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
-_HEADERS = ("x-forwarded-for", "forwarded")
+ADDRESS_HEADERS = ("x-forwarded-for", "forwarded")
 MOST_HOPS = 32  # addresses of a header that are read
 MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
@@ -172,7 +172,7 @@ def hidden_clients(request: Request, proxies: Proxies) -> Literal["silent", "unn
     unix socket, and sends no addresses of its clients. `unnamed` is one that sends them, but that
     `proxies` does not contain. None stands for all other peers.
     """
-    headers = [header for name in _HEADERS if (header := request.header(name))]
+    headers = [header for name in ADDRESS_HEADERS if (header := request.header(name))]
     peer = parse_address(str(request.peer or ""))
     if peer not in _INTERNAL:
         return None

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
+from .addresses import ADDRESS_HEADERS
 from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
 from .reading import SourceOptions
-from .sources import FUNCTION, UnusableId
+from .sources import FUNCTION, UnusableId, site_function
 
 MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
@@ -126,14 +127,16 @@ class Search:
     request. They are remembered by a hash: nothing that a client sent is stored.
     """
 
-    def __init__(self, matchers: Sequence[Matcher]) -> None:
+    def __init__(self, matchers: Sequence[Matcher], has_proxies: bool) -> None:
+        """Search in turn. If the site `has_proxies`, their headers contain the address."""
         for place, matcher in enumerate(matchers):
             matcher.place = place
         last = len(matchers)
         while last and matchers[last - 1].headers is not None:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
-        self._names = HeaderNames(name for each in self._last for name in each.headers or ())
+        names = {name for each in self._last for name in each.headers or ()}
+        self._names = HeaderNames(names.union(ADDRESS_HEADERS if has_proxies else ()))
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(
             isinstance(each, RuleMatcher) and each.reads_user for each in self._first
@@ -180,6 +183,33 @@ class Search:
         return found, request.holds_until - time.time()
 
 
+class Claim:
+    """A kind that claims some of the ids that are found under other kinds."""
+
+    def __init__(self, rule: rules.Rule) -> None:
+        """Create the claim of a rule `identify:FUNCTION`."""
+        self.kind, self._path = rule.kind, rule.argument
+        self._claims = site_function(rule.argument, "an id")
+        self._has_failed = False
+
+    def claims(self, id: Id) -> bool:
+        """Return whether an id is of this kind. Never raises.
+
+        If the function fails, it is: whoever must not be seen stays unseen.
+        """
+        try:
+            # The hash of a guest may not have its key yet, and no site knows it.
+            return isinstance(id, str) and bool(self._claims(id))
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                logs.error(
+                    "PRESENCE_IDENTITY: %s raised %s at %s; such ids count as %s (logged once)",
+                    *(self._path, type(error).__name__, logs.place_of(error), self.kind),
+                )
+            return True
+
+
 def _found(matcher: Matcher, id: Id) -> Found:
     return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
@@ -194,12 +224,14 @@ class IdentityResolver:
         secret: str,
         session_secrets: tuple[str, ...],
         bots: str,
+        has_proxies: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a resolver for the rules of `chain`.
 
         `secret` is the key of hashed ids; if it is empty, the processes share a key through Redis.
         `session_secrets` verify signed cookies and tokens. `bots` is one of `bots.BOT_MODES`.
+        `has_proxies` is true if proxies are trusted to report the client's address.
         `monotonic` is the clock, in seconds, of the budget for new User-Agents.
 
         Raises `SettingsError` if a function that a rule names does not exist.
@@ -232,16 +264,17 @@ class IdentityResolver:
         def search(matchers: list[RuleMatcher]) -> Search:
             """Look for crawlers after rules that prove a login, before ids that clients choose."""
             if crawlers is None:
-                return Search(matchers)
+                return Search(matchers, has_proxies)
             first = list(takewhile(attrgetter("shows_login"), matchers))
             others = matchers[len(first) :]
             logins = [each for each in others if each.shows_login]
             crawler = CrawlerMatcher(BOT if bots == COUNT else None, crawlers, logins)
             crawler.awaits_login = any(set_by_app)
-            return Search([*first, crawler, *others])
+            return Search([*first, crawler, *others], has_proxies)
 
         self._unchecked, self._search = search(unchecked), search(matchers)
-        self.find = self._search.find
+        self._claims = [Claim(rule) for rule in chain if rule.type.reads_nothing and rule.argument]
+        self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""
 
     def _forget(self) -> None:
@@ -254,7 +287,17 @@ class IdentityResolver:
         The caller must count the id of a checked matcher only if the response accepts the login.
         With `is_refused`, checked rules find no id.
         """
-        return (self._unchecked if is_refused else self._search).find(request)
+        found = (self._unchecked if is_refused else self._search).find(request)
+        if self._claims and found is not None and found[0] is not None:
+            return self.claimed(found[0]), found[1]
+        return found
+
+    def claimed(self, who: Who) -> Who:
+        """Return who somebody counts as: another kind may claim the id of a user."""
+        for claim in self._claims:
+            if (who[0] in self.user_kinds or who[0] == self.default_kind) and claim.claims(who[1]):
+                return claim.kind, who[1]
+        return who
 
     def resolve_id(self, id: Id) -> str | None:
         """Return an id as it is stored; None if this process has not received the key yet."""

@@ -140,6 +140,10 @@ def _rule(item: str) -> Rule:
             f"{name} takes neither :hashed nor :checked, because Visit.identify stores the id as "
             "it is given, whatever the response"
         )
+    if source.reads_nothing and argument and not _CALLABLE.fullmatch(argument):
+        raise ValueError(
+            f"{name}:{argument} names no function; write package.module:callable after {name}:"
+        )
     header = argument.lower() if name == "header" else ""
     if name == "environ" and argument.lower().startswith("http_"):
         header = argument.lower().removeprefix("http_").replace("_", "-")

@@ -62,7 +62,7 @@ class SourceType:
     signed: str = ""
     """The name of a module that verifies its values with `PRESENCE_SESSION_SECRET`, or empty."""
     reads_nothing: bool = False
-    """True if it finds no id in a request: only `Visit.identify` gives ids of its kind."""
+    """True if it finds no id in a request: its kind gets ids that other rules or a layer find."""
     extra: str = ""
     """The name of the extra of this package that installs the module `signed`."""
 
@@ -89,7 +89,7 @@ def auth(attribute: str, _: SourceOptions) -> Read:
 
 
 def find_nothing(_: Request) -> None:
-    """Return no id. The rule only adds a kind for `Visit.identify`."""
+    """Return no id. The rule adds a kind for `Visit.identify`, or for ids that others find."""
 
 
 def basic_user(request: Request) -> str | None:
@@ -143,25 +143,7 @@ def function(path: str, __: SourceOptions) -> Read:
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.
     """
-    module, _, name = path.partition(":")
-    try:
-        call: Any = import_module(module)
-        for part in name.split("."):
-            call = getattr(call, part)
-    except (ImportError, AttributeError) as error:
-        near = nearest_source(module)
-        remedy = f"; the source with the nearest name is {near}" if near else ""
-        raise SettingsError(
-            f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
-            f"{error}{remedy}"
-        ) from error
-    if not callable(call):
-        raise SettingsError(f"PRESENCE_IDENTITY: {path} cannot be called with a request")
-    if iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
-        raise SettingsError(
-            f"PRESENCE_IDENTITY: {path} is an async function, but ids are read without awaiting: "
-            "make it a plain function, or call identify() of the visit in a handler"
-        )
+    call = site_function(path, "a request")
 
     def read(request: Request) -> str | None:
         value = call(request)
@@ -178,6 +160,33 @@ def function(path: str, __: SourceOptions) -> Read:
     return read
 
 
+def site_function(path: str, argument: str) -> Callable[[Any], Any]:
+    """Return a function of the site, `package.module:callable`, that takes one `argument`.
+
+    Raises `SettingsError` if it cannot be imported or cannot be called.
+    """
+    module, _, name = path.partition(":")
+    try:
+        call: Any = import_module(module)
+        for part in name.split("."):
+            call = getattr(call, part)
+    except (ImportError, AttributeError) as error:
+        near = nearest_source(module)
+        remedy = f"; the source with the nearest name is {near}" if near else ""
+        raise SettingsError(
+            f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
+            f"{error}{remedy}"
+        ) from error
+    if not callable(call):
+        raise SettingsError(f"PRESENCE_IDENTITY: {path} cannot be called with {argument}")
+    if iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
+        raise SettingsError(
+            f"PRESENCE_IDENTITY: {path} is an async function, but ids are read without awaiting: "
+            "make it a plain function, or call identify() of the visit in a handler"
+        )
+    return call  # type: ignore[no-any-return]
+
+
 def nearest_source(name: str) -> str | None:
     """Return the name of a source that is most similar to `name`, or None."""
     return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
@@ -189,7 +198,9 @@ _chosen = partial(SourceType, client_supplied=True, forgeable=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True)
 SOURCES: Mapping[str, SourceType] = {
     "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
-    "identify": SourceType(lambda *_: find_nothing, set_by_app=True, reads_nothing=True),
+    "identify": SourceType(
+        lambda *_: find_nothing, "[FUNCTION]", set_by_app=True, reads_nothing=True
+    ),
     "header": SourceType(header, "NAME", "X-User"),
     "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
     "session": SourceType(session, "KEY", "user_id", set_by_app=True),

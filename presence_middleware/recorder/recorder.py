@@ -19,6 +19,7 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock, RedisHealth
 from ..errors import PresenceUnavailable, RedisRefused
+from ..identity.addresses import locator
 from ..identity.guests import Guests
 from ..identity.hashing import Who
 from ..identity.resolver import IdentityResolver
@@ -105,9 +106,12 @@ class Recorder:
         self.hints = SetupHints(settings)
         """The warnings that this process logs about its setup."""
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
+        self.backend.upkeep.forbidden = self.hints.warn_of_forbidden_upkeep
         self.filter = RequestFilter(settings, self.hints)
         self.rooms = self.backend.rooms
         self.resolver = resolver_for(settings)
+        self.locate = locator(settings.trusted_proxies, settings.ip_prefix)
+        """Finds the client's address of a request. None if it is always the peer's."""
         self.reset()
         live_recorders.add(self)
 
@@ -420,6 +424,7 @@ def resolver_for(settings: Settings, **others: Any) -> IdentityResolver:
         secret=settings.secret,
         session_secrets=settings.session_secret,
         bots=settings.bots,
+        has_proxies=bool(settings.trusted_proxies),
         **others,
     )
 

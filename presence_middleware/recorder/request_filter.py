@@ -1,4 +1,4 @@
-"""Decide what a request is, and find the address of the client. No I/O.
+"""Decide what a request is. No I/O.
 
 Prefetches, CORS preflights, passive requests and health checks are not visits, because no user is
 looking at them. Nor is what a page of another site embeds or fetches.
@@ -6,9 +6,8 @@ looking at them. Nor is what a page of another site embeds or fetches.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Container
 
-from ..identity.addresses import locator
 from ..request import Request
 from ..settings import Settings
 from ..signals import Signal
@@ -24,16 +23,15 @@ class RequestFilter:
     """Distinguishes visits from other requests by the settings of a site."""
 
     def __init__(self, settings: Settings, hints: SetupHints) -> None:
-        paths = settings.exclude
-        self._is_excluded = path_matcher(paths)
-        self._is_logout = path_matcher(settings.logout)
-        self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
+        self._excluded = matching_paths(settings.exclude)
+        self._logout = matching_paths(settings.logout)
         self._enabled = settings.enabled
         self._hints = hints
-        globs = "".join((*paths, *settings.logout))
-        self._inspects_all = not self._enabled or self._locate is not None or "*" in globs
-        self.special_paths = exact_paths(paths) | exact_paths(settings.logout)
+        self.special_paths = matching_paths((*settings.exclude, *settings.logout))
         """Paths that are not visits or that log out. Requests to other paths may be plain."""
+        # Under WSGI, a path that is not ASCII has another form until it is decoded.
+        is_ascii = "".join((*settings.exclude, *settings.logout)).isascii()
+        self._inspects_all = not (self._enabled and is_ascii)
 
     @property
     def next_inspection(self) -> float:
@@ -41,28 +39,26 @@ class RequestFilter:
         return -math.inf if self._inspects_all else self._hints.look_at
 
     def purpose_of(self, request: Visit, now: float, signal: Signal | None = None) -> Purpose:
-        """Return what a request is, and set the address of its client.
+        """Return what a request is.
 
         `now` is the time by the recorder's clock, in seconds. `signal` is what a page said with the
         request; then `PRESENCE_EXCLUDE` and `PRESENCE_LOGOUT` do not matter. Never raises: a
         request that cannot be read is not a visit.
         """
         try:
-            if self._locate is not None:
-                request.address = self._locate(request)
             if not self._enabled or _has_no_visitor(request) or _is_preflight(request):
                 return Purpose.NO_VISIT
             is_cross_site = request.header("sec-fetch-site") == "cross-site"
             if is_cross_site and not _opens_page(request):
                 return Purpose.NO_VISIT
             path = request.path
-            is_excluded = signal is None and self._is_excluded(path)
+            is_excluded = signal is None and path in self._excluded
             if now >= self._hints.look_at and not is_excluded:
                 self._hints.look(request, now)
             if signal is not None:
                 return _purpose_of_signal(signal)
             may_log_out = not is_cross_site and request.get("type") != "websocket"
-            if may_log_out and self._is_logout(path):
+            if may_log_out and path in self._logout:
                 return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT
         except Exception as error:  # a malformed environ or scope
             self._hints.unreadable(error)
@@ -98,20 +94,24 @@ def _opens_page(request: Request) -> bool:
     return is_navigation and request.header("sec-fetch-dest") == "document"
 
 
-def exact_paths(paths: tuple[str, ...]) -> frozenset[str]:
-    """Return the paths without a `*`, each with and without a slash at its end."""
+def matching_paths(paths: tuple[str, ...]) -> Container[str]:
+    """Return all paths that `paths` stand for: with a slash at the end, and any text for a `*`."""
     plain = [path for path in paths if "*" not in path]
-    return frozenset((*plain, *(f"{path}/" for path in plain)))
+    exact = frozenset((*plain, *(f"{path}/" for path in plain)))
+    return Paths(exact, paths) if len(plain) < len(paths) else exact
 
 
-def path_matcher(paths: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a function that reports whether a path is in `paths`; `*` matches any text."""
-    exact = exact_paths(paths)
-    patterns = [_pattern(path) for path in paths if "*" in path]
-    if not patterns:
-        return exact.__contains__
-    match = re.compile("|".join(patterns), re.DOTALL).fullmatch
-    return lambda path: path in exact or match(path) is not None
+class Paths(Container[str]):
+    """Some paths, and all that match patterns."""
+
+    def __init__(self, exact: frozenset[str], paths: tuple[str, ...]) -> None:
+        """Contain the paths in `exact`, and those that match a path with a `*`."""
+        self._exact = exact
+        patterns = "|".join(_pattern(path) for path in paths if "*" in path)
+        self._match = re.compile(patterns, re.DOTALL).fullmatch
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._exact or self._match(str(path)) is not None
 
 
 def _pattern(glob: str) -> str:

@@ -151,6 +151,14 @@ class SetupHints:
             )
         self._writes_before_failure = writes if error else math.inf
 
+    def warn_of_forbidden_upkeep(self, error: PresenceError) -> None:
+        """Warn that the server never runs a command without which nobody does the upkeep."""
+        self._warn_once(
+            "stale entries may stay, the history may have gaps and leaves may not be announced "
+            f"({error})",
+            "allow this command to the Redis user of PRESENCE_REDIS_URL",
+        )
+
     def warn_of_differences(self, others: Mapping[str, str]) -> None:
         """Warn of settings, by name, that have another value in another process."""
         for name, value in others.items():

@@ -2,17 +2,18 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..backend import Backend
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
+from ..identity.addresses import Locate
 from ..identity.hashing import Who
 from ..identity.resolver import Identity, IdentityResolver, Matcher, normalize_id
 from ..identity.rules import known_kind
 from ..people import People, Room
-from ..request import OVER, Request
+from ..request import OVER, Request, StateRequest
 from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
@@ -22,7 +23,7 @@ from .verdict import ENDS_LOGIN, Answer, Login, Purpose, answer_of, verdict
 NOBODY = (None, None)
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 OUTAGE_SECONDS = 5.0  # for which a visit that Redis did not answer asks nothing
-SEEN = Act.SEEN
+SEEN, LEFT, NO_VISIT = Act.SEEN, Act.LEFT, Purpose.NO_VISIT  # constants are read faster
 
 
 class Recording(Protocol):
@@ -35,7 +36,8 @@ class Recording(Protocol):
     people: People
     rooms: Rooms | None
     usual_until: float
-    special_paths: frozenset[str]
+    special_paths: Container[str]
+    locate: Locate | None
 
     @property
     def stamp(self) -> Callable[[], float]: ...
@@ -51,15 +53,12 @@ class Recording(Protocol):
     def abandoned(self, visit: "Visit") -> None: ...
 
 
-class Visit(Request):
+class Visit(StateRequest):
     """A request that may be recorded.
 
     Handlers and inner layers find it in the environ or scope as `presence_middleware.visit`. What
     is the same for nearly all visits is an attribute of the class.
     """
-
-    state: Mapping[str, Any]
-    """The WSGI environ or the ASGI scope."""
 
     purpose = Purpose.PAGE
 
@@ -85,25 +84,24 @@ class Visit(Request):
     _login: tuple[Who, Matcher | None] | None = None
     """The user to log out, and the matcher that found them; None if a layer identified them."""
 
-    def __init__(self, recorder: Recording, signal: Signal | None = None) -> None:
+    def __init__(
+        self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
+    ) -> None:
         """Begin a visit when its request arrives. The caller must call `end` later.
 
-        `recorder` decides what the request is, and records the visit. `signal` is what a page said
-        with the request.
+        `recorder` decides what the request is, and records the visit. `state` is the environ or
+        scope, and `signal` what a page said with the request.
         """
-        self.recorder = recorder
+        self.recorder, self.locate = recorder, recorder.locate
         self.backend = recorder.backend
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
         try:
-            self.is_usual = (
-                signal is None
-                and self.arrival < recorder.usual_until
-                and self.is_plain(recorder.special_paths)
-            )
+            is_plain = self.arrive(state, recorder.special_paths)
         except Exception:  # an invalid environ or scope, of which the filter warns
-            self.is_usual = False
-        if self.is_usual:
+            is_plain = False
+        if is_plain and signal is None and self.arrival < recorder.usual_until:
+            self.is_usual = True
             recorder.open_visits[self] = None
             if recorder.rooms is not None:
                 self.enter_number(recorder.rooms.number_for(self))
@@ -143,7 +141,8 @@ class Visit(Request):
         resolver = self.recorder.resolver
         kind = known_kind(resolver.default_kind if kind is None else kind, resolver.kinds)
         stored = normalize_id(str(id)) if id is not None else ""
-        self._identified, self.is_usual = (kind, stored) if stored else None, False
+        self._identified = resolver.claimed((kind, stored)) if stored else None
+        self.is_usual = False
         self.note_login()
         if self._identified is not None and self._is_long and not self.is_over:
             self.stamp = self.arrival = self.recorder.stamp()
@@ -276,9 +275,8 @@ class Visit(Request):
         if self.is_usual:
             who, matcher = recorder.resolver.find(self) or NOBODY
             if who is not None and who != self._noted:
-                # Most people are known, and then no quota applies.
-                self._record(who, None if who in recorder.people.recent else matcher)
-        elif self.purpose is Purpose.NO_VISIT:
+                self._record(who, matcher)
+        elif self.purpose is NO_VISIT:
             self._noted, _ = self._resolve(is_ending=True)  # an outer layer may ask who that was
         else:
             who, matcher = self._resolve(is_ending=True)
@@ -291,10 +289,6 @@ class Visit(Request):
                 recorder.note_logout(self._login[0] if self._login else who)
         # The environ refers to the visit. Released, both are freed with the last reference.
         self.release()
-
-    def release(self) -> None:
-        """Drop the environ or scope and all values that were read from it."""
-        raise NotImplementedError
 
     def abandon(self) -> None:
         """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
@@ -340,15 +334,20 @@ class Visit(Request):
         self, who: Who | None, matcher: Matcher | None, act: Act = SEEN, at: float | None = None
     ) -> None:
         """Record an act of somebody, by default that they were seen at `stamp`."""
-        if act is not Act.LEFT:
+        if act is not LEFT:
             self._noted = who
-        if who is None or self.purpose is Purpose.NO_VISIT:
+        if who is None or self.purpose is NO_VISIT:
             return
-        # The quota bounds the number of guests that a client can invent, also to log them out.
-        has_quota = matcher is not None and matcher.has_quota
-        if not has_quota or self.recorder.admit_guest(self, who, self.stamp):
+        # The quota bounds the number of guests that a client can invent, also to log them out. Most
+        # people are known, and then no quota applies.
+        recorder, has_quota = self.recorder, matcher is not None and matcher.has_quota
+        if (
+            not has_quota
+            or who in recorder.people.recent
+            or recorder.admit_guest(self, who, self.stamp)
+        ):
             at = self.stamp if at is None else at
-            self.recorder.record(who, at, self.arrival, act, self.room)
+            recorder.record(who, at, self.arrival, act, self.room)
 
 
 def _login(who: Who | None, matcher: Matcher | None) -> Login:

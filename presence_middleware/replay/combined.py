@@ -72,12 +72,12 @@ def parse(line: bytes) -> Line | None:
 
 
 def _unescaped(written: str) -> str:
-    return _ESCAPE.sub(_character, written) if "\\" in written else written
-
-
-def _character(match: re.Match[str]) -> str:
-    code, other = match.groups()
-    return chr(int(code, 16)) if code else _CONTROLS.get(other, other)
+    if "\\" not in written:
+        return written
+    return _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2]),
+        written,
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -17,13 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..parsers import DAY
 from .combined import Line, parse
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 BUFFER = 1 << 16  # bytes
 MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
@@ -41,7 +38,7 @@ class CountedFile(io.FileIO):
         super().__init__(0 if path == STDIN else path, closefd=path != STDIN)
         self._report = report
 
-    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
+    def readinto(self, buffer: Any, /) -> int | None:
         count = super().readinto(buffer)
         self._report(count or 0)
         return count
@@ -70,22 +67,26 @@ class Logs:
     def __iter__(self) -> Iterator[Line]:
         """Yield lines nearly in order: those of a log as they stand in it, logs merged by time."""
         now = time.time()
-        logs = (
-            without_lines_ahead(self._parsed(path), self._set_aside, now) for path in self._paths
-        )
-        return heapq.merge(*logs, key=attrgetter("at"))
 
-    def _set_aside(self, _: Line) -> None:
-        self.ahead += 1
+        def set_aside(_: Line) -> None:
+            self.ahead += 1
+
+        logs = (without_lines_ahead(self._parsed(path), set_aside, now) for path in self._paths)
+        return heapq.merge(*logs, key=attrgetter("at"))
 
     def _parsed(self, path: str) -> Iterator[Line]:
         try:
-            with io.BufferedReader(CountedFile(path, self._report), BUFFER) as file:
-                is_packed = file.peek(len(GZIP)).startswith(GZIP)
-                # Of a truncated gzip, this yields all lines before the end.
-                for raw in _bounded(gzip.GzipFile(fileobj=file) if is_packed else file):
+            with io.BufferedReader(CountedFile(path, self._report), BUFFER) as stored:
+                is_packed = stored.peek(len(GZIP)).startswith(GZIP)
+                file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
+                # Of a truncated gzip, this reads all lines before the end.
+                while raw := file.readline(MAX_LINE):
+                    is_whole = len(raw) < MAX_LINE or raw.endswith(b"\n")
+                    rest = b"" if is_whole else raw
+                    while rest and not rest.endswith(b"\n"):
+                        rest = file.readline(MAX_LINE)
                     self.lines += 1
-                    line = parse(raw)
+                    line = parse(raw) if is_whole else None
                     if line is None:
                         self.unreadable += 1
                     else:
@@ -99,17 +100,6 @@ def size_of(paths: Sequence[str]) -> int | None:
     if not all(Path(path).is_file() for path in paths):
         return None
     return sum(Path(path).stat().st_size for path in paths)
-
-
-def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yield the lines of a file; an empty line in place of each that is too long."""
-    while line := file.readline(MAX_LINE):
-        if len(line) < MAX_LINE or line.endswith(b"\n"):
-            yield line
-            continue
-        while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-            pass
-        yield b""
 
 
 def without_lines_ahead(

@@ -8,7 +8,7 @@ from ..identity.addresses import locator
 from ..identity.guests import Guests
 from ..identity.hashing import Who
 from ..recorder.recorder import resolver_for
-from ..recorder.request_filter import path_matcher
+from ..recorder.request_filter import matching_paths
 from ..settings import Settings
 from .combined import Line
 from .timeline import Moment, Timeline
@@ -22,7 +22,7 @@ class Replay:
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
-        self._is_excluded = path_matcher(settings.exclude)
+        self._excluded = matching_paths(settings.exclude)
         self._locate = locator(settings.trusted_proxies, settings.ip_prefix)
         # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
         # a budget of its own, so all of them are looked up.
@@ -44,9 +44,8 @@ class Replay:
         Lines may be out of order by as much as the window.
         """
         request, who = line.request, None
-        if self._locate is not None:
-            request.address = self._locate(request)
-        if not self._is_excluded(request.path):
+        request.locate = self._locate
+        if request.path not in self._excluded:
             # A log does not show whether the site accepted a login, so checked rules find no id.
             who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
             if who is not None and matcher is not None and matcher.has_quota:

@@ -133,7 +133,7 @@ if FIRST_DEPARTURE > FIRST then
         to_write[#to_write + 1], to_write[#to_write + 2] = time, id
       end
     end
-    for _, hook in ipairs(hooks) do hook.before_seen(accepted) end
+    for _, hook in ipairs(hooks) do hook.before_seen(accepted, accepted_ids) end
     if #accepted > 0 then added = redis.call('ZADD', seen, 'GT', unpack(to_write)) end
     ids = accepted_ids
   end

@@ -3,25 +3,31 @@
 --
 -- KEYS[6] progress  `rooms_until`, up to which last-seen time ids have been taken out of their rooms;
 --                   `rooms_delay`, how many seconds a sweep left between that and now; `moves_since`,
---                   up to which moment moves have been dropped
+--                   up to which moment moves have been dropped; `rooms_told`, up to which last-seen
+--                   time a reader counted ids as gone that no sweep had reached
 -- KEYS[7] rooms     id by the number of its room; and the empty id by -1, so that the key exists as
 --                   long as `rooms_until` does
 -- KEYS[8] moves     id by the moment at which it last entered or left a room, of a window
 
 local rooms, moves = KEYS[7], KEYS[8]
-local FIELDS = {'rooms_until', 'rooms_delay', 'moves_since'}
-local swept, swept_delay, moves_since = unpack(redis.call('HMGET', progress, unpack(FIELDS)))
+local FIELDS = {'rooms_until', 'rooms_delay', 'moves_since', 'rooms_told'}
+local swept, swept_delay, moves_since, told = unpack(redis.call('HMGET', progress, unpack(FIELDS)))
 
 local function forget_rooms()
   redis.call('UNLINK', rooms, moves)
   redis.call('HDEL', progress, unpack(FIELDS))
-  swept, moves_since = false, false
+  swept, moves_since, told = false, false, false
 end
 
 hooks[#hooks + 1] = {
   seen_is_empty = forget_rooms, -- or evicted: nobody knows who of these is gone
 
-  before_seen = function(accepted)
+  before_seen = function(accepted, ids)
+    if told and #ids > 0 and told + 0 > swept + 0 then
+      for n, score in ipairs(redis.call('ZMSCORE', seen, unpack(ids))) do
+        if score and score + 0 <= told + 0 then redis.call('ZREM', rooms, ids[n]) end
+      end
+    end
     if FIRST_MOVE > #ARGV then return end
     if not swept or redis.call('EXISTS', rooms) == 0 then -- the first move, or the key was evicted
       forget_rooms()

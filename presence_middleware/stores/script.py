@@ -27,17 +27,17 @@ class Script(NamedTuple):
         """Return the command that runs the script, if the server has it."""
         return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
 
-    def send(self, *commands: Command, is_atomic: bool = False) -> Plan[list[Any]]:
+    def send(self, *commands: Command) -> Plan[list[Any]]:
         """Send commands, the first of which runs the script; return their replies.
 
         The text is sent once, if the server does not have the script: it is new, or has restarted.
         """
         replies: list[Any] = []
         for trip in chunks(commands, COMMANDS_PER_TRIP):
-            outcomes = yield Batch(tuple(trip), is_atomic, is_tolerant=True)
+            outcomes = yield Batch(tuple(trip), is_tolerant=True)
             if any(isinstance(outcome, ScriptMissing) for outcome in outcomes):
                 again: Command = ("EVAL", self.text, *trip[0][2:])
-                outcomes = yield Batch((again, *trip[1:]), is_atomic, is_tolerant=True)
+                outcomes = yield Batch((again, *trip[1:]), is_tolerant=True)
             if error := first_error(outcomes):
                 raise error
             replies += outcomes

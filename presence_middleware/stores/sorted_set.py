@@ -6,6 +6,7 @@ a set beside it until the window would have ended without the goodbye. The Lua f
 keys and the rules.
 """
 
+import sys
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ NOWHERE = 0
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 # Ids that a script announces or takes out of their rooms: 2 to 4 ms of server time.
 SWEPT = 500
+# Ids that a read of a room looks up at once: at most 30 ms of server time.
+LOOKED_UP = 30_000
 
 
 def room_number(name: str) -> int:
@@ -82,7 +85,7 @@ class SortedSet(Store):
         """What the script takes as `window`, … `is_server_time`."""
         functions = (keys.seen, keys.bye, keys.gone, keys.left, keys.writers)
         self._names = Names(*(function(prefix, kind) for function in functions))
-        self._rooms_key = keys.rooms(prefix, kind)
+        self._rooms_key, self._progress_key = keys.rooms(prefix, kind), keys.progress(prefix, kind)
         self._events = None if lag is None else EventStream(prefix, kind)
         hooks: list[str] = []
         hook_keys: list[str] = []
@@ -92,9 +95,10 @@ class SortedSet(Store):
         if self._events:
             hooks.append("events")
             hook_keys.append(keys.changes(prefix, kind))
-        progress = [keys.progress(prefix, kind)] if hooks else []
+        progress = [self._progress_key] if hooks else []
         self._keys = (*self._names, *progress, *hook_keys)
         self._record, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
+        self._reading = load_script("in_room")
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -219,24 +223,36 @@ class SortedSet(Store):
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
-        return int((yield from self._read_swept(("ZCOUNT", self._rooms_key, room, room), now)))
+        return sum((yield from self._in_room(room, now)))
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        most = -1 if limit is None else limit
-        listing: Command = ("ZRANGE", self._rooms_key, room, room, "BYSCORE", "LIMIT", 0, most)
-        ids = texts((yield from self._read_swept(listing, now)))
+        ids = texts((yield from self._in_room(room, now, limit or sys.maxsize)))
         sightings: list[Sighting] = []
-        for part in chunks(ids):
+        for part in chunks(ids[:limit]):
             sightings += yield from self.online_among(list(part), now, self._window)
         return (yield from self.as_seen(sightings))
 
-    def _read_swept(self, read: Command, now: float) -> Plan[Any]:
-        """Return the reply to a read of rooms in which nobody is who is no longer online."""
+    def _in_room(self, room: int, now: float, wanted: int = 0) -> Plan[list[Any]]:
+        """Return the first ids in a room, at least `wanted` if there are as many.
+
+        If that is 0, return numbers instead: their sum is the number of all ids in the room.
+        """
+        names = (self._names.seen, self._rooms_key, self._progress_key)
+        most = min(LOOKED_UP, 4 * max(wanted, PAGE)) if wanted else LOOKED_UP
+        moments = repr(now), repr(now - self._window)
+        found: list[Any] = []
+        after: Argument = ""
         while True:
-            sweep = self._sweep_command(now)
-            outcome, reply = yield from self._sweep.send(sweep, read, is_atomic=True)
-            if not self._note_swept(outcome).has_more:
-                return reply
+            command = self._reading.command(names, room, *moments, most, min(wanted, most), after)
+            (reply,) = yield from self._reading.send(command)
+            if reply is None:
+                yield from self.sweep(now)
+                found, after = [], ""
+                continue
+            page, after = reply
+            found += page if wanted else [page]
+            if not after or 0 < wanted <= len(found):
+                return found
 
     def event_stream(self) -> EventStream:
         if self._events is None:

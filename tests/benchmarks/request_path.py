@@ -23,10 +23,11 @@ BROWSERS = 50  # different User-Agents
 REQUESTS = 500  # a round
 WARM_UP = 4  # rounds
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
-CHAINS = {
-    "header, raw": "user=header:X-User:raw",
-    "cookie, hashed": "user=cookie:sid",
-    "visitor, hashed": "guest=visitor",
+SITES: dict[str, dict[str, Any]] = {
+    "header, raw": {"identity": "user=header:X-User:raw"},
+    "cookie, hashed": {"identity": "user=cookie:sid"},
+    "visitor, hashed": {"identity": "guest=visitor"},
+    "visitor behind a proxy": {"identity": "guest=visitor", "trusted_proxies": "1"},
 }
 GOALS = {"WSGI": (3.5, 4.0), "ASGI": (6.0, 7.0)}
 """Floors, by protocol: of raw ids, and of hashed ones."""
@@ -45,6 +46,7 @@ def environs() -> list[dict[str, Any]]:
             "PATH_INFO": "/",
             "REMOTE_ADDR": f"10.0.{i // 250}.{i % 250}",
             "HTTP_HOST": "www.example.com",
+            "HTTP_X_FORWARDED_FOR": f"198.51.{i // 250}.{i % 250}",
             "HTTP_X_USER": f"user{i}",
             "HTTP_USER_AGENT": f"{AGENT}/{i % BROWSERS}",
             "HTTP_COOKIE": f"theme=dark; sid=0123456789abcdef{i}; csrf=fedcba9876543210",
@@ -55,8 +57,8 @@ def environs() -> list[dict[str, Any]]:
 
 def scopes() -> list[dict[str, Any]]:
     """The same requests as ASGI has them."""
-    names = {b"host": "HTTP_HOST", b"x-user": "HTTP_X_USER", b"user-agent": "HTTP_USER_AGENT"}
-    names[b"cookie"] = "HTTP_COOKIE"
+    headers = ("Host", "X-User", "User-Agent", "Cookie", "X-Forwarded-For")
+    names = {name.lower().encode(): f"HTTP_{name.upper().replace('-', '_')}" for name in headers}
     return [
         {
             "type": "http",
@@ -141,12 +143,12 @@ def time_asgi(app: Any, requests: list[dict[str, Any]]) -> float:
     return (time.thread_time() - began) / REQUESTS
 
 
-def settings(url: str, chain: str) -> Settings:
-    return Settings(redis_url=url, identity=chain, secret="a secret of a benchmark", prefix="bench")  # type: ignore[arg-type]
+def settings(url: str, **site: Any) -> Settings:
+    return Settings.from_env({}, redis_url=url, secret="a secret of a benchmark", **site)
 
 
 def rows(rounds: int) -> Iterator[Row]:
-    """Return what a request of each chain and protocol takes."""
+    """Return what a request of each site and protocol takes."""
     with server() as url:
         taken: dict[tuple[str, str], list[float]] = {}
         subjects: dict[tuple[str, str], Any] = {
@@ -154,8 +156,8 @@ def rows(rounds: int) -> Iterator[Row]:
             ("WSGI", "floor"): Floor(wsgi_app),
             ("ASGI", "nothing"): AsyncPassThrough(asgi_app),
         }
-        for name, chain in CHAINS.items():
-            given = settings(url, chain)
+        for name, site in SITES.items():
+            given = settings(url, **site)
             subjects["WSGI", name] = wsgi.PresenceMiddleware(wsgi_app, settings=given)
             subjects["ASGI", name] = asgi.PresenceMiddleware(asgi_app, settings=given)
         requests = {"WSGI": environs(), "ASGI": scopes()}
@@ -163,12 +165,12 @@ def rows(rounds: int) -> Iterator[Row]:
             for (protocol, name), app in subjects.items():
                 time_it = time_wsgi if protocol == "WSGI" else time_asgi
                 taken.setdefault((protocol, name), []).append(time_it(app, requests[protocol]))
-        for name in CHAINS:
+        for name in SITES:
             subjects["WSGI", name].recorder.close()
     least = {key: min(times[WARM_UP:]) for key, times in taken.items()}
     floor = least["WSGI", "floor"] - least["WSGI", "nothing"]
     for protocol, (raw, hashed) in GOALS.items():
-        for name in CHAINS:
+        for name in SITES:
             added = least[protocol, name] - least[protocol, "nothing"]
             yield Row(
                 f"request, {protocol}: {name}",
@@ -200,7 +202,7 @@ def time_start(url: str) -> tuple[float, float]:
     """Return the seconds a request of this process: of its first thousand, and of later ones."""
     logging.disable()
     app = wsgi.PresenceMiddleware(
-        wsgi_app, settings=settings(url, "user=header:X-Member, guest=visitor")
+        wsgi_app, settings=settings(url, identity="user=header:X-Member, guest=visitor")
     )
     requests = environs()[:BROWSERS]
     time_wsgi(app, requests, BROWSERS)  # imports, threads, browsers that are looked up once

@@ -233,7 +233,7 @@ def check(url: str, shards: int, examples: int) -> None:
 
 @pytest.mark.timeout(400)  # seconds that only a failure takes, until its history is the shortest
 @pytest.mark.parametrize("shards", [1, 16])
-@pytest.mark.parametrize(("server", "examples"), [("valkey", 20), ("memory", 4)])
+@pytest.mark.parametrize(("server", "examples"), [("valkey", 12), ("memory", 3)])
 def test_announcements_are_true_after_any_history(
     request: pytest.FixtureRequest, server: str, examples: int, shards: int, prefix: str
 ) -> None:

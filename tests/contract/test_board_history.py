@@ -43,6 +43,7 @@ Samples = dict[int, int]
 
 MINUTE = int(NOON // 60)
 YEAR = 366
+MONTHS = 90  # days
 CALLS = 500  # of functions: an answer that is shared makes fewer
 
 
@@ -63,7 +64,11 @@ def write(settings: Settings, samples: Samples) -> None:
 
 
 def walk(days: int, every: int = 1) -> Samples:
-    """Return the samples of some days until noon: a random walk with gaps, and a rare spike."""
+    """Return the samples of some days until noon: a random walk with gaps, and a rare spike.
+
+    Of many days, only a sample every 7 minutes: a step is hours long then.
+    """
+    every = max(every, 7 if days > 30 else 1)
     rng, samples, count = random.Random(days), {}, 500
     for minute in range(MINUTE - days * DAY, MINUTE + 1, every):
         count = max(0, count + rng.randint(-9, 9))
@@ -171,11 +176,11 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("hours", [24, 25, 48, 168, YEAR * 24, 3660 * 24])
+@pytest.mark.parametrize("hours", [24, 25, 48, 168, 3660 * 24])
 def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     """An event loop sends one and parses its replies without serving anybody else meanwhile."""
     site = settings(valkey.url, prefix, 3660)
-    write(site, walk(YEAR if hours == YEAR * 24 else 9))
+    write(site, walk(9))
     _, trips = read(site, step_for(hours, MAX_POINTS))
     assert max(len(trip) for trip in trips) <= 16
     points = [sum(len(reply.split()) // 2 for _, reply in trip) for trip in trips]
@@ -279,27 +284,27 @@ def calls() -> Iterator[Callable[[], int]]:
 
 
 def test_only_the_first_reader_causes_a_read_and_an_encoding(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, YEAR)
-    write(site, walk(YEAR))
+    site = settings(valkey.url, prefix, MONTHS)
+    write(site, walk(MONTHS))
     reads = evaluated(valkey)
 
     async def main() -> None:
         app = asgi.PresenceMiddleware(lambda *_: None, settings=site, clock=Clock(NOON))  # type: ignore[arg-type]
-        answers = await asyncio.gather(*(get(app, YEAR * 24) for _ in range(20)))
+        answers = await asyncio.gather(*(get(app, MONTHS * 24) for _ in range(20)))
         assert len(set(answers)) == 1
         status, etag, body = answers[0]
-        assert (status, evaluated(valkey) - reads) == (200, YEAR + 1)
+        assert (status, evaluated(valkey) - reads) == (200, MONTHS + 1)
         with calls() as made:
-            assert await get(app, YEAR * 24) == answers[0]
+            assert await get(app, MONTHS * 24) == answers[0]
         assert made() < CALLS
         with calls() as made:
-            assert await get(app, YEAR * 24, etag) == (304, etag, b"")
+            assert await get(app, MONTHS * 24, etag) == (304, etag, b"")
         assert made() < CALLS
         with calls() as made:  # of the same step
-            _, _, shorter = await get(app, YEAR * 24 - 240)
+            _, _, shorter = await get(app, MONTHS * 24 - 240)
         assert made() < CALLS
         assert 0 < len(shorter) < len(body)
-        assert evaluated(valkey) - reads == YEAR + 1
+        assert evaluated(valkey) - reads == MONTHS + 1
         await close_async_clients()
 
     asyncio.run(main())
@@ -321,7 +326,7 @@ def chart_of(settings: Settings, query: str) -> ET.Element:
     return ET.fromstring(answer.content)
 
 
-@pytest.mark.parametrize("hours", [1, 24, 168, YEAR * 24])
+@pytest.mark.parametrize("hours", [1, 24, 168, MONTHS * 24])
 def test_a_chart_has_the_peak_and_at_most_500_points(
     valkey: Server, prefix: str, hours: int
 ) -> None:
@@ -341,7 +346,7 @@ def test_a_chart_has_the_peak_and_at_most_500_points(
     assert places[-1] > 0.95 * WIDTH
 
 
-@pytest.mark.parametrize("hours", [24, 168, YEAR * 24, 3660 * 24])
+@pytest.mark.parametrize("hours", [24, 168, MONTHS * 24])
 def test_a_chart_does_not_hold_the_loop(valkey: Server, prefix: str, hours: int) -> None:
     """The calls of functions stand for the time: a thousand take less than half a millisecond."""
     site = settings(valkey.url, prefix, 3660)

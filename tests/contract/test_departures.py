@@ -46,6 +46,20 @@ def test_leaving_moves_no_last_seen_time(site: Site) -> None:
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
+    store: str, valkey: Server, prefix: str
+) -> None:
+    given, clock = settings(valkey.url, prefix, store=store), Clock()
+    recorder = Recorder(given, clock=clock, background=False)
+    arrived, logged_out, clock.now = clock.now, clock.now + 98, clock.now + 100
+    recorder.record(("user", "ann"), clock.now, arrived)
+    recorder.record(("user", "ann"), logged_out, act=Act.LEFT)
+    assert recorder.flush()
+    assert not Presence(given, clock=clock).is_online("ann")
+    recorder.close()
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_none_as_id_is_ignored(site: Site) -> None:
     site.saw("ann")
     site.presence.leave(None)

@@ -17,7 +17,7 @@ ALL = [*KEYS, "gone"]
 Open = Callable[..., FollowedSite]
 
 
-@pytest.fixture(params=["valkey/1", "valkey/16", "memory/1", "memory/16"])
+@pytest.fixture(params=["valkey/1", "valkey/16", "memory/1"])
 def opened(request: pytest.FixtureRequest, prefix: str) -> Iterator[Open]:
     server, _, shards = request.param.partition("/")
     memory = f"memory://{prefix}"

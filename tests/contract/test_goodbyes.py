@@ -9,7 +9,7 @@ import pytest
 from presence_middleware import Sighting
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, moment_of
-from tests.support.backends import Backend, matrix
+from tests.support.backends import Backend, in_turn, matrix
 from tests.support.timed_site import NOON, WINDOW, opened, settings
 
 GRACE = 75.0
@@ -19,10 +19,9 @@ WHERE = [
     *matrix("cluster/16", "redis_server", "redis_server/16", "redis62"),
 ]
 
-pytestmark = [
-    pytest.mark.parametrize("backend", WHERE, indirect=True),
-    pytest.mark.parametrize("mode", ["sync", "async"]),
-]
+pytestmark = pytest.mark.parametrize(
+    ("backend", "mode"), in_turn(WHERE, ["sync", "async"]), indirect=["backend"]
+)
 
 
 class Pages:
@@ -148,6 +147,12 @@ def test_a_late_sighting_from_before_the_goodbye_is_dropped(pages: Pages, worker
     pages.online_from_until("ann", GRACE - 3)
     pages.online_from_until("bob", WINDOW - 4)
     assert pages.last_seen("ann") == moment_of(NOON)
+
+
+def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(pages: Pages) -> None:
+    pages.closes("ann", ago=3, worker=0)
+    pages.sees("ann", ago=4, worker=0)
+    pages.online_from_until("ann", GRACE - 3)
 
 
 def test_a_goodbye_from_before_a_sighting_changes_nothing(pages: Pages) -> None:

@@ -21,30 +21,23 @@ from presence_middleware.connections import close_async_clients
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.request import Request
 from tests.support.asking import State
 from tests.support.backends import Server, matrix
+from tests.support.hiding import HIDDEN
 from tests.support.statuses import FIREFOX
 from tests.support.timed_site import Clock
 
-HIDDEN = "42"
 TOKEN = "the-token-of-the-board"
 SECRET = "of-both-sites-alike"
 OWN = ":invisible:"
 """A part of the names of all keys that belong to invisible people."""
 
 
-def hidden_id(request: Request) -> str | None:
-    """Return the id of a user who is invisible: a source of the site."""
-    id = request.header("x-user")
-    return id if id == HIDDEN else None
-
-
 def hide(state: State) -> None:
     """Make the user of a request invisible, as a handler or a layer does."""
     visit: Visit = state["presence_middleware.visit"]
-    if (id := hidden_id(visit)) is not None:
-        visit.identify(id, kind="invisible")
+    if visit.header("x-user") == HIDDEN:
+        visit.identify(HIDDEN, kind="invisible")
 
 
 class Way(NamedTuple):
@@ -56,11 +49,11 @@ class Way(NamedTuple):
 
 
 CODE = "user=header:x-user, invisible=identify, guest=visitor"
-SOURCE = f"{__name__}:hidden_id"
+FUNCTION = CODE.replace("identify", "identify:tests.support.hiding:is_hidden")
 WAYS = {
     "handler": Way(CODE, in_handler=True),
     "layer": Way(CODE, in_layer=True),
-    "source": Way(f"user=identify, invisible={SOURCE}, user=header:x-user, guest=visitor"),
+    "function": Way(FUNCTION),
 }
 
 

@@ -90,11 +90,13 @@ def test_pages_move_calls_do_not_and_a_page_without_a_room_takes_out(site: Any) 
     assert here.presence.count() == 2
 
 
-def test_the_mount_is_part_of_the_path(site: Any) -> None:
-    here = site("/shop/t/{topic}")
+def test_rules_mean_the_path_below_the_mount_point(site: Any) -> None:
+    here = site("/t/{topic}, /shop/{any}")
     here.ask("/t/1", mount="/shop")
-    here.ask("/t/1", "bob", mount="/other")
-    assert here.room("/shop/t/1") == ["ann"]
+    here.ask("/t/1", "bob")
+    here.ask("/shop/t", "eve", mount="/shop")
+    assert here.room("/t/1") == ["ann", "bob"]
+    assert here.room("/shop/t") == ["eve"]
 
 
 def test_a_passive_request_moves_nobody(site: Any) -> None:

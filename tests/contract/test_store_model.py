@@ -148,7 +148,7 @@ def test_the_store_holds_what_its_model_holds(
             client = stack.enter_context(redis.Redis.from_url(request.getfixturevalue(server).url))
 
         @settings(
-            max_examples=15 if server == "memory" else 120, suppress_health_check=list(HealthCheck)
+            max_examples=10 if server == "memory" else 60, suppress_health_check=list(HealthCheck)
         )
         @given(steps=st.lists(STEPS, max_size=30))
         def check(steps: list[tuple[Any, ...]]) -> None:

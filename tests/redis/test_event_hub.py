@@ -67,6 +67,7 @@ def test_a_reader_warns_once_if_the_processes_that_record_announce_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("presence_middleware.events.feed.CHECK_EVERY", 0.0)
+    monkeypatch.setattr("presence_middleware.events.feed.READ_EVERY", 0.05)
     events = {"PRESENCE_EVENTS": "user, guest"} if announces else {}
     recording = Backend(Settings.from_env({**variables, **events}))
     driver, feed = recording.driver, presence.backend.feed("user")
@@ -201,8 +202,9 @@ def test_a_forked_child_does_not_give_up_the_lease_of_its_parent(
 
 
 def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
-    variables: dict[str, str],
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("presence_middleware.board.asgi.SEND_SECONDS", 0.2)
     token = "sixteen-letters-and-more"
     site = Settings.from_env(
         {

@@ -78,6 +78,16 @@ def test_two_visits_of_an_id_are_merged_to_the_newest_stamp_and_arrival() -> Non
         assert (taken.person.who, taken.seen, taken.arrival) == (BOB, 9.0, 5.0)
 
 
+def test_a_visit_that_was_not_written_gives_its_arrival_to_an_older_connection() -> None:
+    people = People(limit=2, window=600)
+    people.note(BOB, 5.0, 5.0)
+    assert len(people.take(2)) == 1
+    people.note(BOB, 9.0, 1.0)
+    people.restore()  # the write has failed
+    (taken,) = people.take(2)
+    assert (taken.seen, taken.arrival) == (9.0, 5.0)
+
+
 def test_open_connections_are_refreshed_one_after_the_other(
     worker: Worker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,10 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware.connections import Driver
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
 from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder
@@ -356,3 +358,24 @@ def test_the_log_reports_dropped_sightings_when_an_outage_ends(
     ended = "recording again after 0s: wrote 2 sightings that had waited, dropped 3"
     assert caplog.messages.count(ended) == 2
     recorder.close()
+
+
+def test_a_server_that_is_away_is_asked_once_however_many_wait(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(Settings.from_env({}, redis_url=valkey.url, prefix=prefix))
+    recorder.background = False
+    recorder.record(("user", "ann"), recorder.stamp())
+    assert recorder.flush()  # now the clock and the settings are agreed on
+    asked: list[object] = []
+
+    def fails(_: Driver, __: object, batch: object) -> None:
+        asked.append(batch)
+        raise redis.ConnectionError
+
+    monkeypatch.setattr(Driver, "execute", fails)
+    for number in range(5000):  # more than a round trip has
+        recorder.record(("user", f"u{number}"), recorder.stamp())
+    assert not recorder.flush()
+    assert len(asked) == 1
+    recorder.close(0)

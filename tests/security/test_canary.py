@@ -558,7 +558,7 @@ def test_members_beyond_the_limit_leave_no_trace(
     assert found([caplog.text]) == set()
 
 
-@both_wrappers
+@pytest.mark.parametrize("ask", [ask_wsgi, ask_asgi])
 @pytest.mark.parametrize("source", ["cookie:sid", "visitor", "header:Authorization"])
 def test_a_finished_visit_holds_no_secret(ask: Ask, source: str, site: Site) -> None:
     """The site may keep a reference to the visit."""

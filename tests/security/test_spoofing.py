@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha1, sha256, sha512
 from ipaddress import ip_address
 from typing import Any
@@ -424,6 +425,7 @@ class Scheme:
             return Request([("Authorization", b"Bearer " + raw)])
         return Request([("Cookie", self.cookie.encode() + b"=" + raw)])
 
+    @cached_property
     def settings(self) -> Settings:
         return Settings.from_env(
             {},
@@ -434,7 +436,7 @@ class Scheme:
         )
 
     def asked(self, value: str | bytes) -> str | None:
-        return ids(self.settings(), self.request(value))
+        return ids(self.settings, self.request(value))
 
 
 SCHEMES = {
@@ -646,8 +648,8 @@ def test_a_token_in_a_cookie_may_follow_the_word_bearer(prefix: str) -> None:
 
 def test_a_token_is_read_only_from_the_configured_place() -> None:
     in_cookie, in_header, token = SCHEMES["jwt in a cookie"], SCHEMES["jwt"], jwt_of(KEY).encode()
-    assert ids(in_cookie.settings(), in_header.request(token)) is None
-    assert ids(in_header.settings(), in_cookie.request(token)) is None
+    assert ids(in_cookie.settings, in_header.request(token)) is None
+    assert ids(in_header.settings, in_cookie.request(token)) is None
 
 
 GARBAGE = {

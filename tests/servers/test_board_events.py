@@ -390,7 +390,9 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
     command = uvicorn("app:application")
     with WebServer(command, tmp_path, tmp_path / "log", **variables) as site:
         url = f"http://{site.address}/presence/events"
-        with httpx.stream("GET", url, headers=BEARER, timeout=20, trust_env=False) as stream:
+        with httpx.stream(
+            "GET", url, headers=BEARER, timeout=20, trust_env=False, verify=False
+        ) as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: list"
             site.process.terminate()

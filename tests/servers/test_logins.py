@@ -36,6 +36,7 @@ FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.
 SECRET = "what this site signs with and nobody else"
 OLD_SECRET = "what this site signed with a year ago"
 WITH_COMMAS = "a secret, as it happens, with commas in it"
+HIDES = "tests.support.hiding:is_hidden"
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 USER = "42"
 DATABASE = "site.sqlite3"
@@ -260,7 +261,9 @@ class Browser:
 
     def ask(self) -> set[str]:
         """Who is online, as each worker says, which writes all that it knows before."""
-        with httpx.Client(base_url=self.client.base_url, trust_env=False, timeout=15) as asker:
+        with httpx.Client(
+            base_url=self.client.base_url, trust_env=False, verify=False, timeout=15
+        ) as asker:
             asker.headers.update({"User-Agent": FIREFOX.format(ASKER), "Connection": "close"})
             return self._on_all_workers(asker, f"{self.site.asking}online")
 
@@ -382,6 +385,38 @@ def test_a_logout_at_a_path_that_is_named_takes_the_user_offline(
         browser.log_in()
         assert browser.see("me") == {USER}
         assert browser.ask() == {site.user}, "who comes back counts again"
+
+
+@EACH_SITE
+def test_a_user_whom_the_site_hides_is_in_no_public_number(
+    name: str, serve: Serve, variables: dict[str, str]
+) -> None:
+    site, token = SITES[name], "the-token-of-the-board"
+    source = site.source or "auth"
+    given = {
+        "PRESENCE_IDENTITY": f"user={source}, invisible=identify:{HIDES}, guest=visitor",
+        **{"PRESENCE_BOARD_PATH": "/board", "PRESENCE_BOARD_TOKEN": token},
+        **{"PRESENCE_ROOMS": "/*", "PRESENCE_SESSION_SECRET": SECRET},
+    }
+    presence = Presence(Settings.from_env({**variables, **given}))
+    with serve(site, **{**given, **site.settings, **dict(list(given.items())[:1])}) as browser:
+        assert browser.see("me") == {"nobody"}
+        browser.log_in()
+        browser.use(LOGGED_IN)
+        assert browser.see("me") == {USER}
+        if site.everywhere:
+            browser.see("")
+        assert browser.ask() == {"nobody"}
+        assert presence.counts() == {"user": 0, "invisible": 1, "guest": 2, "bot": 0}
+        assert [seen.id for seen in presence.online("invisible")] == [site.user]
+        assert (presence.online(), presence.last_seen(site.user)) == ([], None)
+        for headers in ({}, {"Authorization": f"Bearer {token}"}):
+            for path in ("/board/counts", "/board/counts?room=/"):
+                answer = httpx.get(browser.client.base_url.join(path), headers=headers).json()
+                assert answer["counts"].keys() == {"user", "guest"} | (
+                    set() if "room" in answer else {"bot"}
+                )
+                assert answer["counts"]["user"] == 0
 
 
 class Local:

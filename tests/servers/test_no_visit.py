@@ -106,6 +106,13 @@ def site(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
         recorder_for(one).close()
 
 
+def become_usual(settings: Settings, send: Send) -> None:
+    """Have the process take the short way, in which the filter sees only unusual requests."""
+    recorder_for(settings).hints.look_at = math.inf
+    send(settings, PREFETCH)
+    send(settings)
+
+
 def is_seen(settings: Settings, send: Send, *headers: Header, **request: Any) -> bool:
     """Whether a request of Ann's shows her to be there."""
     found = send(settings, ANN, *headers, **request)
@@ -115,6 +122,29 @@ def is_seen(settings: Settings, send: Send, *headers: Header, **request: Any) ->
     count = Presence(settings).count()
     assert count == bool(recorder.stats().recorded)
     return bool(count)
+
+
+@OVER_HTTP
+@pytest.mark.parametrize(
+    "header",
+    [
+        PREFETCH,
+        ("Purpose", "prefetch"),
+        ("X-Moz", "prefetch"),
+        PASSIVE,
+        ("Sec-Fetch-Site", "cross-site"),
+    ],
+)
+def test_after_its_first_requests_a_process_still_looks_at_each_header(
+    site: Callable[..., Settings], send: Send, header: Header
+) -> None:
+    settings = site()
+    recorder = recorder_for(settings)
+    while recorder.usual_until < recorder.stamp():
+        send(settings, ("X-User", "bob"))
+    send(settings, ANN, header)
+    assert recorder.flush()
+    assert [seen.id for seen in Presence(settings).online()] == ["bob"]
 
 
 @EVERYWHERE
@@ -169,11 +199,8 @@ def test_of_another_site_only_a_link_that_opens_a_page_is_a_visit(
     site: Callable[..., Settings],
 ) -> None:
     settings = site()
-    recorder = recorder_for(settings)
-    if is_usual:  # the filter sees only requests that are not plain
-        send(settings, PREFETCH)
-        send(settings)
-        recorder.usual_until = math.inf
+    if is_usual:
+        become_usual(settings, send)
     assert is_seen(settings, send, *headers) is is_visit
 
 
@@ -274,18 +301,27 @@ def test_only_the_exact_path_is_excluded(
     ],
 )
 def test_a_star_in_a_path_matches_any_text(
-    exclude: str, path: str, *, seen: bool, send: Send, site: Callable[..., Settings]
+    exclude: str, path: str, *, seen: bool, send: Send, site: Callable[..., Settings], prefix: str
 ) -> None:
     assert is_seen(site(exclude=exclude), send, path=path) == seen
+    usual = site(exclude=exclude, prefix=f"{prefix}-usual")
+    become_usual(usual, send)
+    assert is_seen(usual, send, path=path) == seen
 
 
 @OVER_HTTP
-def test_non_ascii_paths_can_be_excluded(send: Send, site: Callable[..., Settings]) -> None:
+def test_non_ascii_paths_can_be_excluded(
+    send: Send, site: Callable[..., Settings], prefix: str
+) -> None:
     """PEP 3333 decodes the bytes of a path as latin-1; an ASGI server decodes them as UTF-8."""
     path = "/caf\xe9/menu"
     if send is over_wsgi:
         path = path.encode().decode("latin-1")
     assert not is_seen(site(exclude="/caf\xe9*"), send, path=path)
+    for number, exclude in enumerate(("/caf\xe9*", "/caf\xe9/menu")):
+        usual = site(exclude=exclude, prefix=f"{prefix}-{number}")
+        become_usual(usual, send)
+        assert not is_seen(usual, send, path=path)
     assert is_seen(site(exclude="/tea*"), send, path=path)
 
 
@@ -402,7 +438,7 @@ def test_request_targets_are_normalized_by_real_servers_before_matching(
             request = f"GET {target} HTTP/1.1\r\nHost: a\r\nX-User: {target}\r\n"
             assert b"200 OK" in raw(server.port, request + "Connection: close\r\n\r\n")
         headers = {"X-User": "the last"}
-        httpx.get(f"http://{server.address}/", headers=headers, trust_env=False)
+        httpx.get(f"http://{server.address}/", headers=headers, trust_env=False, verify=False)
         wait_until(lambda: presence.is_online("the last"))
     assert sorted(presence.online_among(seen)) == sorted(path for path, is_ in seen.items() if is_)
 

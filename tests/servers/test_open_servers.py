@@ -42,7 +42,10 @@ class Site:
 
     def get(self, path: str, user: str) -> int:
         response = httpx.get(
-            f"http://{self.server.address}{path}", headers={"X-User": user}, trust_env=False
+            f"http://{self.server.address}{path}",
+            headers={"X-User": user},
+            trust_env=False,
+            verify=False,
         )
         return int(json.loads(response.text))
 

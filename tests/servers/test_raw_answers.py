@@ -3,7 +3,8 @@
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.raw_site import PAGES, RESPONSES, SOCKETS, UNSTARTED
 from tests.support.servers import Command, WebServer, gunicorn, uvicorn, waitress
 
 Serve = Callable[[str], Command]
+Bare = Callable[..., WebServer]
 
 
 def gthread(app: str) -> Command:
@@ -111,20 +113,24 @@ def kind(serve: Serve) -> str:
     return "asgi" if serve in ASGI else "wsgi"
 
 
-@contextmanager
-def serving(
-    serve: Serve, other: str, folder: Path, variables: dict[str, str]
-) -> Iterator[tuple[WebServer, WebServer]]:
-    """Two servers: of the bare app, and of the one that is named, which is that one wrapped."""
-    if find_spec(serve.__name__.replace("gthread", "gunicorn")) is None:
-        pytest.skip(f"{serve.__name__} is not installed")
-    bare = f"tests.support.raw_site:{kind(serve)}_app"
-    variables = {**variables, "PRESENCE_APP": bare}
-    with (
-        WebServer(serve(bare), folder, folder / "bare", **variables) as here,
-        WebServer(serve(other), folder, folder / "other", **variables) as there,
-    ):
-        yield here, there
+@pytest.fixture(scope="module")
+def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    """Returns a server of the bare app, the same for all tests that give it the same name."""
+    with ExitStack() as stack:
+
+        @cache
+        def served(serve: Serve, name: str = "") -> WebServer:
+            if find_spec(serve.__name__.replace("gthread", "gunicorn")) is None:
+                pytest.skip(f"{serve.__name__} is not installed")
+            folder = tmp_path_factory.mktemp("bare")
+            return stack.enter_context(WebServer(serve(bare(serve)), folder, folder / "log"))
+
+        yield served
+
+
+def bare(serve: Serve) -> str:
+    """Return the name of the unwrapped app."""
+    return f"tests.support.raw_site:{kind(serve)}_app"
 
 
 def differences(here: WebServer, there: WebServer, requests: dict[str, bytes]) -> list[str]:
@@ -140,14 +146,20 @@ def differences(here: WebServer, there: WebServer, requests: dict[str, bytes]) -
 
 @pytest.mark.parametrize("serve", [WSGI[0], ASGI[0], *matrix(*WSGI[1:], *ASGI[1:])])
 def test_raw_responses_match_the_unwrapped_app(
-    serve: Serve, variables: dict[str, str], presence: Presence, tmp_path: Path
+    serve: Serve,
+    bare_server: Bare,
+    variables: dict[str, str],
+    presence: Presence,
+    tmp_path: Path,
 ) -> None:
+    here = bare_server(serve)
     application = f"presence_middleware.{kind(serve)}_app:application"
     requests = dict(REQUESTS[kind(serve)])
     if serve is hypercorn:
         del requests["an upload broken off"]  # the bare one, too, says 400 or 500 as it comes
-    with serving(serve, application, tmp_path, variables) as servers:
-        assert differences(*servers, requests) == []
+    command, variables = serve(application), {**variables, "PRESENCE_APP": bare(serve)}
+    with WebServer(command, tmp_path, tmp_path / "log", **variables) as there:
+        assert differences(here, there, requests) == []
         wait_until(lambda: presence.count("guest") == 1)
 
 
@@ -162,8 +174,15 @@ def test_raw_responses_match_the_unwrapped_app(
     ],
 )
 def test_the_checks_detect_a_broken_wrapper(
-    serve: Serve, wrapper: str, asked: list[str], variables: dict[str, str], tmp_path: Path
+    serve: Serve,
+    wrapper: str,
+    asked: list[str],
+    bare_server: Bare,
+    tmp_path: Path,
 ) -> None:
     requests = {name: REQUESTS[kind(serve)][name] for name in asked}
-    with serving(serve, f"tests.support.raw_site:{wrapper}", tmp_path, variables) as servers:
-        assert differences(*servers, requests) == asked[-1:]
+    command = serve(f"tests.support.raw_site:{wrapper}")
+    with WebServer(command, tmp_path, tmp_path / "log") as there:
+        # The app counts the bodies that were closed.
+        here = bare_server(serve, wrapper if "GET /closed" in asked else "")
+        assert differences(here, there, requests) == asked[-1:]

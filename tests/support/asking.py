@@ -1,7 +1,7 @@
 """Send a request through both wrappers and return the identity that the app receives."""
 
-import asyncio
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,9 @@ def ask_asgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
     client = request.peer and (request.peer, 1)
     given = {"user": request.user, "client": client, "session": request.session, **request.state}
     scope.update((key, value) for key, value in given.items() if value is not None)
-    asyncio.run(asgi.PresenceMiddleware(app, settings=settings)(scope, never, never))
+    call = asgi.PresenceMiddleware(app, settings=settings)(scope, never, never)
+    with suppress(StopIteration):
+        call.send(None)  # it waits for nothing, so needs no loop
     return seen[0]
 
 

@@ -2,7 +2,8 @@
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,16 @@ def matrix(*values: object) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.matrix) for value in values]
 
 
-BACKENDS = ["memory", "valkey", "cluster", *matrix("redis_server", "redis62")]
+NAMES = ["memory", "valkey", "cluster", "redis_server", "redis62"]
+BACKENDS = [*NAMES[:3], *matrix(*NAMES[3:])]
+
+
+def in_turn(values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Return parameters that pair each of `values` with one of `others`, which take turns."""
+    return [
+        pytest.param(*getattr(value, "values", (value,)), other, marks=getattr(value, "marks", ()))
+        for value, other in zip(values, cycle(others), strict=False)
+    ]
 
 
 class Backend(NamedTuple):
@@ -23,6 +33,8 @@ class Backend(NamedTuple):
 
     url: str
     shards: int
+    place: int
+    """Its place among the backends."""
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:

@@ -34,7 +34,7 @@ class Demo:
             stderr=self._log,
             start_new_session=True,
         )
-        self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
+        self.client = httpx.Client(base_url=self.url, trust_env=False, verify=False, timeout=30)
 
     def __enter__(self) -> Self:
         try:

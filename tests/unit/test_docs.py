@@ -212,7 +212,9 @@ def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> N
             lambda: "Who is online" in (process.stdout.readline() if process.stdout else ""), 500
         )
         browser = {"User-Agent": "Mozilla/5.0 Firefox/140.0"}
-        shown = partial(httpx.get, "http://127.0.0.1:8000/", headers=browser, trust_env=False)
+        shown = partial(
+            httpx.get, "http://127.0.0.1:8000/", headers=browser, trust_env=False, verify=False
+        )
         wait_until(lambda: re.search(r"^[2-4]\d guests online$", shown().text, re.MULTILINE))
     finally:
         os.killpg(process.pid, signal.SIGINT)

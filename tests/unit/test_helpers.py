@@ -18,6 +18,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
 from fastapi import FastAPI, WebSocket
 from pyramid.config import Configurator
+from pyramid.events import BeforeRender
 from pyramid.request import Request as PyramidRequest
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
@@ -334,11 +335,15 @@ def test_pyramid_has_the_reader_in_its_request_and_in_templates(memory: Settings
     assert get("/").text == "1 1"
 
 
-@pytest.mark.parametrize("event", [{"request": None}, {}])
+@pytest.mark.parametrize("values", [{"request": None}, {}])
 def test_a_page_that_pyramid_renders_outside_of_a_request_has_no_numbers(
-    event: dict[str, Any],
+    values: dict[str, Any],
 ) -> None:
-    importlib.import_module("presence_middleware.pyramid")._add_presence(event)
+    event = BeforeRender(values)
+    with Configurator() as config:
+        config.include("presence_middleware.pyramid")
+        config.commit()
+        config.registry.notify(event)
     assert event["presence"].count() is None
 
 

@@ -17,6 +17,7 @@ from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
+HIDING = "tests.support.hiding"
 SECRET = "a secret of the test's own"
 SAID = "it may be what a client said"
 
@@ -398,8 +399,71 @@ def test_a_function_reads_cookies(lines: tuple[str, ...], found: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "request_"),
+    [
+        ("auth", Request(user="42")),
+        ("auth", Request(session={"_user_id": "42"})),
+        ("auth:username", Request(user=of(username="42"))),
+        ("header:X-User", said("42")),
+        ("header:X-User:raw:checked", said("42")),
+        ("cookie:sid:raw", cookies("sid=42")),
+        ("session:id", Request(session=NESTED)),
+        ("environ:site.user", Request(state={"site.user": 42})),
+        ("scope:state.user.id", Request(state={"state": {"user": of(id=42)}})),
+        (f"{HERE}:number", Request()),
+    ],
+)
+def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides(
+    source: str, request_: Request
+) -> None:
+    """The logins of frameworks are tried on real sites: tests/servers/test_logins.py."""
+    settings = chain(f"user={source}, invisible=identify:{HIDING}:is_hidden, guest=ip:raw")
+    hidden = Identity("invisible", "42")
+    is_checked = source.endswith("checked")
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, request_) == (None if is_checked else hidden)
+
+
+def test_a_user_whom_code_names_is_hidden_as_well_and_others_are_not() -> None:
+    settings = chain(f"user=auth, invisible=identify:{HIDING}:is_hidden, guest=ip:raw")
+
+    def names(id: str, kind: str | None = None) -> Any:
+        return lambda state: state["presence_middleware.visit"].identify(id, kind)
+
+    for ask in (ask_wsgi, ask_asgi):
+        assert ask(settings, Request(), names("42")) == Identity("invisible", "42")
+        assert ask(settings, Request(), names("42", "user")) == Identity("invisible", "42")
+        assert ask(settings, Request(), names("42", "guest")) == Identity("guest", "42")
+        assert ask(settings, Request(), names("7")) == Identity("user", "7")
+        assert ask(settings, Request(user="7")) == Identity("user", "7")
+        assert ask(settings, Request()) == Identity("guest", "192.0.2.7")
+
+
+def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = chain(f"user=auth, invisible=identify:{HIDING}:fails, guest=ip:raw")
+    for _ in range(2):
+        assert ask_wsgi(settings, Request(user="7")) == Identity("invisible", "7")
+    assert ask_wsgi(settings, Request()) == Identity("guest", "192.0.2.7")
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith(f"PRESENCE_IDENTITY: {HIDING}:fails raised ValueError at ")
+    assert said.endswith("; such ids count as invisible (logged once)")
+
+
+@pytest.mark.parametrize("argument", ["is_hidden", "a.b", ":f", "shop.presence:", "x y:f"])
+def test_what_hides_must_be_a_function_with_its_module(argument: str) -> None:
+    with pytest.raises(SettingsError, match="names no function; write package"):
+        chain(f"user=auth, invisible=identify:{argument}")
+
+
+@pytest.mark.parametrize(
     ("source", "problem"),
     [
+        (f"identify:{HIDING}:nobody", "must be importable before the app is wrapped"),
+        (f"identify:{HIDING}:HIDDEN", "cannot be called with an id"),
+        (f"identify:{HIDING}:asynchronous", "is an async function"),
         ("no.such.module:id", "must be importable before the app is wrapped: No module named 'no'"),
         ("cooky:sid", "No module named 'cooky'; the source with the nearest name is cookie"),
         (f"{HERE}:nobody", "nobody"),
@@ -412,7 +476,7 @@ def test_a_missing_function_is_an_error_when_the_app_is_wrapped(source: str, pro
     for middleware in (wsgi.PresenceMiddleware, asgi.PresenceMiddleware):
         with pytest.raises(SettingsError, match=problem) as caught:
             middleware(app, settings=settings)
-        assert source in str(caught.value)
+        assert source.removeprefix("identify:") in str(caught.value)
         assert "PRESENCE_IDENTITY" in str(caught.value)
 
 

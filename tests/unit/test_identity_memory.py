@@ -14,6 +14,7 @@ from itsdangerous import TimestampSigner
 
 from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.identity import resolver
+from presence_middleware.identity.addresses import WHOLE, locator, parse_proxies
 from presence_middleware.identity.bots import LOOKUPS
 from presence_middleware.identity.resolver import IdentityResolver
 from presence_middleware.identity.rules import parse_chain
@@ -150,6 +151,22 @@ def check_another_address_or_header_is_another_visitor(make: Make) -> None:
         assert len({str(found.resolve(WsgiRequest(other))) for other in others}) == 3
 
 
+def check_another_client_behind_a_proxy_is_another_visitor(make: Make) -> None:
+    found = make("guest=visitor", has_proxies=True)
+    locate = locator(parse_proxies("1"), WHOLE)
+    environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_USER_AGENT": FIREFOX}
+    seen = []
+    for header in ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED"):
+        for client in ("192.0.2.7", "192.0.2.8", "192.0.2.7"):
+            value = f"for={client}" if header == "HTTP_FORWARDED" else client
+            asked = WsgiRequest({**environ, header: value})
+            asked.locate = locate
+            seen.append(str(found.resolve(asked)))
+    one, other, _ = seen[:3]
+    assert one != other
+    assert seen == [one, other, one] * 2
+
+
 def check_ids_change_with_the_shared_key(make: Make) -> None:
     found = make("user=basic, guest=visitor", secret="")
     assert found.shared_key is not None
@@ -267,11 +284,8 @@ MISTAKES = [
     ),
     ("self._unchecked.forget()", "pass", "ids_change_with_the_shared_key"),
     ("self._search.forget()", "pass", "ids_change_with_the_shared_key"),
-    (
-        "HeaderNames(name for each in self._last for name in each.headers or ())",
-        "HeaderNames(())",
-        "another",
-    ),
+    ("for each in self._last for name in each.headers or ()", "for name in ()", "another_address"),
+    ("ADDRESS_HEADERS if has_proxies else ()", "()", "another_client"),
     (
         "except Exception as error:  # the site",
         "except KeyError as error:  # the site",

@@ -241,7 +241,7 @@ def links(draw: st.DrawFn) -> Rule:
         return Rule(kind, draw(functions), "", hashed, checked)
     source = draw(st.sampled_from(list(SOURCES)))
     if SOURCES[source].reads_nothing:
-        return Rule(kind, source, "", False)
+        return Rule(kind, source, draw(st.just("") | functions), False)
     argument = draw(arguments[SOURCES[source].argument])
     if source in {"environ", "scope"}:  # some of their keys are refused
         argument = f"a{argument}"

@@ -200,7 +200,7 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
         ),
         ("user=auth, invisible=identify:hashed", "identify takes neither :hashed nor :checked, "),
         ("user=auth, invisible=identify:checked", "identify takes neither :hashed nor :checked, "),
-        ("invisible=identify:x, user=auth", "identify takes no argument, not 'x'. "),
+        ("invisible=identify:x, user=auth", "identify:x names no function; write "),
         (",", "it is empty. "),
     ],
 )

@@ -1,0 +1,110 @@
+"""Run the tests against broken copies of the package: `python -m tests.broken [NAME …]`.
+
+Each break is applied to a copy of this project in a temporary folder, alone. The tests that are
+named with it must fail there. Exit status 1 if a break is not caught or no longer applies.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.broken.table import BREAKS, PACKAGE, ROOT, Break, Outdated
+
+COPIED = ("presence_middleware", "tests", "docs", "examples", "*.md", "pyproject.toml", "LICENSE")
+SECONDS = 900  # for the tests of one break; `--all-tests` may take three times as long
+ALL_TESTS = ("-n", "2", "tests", "--ignore=tests/broken")
+FAILED = 1  # the exit status of pytest if tests failed; above, it could not run them
+_CATCHER = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.broken", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="Breaks; by default all.")
+    parser.add_argument(
+        "--all-tests", action="store_true", help="Run all tests, not only those that are named."
+    )
+    given = parser.parse_args(arguments)
+    known = {each.name: each for each in BREAKS}
+    if unknown := set(given.names) - known.keys():
+        parser.error(f"there is no break {', '.join(sorted(unknown))}")
+    with tempfile.TemporaryDirectory(prefix="presence-broken-") as folder:
+        copy = Path(folder)
+        copy_project(copy)
+        wrong = [
+            name
+            for name in given.names or known
+            if not report(copy, known[name], all_tests=given.all_tests)
+        ]
+    count = len(given.names or known)
+    print(f"{count - len(wrong)} of {count} breaks are caught", *wrong, sep="\n  ")
+    return 1 if wrong else 0
+
+
+def copy_project(copy: Path) -> None:
+    """Copy what the tests need."""
+    skipped = shutil.ignore_patterns("__pycache__")
+    for pattern in COPIED:
+        for path in ROOT.glob(pattern):
+            if path.is_dir():
+                shutil.copytree(path, copy / path.name, ignore=skipped)
+            else:
+                shutil.copy(path, copy)
+
+
+def report(copy: Path, each: Break, *, all_tests: bool) -> bool:
+    """Run the tests of a break, and print the outcome. Return whether they caught it."""
+    try:
+        file, text = each.apply()
+    except Outdated as error:
+        print(f"OUTDATED   {error}", flush=True)
+        return False
+    # A new folder: compiled files of an earlier break might pass for those of this one.
+    package = copy / PACKAGE.name
+    shutil.rmtree(package)
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / file).write_text(text, "utf-8")
+    began = time.monotonic()
+    # A test that is named runs whatever its markers are.
+    any_marker = ["-m", ""] if any("::" in path for path in each.paths) else []
+    tests = ALL_TESTS if all_tests else [*any_marker, *each.paths]
+    status, output = run_tests(copy, tests, all_tests=all_tests)
+    seconds = time.monotonic() - began
+    caught = _CATCHER.search(output)
+    if status == FAILED and caught:
+        print(f"caught     {seconds:5.1f} s  {each.name}: {caught[1]}", flush=True)
+        return True
+    outcome = f"status {status}, {output.strip()[-500:]}" if status else each.promise
+    print(f"NOT CAUGHT {seconds:5.1f} s  {each.name}: {outcome}", flush=True)
+    return False
+
+
+def run_tests(copy: Path, tests: Sequence[str], *, all_tests: bool) -> tuple[int, str]:
+    """Run tests against the copy; return the exit status and the output."""
+    # The path of the copy comes before that of the editable install, in all child processes too.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PRESENCE_")}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=copy,
+            env={**inherited, "PYTHONPATH": str(copy)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=3 * SECONDS if all_tests else SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, "the tests did not end"
+    return done.returncode, done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

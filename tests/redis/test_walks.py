@@ -1,0 +1,247 @@
+"""People walk through rooms, and a follower keeps a list of them, while servers move and fail.
+
+At the end every room and the list of the follower must be true, whatever happened meanwhile.
+"""
+
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.embedded import find_server
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import keys
+from presence_middleware.wsgi import WsgiVisit
+from tests.redis.test_tls import PASSWORD, PROGRAM, SHORT, TlsServer, url_of_user
+from tests.support.backends import Server, wait_until
+from tests.support.clusters import Cluster, Node
+from tests.support.follower import Follower
+from tests.support.sentinels import Sentinels
+
+PEOPLE = [f"user{number}" for number in range(60)]
+ROOMS = [f"/t/{number}" for number in range(8)]
+WORKERS = 2
+SETTLED = 30.0  # seconds until everything that waits is written and announced, at most
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Walk:
+    """A site of some workers, its people, and a follower. `where` is the truth."""
+
+    def __init__(self, url: str, prefix: str, stack: ExitStack, **given: Any) -> None:
+        values = {"identity": "user=header:X-User", "rooms": "/t/{topic}", "events": "user"}
+        self.settings = Settings.from_env(
+            {}, redis_url=url, prefix=prefix, **{**values, "flush_interval": "0.1s", **given}
+        )
+        self.presence = Presence(self.settings)
+        self.follower = Follower(self.presence)
+        stack.callback(self.follower.close)
+        self.recorders = [Recorder(self.settings) for _ in range(WORKERS)]
+        for recorder in self.recorders:
+            stack.callback(recorder.close)
+        self.where: dict[str, str] = {}
+        self.walkers = range(len(PEOPLE))
+        """The numbers of the people who walk now. The others only read."""
+
+    def step(self) -> None:
+        """Let somebody enter a room, ask for something else, or log out."""
+        number = random.choice(self.walkers)
+        id, recorder = PEOPLE[number], self.recorders[number % WORKERS]
+        dice = random.random()
+        if dice < 0.05 and id in self.where:
+            recorder.depart(("user", id))
+            del self.where[id]
+            return
+        path = random.choice(ROOMS) if dice < 0.8 or id not in self.where else "/api"
+        environ = {"HTTP_X_USER": id, "PATH_INFO": path, "REQUEST_METHOD": "GET"}
+        WsgiVisit(recorder, environ).end()
+        if path != "/api":
+            self.where[id] = path
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Let people walk in the block; then everything must become true."""
+        is_over, failures = threading.Event(), list[Exception]()
+
+        def walk() -> None:
+            try:
+                while not is_over.wait(0.005):
+                    self.step()
+            except Exception as error:
+                failures.append(error)
+
+        walker = threading.Thread(target=walk)
+        walker.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            walker.join()
+        assert not failures
+        self.settles()
+
+    def settles(self) -> None:
+        wait_until(lambda: all(recorder.stats().pending == 0 for recorder in self.recorders), 20)
+        wait_until(lambda: self.differences() == [], SETTLED)
+
+    def differences(self) -> list[str]:
+        """Return what the site shows wrong of rooms, of everybody, and to its follower."""
+        wrong = []
+        with suppress(PresenceUnavailable):
+            for room in ROOMS:
+                truth = {id for id, at in self.where.items() if at == room}
+                shown = {who.id for who in self.presence.online(room=room, limit=None)}
+                wrong += [f"{room}: {id}" for id in truth ^ shown]
+                if self.presence.count(room=room) != len(truth):
+                    wrong.append(f"count of {room}")
+            online = {who.id for who in self.presence.online(limit=None)}
+            wrong += [f"online: {id}" for id in online ^ self.where.keys()]
+            wrong += [f"follower: {id}" for id in self.follower.online ^ self.where.keys()]
+            return wrong
+        return ["Redis did not answer"]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def move_slot(slot: int, source: Node, target: Node, others: list[Node]) -> int:
+    """Move a slot as redis-cli does, a key at a time; return the number of keys."""
+    target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
+    source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
+    moved = 0
+    while found := source.ask("CLUSTER GETKEYSINSLOT", slot, 1):
+        with suppress(redis.ResponseError):  # it has expired meanwhile
+            source.ask("MIGRATE", "127.0.0.1", target.port, found[0], 0, 5000)
+            moved += 1
+        time.sleep(0.05)  # a scrap of the slot is here, and the rest is there
+    for node in (target, source, *others):
+        with suppress(redis.ResponseError):
+            node.ask("CLUSTER SETSLOT", slot, "NODE", target.ask("CLUSTER MYID"))
+    return moved
+
+
+@pytest.mark.slow
+def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
+    tmp_path: Path, prefix: str, stack: ExitStack
+) -> None:
+    cluster = Cluster(tmp_path)
+    stack.callback(cluster.close)
+    walk = Walk(cluster.url, prefix, stack, shards=6)
+    names = [shard.name for shard in walk.presence.backend.stores["user"].all]
+    homes = {keys.slot_of(name): cluster.owner_of(name) for name in names}
+    with walk.going_on():
+        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
+        for slot in [*homes, *homes]:
+            source = homes[slot]
+            position = cluster.primaries.index(source)
+            homes[slot] = target = cluster.primaries[position - 1]
+            others = [node for node in cluster.primaries if node not in (source, target)]
+            assert move_slot(slot, source, target, others) > 3
+    assert walk.follower.lost == 0
+
+
+@pytest.mark.slow
+def test_rooms_and_events_are_true_after_a_failover_to_a_replica_that_lags(
+    tmp_path: Path, prefix: str, stack: ExitStack
+) -> None:
+    sentinels = Sentinels(tmp_path)
+    stack.callback(sentinels.close)
+    walk = Walk(sentinels.url, prefix, stack)
+    with walk.going_on():
+        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
+        wait_until(sentinels.is_replicated)
+        # The replica receives nothing more, and is alive: a network that is cut between the two.
+        with redis.Redis(port=sentinels.ports[1]) as replica:
+            replica.config_set("masterauth", "wrong")
+            replica.client_kill_filter(_type="master")
+        wait_until(lambda: not sentinels.is_replicated())
+        walk.walkers = range(len(PEOPLE) // 2)
+        time.sleep(3)
+        walk.walkers = range(len(PEOPLE) // 2, len(PEOPLE))  # what the others did is lost
+        wait_until(lambda: all(recorder.stats().pending < 9 for recorder in walk.recorders))
+        os.kill(sentinels.primary.pid, signal.SIGKILL)
+        with redis.Redis(port=sentinels.ports[1]) as replica:
+            wait_until(lambda: replica.info("replication")["role"] == "master", 30)
+        time.sleep(2)
+    print(f"{walk.follower.lost} times lost")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="redis-server is not installed")
+def test_rooms_and_events_are_true_over_tls_whose_connections_are_cut(
+    tmp_path: Path, prefix: str, stack: ExitStack
+) -> None:
+    server = TlsServer(tmp_path)
+    stack.callback(server.stop)
+    walk = Walk(f"{server.tls_url()}&socket_connect_timeout=2", prefix, stack)
+    with walk.going_on(), redis.Redis.from_url(server.url) as admin:
+        for _ in range(10):
+            time.sleep(0.3)
+            assert admin.execute_command("CLIENT", "KILL", "USER", "site") > 0
+    assert walk.follower.lost == 0
+
+
+def walks_for_a_while(url: str, prefix: str, stack: ExitStack, **given: Any) -> Walk:
+    walk = Walk(url, prefix, stack, **given)
+    with walk.going_on():
+        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
+        time.sleep(1)
+    assert walk.follower.lost == 0
+    return walk
+
+
+def test_rooms_and_events_need_no_more_rights_than_the_documentation_says(
+    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split()), prefix, stack)
+    assert not caplog.records
+
+
+def test_rooms_and_events_need_none_of_the_commands_that_hosts_rename(
+    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    renamed = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")
+    options = [part for name in renamed for part in ("--rename-command", name, "")]
+    server = Server(str(find_server()), tmp_path, *options)
+    stack.callback(server.stop)
+    walks_for_a_while(server.url, prefix, stack)
+    assert not caplog.records
+
+
+def check_upkeep_warning(records: list[logging.LogRecord]) -> None:
+    messages = [record.getMessage() for record in records]
+    assert 1 <= len(messages) <= WORKERS
+    assert set(messages) == {messages[0]}
+    assert messages[0].startswith("stale entries may stay, the history may have gaps and leaves")
+    assert PASSWORD not in messages[0]
+    assert "args" not in messages[0], "they may be ids"
+
+
+def test_a_user_who_may_not_take_the_lease_records_all_the_same_and_the_log_says_so_once(
+    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split(), "-set"), prefix, stack)
+    check_upkeep_warning(caplog.records)
+
+
+def test_a_server_without_the_command_of_the_lease_records_and_the_log_says_so_once(
+    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(str(find_server()), tmp_path, "--rename-command", "SET", "SET-OF-THE-HOST")
+    stack.callback(server.stop)
+    walks_for_a_while(server.url, prefix, stack)
+    check_upkeep_warning(caplog.records)

@@ -1,0 +1,38 @@
+"""Whom a process knows beyond the people that it has room for."""
+
+from presence_middleware.people import FORGOTTEN, People
+
+WINDOW = 600.0
+LIMIT = 50
+ROOM = 2 * LIMIT * (1 + FORGOTTEN)
+
+
+def guests(first: int, number: int) -> list[tuple[str, str]]:
+    return [("guest", f"guest {first + each}") for each in range(number)]
+
+
+def people(*guests: tuple[str, str]) -> People:
+    made = People(LIMIT, WINDOW)
+    made.turn(0.0)
+    for guest in guests:
+        made.note(guest, 1.0, 1.0)
+    return made
+
+
+def test_guests_are_known_beyond_the_limit_until_the_period_after_theirs_ends() -> None:
+    came = guests(0, ROOM // 2)
+    known = people(*came)
+    for period in (1, 2, 3):
+        assert all(known.knows(guest) for guest in came) is (period < 3)
+        for each in known.take(LIMIT):
+            known.written([each], set(), 0)
+        known.turn(period * WINDOW)
+
+
+def test_few_others_are_taken_for_known() -> None:
+    known = people(*guests(0, ROOM // 2))
+    assert sum(map(known.knows, guests(ROOM, 2000))) < 40
+
+
+def test_with_more_guests_than_there_is_room_for_everybody_is_known() -> None:
+    assert all(map(people(*guests(0, ROOM + 1)).knows, guests(2 * ROOM, 1000)))
