@@ -22,9 +22,9 @@ def includeme(config: Any) -> None:
     request has not passed the middleware, and `PresenceUnavailable` in an outage.
     """
     config.add_request_method(presence_of, "presence", reify=True)
-    config.add_subscriber(_add_presence, BeforeRender)
 
+    def add_presence(event: Any) -> None:
+        # Values of the view with this name remain.
+        event["presence"] = template_presence(event.get("request"))
 
-def _add_presence(event: Any) -> None:
-    """Add `presence` to the values of a renderer. Values of the view with this name remain."""
-    event["presence"] = template_presence(event.get("request"))
+    config.add_subscriber(add_presence, BeforeRender)
