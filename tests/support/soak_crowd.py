@@ -20,21 +20,25 @@ READS = (1.0, 6.0)  # seconds for which a visitor reads
 CONNECTIONS = 24  # to each server
 ROOMS = 40
 OVER = "nobody comes any more"
+CONTROLLED = 0.2  # of the visitors, who also ask the site without presence
 TICK = 0.005  # seconds
 
 
 class Crowd:
     """Visitors of some servers, and what they met."""
 
-    def __init__(self, ports: list[int]) -> None:
-        self.ports = ports
+    def __init__(self, control: int, ports: list[int]) -> None:
+        """`control` is the port of a site without presence, which shows what the machine does."""
+        self.control, self.ports = control, ports
         self.waits: list[float] = []
-        self.late: list[tuple[float, float]] = []
-        """When a wait of more than 100 ms ended, and how long it was without our own stalls."""
+        """How long each page took, in seconds without those in which this process stood still."""
+        self.control_waits: list[float] = []
+        self.late: list[tuple[float, float, int]] = []
+        """When a wait of more than 100 ms ended, how long it was, and the number of the server."""
         self.statuses: Counter[str] = Counter()
         self.came: list[tuple[float, str]] = []
-        self._free: dict[int, list[Any]] = {port: [] for port in ports}
-        self._turns = {port: asyncio.Semaphore(CONNECTIONS) for port in ports}
+        self._free: dict[int, list[Any]] = {port: [] for port in (control, *ports)}
+        self._turns = {port: asyncio.Semaphore(CONNECTIONS) for port in self._free}
         self._stalls: deque[tuple[float, float]] = deque(maxlen=1000)
 
     async def run(self, rate: float, seconds: float) -> None:
@@ -57,6 +61,8 @@ class Crowd:
 
     async def _visit(self, id: str) -> None:
         port = random.choice(self.ports)
+        if random.random() < CONTROLLED:
+            await self._page(self.control, "GET", "/", id)
         await self._page(port, "GET", f"/t/{random.randrange(ROOMS)}", id)
         self.came.append((time.time(), id))
         await asyncio.sleep(random.uniform(*READS))
@@ -96,9 +102,13 @@ class Crowd:
                 return
             free.append(streams)
         self.statuses[answer[9:12].decode()] += 1
-        self.waits.append(now - began)
-        if now - began > 0.1:
-            self.late.append((time.time(), now - began - self._stalled(began, now)))
+        wait = now - began - self._stalled(began, now)
+        if port == self.control:
+            self.control_waits.append(wait)
+            return
+        self.waits.append(wait)
+        if wait > 0.1:
+            self.late.append((time.time(), wait, self.ports.index(port)))
 
     def _stalled(self, began: float, ended: float) -> float:
         """Return for how long this process itself stood still in a time."""
@@ -117,18 +127,24 @@ class Crowd:
                 self._stalls.append((now, now - before - TICK))
 
 
-def main(rate: str, seconds: str, *ports: str) -> None:
-    crowd = Crowd([int(port) for port in ports])
+def shares(waits: list[float]) -> dict[str, float]:
+    """Return the wait that a share of the pages did not exceed, by the name of the share."""
+    waits.sort()
+    parts = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "worst": 1.0}
+    return {
+        name: waits[min(int(len(waits) * part), len(waits) - 1)] for name, part in parts.items()
+    }
+
+
+def main(rate: str, seconds: str, control: str, *ports: str) -> None:
+    crowd = Crowd(int(control), [int(port) for port in ports])
     with suppress(asyncio.CancelledError):
         asyncio.run(crowd.run(float(rate), float(seconds)))
-    crowd.waits.sort()
     figures = {
         "statuses": crowd.statuses,
         "pages": len(crowd.waits),
-        "waits": {
-            name: crowd.waits[min(int(len(crowd.waits) * part), len(crowd.waits) - 1)]
-            for name, part in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("worst", 1.0))
-        },
+        "waits": shares(crowd.waits),
+        "control": shares(crowd.control_waits),
         "late": crowd.late,
         "came": crowd.came,
     }
