@@ -1,5 +1,6 @@
 """The board in Chromium with events: the list of names changes without polling."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,13 +98,15 @@ class Board:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[WebServer | Nginx], Board]]:
+def opened() -> Iterator[Callable[..., Board]]:
     """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
     errors: list[str] = []
     with chromium() as browser:
 
-        def open_board(site: WebServer | Nginx) -> Board:
+        def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
             page = browser.new_page()
+            if sleeps:
+                page.clock.install()
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(f"http://{site.address}/presence")
             return Board(page)
@@ -112,7 +115,7 @@ def opened() -> Iterator[Callable[[WebServer | Nginx], Board]]:
     assert errors == []
 
 
-Opened = Callable[[WebServer | Nginx], Board]
+Opened = Callable[..., Board]
 
 
 def test_the_list_changes_without_polling(
@@ -184,6 +187,24 @@ def test_the_list_survives_a_restart_of_redis_without_its_data(
     server.stop()
     server.start()
     presence.touch("bob")
+    board.expect_names("bob")
+    presence.touch("eve")
+    board.expect_names("eve", "bob")
+
+
+def test_the_list_is_true_after_the_machine_slept(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    presence.touch("ann")
+    board = opened(site, sleeps=True)
+    board.expect_names("ann")
+    os.kill(site.process.pid, signal.SIGSTOP)  # nothing comes on the stream any more
+    try:
+        board.page.clock.fast_forward("01:00:00")
+        presence.leave("ann")
+        presence.touch("bob")
+    finally:
+        os.kill(site.process.pid, signal.SIGCONT)
     board.expect_names("bob")
     presence.touch("eve")
     board.expect_names("eve", "bob")

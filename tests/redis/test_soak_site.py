@@ -34,6 +34,7 @@ WINDOW = 30
 READERS = 40
 MOST_WAIT = 0.25  # seconds
 MOST_GROWTH = 4 << 20  # bytes, from the middle to the end
+FULL_AFTER = 120.0  # seconds until each process remembers as many people as it ever does
 KILL_EVERY = 60.0  # seconds
 _EVENT = re.compile(rb'"id":"([^"]*)","online":(true|false)')
 
@@ -90,7 +91,8 @@ class Reader:
 @contextmanager
 def following(readers: list[Reader]) -> Iterator[None]:
     """Let readers follow their streams in a thread."""
-    loop, tasks = asyncio.new_event_loop(), []
+    loop = asyncio.new_event_loop()
+    tasks: list[asyncio.Task[None]] = []
 
     async def follow() -> None:
         tasks.extend(asyncio.create_task(each.follow()) for each in readers)
@@ -296,7 +298,8 @@ def check(
     assert figures["statuses"].keys() <= {"200", "204"}
     # A machine that others use as well lets any site wait.
     assert figures["waits"]["worst"] <= MOST_WAIT + figures["control"]["worst"]
-    assert max(growth(samples).values()) <= MOST_GROWTH
+    if SECONDS / 2 >= FULL_AFTER:
+        assert max(growth(samples).values()) <= MOST_GROWTH
     for reader in readers:
         assert not reader.went & {*STAYERS}
     # Who came and left while no server took writes was never announced.

@@ -35,7 +35,7 @@ def asleep(pid: int, admin: "redis.Redis") -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        admin.execute_command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+        admin.client_kill_filter(_type="normal", skipme=True)
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -98,7 +98,7 @@ def test_rooms_and_events_are_true_after_a_monotonic_clock_jumped(
             wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
             time.sleep(1)
             ahead = jump
-            admin.execute_command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+            admin.client_kill_filter(_type="normal", skipme=True)
             time.sleep(5)
         ahead = 0.0
         assert walk.follower.lost == 0
