@@ -34,7 +34,8 @@ WINDOW = 30
 READERS = 40
 MOST_WAIT = 0.25  # seconds
 MOST_GROWTH = 4 << 20  # bytes, from the middle to the end
-FULL_AFTER = 120.0  # seconds until each process remembers as many people as it ever does
+# Seconds until each process remembers as many requests as it ever does: 20,000 at 100 a second.
+FULL_AFTER = 240.0
 KILL_EVERY = 60.0  # seconds
 _EVENT = re.compile(rb'"id":"([^"]*)","online":(true|false)')
 
