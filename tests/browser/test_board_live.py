@@ -1,5 +1,6 @@
 """The board in Chromium with events: the list of names changes without polling."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from playwright.sync_api import Page, Request, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
-from tests.support.backends import Server
+from tests.support.backends import Server, wait_until
 from tests.support.browsers import chromium, needs_chromium
+from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import WebServer, gunicorn, uvicorn
 
 TOKEN = "the-token-of-the-board"
@@ -96,13 +98,15 @@ class Board:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[WebServer], Board]]:
+def opened() -> Iterator[Callable[..., Board]]:
     """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
     errors: list[str] = []
     with chromium() as browser:
 
-        def open_board(site: WebServer) -> Board:
+        def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
             page = browser.new_page()
+            if sleeps:
+                page.clock.install()
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(f"http://{site.address}/presence")
             return Board(page)
@@ -111,7 +115,7 @@ def opened() -> Iterator[Callable[[WebServer], Board]]:
     assert errors == []
 
 
-Opened = Callable[[WebServer], Board]
+Opened = Callable[..., Board]
 
 
 def test_the_list_changes_without_polling(
@@ -186,6 +190,59 @@ def test_the_list_survives_a_restart_of_redis_without_its_data(
     board.expect_names("bob")
     presence.touch("eve")
     board.expect_names("eve", "bob")
+
+
+def test_the_list_is_true_after_the_machine_slept(
+    opened: Opened, site: WebServer, presence: Presence
+) -> None:
+    presence.touch("ann")
+    board = opened(site, sleeps=True)
+    board.expect_names("ann")
+    os.kill(site.process.pid, signal.SIGSTOP)  # nothing comes on the stream any more
+    try:
+        board.page.clock.fast_forward("01:00:00")
+        presence.leave("ann")
+        presence.touch("bob")
+    finally:
+        os.kill(site.process.pid, signal.SIGCONT)
+    board.expect_names("bob")
+    presence.touch("eve")
+    board.expect_names("eve", "bob")
+
+
+HOLDS_BODIES = "proxy_ignore_headers X-Accel-Buffering; proxy_buffering on; postpone_output 0;"
+PROXIES = {
+    "nginx as it is": "",
+    "holds answers back": HOLDS_BODIES.removesuffix(" postpone_output 0;"),
+    "holds only their bodies back": HOLDS_BODIES,
+}
+
+
+@needs_nginx
+@pytest.mark.parametrize("how", list(PROXIES))
+def test_the_list_changes_behind_a_proxy_that_buffers(
+    opened: Opened, site: WebServer, presence: Presence, tmp_path: Path, how: str
+) -> None:
+    location = f"location / {{ proxy_pass http://{site.address}; {PROXIES[how]} }}"
+    with Nginx(tmp_path / "nginx", location) as proxy:
+        presence.touch("ann")
+        board = opened(proxy)
+        board.expect_names("ann")
+        presence.touch("bob")
+        board.expect_names("bob", "ann")
+        presence.leave("ann")
+        board.expect_names("bob")
+        is_held = how != "nginx as it is"
+        expect(board.page.locator("#since")).to_have_text("Last seen" if is_held else "Came")
+        assert bool(board.sent("online")) == is_held
+        if is_held:  # a buffer is full at last: what it held is old by now
+            for number in range(60):
+                presence.touch(f"user{number}")
+            wait_until(lambda: presence.count() == 61)
+            presence.touch("eve")
+            presence.leave("bob")
+            expect(board.page.locator("#online bdi")).to_have_count(61, timeout=20000)
+            expect(board.page.locator("#online bdi").first).to_have_text("eve", timeout=20000)
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from presence_middleware import Identity, Presence, Settings, SettingsError, asg
 from presence_middleware.identity.hashing import SecretHasher
 from tests.support.asking import Request, ids
 from tests.support.backends import Server, matrix, wait_until
+from tests.support.follower import Follower
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
@@ -385,6 +386,45 @@ def test_a_logout_at_a_path_that_is_named_takes_the_user_offline(
         browser.log_in()
         assert browser.see("me") == {USER}
         assert browser.ask() == {site.user}, "who comes back counts again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*DJANGO[:3], *matrix(*DJANGO[3:])])
+def test_a_django_site_has_rooms_events_and_a_pulse(
+    name: str, serve: Serve, variables: dict[str, str]
+) -> None:
+    site, same = SITES[name], {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+    given = {
+        **{"PRESENCE_ROOMS": "/me, /async/me, /t/{topic}", "PRESENCE_EVENTS": "user"},
+        **{"PRESENCE_PULSE_PATH": "/pulse", "PRESENCE_WINDOW": "9s"},
+        **{"PRESENCE_FLUSH_INTERVAL": "0.2s", **site.settings},
+    }
+    presence = Presence(Settings.from_env({**variables, **given}))
+    with ExitStack() as stack, serve(site, **given) as browser:
+        follower = Follower(presence)
+        stack.callback(follower.close)
+
+        def is_in(room: str) -> bool:
+            return [each.id for each in presence.online(room=room)] == [site.user]
+
+        def pulses(said: str) -> None:
+            answer = browser.client.post(f"/pulse?presence={said}", headers=same)
+            assert (answer.status_code, answer.content) == (204, b"")
+
+        browser.log_in()
+        assert browser.see("me") == {USER}
+        wait_until(lambda: follower.online == {site.user})
+        wait_until(lambda: is_in(f"{site.views}me"))
+        pulses("here:/t/7")
+        wait_until(lambda: is_in("/t/7"))
+        pulses("here:/cart")
+        wait_until(lambda: presence.count(room="/t/7") == 0)
+        assert presence.is_online(site.user)
+        pulses("bye")  # takes the user offline after 3.75 seconds
+        wait_until(lambda: follower.online == set())
+        assert follower.names() == [f"+{site.user}", f"-{site.user}"]
+        pulses("here:/t/7")
+        wait_until(lambda: follower.online == {site.user})
 
 
 @EACH_SITE

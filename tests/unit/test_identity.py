@@ -1,5 +1,6 @@
 """Identity sources: each reads the same id from a WSGI and an ASGI request."""
 
+import base64
 import inspect
 import re
 import uuid
@@ -14,6 +15,7 @@ from presence_middleware import Request as Asked
 from presence_middleware.identity.reading import walk
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids
+from tests.support.pulsing import PROTOCOLS, App, PulsingSite
 
 HASHED = re.compile(r"[0-9a-f]{32}")
 HERE = "tests.unit.test_identity"
@@ -422,6 +424,28 @@ def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides(
     is_checked = source.endswith("checked")
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, request_) == (None if is_checked else hidden)
+
+
+BASIC = "Basic " + base64.b64encode(b"42:password").decode()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("source", "headers"),
+    [("basic", {"Authorization": BASIC}), ("header:X-User:raw:checked", {"X-User": "42"})],
+)
+def test_a_hidden_user_whom_the_site_checks_counts_only_if_it_accepts_the_login(
+    protocol: str, source: str, headers: dict[str, str], prefix: str
+) -> None:
+    identity = f"user={source}, invisible=identify:{HIDING}:is_hidden, guest=ip:raw"
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=identity)
+    guest = ("guest", "192.0.2.7")
+    for status, seen in ((200, [("invisible", "42")]), (401, [guest]), (500, []), (302, [])):
+        site = PulsingSite(protocol, settings, App(status=status))
+        site.recorder.people.recent.clear()
+        site.recorder.reset()
+        site.ask("GET", "/", headers=headers)
+        assert site.seen == seen, status
 
 
 def test_a_user_whom_code_names_is_hidden_as_well_and_others_are_not() -> None:

@@ -2,7 +2,7 @@
 // The names follow a stream of events instead, where the server has one.
 "use strict";
 
-const POLL = 3000, SAMPLED = 30000, SILENT = 40000;  // milliseconds
+const POLL = 3000, SAMPLED = 30000, SILENT = 40000, HELD = 300000;  // milliseconds
 const MOST = 100;  // names
 const base = withoutCredentials(new URL(".", document.currentScript.src));
 const given = document.documentElement.dataset;
@@ -172,17 +172,23 @@ async function showNames() {
 
 let stream = null;  // the stream that is open, or is being opened
 let cursor = "";    // the last event that the list contains
+let heldUntil = 0;  // until when no stream is tried
 
 // Open a stream if there is none. Return whether one is open, so that nobody has to poll.
 async function follow(kind) {
-  if (!live.includes(kind)) return false;
+  if (!live.includes(kind) || Date.now() < heldUntil) return false;
   if (stream && Date.now() - stream.heard > SILENT) leaveStream();
   if (!stream) {
     stream = { kind, heard: Date.now(), isOpen: false, ending: new AbortController() };
     stream.opened = open(stream);
   }
-  // A proxy may hold the answer back.
-  return Promise.race([stream.opened, new Promise((done) => setTimeout(done, POLL, false))]);
+  const mine = stream, late = new Promise((done) => setTimeout(done, POLL, false));
+  const isOpen = await Promise.race([mine.opened, late]);
+  if (!isOpen && stream === mine) {  // a proxy holds it back: what comes later is old by then
+    leaveStream();
+    heldUntil = Date.now() + HELD;
+  }
+  return isOpen;
 }
 
 function leaveStream() {
@@ -198,9 +204,10 @@ async function open(mine) {
     const answer = await fetch(url, { cache: "no-store", headers, signal: mine.ending.signal });
     if (answer.status === 401) throw new Refused((await answer.json()).error);
     if (answer.ok) {
-      mine.isOpen = true;
-      read(mine, answer.body).catch(() => {}).finally(() => closed(mine));
-      return true;
+      return await new Promise((done) => {
+        mine.begin = done;
+        read(mine, answer.body).catch(() => {}).finally(() => (closed(mine), done(false)));
+      });
     }
   } catch (error) {
     if (error instanceof Refused) {
@@ -226,6 +233,8 @@ async function read(mine, body) {
     const messages = (text + value).split("\n\n");
     text = messages.pop();
     for (const message of messages) if (stream === mine) receive(message);
+    mine.isOpen ||= messages.length > 0;
+    if (mine.isOpen) mine.begin(true);
     setText(at("caption"), captioned(at("online").children.length));
   }
 }
