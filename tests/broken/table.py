@@ -556,7 +556,7 @@ BREAKS = [
         "connections/cluster.py",
         "self._keyless_node += 1",
         "pass",
-        ("redis/test_cluster.py::test_a_failover_under_traffic_loses_nobody",),
+        CLUSTER,
     ),
     Break(
         "moved-keys-are-not-followed",

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import redis
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import keys
+from presence_middleware.stores import Batch, keys
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import wait_until
 from tests.support.clusters import Cluster, Node
@@ -148,6 +150,39 @@ def test_keys_that_move_to_another_node_are_followed(own: Site) -> None:
     wait_until(own.is_everyone_there)
     assert own.presence.last_seen(PEOPLE[0]) is not None
     assert target.client.exists(shard.keys(0)[0])
+
+
+def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence, asked = Presence(settings), list[Batch]()
+
+    def moved_at_first(client: Any, batch: Batch) -> Any:
+        asked.append(batch)
+        replies: list[Any] = [redis.exceptions.MovedError("1 127.0.0.1:1")] * len(batch.commands)
+        first = SimpleNamespace(execute=lambda **_: replies)
+        return first if len(asked) == 1 else filled_pipeline(client, batch)
+
+    monkeypatch.setattr("presence_middleware.connections.cluster.filled_pipeline", moved_at_first)
+    assert presence.count() == 0
+    assert asked.count(asked[0]) == 2
+
+
+def test_another_node_tells_the_time_while_the_first_is_away(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend(settings)
+    client = backend.driver.connect()
+    away = min(str(node.name) for node in client.get_primaries())
+    connection_to = client.get_redis_connection
+
+    def connection(node: Any) -> Any:
+        if node.name == away:
+            raise redis.ConnectionError
+        return connection_to(node)
+
+    monkeypatch.setattr(client, "get_redis_connection", connection)
+    assert backend.driver.run(backend.clock.now()) > 0
 
 
 def test_the_nodes_have_their_share_of_the_shards(cluster: Cluster, settings: Settings) -> None:
