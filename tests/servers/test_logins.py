@@ -304,6 +304,7 @@ def served(
     request: pytest.FixtureRequest,
     folder: Path,
     variables: Variables,
+    *,
     workers: int | None = None,
     is_bare: bool = False,
 ) -> Iterator[Browser]:
@@ -328,7 +329,8 @@ def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, s
     def serving(
         site: Site, workers: int | None = None, is_bare: bool = False, **more: str
     ) -> AbstractContextManager[Browser]:
-        return served(site, request, tmp_path, {**variables, **more}, workers, is_bare)
+        given = {**variables, **more}
+        return served(site, request, tmp_path, given, workers=workers, is_bare=is_bare)
 
     return serving
 
@@ -357,7 +359,7 @@ def sites_of_one_worker(
                 "PRESENCE_PULSE_PATH": "/pulse",
             }
             folder = tmp_path_factory.mktemp("shared")
-            browser = stack.enter_context(served(site, request, folder, variables, 1))
+            browser = stack.enter_context(served(site, request, folder, variables, workers=1))
             return Shared(browser, Presence(Settings.from_env(variables)))
 
         yield started
