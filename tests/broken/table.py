@@ -1204,7 +1204,7 @@ BREAKS = [
         "asgi.py",
         'if message.get("type") in CONTENT and not message.get("more_body"):',
         'if message.get("type") in CONTENT:',
-        ("contract/test_visits.py", *OPEN, "servers/test_open_servers.py"),
+        ("unit/test_asgi.py",),
     ),
     # Settings.
     Break(
@@ -1334,7 +1334,7 @@ BREAKS = [
         "board/static/board.js",
         "made.textContent = text;",
         "made.innerHTML = text;",
-        ("browser/test_board_browser.py",),
+        ("browser/test_board_browser.py::test_an_id_is_shown_as_text",),
     ),
     # The pulse.
     Break(
@@ -1351,7 +1351,7 @@ BREAKS = [
         "pulse.js",
         "if (document.hidden || Date.now() - used > $window) return;",
         "if (Date.now() - used > $window) return;",
-        ("browser/test_pulse_browser.py",),
+        ("browser/test_pulse_browser.py::test_a_hidden_tab_is_silent_until_it_is_visible",),
     ),
     Break(
         "pulse-loses-the-session",
