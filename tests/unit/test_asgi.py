@@ -491,21 +491,3 @@ def test_a_background_task_does_not_keep_its_user_online(app: Any, settings: Set
     asyncio.run(Gateway("http", *asked, **more).ask(wrapped))
     assert seen == [(0, 1)]
     assert recorded(wrapped) == 1
-
-
-def test_a_visit_lasts_until_the_last_message_of_its_response(settings: Settings) -> None:
-    is_over: list[bool] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for more_body in (True, True, False):
-            await send({"type": "http.response.body", "body": b"a", "more_body": more_body})
-            is_over.append(scope["presence_middleware.visit"].is_over)
-
-    more = {"method": "GET", "query_string": b""}
-    asyncio.run(
-        Gateway("http", {"type": "http.request"}, **more).ask(
-            PresenceMiddleware(app, settings=settings)
-        )
-    )
-    assert is_over == [False, False, True]
