@@ -253,17 +253,21 @@ def test_a_client_of_another_sort_than_the_url_is_refused(
     client.close()
 
 
-def test_the_doctor_looks_at_each_node_and_at_the_balance(own: Site) -> None:
-    own.comes(*PEOPLE)
-    wait_until(own.is_everyone_there)
-    found = list(examine(Backend(own.settings)))
+def test_the_doctor_looks_at_each_node_and_at_the_balance(
+    cluster: Cluster, settings: Settings
+) -> None:
+    site = Site(cluster, settings)
+    site.comes(*PEOPLE)
+    wait_until(site.is_everyone_there)
+    found = list(examine(Backend(settings)))
     told = "\n".join(finding.what for finding in found)
     assert all(finding.is_right for finding in found), told
-    for node in own.cluster.primaries:
+    for node in cluster.primaries:
         assert f"127.0.0.1:{node.port} server: valkey" in told
         assert f"127.0.0.1:{node.port} eviction: noeviction" in told
     assert "shards: 6, 2 on each of 3 nodes" in told
     assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
+    site.recorder.close()
 
 
 def test_an_address_without_a_cluster_costs_no_longer_timeout(prefix: str) -> None:
