@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from presence_middleware import Presence, QueryError, Sample, Settings
+from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import History, Plan, moment_of
@@ -82,8 +83,22 @@ def test_hours_are_above_zero(site: Site, hours: float) -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory"], indirect=True)
-def test_hours_beyond_the_retention_cost_no_more_reads(site: Site) -> None:
+def test_hours_may_be_any_number(site: Site) -> None:
     assert site.presence.history(hours=1e12) == []
+
+
+def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
+    week = 7 * 86400.0
+    batch = next(History("p", week).samples("user", NOON - 1000 * week, NOON))
+    assert len(batch.commands) == 9, "a day more at each end"
+
+
+def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None:
+    backend = Backend(settings(valkey.url, prefix), clock=Clock())
+    minute = int(NOON // 60)
+    for count in (3, 5):
+        backend.driver.run(backend.history.record(minute, {"user": count}))
+    assert Presence(backend=backend).history() == [Sample(moment_of(minute * 60), 3)]
 
 
 def test_one_of_many_processes_samples_a_minute(

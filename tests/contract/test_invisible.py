@@ -22,7 +22,7 @@ from presence_middleware.connections.clients import sync_client
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State
-from tests.support.backends import Server, matrix
+from tests.support.backends import Server, in_turn, matrix
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import FIREFOX
 from tests.support.timed_site import Clock
@@ -314,7 +314,10 @@ def board(site: Site, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("protocol", [*list(PROTOCOLS)[:1], *matrix(*list(PROTOCOLS)[1:])])
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize(
+    ("way", "store"),
+    [*((way, "sorted-set") for way in WAYS), *in_turn(list(WAYS), ["minute-sets", "hyperloglog"])],
+)
 def test_an_invisible_person_leaves_nothing_under_user(
     way: str, protocol: str, store: str, valkey: Server, prefix: str
 ) -> None:

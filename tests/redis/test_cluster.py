@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import redis
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import keys
+from presence_middleware.stores import Batch, keys
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import wait_until
 from tests.support.clusters import Cluster, Node
@@ -150,6 +152,39 @@ def test_keys_that_move_to_another_node_are_followed(own: Site) -> None:
     assert target.client.exists(shard.keys(0)[0])
 
 
+def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence, asked = Presence(settings), list[Batch]()
+
+    def moved_at_first(client: Any, batch: Batch) -> Any:
+        asked.append(batch)
+        replies: list[Any] = [redis.exceptions.MovedError("1 127.0.0.1:1")] * len(batch.commands)
+        first = SimpleNamespace(execute=lambda **_: replies)
+        return first if len(asked) == 1 else filled_pipeline(client, batch)
+
+    monkeypatch.setattr("presence_middleware.connections.cluster.filled_pipeline", moved_at_first)
+    assert presence.count() == 0
+    assert asked.count(asked[0]) == 2
+
+
+def test_another_node_tells_the_time_while_the_first_is_away(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Backend(settings)
+    client = backend.driver.connect()
+    away = min(str(node.name) for node in client.get_primaries())
+    connection_to = client.get_redis_connection
+
+    def connection(node: Any) -> Any:
+        if node.name == away:
+            raise redis.ConnectionError
+        return connection_to(node)
+
+    monkeypatch.setattr(client, "get_redis_connection", connection)
+    assert backend.driver.run(backend.clock.now()) > 0
+
+
 def test_the_nodes_have_their_share_of_the_shards(cluster: Cluster, settings: Settings) -> None:
     homes = [cluster.owner_of(shard.name).port for shard in Backend(settings).stores["user"].all]
     assert sorted(homes) == sorted(2 * [node.port for node in cluster.primaries])
@@ -218,17 +253,21 @@ def test_a_client_of_another_sort_than_the_url_is_refused(
     client.close()
 
 
-def test_the_doctor_looks_at_each_node_and_at_the_balance(own: Site) -> None:
-    own.comes(*PEOPLE)
-    wait_until(own.is_everyone_there)
-    found = list(examine(Backend(own.settings)))
+def test_the_doctor_looks_at_each_node_and_at_the_balance(
+    cluster: Cluster, settings: Settings
+) -> None:
+    site = Site(cluster, settings)
+    site.comes(*PEOPLE)
+    wait_until(site.is_everyone_there)
+    found = list(examine(Backend(settings)))
     told = "\n".join(finding.what for finding in found)
     assert all(finding.is_right for finding in found), told
-    for node in own.cluster.primaries:
+    for node in cluster.primaries:
         assert f"127.0.0.1:{node.port} server: valkey" in told
         assert f"127.0.0.1:{node.port} eviction: noeviction" in told
     assert "shards: 6, 2 on each of 3 nodes" in told
     assert "kind user: sorted-set, 60 members in 6 keys (6 to 14 a shard)" in told
+    site.recorder.close()
 
 
 def test_an_address_without_a_cluster_costs_no_longer_timeout(prefix: str) -> None:

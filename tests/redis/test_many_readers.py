@@ -18,6 +18,7 @@ import redis.asyncio
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.connections import limits
+from presence_middleware.connections.clients import sync_client
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
 from tests.redis.test_sentinel import sentinels  # noqa: F401 - a fixture
@@ -136,6 +137,17 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
     assert not recorder.health.is_outage
     recorder.close()
     assert caplog.messages == []
+
+
+def test_readers_leave_connections_for_the_writer(valkey: Server, prefix: str) -> None:
+    recorder = Recorder(settings_of(valkey.url, prefix), background=False)
+    client = sync_client(recorder.settings.redis_url)
+    with ExitStack() as stack:
+        for _ in range(limits.CONNECTIONS):  # as many as readers may use
+            stack.callback(client.client().close)
+        recorder.record(("user", "bob"), recorder.stamp())
+        assert recorder.flush()
+    recorder.close()
 
 
 def test_busy_async_connections_are_no_outage(tmp_path: Path, valkey: Server, prefix: str) -> None:

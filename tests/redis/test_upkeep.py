@@ -1,5 +1,6 @@
 """One process of a site samples, announces who has gone and cleans up; what the others cost."""
 
+import os
 import subprocess
 import sys
 import time
@@ -95,6 +96,31 @@ def test_when_the_holder_is_killed_another_process_goes_on(
     processes.go_on(70, second)
     assert client.get(processes.key) not in (None, holder)
     assert processes.samples() == 2
+
+
+def test_a_lease_of_another_process_is_not_given_up(processes: Processes, client: Any) -> None:
+    first, _ = processes.all
+    first.run_once()
+    client.set(processes.key, "another", px=600_000)  # it has not looked since
+    first.close()
+    assert client.get(processes.key) == b"another"
+
+
+def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
+    processes: Processes, client: Any
+) -> None:
+    first, _ = processes.all
+    first.run_once()
+    holder = client.get(processes.key)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            processes.go_on(70, first)
+            first.close()
+        finally:
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert client.get(processes.key) == holder
 
 
 def test_whoever_reads_the_name_of_another_process_steps_down(

@@ -8,6 +8,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -32,7 +33,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, paste, wsgi
 from presence_middleware.loading import check_app, load_app
-from tests.support.backends import Server, matrix, wait_until
+from tests.support.backends import Server, wait_until
 from tests.support.servers import (
     ROOT,
     Command,
@@ -183,19 +184,29 @@ def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
     assert "AttributeError: module 'os' has no attribute 'no_such_thing'" in said
 
 
-@pytest.mark.parametrize("command", [*SERVERS[:2], *matrix(*SERVERS[2:])], ids=NAMES)
+MISSING = [
+    ("our.missing:app", "No module named 'not_installed_here'"),
+    ("our.nothing:app", "No module named 'our.nothing'"),
+    ("our.site:nobody", "our/site.py) has no nobody"),
+    ("our.broken", "no_such_thing"),
+    ("our", "our/__init__.py) has no application"),
+    ("our.site:create_app(1)", "too many positional arguments"),
+    ("our.site:create_app(secret())", "create_app(secret())': expected package.module"),
+    ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
+]
+
+
 @pytest.mark.parametrize(
-    ("app", "said"),
+    ("command", "app", "said"),
     [
-        ("our.missing:app", "No module named 'not_installed_here'"),
-        ("our.nothing:app", "No module named 'our.nothing'"),
-        ("our.site:nobody", "our/site.py) has no nobody"),
-        ("our.broken", "no_such_thing"),
-        ("our", "our/__init__.py) has no application"),
-        ("our.site:create_app(1)", "too many positional arguments"),
-        ("our.site:create_app(secret())", "create_app(secret())': expected package.module"),
-        ("", "PRESENCE_APP is not set: name the app to wrap, such as package.module:app"),
+        *((command, *case) for command, case in zip(cycle(SERVERS[:2]), MISSING, strict=False)),
+        *(
+            pytest.param(command, *case, marks=pytest.mark.matrix)
+            for command in SERVERS[2:]
+            for case in MISSING
+        ),
     ],
+    ids=lambda value: "" if isinstance(value, str) else value(0)[0],
 )
 def test_a_missing_app_is_a_clear_error(command: Command, app: str, said: str, site: Path) -> None:
     assert said in start(command, site, PRESENCE_APP=app).stdout

@@ -300,29 +300,81 @@ def journey(browser: Browser, *pages: str) -> list[httpx.Response]:
 Serve = Callable[..., AbstractContextManager[Browser]]
 
 
+@contextmanager
+def served(
+    site: Site,
+    request: pytest.FixtureRequest,
+    folder: Path,
+    variables: Variables,
+    *,
+    workers: int | None = None,
+    is_bare: bool = False,
+) -> Iterator[Browser]:
+    """Start a site; at the end its server must have complained of nothing."""
+    if site.app in (WSGI, ASGI, CHANNELS) and not (folder / DATABASE).exists():
+        shutil.copy(request.getfixturevalue("django_folder") / DATABASE, folder)
+    workers = workers or site.workers
+    command, named = site.command(workers, is_bare)
+    given = {**site.variables, "SITE_FOLDER": str(folder)}
+    if is_bare:
+        given["SITE_BARE"] = "1"
+    else:
+        given |= {"PRESENCE_FLUSH_INTERVAL": NEVER, **site.settings, **named, **variables}
+    with WebServer(command, ROOT, folder / f"log{is_bare}", **given) as server:
+        with server.client("") as client:
+            yield Browser(client, site, workers)
+        assert "Traceback" not in server.output, server.output
+
+
 @pytest.fixture
 def serve(request: pytest.FixtureRequest, tmp_path: Path, variables: dict[str, str]) -> Serve:
-    """Starts a site; at the end its server must have complained of nothing."""
-
-    @contextmanager
     def serving(
         site: Site, workers: int | None = None, is_bare: bool = False, **more: str
-    ) -> Iterator[Browser]:
-        if site.app in (WSGI, ASGI, CHANNELS) and not (tmp_path / DATABASE).exists():
-            shutil.copy(request.getfixturevalue("django_folder") / DATABASE, tmp_path)
-        workers = workers or site.workers
-        command, named = site.command(workers, is_bare)
-        given = {**site.variables, "SITE_FOLDER": str(tmp_path)}
-        if is_bare:
-            given["SITE_BARE"] = "1"
-        else:
-            given |= {**variables, "PRESENCE_FLUSH_INTERVAL": NEVER, **site.settings, **named}
-        with WebServer(command, ROOT, tmp_path / f"log{is_bare}", **{**given, **more}) as server:
-            with server.client("") as client:
-                yield Browser(client, site, workers)
-            assert "Traceback" not in server.output, server.output
+    ) -> AbstractContextManager[Browser]:
+        given = {**variables, **more}
+        return served(site, request, tmp_path, given, workers=workers, is_bare=is_bare)
 
     return serving
+
+
+@dataclass
+class Shared:
+    """A site with one worker, a logout path and a pulse, which several tests use in turn."""
+
+    browser: Browser
+    presence: Presence
+
+
+@pytest.fixture(scope="module")
+def sites_of_one_worker(
+    request: pytest.FixtureRequest, valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Shared]]:
+    with ExitStack() as stack:
+
+        @cache
+        def started(name: str) -> Shared:
+            site = SITES[name]
+            variables = {
+                "PRESENCE_REDIS_URL": valkey.url,
+                "PRESENCE_PREFIX": f"t{uuid4().hex[:12]}",
+                "PRESENCE_LOGOUT": f"{site.views}logout",
+                "PRESENCE_PULSE_PATH": "/pulse",
+            }
+            folder = tmp_path_factory.mktemp("shared")
+            browser = stack.enter_context(served(site, request, folder, variables, workers=1))
+            return Shared(browser, Presence(Settings.from_env(variables)))
+
+        yield started
+
+
+@pytest.fixture
+def shared(name: str, sites_of_one_worker: Callable[[str], Shared]) -> Shared:
+    """Return the site `name`, with a browser that is not logged in."""
+    shared = sites_of_one_worker(name)
+    shared.browser.client.cookies.clear()
+    shared.browser.client.headers.pop("Authorization", None)
+    shared.browser.use(BEFORE)
+    return shared
 
 
 @EACH_SITE
@@ -370,22 +422,19 @@ NOT_BY_PATH = ("beaker", "beaker, user_id", "beaker, wrapped within")
 
 
 @EACH_SITE
-def test_a_logout_at_a_path_that_is_named_takes_the_user_offline(
-    name: str, serve: Serve, presence: Presence
-) -> None:
-    site = SITES[name]
-    with serve(site, 1, PRESENCE_LOGOUT=f"{site.views}logout") as browser:
-        browser.log_in()
-        assert browser.see("me") == {USER}
-        assert browser.ask() == {site.user}
-        browser.log_out()
-        assert browser.ask() == ({site.user} if name in NOT_BY_PATH else {"nobody"})
-        assert browser.see("me") == {"nobody"}
-        browser.ask()
-        assert presence.counts()["user"] == (name in NOT_BY_PATH)
-        browser.log_in()
-        assert browser.see("me") == {USER}
-        assert browser.ask() == {site.user}, "who comes back counts again"
+def test_a_logout_at_a_path_that_is_named_takes_the_user_offline(name: str, shared: Shared) -> None:
+    site, browser, presence = SITES[name], shared.browser, shared.presence
+    browser.log_in()
+    assert browser.see("me") == {USER}
+    assert browser.ask() == {site.user}
+    browser.log_out()
+    assert browser.ask() == ({site.user} if name in NOT_BY_PATH else {"nobody"})
+    assert browser.see("me") == {"nobody"}
+    browser.ask()
+    assert presence.counts()["user"] == (name in NOT_BY_PATH)
+    browser.log_in()
+    assert browser.see("me") == {USER}
+    assert browser.ask() == {site.user}, "who comes back counts again"
 
 
 @pytest.mark.slow
@@ -605,22 +654,21 @@ def test_reading_presence_during_a_request_touches_no_session_that_the_page_leav
 
 @EACH_SITE
 def test_a_pulse_and_a_goodbye_are_those_of_the_user_who_is_logged_in(
-    name: str, serve: Serve, presence: Presence
+    name: str, shared: Shared
 ) -> None:
-    site = SITES[name]
-    with serve(site, 1, PRESENCE_PULSE_PATH="/pulse") as browser:
-        browser.log_in()
-        browser.use(LOGGED_IN)
-        same = {"Sec-Fetch-Site": "same-origin"}
-        for said in ("here:/", "bye", "here:/"):
-            answer = browser.client.post(f"/pulse?presence={said}", headers=same)
-            assert (answer.status_code, answer.content) == (204, b"")
-            browser.ask()
-            if "beaker" in name:  # this session is loaded by a page that asks for it, or by none
-                return
-            assert [seen.id for seen in presence.online()] == [site.user]
-            # A goodbye leaves 75 seconds of ten minutes, so the user was seen nine minutes ago.
-            assert presence.is_online(site.user, window="8m") == (said != "bye")
+    site, browser, presence = SITES[name], shared.browser, shared.presence
+    browser.log_in()
+    browser.use(LOGGED_IN)
+    same = {"Sec-Fetch-Site": "same-origin"}
+    for said in ("here:/", "bye", "here:/"):
+        answer = browser.client.post(f"/pulse?presence={said}", headers=same)
+        assert (answer.status_code, answer.content) == (204, b"")
+        browser.ask()
+        if "beaker" in name:  # this session is loaded by a page that asks for it, or by none
+            return
+        assert [seen.id for seen in presence.online()] == [site.user]
+        # A goodbye leaves 75 seconds of ten minutes, so the user was seen nine minutes ago.
+        assert presence.is_online(site.user, window="8m") == (said != "bye")
 
 
 @pytest.mark.parametrize("name", [*PLAIN_DJANGO[:2], *matrix(*PLAIN_DJANGO[2:])])
