@@ -497,10 +497,12 @@ def test_an_iterator_that_waits_for_nothing_is_small(site: FollowedSite) -> None
         wait_until(lambda: site.presence.backend.feed("user").page.end.positions)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
-        iterators = [stack.enter_context(site.presence.events()) for _ in range(1000)]
+        iterators = [site.presence.events() for _ in range(1000)]
         taken = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        assert taken / len(iterators) < 500, "with what the stack keeps of it"
+        for iterator in iterators:
+            stack.enter_context(iterator)
+        assert taken / len(iterators) < 300
 
 
 def test_a_listener_sends_a_command_a_second(own: Server, prefix: str) -> None:
