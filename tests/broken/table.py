@@ -637,7 +637,7 @@ BREAKS = [
         "stores/record.lua",
         "redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)",
         "",
-        ("contract/test_store_model.py",),
+        DEPARTURES,
     ),
     Break(
         "unknown-departures-without-bound",
