@@ -85,8 +85,8 @@ class Person:
         self.is_moving = False
         """True until the room is written."""
         self.is_queued = False
-        self.id: str | None = None
-        """The id as it is stored. None until the writer has resolved it."""
+        self.id = ""
+        """The id as it is stored, once the writer has resolved it."""
         self.shard: Store | None = None
         """The shard that holds the id. None until the writer has resolved it."""
 
