@@ -451,7 +451,7 @@ def test_streams_keep_no_events(own: Server, prefix: str, among: list[str] | Non
         await asyncio.to_thread(wait_until, lambda: page.end.positions)
         await asyncio.to_thread(site.saw, *crowd)
         await asyncio.gather(*sending)
-        assert sum(isinstance(each, Event) for each in gc.get_objects()) < 100
+        assert sum(type(each) is Event for each in gc.get_objects()) < 100
 
     gc.collect()
     events_of.cache_clear()
