@@ -9,7 +9,7 @@ from .clients import close_async_clients, forget
 from .cluster import ClusterDriver
 from .drivers import AsyncDriver, Driver
 from .health import RedisHealth
-from .loops import Waiter, in_thread, is_in_loop, is_server_stopping
+from .loops import in_thread, is_in_loop, is_server_stopping, require_asyncio
 from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
 
@@ -21,7 +21,6 @@ __all__ = [
     "RedisHealth",
     "RedisURL",
     "ServerClock",
-    "Waiter",
     "async_driver",
     "close_async_clients",
     "driver",
@@ -31,6 +30,7 @@ __all__ = [
     "in_thread",
     "is_in_loop",
     "is_server_stopping",
+    "require_asyncio",
 ]
 
 Clock = Callable[[], float]
@@ -61,7 +61,9 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     if the client does not fit the URL.
     """
     if not is_async(client):
-        return AsyncDriver(url, health, client, threads=driver(url, health, client))
+        threads = driver(url, health, client)
+        is_threaded = client is not None or url.is_cluster
+        return AsyncDriver(url, health, client, threads=threads if is_threaded else None)
     if url.is_cluster:
         raise SettingsError(
             "client must be a synchronous redis.RedisCluster, because threads use it"
