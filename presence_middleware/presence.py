@@ -15,7 +15,8 @@ from types import NoneType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 from .backend import Backend, backend_for
-from .connections import close_async_clients, require_asyncio
+from .connections.clients import close_async_clients
+from .connections.loops import require_asyncio
 from .errors import QueryError
 from .events import AsyncEvents, Events, Feed, NameLease, Positions
 from .queries import Id, Queries, checked_name

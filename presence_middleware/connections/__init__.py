@@ -5,33 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import SettingsError
-from .clients import close_async_clients, forget
 from .cluster import ClusterDriver
 from .drivers import AsyncDriver, Driver
 from .health import RedisHealth
-from .loops import in_thread, is_in_loop, is_server_stopping, require_asyncio
-from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
-
-__all__ = [
-    "TRUSTED",
-    "AsyncDriver",
-    "Clock",
-    "Driver",
-    "RedisHealth",
-    "RedisURL",
-    "ServerClock",
-    "async_driver",
-    "close_async_clients",
-    "driver",
-    "eviction_policy",
-    "facts",
-    "forget",
-    "in_thread",
-    "is_in_loop",
-    "is_server_stopping",
-    "require_asyncio",
-]
 
 Clock = Callable[[], float]
 """Returns the time in seconds since the epoch."""

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Self
 from weakref import WeakKeyDictionary
 
-from ..connections import in_thread
+from ..connections.loops import in_thread
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import MISSING
 from .event import Event

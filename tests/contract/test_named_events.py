@@ -20,7 +20,7 @@ from presence_middleware import (
     Settings,
 )
 from presence_middleware.backend import Backend
-from presence_middleware.connections import in_thread
+from presence_middleware.connections.loops import in_thread
 from presence_middleware.embedded import find_server
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module

@@ -11,7 +11,7 @@ import sys
 import redis
 
 from presence_middleware import AsyncPresence, Event, Presence
-from presence_middleware.connections import in_thread
+from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import feed, named
 
 NAME = "mailer"
