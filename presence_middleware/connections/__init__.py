@@ -34,12 +34,12 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     """Return a driver for coroutines.
 
     It uses `client`, a `redis.asyncio.Redis` or a client as for `driver`, or else the client of
-    this process for `url`. The commands for a Cluster are sent in threads. Raises `SettingsError`
-    if the client does not fit the URL.
+    this process for `url`. The commands for a Cluster and for an embedded server, which may have to
+    be started, are sent in threads. Raises `SettingsError` if the client does not fit the URL.
     """
     if not is_async(client):
         threads = driver(url, health, client)
-        is_threaded = client is not None or url.is_cluster
+        is_threaded = client is not None or url.is_cluster or url.scheme == "embedded"
         return AsyncDriver(url, health, client, threads=threads if is_threaded else None)
     if url.is_cluster:
         raise SettingsError(

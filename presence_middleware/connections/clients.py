@@ -110,7 +110,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         if url.scheme == "embedded":  # this needs a POSIX system
             from . import on_demand
 
-            classes["embedded"] = on_demand.CLASSES[is_async, start]
+            classes["embedded"] = on_demand.CLASSES[start]
 
     most = url.max_readers + RESERVED
     if url.is_cluster:

@@ -50,7 +50,7 @@ class _Runner:
         """Create a driver over `client`, or else over the client of this process for `url`.
 
         This opens no connection. With `is_writer`, the driver does not wait for readers. `threads`
-        runs the plans of an `AsyncDriver` for a Cluster or a sync client.
+        runs the plans of an `AsyncDriver` in its place.
         """
         self.url, self.health, self._client = url, health, client
         self._is_writer, self._threads = is_writer, threads
