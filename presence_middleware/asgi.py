@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from .board import asgi_board
 from .board.messages import Response, raw_headers
-from .connections import Clock, in_thread, is_in_loop
+from .connections import Clock
+from .connections.loops import in_thread, is_in_loop
 from .errors import SettingsError
 from .loading import check_app
 from .presence import AsyncPresence

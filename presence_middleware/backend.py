@@ -9,15 +9,10 @@ from functools import cache, cached_property
 from typing import Any
 from weakref import WeakSet
 
-from .connections import (
-    AsyncDriver,
-    Clock,
-    Driver,
-    RedisHealth,
-    ServerClock,
-    async_driver,
-    driver,
-)
+from .connections import Clock, async_driver, driver
+from .connections.drivers import AsyncDriver, Driver
+from .connections.health import RedisHealth
+from .connections.server import ServerClock
 from .events import RELEASE_SECONDS, Feed, Streams
 from .people import People
 from .queries import Queries

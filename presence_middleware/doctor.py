@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from . import parsers
 from .backend import Backend
-from .connections import eviction_policy, facts
+from .connections.server import eviction_policy, facts
 from .errors import PresenceError
 from .settings import Settings, variable
 from .stores import Batch, Plan, Shards

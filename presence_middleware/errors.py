@@ -40,7 +40,7 @@ class NotWrapped(PresenceError, LookupError):
 
 
 class WouldBlock(PresenceError, RuntimeError):
-    """A template asked in an event loop, which would stop for all requests until Redis answers."""
+    """A question in an event loop that cannot wait for it: of a template, or under trio."""
 
 
 class PresenceUnavailable(PresenceError):

@@ -15,7 +15,8 @@ from types import NoneType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 from .backend import Backend, backend_for
-from .connections import close_async_clients
+from .connections.clients import close_async_clients
+from .connections.loops import require_asyncio
 from .errors import QueryError
 from .events import AsyncEvents, Events, Feed, NameLease, Positions
 from .queries import Id, Queries, checked_name
@@ -167,7 +168,7 @@ class Presence(Reader):
 
 
 class AsyncPresence(Reader):
-    """`Presence` for coroutines: the same methods, with `await`."""
+    """`Presence` for coroutines of asyncio: the same methods, with `await`."""
 
     _driver = "async_driver"
 
@@ -195,6 +196,7 @@ class AsyncPresence(Reader):
         name: str | None = None,
     ) -> AsyncEvents:
         """Return an endless asynchronous iterator, as `Presence.events` does: `async for`."""
+        require_asyncio()
         return AsyncEvents(*_beginning(self.backend, kind, among, after, name))
 
     async def aclose(self) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
 
-from .connections import in_thread
+from .connections.loops import in_thread
 from .errors import PresenceError
 from .people import Reason
 from .presence import Presence

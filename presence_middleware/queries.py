@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from .connections import ServerClock
+from .connections.server import ServerClock
 from .errors import QueryError, UnsupportedQuery
 from .identity.resolver import normalize_id
 from .identity.rules import known_kind

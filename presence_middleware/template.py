@@ -3,7 +3,7 @@
 from collections.abc import Callable, MutableMapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from .connections import is_in_loop
+from .connections.loops import is_in_loop
 from .errors import PresenceUnavailable, WouldBlock
 from .lookup import state_of
 from .presence import AsyncPresence, Query, presented

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from os import getpid
 from typing import Any
 
-from .connections import Driver, ServerClock
+from .connections.drivers import Driver
+from .connections.server import ServerClock
 from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
 from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all

@@ -8,7 +8,7 @@ import anyio
 from starlette.responses import Response as StarletteResponse
 
 from .. import sse
-from ..connections.loops import in_thread, is_trio
+from ..connections.loops import is_trio
 from ..errors import QueryError
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
@@ -46,10 +46,12 @@ class AsgiBoard(Board):
         if isinstance(answer, SharedRead):
             if is_trio():
                 driver = self._presence.backend.driver
-                answer = await in_thread(self._cache.get, answer, driver.run)
+                answer = await anyio.to_thread.run_sync(self._cache.get, answer, driver.run)
             else:
                 answer = await self._cache.get_async(answer, self._presence.run)
         answer = answer.to(request)
+        if answer.follows is not None and is_trio():
+            answer = problem(503, "no events are sent under trio; ask online instead").to(request)
         if answer.follows is not None:
             if self._open_streams < MAX_STREAMS:
                 await self._stream(answer, *answer.follows, receive, send)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from .. import connections
+from ..connections.clients import forget
 from ..errors import PresenceUnavailable
 from ..presence import Presence
 from ..settings import Settings
@@ -47,6 +47,6 @@ def read_site(
                 history_read = at
         except PresenceUnavailable as error:
             # A restarted server may have another address.
-            connections.forget(settings.redis_url)
+            forget(settings.redis_url)
             reading = Reading(at, {}, error=str(error))
         yield reading

@@ -5,33 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import SettingsError
-from .clients import close_async_clients, forget
 from .cluster import ClusterDriver
 from .drivers import AsyncDriver, Driver
 from .health import RedisHealth
-from .loops import Waiter, in_thread, is_in_loop, is_server_stopping
-from .server import TRUSTED, ServerClock, eviction_policy, facts
 from .url import RedisURL
-
-__all__ = [
-    "TRUSTED",
-    "AsyncDriver",
-    "Clock",
-    "Driver",
-    "RedisHealth",
-    "RedisURL",
-    "ServerClock",
-    "Waiter",
-    "async_driver",
-    "close_async_clients",
-    "driver",
-    "eviction_policy",
-    "facts",
-    "forget",
-    "in_thread",
-    "is_in_loop",
-    "is_server_stopping",
-]
 
 Clock = Callable[[], float]
 """Returns the time in seconds since the epoch."""
@@ -57,11 +34,13 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     """Return a driver for coroutines.
 
     It uses `client`, a `redis.asyncio.Redis` or a client as for `driver`, or else the client of
-    this process for `url`. The commands for a Cluster are sent in threads. Raises `SettingsError`
-    if the client does not fit the URL.
+    this process for `url`. The commands for a Cluster and for an embedded server, which may have to
+    be started, are sent in threads. Raises `SettingsError` if the client does not fit the URL.
     """
     if not is_async(client):
-        return AsyncDriver(url, health, client, threads=driver(url, health, client))
+        threads = driver(url, health, client)
+        is_threaded = client is not None or url.is_cluster or url.scheme == "embedded"
+        return AsyncDriver(url, health, client, threads=threads if is_threaded else None)
     if url.is_cluster:
         raise SettingsError(
             "client must be a synchronous redis.RedisCluster, because threads use it"

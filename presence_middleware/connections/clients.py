@@ -78,7 +78,7 @@ def async_client(url: RedisURL) -> Any:
 async def close_async_clients() -> None:
     """Close the clients of the running loop. The next read opens new ones."""
     if is_trio():
-        return  # Under trio, reads use the sync client of the process.
+        return  # nobody can have read here
     for client in _async.pop(asyncio.get_running_loop(), {}).values():
         manager = getattr(client.connection_pool, "sentinel_manager", None)
         for each in (client, *(manager.sentinels if manager else ())):
@@ -110,7 +110,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         if url.scheme == "embedded":  # this needs a POSIX system
             from . import on_demand
 
-            classes["embedded"] = on_demand.CLASSES[is_async, start]
+            classes["embedded"] = on_demand.CLASSES[start]
 
     most = url.max_readers + RESERVED
     if url.is_cluster:

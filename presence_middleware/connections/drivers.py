@@ -22,7 +22,7 @@ from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
 from .clients import async_client, sync_client
 from .health import RedisHealth
 from .limits import Allowance, async_slot_of, remaining, slot_of
-from .loops import at_once, in_thread, is_trio
+from .loops import at_once, in_thread, require_asyncio
 from .url import RedisURL
 
 TOO_LATE = "Redis did not answer in time"
@@ -50,8 +50,7 @@ class _Runner:
         """Create a driver over `client`, or else over the client of this process for `url`.
 
         This opens no connection. With `is_writer`, the driver does not wait for readers. `threads`
-        is the driver for threads of an `AsyncDriver`, unless `client` is for coroutines. It runs
-        the plans for a Cluster, for a sync client, and under trio, which no async client supports.
+        runs the plans of an `AsyncDriver` in its place.
         """
         self.url, self.health, self._client = url, health, client
         self._is_writer, self._threads = is_writer, threads
@@ -156,9 +155,12 @@ class AsyncDriver(_Runner):
         return async_client(self.url) if self._client is None else self._client
 
     async def run(self, plan: Plan[T]) -> T:
-        """Run a plan and return its result. Raises the errors of `Driver.run`."""
-        has_client = self._client is not None
-        if self._threads is not None and (has_client or self.url.is_cluster or is_trio()):
+        """Run a plan and return its result.
+
+        Raises the errors of `Driver.run`, and `WouldBlock` under trio.
+        """
+        require_asyncio()
+        if self._threads is not None:
             return await in_thread(self._threads.run, plan)
         return await self._run(plan)
 

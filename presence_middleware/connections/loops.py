@@ -1,12 +1,12 @@
-"""The event loop that runs the caller, of asyncio or trio, and the end of its server."""
+"""The event loop that runs the caller, and the end of its server."""
 
 import asyncio
-import math
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
+
+from ..errors import WouldBlock
 
 T = TypeVar("T")
 
@@ -32,6 +32,15 @@ def is_in_loop() -> bool:
     return True
 
 
+def require_asyncio() -> None:
+    """Raise `WouldBlock` if trio runs the caller: redis-py has no client for it."""
+    if is_trio():
+        raise WouldBlock(
+            "AsyncPresence requires asyncio, and this is trio: use Presence in a thread, as in "
+            "await trio.to_thread.run_sync(presence.count)"
+        )
+
+
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that waits for no event loop, and return its result.
 
@@ -45,12 +54,9 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking function in a thread of the running event loop; return its result."""
-    if not is_trio():
-        return await asyncio.to_thread(function, *arguments)
-    import trio
-
-    return await trio.to_thread.run_sync(function, *arguments)
+    """Run a blocking function in a thread; return its result. Raises `WouldBlock` under trio."""
+    require_asyncio()
+    return await asyncio.to_thread(function, *arguments)
 
 
 def is_server_stopping() -> bool:
@@ -62,37 +68,3 @@ def is_server_stopping() -> bool:
     handlers = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))
     servers = [getattr(handler, "__self__", None) for handler in handlers]
     return any(getattr(server, "should_exit", False) is True for server in servers)
-
-
-class Waiter:
-    """Lets a coroutine wait until a thread wakes it. Of asyncio or trio, and used once."""
-
-    def __init__(self) -> None:
-        """Create a waiter in the running event loop."""
-        self._event: Any
-        self._call_soon: Callable[..., object]
-        if is_trio():
-            import trio
-
-            self._event = trio.Event()
-            self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
-        else:
-            self._event = asyncio.Event()
-            self._call_soon = asyncio.get_running_loop().call_soon_threadsafe
-
-    async def wait(self, seconds: float | None = None) -> None:
-        """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
-        if is_trio():
-            import trio
-
-            with trio.move_on_after(math.inf if seconds is None else seconds):
-                await self._event.wait()
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-
-    def wake(self) -> None:
-        """Wake the coroutine. Does nothing if its event loop has ended. For any thread."""
-        with suppress(RuntimeError):
-            self._call_soon(self._event.set)

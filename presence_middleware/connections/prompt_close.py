@@ -6,6 +6,7 @@ nothing. So each failed read would hold a socket that no pool counts, and an eve
 would leave it to the garbage collector.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from redis import exceptions
@@ -25,23 +26,20 @@ class _ClosesPromptly:
         """
         writer = self._writer
         try:
-            await super().disconnect(*arguments, **options)  # type: ignore[misc]
-        except exceptions.TimeoutError:
-            pass
+            with suppress(exceptions.TimeoutError):
+                await super().disconnect(*arguments, **options)  # type: ignore[misc]
         finally:
             if writer is not None:
                 writer.transport.abort()
 
 
-def prompt_close(connection_class: type[Any]) -> type[Any]:
-    """Return a subclass of an async connection class of redis-py that closes sockets at once."""
-    return type(connection_class.__name__, (_ClosesPromptly, connection_class), {})
-
-
 CLASSES = {
-    "redis": prompt_close(connection.Connection),
-    "rediss": prompt_close(connection.SSLConnection),
-    "unix": prompt_close(connection.UnixDomainSocketConnection),
-    "redis+sentinel": prompt_close(sentinel.SentinelManagedConnection),
+    scheme: type(connection_class.__name__, (_ClosesPromptly, connection_class), {})
+    for scheme, connection_class in {
+        "redis": connection.Connection,
+        "rediss": connection.SSLConnection,
+        "unix": connection.UnixDomainSocketConnection,
+        "redis+sentinel": sentinel.SentinelManagedConnection,
+    }.items()
 }
 """The connection class of each URL scheme."""

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 from weakref import ReferenceType, WeakSet, ref
 
-from ..connections import is_server_stopping
+from ..connections.loops import is_server_stopping
 from ..logs import warn
 from .named import NameLease
 from .outage import Outage

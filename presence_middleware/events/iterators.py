@@ -1,4 +1,4 @@
-"""Endless iterators over events: for threads, and for coroutines of asyncio and trio.
+"""Endless iterators over events: for threads, and for coroutines.
 
 An iterator is a place in the events, and a filter. It takes what comes after its place. If the feed
 has that no longer, the iterator lets it be read from the streams, until it has caught up.
@@ -9,15 +9,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from operator import length_hint
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Self
 from weakref import WeakKeyDictionary
 
-from ..connections import Waiter, in_thread
-from ..connections.loops import is_trio
+from ..connections.loops import in_thread
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import MISSING
 from .event import Event
@@ -29,7 +28,7 @@ from .streams import Chunk, Positions, events_of, ids_of
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
 TURNS = 4  # iterators that take events in one turn of an event loop
 
-_turns: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 _closed = Era(is_over=True)
 
 
@@ -176,6 +175,24 @@ class Sleep:
         self._woken.get()
 
 
+class AsyncSleep:
+    """Lets a coroutine wait until a thread wakes it."""
+
+    def __init__(self) -> None:
+        self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(self) -> None:
+        """Let the coroutine go on. Does nothing if its event loop has ended. For any thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+
+
 class Events(_Iterator):
     """An endless iterator over events, for a thread.
 
@@ -223,7 +240,7 @@ class Events(_Iterator):
 
 
 class AsyncEvents(_Iterator):
-    """An endless iterator over events, for a coroutine of asyncio or trio.
+    """An endless iterator over events, for a coroutine.
 
     The errors and its end are as for `Events`. `aclose` ends it.
     """
@@ -279,9 +296,11 @@ class AsyncEvents(_Iterator):
 
     async def _more(self, deadline: float) -> Iterable[Event] | None:
         """Take the next events, read, or wait; return None if it is too late to do any of these."""
-        waiter = Waiter()
-        with self._waiting(waiter):
-            async with _turn():
+        loop, sleep = asyncio.get_running_loop(), AsyncSleep()
+        with self._waiting(sleep):
+            # In one turn of the loop, only some of its iterators take events.
+            async with _turns.setdefault(loop, asyncio.Semaphore(TURNS)):
+                await asyncio.sleep(0)
                 batch = self._look()
             if batch is not None:
                 return batch
@@ -294,7 +313,7 @@ class AsyncEvents(_Iterator):
             if left <= 0:
                 return None
             if not self._era.is_over:
-                await waiter.wait(None if left == math.inf else left)
+                await sleep.wait(None if left == math.inf else left)
         return ()
 
     async def aclose(self) -> None:
@@ -308,18 +327,3 @@ class AsyncEvents(_Iterator):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
-
-
-@asynccontextmanager
-async def _turn() -> AsyncIterator[None]:
-    """Wait for a turn of the event loop in which less than `TURNS` iterators take events."""
-    if is_trio():
-        import trio
-
-        async with _turns.setdefault(trio.lowlevel.current_trio_token(), trio.Semaphore(TURNS)):
-            await trio.lowlevel.checkpoint()
-            yield
-        return
-    async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(TURNS)):
-        await asyncio.sleep(0)
-        yield

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from ..connections import Driver
+from ..connections.drivers import Driver
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
 from .event import Event, cursor_of

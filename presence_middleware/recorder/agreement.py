@@ -3,7 +3,7 @@
 import secrets
 
 from ..backend import Backend
-from ..connections import Driver
+from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable
 from ..identity.resolver import IdentityResolver
 from ..stores import agree, keys

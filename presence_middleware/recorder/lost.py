@@ -10,7 +10,7 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..connections import Driver
+from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable
 from ..stores import Store, Write, run_all
 

@@ -17,7 +17,8 @@ from weakref import WeakSet
 
 from .. import logs
 from ..backend import Backend, backend_for
-from ..connections import Clock, RedisHealth
+from ..connections import Clock
+from ..connections.health import RedisHealth
 from ..errors import PresenceUnavailable, RedisRefused
 from ..identity.addresses import locator
 from ..identity.guests import Guests

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from .. import logs
-from ..connections import Driver, eviction_policy, facts
+from ..connections.drivers import Driver
+from ..connections.server import eviction_policy, facts
 from ..errors import PresenceError
 from ..identity.addresses import hidden_clients, networks
 from ..identity.bots import BOT

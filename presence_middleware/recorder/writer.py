@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..backend import Backend
-from ..connections import TRUSTED, Driver
+from ..connections.drivers import Driver
+from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken

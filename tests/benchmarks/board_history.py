@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import redis
 
 from presence_middleware import Settings, asgi
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.stores import keys
 
 from .machine import server

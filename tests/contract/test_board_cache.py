@@ -22,7 +22,7 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
 from presence_middleware.board.messages import Request, Response
 from presence_middleware.board.routes import Board
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.stores import Plan
 from tests.support.backends import Server, wait_until
 from tests.support.proxy import HOST, Proxy

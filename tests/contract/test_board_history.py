@@ -31,8 +31,7 @@ from presence_middleware.board.history import (
     read_history,
     step_for,
 )
-from presence_middleware.connections import close_async_clients
-from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.clients import close_async_clients, sync_client
 from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.svg import WIDTH
 from tests.support.backends import Server

@@ -11,7 +11,9 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence_middleware.connections import Driver, RedisHealth, RedisURL
+from presence_middleware.connections.drivers import Driver
+from presence_middleware.connections.health import RedisHealth
+from presence_middleware.connections.url import RedisURL
 from presence_middleware.identity import guests
 from presence_middleware.identity.addresses import Proxies, client_address, parse_proxies
 from presence_middleware.identity.guests import Guests

@@ -17,8 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from presence_middleware import Presence, QueryError, Settings, asgi, wsgi
-from presence_middleware.connections import close_async_clients
-from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.clients import close_async_clients, sync_client
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State

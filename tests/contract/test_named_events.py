@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-import trio
 
 from presence_middleware import (
     AsyncPresence,
@@ -21,7 +20,7 @@ from presence_middleware import (
     Settings,
 )
 from presence_middleware.backend import Backend
-from presence_middleware.connections import in_thread
+from presence_middleware.connections.loops import in_thread
 from presence_middleware.embedded import find_server
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
@@ -152,7 +151,7 @@ def test_another_process_goes_on_if_the_holder_vanishes(
 
 
 async def hand_over(site: Site) -> list[str]:
-    """Let two coroutines use a name, one after the other, as they do under any event loop."""
+    """Let two coroutines use a name, one after the other, as threads do."""
     seen = []
     async with AsyncPresence(backend=Backend(site.settings)).events(name="mailer") as first:
         await in_thread(site.begun, first)
@@ -164,9 +163,8 @@ async def hand_over(site: Site) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_coroutines_use_a_name_in_turn(plain: Site, loop: str) -> None:
-    seen = trio.run(hand_over, plain) if loop == "trio" else asyncio.run(hand_over(plain))
+def test_coroutines_use_a_name_in_turn(plain: Site) -> None:
+    seen = asyncio.run(hand_over(plain))
     assert seen[0] in seen[1:]
     assert sorted(seen[1:]) == ["ann", "bob"]
 

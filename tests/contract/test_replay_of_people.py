@@ -9,7 +9,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from presence_middleware import Presence
-from presence_middleware.connections import Driver
+from presence_middleware.connections.drivers import Driver
 from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Write

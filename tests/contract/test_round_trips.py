@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import Presence, Settings, asgi, wsgi
-from presence_middleware.connections import in_thread
+from presence_middleware.connections.loops import in_thread
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server

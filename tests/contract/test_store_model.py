@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from presence_middleware import PresenceUnavailable
-from presence_middleware.connections import Driver, RedisHealth, RedisURL
+from presence_middleware.connections.drivers import Driver
+from presence_middleware.connections.health import RedisHealth
+from presence_middleware.connections.url import RedisURL
 from presence_middleware.stores import Act, Seen, Shards, SortedSet, Write
 from tests.support.backends import matrix
 from tests.support.store_model import SECOND, Model

@@ -17,7 +17,7 @@ import redis
 from presence_middleware import Presence, Settings
 from presence_middleware.asgi import PresenceMiddleware
 from presence_middleware.backend import Backend
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.events import Event, Events
 from tests.support.backends import Server, wait_until
 

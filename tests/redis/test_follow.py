@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import redis
-import trio
 
 from presence_middleware import (
     AsyncPresence,
@@ -113,8 +112,7 @@ def test_a_leave_arrives_within_a_tick(
     site.close()
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_coroutines_receive_who_comes_and_goes(site: FollowedSite, library: str) -> None:
+def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None:
     async def follow() -> list[str]:
         received = []
         presence = AsyncPresence(site.settings, clock=site.clock)
@@ -130,31 +128,18 @@ def test_coroutines_receive_who_comes_and_goes(site: FollowedSite, library: str)
         await presence.aclose()
         return received
 
-    received = asyncio.run(follow()) if library == "asyncio" else trio.run(follow)
-    assert received == ["+ann", "-ann"]
+    assert asyncio.run(follow()) == ["+ann", "-ann"]
 
 
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite, library: str) -> None:
+def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite) -> None:
     presence = AsyncPresence(site.settings, clock=site.clock)
 
     async def wait() -> None:
         async with presence.events() as events:
             await anext(events)
 
-    async def with_asyncio() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(), 0.2)
-
-    async def with_trio() -> None:
-        with trio.move_on_after(0.2) as scope:
-            await wait()
-        assert scope.cancelled_caught
-
-    if library == "asyncio":
-        asyncio.run(with_asyncio())
-    else:
-        trio.run(with_trio)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(wait(), 0.2))
     wait_until(is_nobody_reading)
 
 

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
-from presence_middleware.connections import Driver
+from presence_middleware.connections.drivers import Driver
 from presence_middleware.connections.health import MAX_PAUSE_SECONDS, RedisHealth
 from presence_middleware.errors import RedisRefused
 from presence_middleware.recorder import Recorder

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
-from presence_middleware.connections import Driver
+from presence_middleware.connections.drivers import Driver
 from presence_middleware.doctor import examine
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder

@@ -16,8 +16,8 @@ import redis
 from flask import Flask
 
 from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, embedded, wsgi
-from presence_middleware.connections import Driver
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.hashing import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for

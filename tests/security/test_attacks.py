@@ -21,8 +21,9 @@ from presence_middleware import (
     SettingsError,
     wsgi,
 )
-from presence_middleware.connections import ServerClock, clients
+from presence_middleware.connections import clients
 from presence_middleware.connections.health import RedisHealth
+from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.stores import Shards, paging, sorted_set
 from presence_middleware.wsgi import WsgiVisit

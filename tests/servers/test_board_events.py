@@ -27,7 +27,7 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.board import asgi as board
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.errors import PresenceError
 from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
@@ -276,6 +276,17 @@ def test_a_process_has_a_bounded_number_of_streams(
     run(test)
 
 
+def test_under_trio_there_is_no_stream_and_the_page_polls(site: asgi.PresenceMiddleware) -> None:
+    async def ask(path: str) -> httpx.Response:
+        transport = httpx.ASGITransport(site)
+        async with httpx.AsyncClient(transport=transport, base_url="http://site") as client:
+            return await client.get(path, headers=BEARER)
+
+    refused = trio.run(ask, "/presence/events")
+    assert (refused.status_code, "ask online instead" in refused.text) == (503, True)
+    assert trio.run(ask, "/presence/online").status_code == 200
+
+
 def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
     site: asgi.PresenceMiddleware, presence: Presence, settings: Settings, valkey: Server
 ) -> None:
@@ -358,9 +369,8 @@ class Scripted(AsyncEvents):
         return step
 
 
-@pytest.mark.parametrize("start", [run, trio.run], ids=["asyncio", "trio"])
 def test_a_stream_survives_an_outage_and_sends_comments(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "BEAT_SECONDS", 0.01)
     ann = Event("user", "ann", True, moment_of(1_767_614_400.0), "7-1.3")
@@ -384,7 +394,7 @@ def test_a_stream_survives_an_outage_and_sends_comments(
         await messages.aclose()
         assert events.is_ended
 
-    start(test)
+    run(test)
 
 
 def test_an_open_stream_does_not_delay_the_end_of_uvicorn(

@@ -23,7 +23,7 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.recorder import recorder_for
 from tests.support.backends import Server
 from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn

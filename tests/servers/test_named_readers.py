@@ -36,7 +36,7 @@ def test_no_event_is_missed_and_all_are_handled_in_order_when_holders_are_killed
 ) -> None:
     site = variables | {"PRESENCE_IDENTITY": "user=header:X-User", "PRESENCE_EVENTS": "user"}
     presence, key = Presence(Settings.from_env(site)), f"{prefix}:log"
-    modes = cycle(["threads", "asyncio", "trio"])
+    modes = cycle(["threads", "asyncio"])
     client = redis.Redis.from_url(valkey.url)
 
     def start() -> "subprocess.Popen[bytes]":

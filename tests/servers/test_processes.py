@@ -6,15 +6,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 import redis
 import trio
 
-from presence_middleware import AsyncPresence, Presence, Settings, SettingsError, asgi
+from presence_middleware import (
+    AsyncPresence,
+    Presence,
+    Settings,
+    SettingsError,
+    WouldBlock,
+    asgi,
+    presence_of,
+)
 from presence_middleware.connections import health
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
@@ -183,11 +192,10 @@ def test_the_readme_lists_the_tested_servers() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        hypercorn(ASGI, 1, "-ktrio"),
-        pytest.param(uvicorn(ASGI, 1, "--loop=uvloop"), marks=pytest.mark.slow),
+        uvicorn(ASGI, 1, "--loop=uvloop"),
         pytest.param(gunicorn(WSGI, 1, "-kgevent"), marks=pytest.mark.slow),
     ],
-    ids=["trio", "uvloop", "gevent"],
+    ids=["uvloop", "gevent"],
 )
 def test_visitors_are_counted_on_every_event_loop(
     variables: dict[str, str], presence: Presence, tmp_path: Path, command: Command
@@ -423,16 +431,33 @@ def test_a_child_forked_while_a_thread_imports_the_client_can_read(
 # Trio
 
 
-def test_readers_work_under_trio(settings: Settings) -> None:
-    presence = AsyncPresence(settings)
+def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
+    settings: Settings,
+) -> None:
+    readers: list[AsyncPresence] = [AsyncPresence(settings)]
+    seen: list[bool] = []
 
-    async def ask_all() -> tuple[int, bool]:
-        await presence.touch("bob")
-        found = await presence.count(), await presence.is_online("bob")
-        await presence.aclose()
-        return found
+    async def handler(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        readers.append(presence_of(scope))
+        for presence in readers:
+            for question in (presence.count, partial(presence.leave, "bob")):
+                with pytest.raises(WouldBlock, match=r"Presence in a thread.*to_thread"):
+                    await question()
+            with pytest.raises(WouldBlock, match=r"Presence in a thread.*to_thread"):
+                presence.events("user")
+        seen.append(await trio.to_thread.run_sync(Presence(settings).is_online, "ann"))
+        await readers[0].aclose()
 
-    assert trio.run(ask_all) == (1, True)
+    async def visit() -> None:
+        headers = [(b"x-user", b"bob")]
+        scope: Any = {"type": "http", "method": "GET", "path": "/", "headers": headers}
+        site = asgi.PresenceMiddleware(handler, settings=settings)
+        await site(scope, trio.sleep_forever, lambda _: trio.lowlevel.checkpoint())
+
+    Presence(settings).touch("ann")
+    trio.run(visit)
+    assert seen == [True]
+    wait_until(lambda: online(Presence(settings)) == {"ann", "bob"})
 
 
 def test_a_wrong_setting_in_trio_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:

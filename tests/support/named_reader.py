@@ -1,6 +1,6 @@
 """A process that handles events under a name: it appends each to a list in Redis.
 
-Run it with the settings of the site, the key of the list, and `threads`, `asyncio` or `trio`.
+Run it with the settings of the site, the key of the list, and `threads` or `asyncio`.
 """
 
 import asyncio
@@ -9,10 +9,9 @@ import os
 import sys
 
 import redis
-import trio
 
 from presence_middleware import AsyncPresence, Event, Presence
-from presence_middleware.connections import in_thread
+from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import feed, named
 
 NAME = "mailer"
@@ -34,10 +33,8 @@ def main(key: str, mode: str) -> None:
     if mode == "threads":
         for event in Presence.from_env().events(name=NAME):
             handle(event)
-    elif mode == "asyncio":
-        asyncio.run(handle_all())
     else:
-        trio.run(handle_all)
+        asyncio.run(handle_all())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from uvicorn.config import Config
 
 from presence_middleware import AsyncPresence, Identity, Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from tests.support import broken_wrappers as broken
 from tests.support.backends import Server, wait_until
 

@@ -38,7 +38,7 @@ from presence_middleware import (
     visit_of,
     wsgi,
 )
-from presence_middleware.connections import close_async_clients
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, HasScope
 from presence_middleware.starlette import Here, get_presence, presence_context
