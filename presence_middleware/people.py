@@ -154,7 +154,7 @@ class Forgotten:
 
     def add(self, who: Who) -> None:
         """Add somebody, if there is room."""
-        if self._room:
+        if self._room and who not in self:
             self._room -= 1
             self._bits = self._bits or bytearray(2 * self._most)
             for place, bit in self._places(who):

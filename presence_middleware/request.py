@@ -84,7 +84,7 @@ class Request(Protocol):
         """Return the decoded path below the mount point, which `PRESENCE_ROOMS` means."""
 
     def fingerprint(self, headers: "HeaderNames") -> int:
-        """Return a hash of the peer's address and of some headers."""
+        """Return a hash of the client's address and of some headers."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -140,8 +140,10 @@ class StateRequest(Request):
     """What requests over WSGI and over ASGI have in common."""
 
     peer: str | None = None
-    locate: Callable[[Request], str | None] | None = None
+    locate: Callable[["StateRequest"], str | None] | None = None
     """Finds the client's address behind proxies. None if it is always the peer's."""
+    forwarded: tuple[Any, Any] | None = None
+    """The headers Forwarded and X-Forwarded-For, which inner layers may remove; None if unused."""
     raw_headers: dict[bytes, bytes] | None = None
     """The headers of a scope by lower-case name, once one of them was read."""
 
@@ -150,7 +152,7 @@ class StateRequest(Request):
             self.arrive(state)
 
     def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
-        """Begin with an environ or scope, and read the peer, which inner layers may change.
+        """Begin with an environ or scope, and read what inner layers may change: who sent it.
 
         Return whether the request is certainly a visit, by its path, method and headers. `excluded`
         holds paths that are not visits. If it returns False, the request may still be a visit: a
@@ -160,7 +162,7 @@ class StateRequest(Request):
 
     def release(self) -> None:
         """Drop the environ or scope and all values that were read from it."""
-        self.state, self.peer, self.raw_headers = OVER, None, None
+        self.state, self.peer, self.forwarded, self.raw_headers = OVER, None, None, None
 
     @property
     def address(self) -> str | None:
@@ -173,6 +175,8 @@ class WsgiRequest(StateRequest):
     def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
         self.state = state
         self.peer = state.get("REMOTE_ADDR") or None
+        if self.locate is not None:
+            self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")
         path = state.get("PATH_INFO", "")
         if mount := state.get("SCRIPT_NAME"):
             path = mount + path
@@ -200,7 +204,7 @@ class WsgiRequest(StateRequest):
 
     def fingerprint(self, headers: HeaderNames) -> int:
         environ, (first, second, others) = self.state, headers.environ_keys
-        place = hash((self.peer, environ.get(first), environ.get(second)))
+        place = hash((self.peer, self.forwarded, environ.get(first), environ.get(second)))
         return hash((place, *map(environ.get, others))) if others else place
 
     @property
@@ -244,6 +248,8 @@ class AsgiRequest(StateRequest):
         self.state, client = state, state.get("client")
         self.peer = str(client[0]) if client and client[0] else None
         headers = self._read_headers()
+        if self.locate is not None:
+            self.forwarded = headers.get(b"forwarded"), headers.get(b"x-forwarded-for")
         return not (
             state.get("path", "") in excluded
             or b"sec-purpose" in headers
@@ -268,7 +274,7 @@ class AsgiRequest(StateRequest):
 
     def fingerprint(self, headers: HeaderNames) -> int:
         values, (first, second, others) = self.raw_headers or self._read_headers(), headers.raw
-        place = hash((self.peer, values.get(first), values.get(second)))
+        place = hash((self.peer, self.forwarded, values.get(first), values.get(second)))
         return hash((place, *map(values.get, others))) if others else place
 
     @property
@@ -296,11 +302,11 @@ class AsgiRequest(StateRequest):
     def _read_headers(self) -> dict[bytes, bytes]:
         """Return headers by lower-case name, with repeated headers joined.
 
-        Some servers send names that are not in lower case, that of Host as well.
+        Some servers send names that are not in lower case.
         """
         headers = self.state.get("headers", ())
         by_name = dict(headers)
-        if len(by_name) < len(headers) or b"host" not in by_name:
+        if len(by_name) < len(headers) or not b"".join(by_name).islower():
             repeated: dict[bytes, list[bytes]] = {}
             for name, value in headers:
                 repeated.setdefault(name.lower(), []).append(value)

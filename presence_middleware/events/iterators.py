@@ -101,10 +101,11 @@ class _Iterator:
                 return None
             if length_hint(self._queue):
                 return ()  # it was held again just now
-        if self._place.next is None:
+        following = self._place.next  # the page may take it away at any moment
+        if following is None:
             self._note_handled()
             return None
-        chunk, self._place = self._place.next
+        chunk, self._place = following
         if chunk.is_lost:
             self._note_handled()
             raise EventsLost(MISSING)
@@ -120,7 +121,8 @@ class _Iterator:
             self._lease.note_handled(self._place.positions)
 
     def _open(self, batch: Iterable[Event]) -> None:
-        self._queue = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
+        if batch:  # else there may be more in the queue, if a lease is held again
+            self._queue = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
 
     @contextmanager
     def _waiting(self, waiter: Sleeper) -> Iterator[None]:

@@ -12,11 +12,11 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Literal, NamedTuple
 
 from ..parsers import items
-from ..request import Request
+from ..request import Request, StateRequest, text
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-Locate = Callable[[Request], str | None]
+Locate = Callable[[StateRequest], str | None]
 """Returns the address of a request's client, or None if no address is reliable."""
 
 
@@ -129,11 +129,13 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     if not proxies and bits == WHOLE:
         return None
 
-    def locate(request: Request) -> str | None:
-        address = peer = parse_address(request.peer or "")
+    def locate(request: StateRequest) -> str | None:
+        address = peer = parse_address(str(request.peer or ""))
         if proxies:
-            listed = items((request.header("x-forwarded-for") or "")[-MAX_HEADER_LENGTH:])
-            headers = _forwarded(request), list(map(parse_address, listed[-MOST_HOPS:]))
+            given = request.forwarded or ("", "")
+            forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
+            hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
+            headers = _forwarded(forwarded), hops
             clients = {proxies.client(peer, hops) for hops in headers if hops}
             address = clients.pop() if len(clients) == 1 else peer
         return None if address is None else cut(address, bits)
@@ -141,13 +143,12 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     return locate
 
 
-def _forwarded(request: Request) -> list[Address | None]:
+def _forwarded(header: str) -> list[Address | None]:
     """Return the addresses of `Forwarded`, the nearest last; None where it is hidden or malformed.
 
     The header is read from the right. So a quotation mark of the client cannot hide the addresses
     that proxies appended, and a comma that a proxy quoted (`host="…"`) does not end its element.
     """
-    header = (request.header("forwarded") or "")[-MAX_HEADER_LENGTH:]
     if "for=" not in header.lower():  # it contains the protocol or the host alone
         return []
     hops: list[Address | None] = []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .. import logs
 from ..request import HeaderNames, Request
 from . import rules
-from .addresses import ADDRESS_HEADERS, Locate
+from .addresses import Locate
 from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
 from .reading import SourceOptions
@@ -127,16 +127,14 @@ class Search:
     request. They are remembered by a hash: nothing that a client sent is stored.
     """
 
-    def __init__(self, matchers: Sequence[Matcher], locate: Locate | None) -> None:
-        """Search in turn. With `locate`, the address may be in the headers of proxies."""
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
         for place, matcher in enumerate(matchers):
             matcher.place = place
         last = len(matchers)
         while last and matchers[last - 1].headers is not None:
             last -= 1
         self._first, self._last = matchers[:last], matchers[last:]
-        names = {name for each in self._last for name in each.headers or ()}
-        self._names = HeaderNames(names.union(ADDRESS_HEADERS if locate else ()))
+        self._names = HeaderNames(name for each in self._last for name in each.headers or ())
         # Most requests have no user, and most sites ask for nothing else before the rest.
         self._asks_user = all(
             isinstance(each, RuleMatcher) and each.reads_user for each in self._first
@@ -265,13 +263,13 @@ class IdentityResolver:
         def search(matchers: list[RuleMatcher]) -> Search:
             """Look for crawlers after rules that prove a login, before ids that clients choose."""
             if crawlers is None:
-                return Search(matchers, locate)
+                return Search(matchers)
             first = list(takewhile(attrgetter("shows_login"), matchers))
             others = matchers[len(first) :]
             logins = [each for each in others if each.shows_login]
             crawler = CrawlerMatcher(BOT if bots == COUNT else None, crawlers, logins)
             crawler.awaits_login = any(set_by_app)
-            return Search([*first, crawler, *others], locate)
+            return Search([*first, crawler, *others])
 
         self._unchecked, self._search = search(unchecked), search(matchers)
         self._claims = [Claim(rule) for rule in chain if rule.type.reads_nothing and rule.argument]
@@ -289,7 +287,7 @@ class IdentityResolver:
         With `is_refused`, checked rules find no id.
         """
         found = (self._unchecked if is_refused else self._search).find(request)
-        if self._claims and found is not None and found[0] is not None:
+        if self._claims and found and found[0] and found[0][0] in self.user_kinds:
             return self.claimed(found[0]), found[1]
         return found
 

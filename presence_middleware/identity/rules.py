@@ -103,7 +103,10 @@ def login_kinds(chain: Chain) -> set[str]:
 
 def user_kinds(chain: Chain) -> set[str]:
     """Return the kinds of users. If clients supply all ids, these are all kinds but the last."""
-    return login_kinds(chain) or set(kinds(chain)) - {chain[-1].kind}
+    named = {rule.kind for rule in chain if rule.type.reads_nothing}
+    readers = tuple(rule for rule in chain if not rule.type.reads_nothing)
+    guests = {rule.kind for rule in readers[-1:]}
+    return named | (login_kinds(readers) or set(kinds(readers)) - guests)
 
 
 def known_kind(kind: str, known: tuple[str, ...]) -> str:
