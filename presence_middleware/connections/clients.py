@@ -106,9 +106,9 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
 
         classes: dict[str, Any] = {**(prompt_close if is_async else timed).CLASSES}
         if url.scheme == "embedded":  # this needs a POSIX system
-            from . import on_demand
+            from .on_demand import JoiningConnection, OnDemandConnection
 
-            classes["embedded"] = on_demand.CLASSES[start]
+            classes["embedded"] = OnDemandConnection if start else JoiningConnection
 
     most = url.max_readers + RESERVED
     if url.is_cluster:
