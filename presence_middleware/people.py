@@ -17,6 +17,7 @@ NEVER = float("-inf")
 TIGHT = 0.5  # of the limit: above it, sightings from before the window are dropped
 FORGOTTEN = 5  # times the limit: those of a period who are remembered by a few bits alone
 MOST_FORGOTTEN = 500_000  # 1 MB
+BITS = 7  # of each of them
 
 SEEN, GOODBYE, LEFT, ERASED = Act
 
@@ -85,8 +86,8 @@ class Person:
         self.is_moving = False
         """True until the room is written."""
         self.is_queued = False
-        self.id: str | None = None
-        """The id as it is stored. None until the writer has resolved it."""
+        self.id = ""
+        """The id as it is stored, once the writer has resolved it."""
         self.shard: Store | None = None
         """The shard that holds the id. None until the writer has resolved it."""
 
@@ -143,7 +144,7 @@ class Taken(NamedTuple):
 class Forgotten:
     """People who are remembered by a few bits alone: a Bloom filter of two bytes for each.
 
-    If it is full, one in two hundred others seems to be among them.
+    If it is full, one in a thousand others seems to be among them.
     """
 
     def __init__(self, most: int) -> None:
@@ -166,7 +167,7 @@ class Forgotten:
         return all(self._bits[place] & bit for place, bit in self._places(who))
 
     def _places(self, who: Who) -> Iterator[tuple[int, int]]:
-        for number in range(3):
+        for number in range(BITS):
             place, bit = divmod(hash((number, who)) % (16 * self._most), 8)
             yield place, 1 << bit
 

@@ -17,17 +17,7 @@ from .connections.drivers import Driver
 from .connections.server import ServerClock
 from .errors import PresenceError, PresenceUnavailable, RedisRefused
 from .settings import Settings
-from .stores import (
-    STREAM_SECONDS,
-    History,
-    Plan,
-    Shards,
-    Store,
-    UpkeepLease,
-    keys,
-    merge_plans,
-    run_all,
-)
+from .stores import History, Plan, Shards, Store, UpkeepLease, keys, merge_plans, run_all
 
 LEASE_SECONDS = 6.0  # that the lease outlives the moment at which its holder looks again
 UNHURRIED_SECONDS = 20.0  # between two looks at the lease, of a process that follows no events
@@ -109,7 +99,7 @@ class Sweeping:
         first = yield from shard.first_seen_after(done_at - after)
         due_at = after + (now if first is None else first)
         if self.is_of_events:
-            if not now < self.full_until.get(shard, now) <= now + STREAM_SECONDS:
+            if _is_due(self.full_until.get(shard, -math.inf), now):
                 left = yield from shard.event_stream().seconds_left()
                 self.full_until[shard] = now + left
             due_at = min(due_at, self.full_until[shard])

@@ -124,10 +124,7 @@ class Writer:
             shard = each.person.shard
             if shard is None:
                 shard = self._find_shard(each.person)
-            if shard in shards:
-                shards[shard].append(each)
-            else:
-                shards[shard] = [each]
+            shards.setdefault(shard, []).append(each)
         nodes: dict[str, Parts] = {}
         for shard, part in shards.items():
             nodes.setdefault(self.driver.node_of(shard.name), {})[shard] = part
@@ -189,7 +186,7 @@ class Writer:
         sightings: list[Seen] = []
         departures: list[Departure] = []
         for person, seen, arrival, room, due in part:
-            id = person.id or ""
+            id = person.id
             for departure in due:
                 if departure.moment is None:  # sent twice, it must not count later
                     departure.moment = high + int(departure.at * 1e6 + 0.5)
@@ -199,7 +196,7 @@ class Writer:
             if seen is None:
                 continue
             time = low + int(seen * 1e6 + 0.5)
-            arrived = time if arrival == seen else low + int(arrival * 1e6 + 0.5)
+            arrived = low + int(arrival * 1e6 + 0.5)
             move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
             if person.left is not person.goodbye:  # usually, both are None
                 time = max(time, _floor(person.goodbye, seen), _floor(person.left, arrival))

@@ -52,8 +52,10 @@ if wanted == 0 and after == '' then -- look up as few ids as possible
   local function in_room(range)
     return #between(redis.call('ZRANGE', seen, range[1], range[2], 'BYSCORE'), rooms, room - 1, room + 0)
   end
-  if expired <= math.min(members, most) then return {members - in_room(unswept), ''} end
-  if size(seen, online) <= math.min(members, most) then return {in_room(online), ''} end
+  local present = size(seen, online)
+  if math.min(expired, present) <= math.min(members, most) then
+    return {present < expired and in_room(online) or members - in_room(unswept), ''}
+  end
 end
 local first = size(rooms, {'-inf', '(' .. room})
 local last = first + members - 1

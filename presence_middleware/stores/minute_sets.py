@@ -66,7 +66,7 @@ class MinuteSets(Store):
             for part, reply in zip(positions, replies, strict=True)
             for position in reply[0]
         ]
-        wrote_before = score(replies[0][2]) if write and replies else None
+        wrote_before = score(replies[0][2]) if replies else None
         return Written(refused, sum(int(full) for _, full, _ in replies), wrote_before, 0, 0)
 
     def _command(

@@ -14,11 +14,12 @@ import multiprocessing
 import select
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -144,12 +145,35 @@ def probe(port: int, reports: Connection) -> None:
             took = []
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=100)
-    parser.add_argument("--joins", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+class Crowd(NamedTuple):
+    """What it took until all streams had received a crowd. All times are in seconds."""
+
+    written: float
+    """Until all joins were written."""
+    first: float
+    """From then until the first stream had everything."""
+    last: float
+    """From then until the last stream had everything."""
+    pages: list[float]
+    """How long another page took, the shortest first."""
+    late: float
+    """How late the event loop of the worker was, at worst."""
+    worked: float
+    """For how long the worker worked without a turn for others, at worst."""
+
+    def __str__(self) -> str:
+        pages = self.pages
+        return (
+            f"joins written in {self.written:.2f} s: the first stream has all {self.first:.2f} s "
+            f"later, the last {self.last:.2f} s; another page: median "
+            f"{pages[len(pages) // 2] * 1e3:.1f} ms, p99 {pages[len(pages) * 99 // 100] * 1e3:.1f} "
+            f"ms, worst {pages[-1] * 1e3:.1f} ms of {len(pages)}; the loop was late "
+            f"{self.late * 1e3:.1f} ms, of which the worker worked {self.worked * 1e3:.1f} ms"
+        )
+
+
+def receive_crowds(streams: int, joins: int, rounds: int) -> Iterator[Crowd]:
+    """Let `joins` users come at once, in each round, while `streams` are open."""
     with ExitStack() as opened:
         url = opened.enter_context(server())
         folder = Path(opened.enter_context(TemporaryDirectory()))
@@ -162,47 +186,36 @@ def main() -> None:
             "exclude": "+/,+/late,+/own",
         }
         environ = {f"PRESENCE_{name.upper()}": value for name, value in variables.items()}
-        (folder / "site.py").write_text("")
         command = uvicorn("tests.benchmarks.streams:application", 1, "--factory", "--no-access-log")
         site = opened.enter_context(WebServer(command, folder, folder / "log", **environ))
         recorder = Recorder(Settings.from_env({}, **variables))
         opened.callback(recorder.close)
-        readers, reading = multiprocessing.Pipe()
-        probes, probing = multiprocessing.Pipe()
+        spawning = multiprocessing.get_context("spawn")
+        readers, reading = spawning.Pipe()
+        probes, probing = spawning.Pipe()
         for target, *arguments in (
-            (read, site.port, given.streams, given.joins, reading),
+            (read, site.port, streams, joins, reading),
             (probe, site.port, probing),
         ):
-            process = multiprocessing.Process(target=target, args=arguments, daemon=True)
+            process = spawning.Process(target=target, args=arguments, daemon=True)
             process.start()
+            opened.callback(process.join)
             opened.callback(process.kill)
         readers.recv()
-        for round in range(given.rounds):
+        for round in range(rounds):
             time.sleep(2)
             late(site.port)
             probes.send(None)
             probes.recv()
             began = time.monotonic()
-            for number in range(given.joins):
+            for number in range(joins):
                 recorder.record(("user", f"{round}-user-{number}"), recorder.stamp())
             recorder.flush()
             written = time.monotonic()
             first, last = readers.recv()
-            time.sleep(0.2)
             probes.send(None)
-            took = sorted(probes.recv())
-            worst, worked = late(site.port)
-            print(
-                f"{given.streams} streams, {given.joins} joins written in {written - began:.2f} s: "
-                f"the first has all {first - written:.2f} s later, the last {last - written:.2f} s"
-            )
-            print(
-                f"  another page: median {took[len(took) // 2] * 1e3:.1f} ms, p99 "
-                f"{took[len(took) * 99 // 100] * 1e3:.1f} ms, worst {took[-1] * 1e3:.1f} ms of "
-                f"{len(took)}; the loop was late {worst * 1e3:.1f} ms, and worked "
-                f"{worked * 1e3:.1f} ms of a wait",
-                flush=True,
-            )
+            pages = sorted(probes.recv())
+            yield Crowd(written - began, first - written, last - written, pages, *late(site.port))
 
 
 def late(port: int) -> tuple[float, float]:
@@ -211,6 +224,16 @@ def late(port: int) -> tuple[float, float]:
     answer = body_of(connection)
     connection.close()
     return answer["late"], answer["worked"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=100)
+    parser.add_argument("--joins", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    for crowd in receive_crowds(given.streams, given.joins, given.rounds):
+        print(crowd, flush=True)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,14 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+def test_departures_of_more_than_a_window_ago_are_forgotten(site: Site) -> None:
+    site.presence.leave("ann")
+    site.clock.now += WINDOW + 121
+    site.presence.leave("bob")
+    assert [ids for key, ids in site.held().items() if key.endswith(":left")] == [["bob"]]
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_none_as_id_is_ignored(site: Site) -> None:
     site.saw("ann")
     site.presence.leave(None)

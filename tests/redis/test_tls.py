@@ -351,12 +351,15 @@ def test_a_user_needs_few_rights(plain: Server, prefix: str, store: str) -> None
 
 # PING is asked of connections only that were idle for 15 seconds.
 @pytest.mark.parametrize("right", sorted({*" ".join(RIGHTS.values()).split()} - {"ping"}))
-def test_a_user_needs_each_of_these_rights(valkey: Server, prefix: str, right: str) -> None:
+def test_a_user_needs_each_of_these_rights(
+    valkey: Server, prefix: str, right: str, caplog: pytest.LogCaptureFixture
+) -> None:
     given = rights(*RIGHTS)
     url = url_of_user(valkey, prefix, *given, f"-{right}")
     with redis.Redis.from_url(valkey.url) as admin:
         admin.script_flush()
-    assert not all(does_everything(url, prefix, store) for store in STORES)
+    does_everything_asked = all(does_everything(url, prefix, store) for store in STORES)
+    assert not does_everything_asked or "stale entries may stay" in caplog.text
 
 
 def test_a_user_without_the_keys_of_the_site_may_do_nothing(valkey: Server, prefix: str) -> None:

@@ -1,0 +1,14 @@
+"""A crowd comes while a hundred streams are open: other pages of the worker do not wait."""
+
+import pytest
+
+from tests.benchmarks.streams import receive_crowds
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def test_other_pages_do_not_wait_while_a_hundred_streams_receive_a_crowd() -> None:
+    for crowd in receive_crowds(streams=100, joins=10_000, rounds=3):
+        # What the machine does meanwhile does not count: this is the work between two pages.
+        assert crowd.worked < 0.05, crowd
+        assert crowd.last < 10, "seconds; without other load less than two"
