@@ -41,10 +41,7 @@ def presence(site: click.Context, ini: str | None) -> None:
     site.obj = ini
 
 
-@presence.command()
-@context.kind_argument
-@context.window_option
-@context.room_option
+@presence.command(params=[context.kind_argument, context.window_option, context.room_option])
 @context.answering
 def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Answer:
     """Print how many are online."""
@@ -52,10 +49,7 @@ def count(reader: Presence, kind: str, window: str | None, room: str | None) -> 
     return Answer({**_room(room), "count": number}, [[str(number)]])
 
 
-@presence.command()
-@context.kind_argument
-@context.window_option
-@context.room_option
+@presence.command(params=[context.kind_argument, context.window_option, context.room_option])
 @click.option("--limit", type=click.IntRange(1), default=100, help="How many at most.")
 @context.answering
 def online(reader: Presence, kind: str, window: str | None, room: str | None, limit: int) -> Answer:
@@ -78,10 +72,7 @@ def _room(room: str | None) -> dict[str, str]:
     return {} if room is None else {"room": room}
 
 
-@presence.command()
-@context.ids_argument
-@context.kind_option
-@context.window_option
+@presence.command(params=[context.ids_argument, context.kind_option, context.window_option])
 @context.answering
 def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) -> Answer:
     """Print whether each ID is online and when it was last seen.
@@ -105,10 +96,7 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     return Answer({"seen": people}, rows, columns, len(online) == len(moments))
 
 
-@presence.command()
-@click.argument("key")
-@context.kind_option
-@context.window_option
+@presence.command(params=[click.Argument(["key"]), context.kind_option, context.window_option])
 @context.answering
 def friends(reader: Presence, kind: str, key: str, window: str | None) -> Answer:
     """Print which ids of a Redis set or sorted set are online.
@@ -119,9 +107,7 @@ def friends(reader: Presence, kind: str, key: str, window: str | None) -> Answer
     return Answer({"key": key, "online": ids}, [(id,) for id in ids], (kind,))
 
 
-@presence.command()
-@context.id_argument
-@context.kind_option
+@presence.command(params=[context.id_argument, context.kind_option])
 def leave(id: str, kind_given: str | None) -> None:
     """Take ID offline at once, as a logout does."""
     with context.site_reader(kind_given) as (reader, kind):
@@ -129,9 +115,7 @@ def leave(id: str, kind_given: str | None) -> None:
     output.remark(f"{kind} {output.printable(id)} is offline.")
 
 
-@presence.command()
-@context.id_argument
-@context.kind_option
+@presence.command(params=[context.id_argument, context.kind_option])
 @context.yes_option
 def forget(id: str, kind_given: str | None, yes: bool) -> None:
     """Erase ID and when it was last seen."""
@@ -142,8 +126,7 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
     output.remark(f"{name} is erased.")
 
 
-@presence.command()
-@context.kind_option
+@presence.command(params=[context.kind_option])
 @click.option(
     "--hours", type=click.FloatRange(0, _MAX_HOURS, True), default=24, help="How far back."
 )
@@ -162,8 +145,7 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     return Answer({"samples": points}, rows, draw=draw)
 
 
-@presence.command()
-@context.kind_option
+@presence.command(params=[context.kind_option])
 @click.option("--reset", is_flag=True, help="Forget the peak and start a new record.")
 @context.yes_option
 @context.answering
@@ -175,12 +157,11 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
     if reset:
         context.confirm(f"Forget the peak of {output.printable(kind)}?", yes)
         reader.reset_peak(kind)
-        remark = partial(output.remark, f"The peak of {kind} is forgotten.")
-        return Answer({"count": None, "at": None}, draw=remark)
-    highest = reader.peak(kind)
+    highest = None if reset else reader.peak(kind)
     if highest is None:
-        remark = partial(output.remark, "Nothing is recorded yet.")
-        return Answer({"count": None, "at": None}, is_yes=False, draw=remark)
+        text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
+        remark = partial(output.line, text)
+        return Answer({"count": None, "at": None}, is_yes=reset, draw=remark)
     most, at = highest.count, str(output.iso(highest.at))
     return Answer({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
 

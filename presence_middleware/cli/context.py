@@ -21,20 +21,19 @@ NO, USAGE, UNAVAILABLE = 1, 2, 3
 MIN_INTERVAL = 0.1  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-kind_option = click.option(
-    "--kind",
-    "kind_given",
+kind_option = click.Option(
+    ["--kind", "kind_given"],
     metavar="KIND",
     help="Such as guest; by default the first of PRESENCE_IDENTITY.",
 )
-kind_argument = click.argument("kind_given", metavar="[KIND]", required=False)
-id_argument = click.argument("id")
-ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
-window_option = click.option(
-    "--window", metavar="DURATION", help="Such as 15m; by default PRESENCE_WINDOW."
+kind_argument = click.Argument(["kind_given"], metavar="[KIND]", required=False)
+id_argument = click.Argument(["id"])
+ids_argument = click.Argument(["ids"], metavar="ID...", nargs=-1, required=True)
+window_option = click.Option(
+    ["--window"], metavar="DURATION", help="Such as 15m; by default PRESENCE_WINDOW."
 )
-room_option = click.option(
-    "--room", metavar="ROOM", help="Only in this room: its name, or a path such as /t/42."
+room_option = click.Option(
+    ["--room"], metavar="ROOM", help="Only in this room: its name, or a path such as /t/42."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -19,8 +19,7 @@ _READS: dict[str, tuple[str, Command]] = {
 }
 
 
-@click.command()
-@context.kind_argument
+@click.command(params=[context.kind_argument])
 @click.option(
     "--among",
     "key",

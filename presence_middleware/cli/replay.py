@@ -17,7 +17,7 @@ SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
 
 
-@click.command()
+@click.command(params=[context.window_option])
 @click.argument(
     "paths",
     nargs=-1,
@@ -25,7 +25,6 @@ _CHART_LINES = 8
     metavar="LOG...",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
-@context.window_option
 @click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
 @context.json_option
 def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:

@@ -12,9 +12,7 @@ from . import context, output
 from .readings import read_site
 
 
-@click.command()
-@context.kind_option
-@context.window_option
+@click.command(params=[context.kind_option, context.window_option])
 @click.option(
     "--interval",
     metavar="DURATION",

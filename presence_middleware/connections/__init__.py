@@ -10,6 +10,9 @@ from .drivers import AsyncDriver, Driver
 from .health import RedisHealth
 from .url import RedisURL
 
+# For the others, the sync client is used in threads.
+ASYNC_SCHEMES = {"redis", "rediss", "unix", "redis+sentinel"}
+
 Clock = Callable[[], float]
 """Returns the time in seconds since the epoch."""
 
@@ -34,13 +37,13 @@ def async_driver(url: RedisURL, health: RedisHealth, client: Any = None) -> Asyn
     """Return a driver for coroutines.
 
     It uses `client`, a `redis.asyncio.Redis` or a client as for `driver`, or else the client of
-    this process for `url`. The commands for a Cluster and for an embedded server, which may have to
-    be started, are sent in threads. Raises `SettingsError` if the client does not fit the URL.
+    this process for `url`. The commands for a Cluster, an embedded server or a server in memory are
+    sent in threads. Raises `SettingsError` if the client does not fit the URL.
     """
     if not is_async(client):
         threads = driver(url, health, client)
-        is_threaded = client is not None or url.is_cluster or url.scheme == "embedded"
-        return AsyncDriver(url, health, client, threads=threads if is_threaded else None)
+        has_async_client = client is None and url.scheme in ASYNC_SCHEMES
+        return AsyncDriver(url, health, client, threads=None if has_async_client else threads)
     if url.is_cluster:
         raise SettingsError(
             "client must be a synchronous redis.RedisCluster, because threads use it"

@@ -9,7 +9,6 @@ import asyncio
 import os
 import threading
 from contextlib import suppress
-from functools import cache
 from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -95,8 +94,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
     if url.scheme == "memory":
         import fakeredis
 
-        client_class = fakeredis.FakeAsyncRedis if is_async else fakeredis.FakeRedis
-        return client_class(server=_fake_server(os.getpid(), url.target))
+        return fakeredis.FakeRedis(server=fakeredis.FakeServer())
     with _importing:
         import redis
         from redis.asyncio.retry import Retry as AsyncRetry
@@ -108,9 +106,9 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
 
         classes: dict[str, Any] = {**(prompt_close if is_async else timed).CLASSES}
         if url.scheme == "embedded":  # this needs a POSIX system
-            from . import on_demand
+            from .on_demand import JoiningConnection, OnDemandConnection
 
-            classes["embedded"] = on_demand.CLASSES[start]
+            classes["embedded"] = OnDemandConnection if start else JoiningConnection
 
     most = url.max_readers + RESERVED
     if url.is_cluster:
@@ -170,10 +168,3 @@ def _typed(options: Options) -> dict[str, Any]:
     return {
         name: parsers[name](value) if name in parsers else value for name, value in options.items()
     }
-
-
-@cache
-def _fake_server(pid: int, name: str) -> Any:
-    import fakeredis
-
-    return fakeredis.FakeServer()

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..errors import WouldBlock
@@ -13,23 +14,18 @@ T = TypeVar("T")
 
 def is_trio() -> bool:
     """Return whether trio runs the caller. This never imports trio."""
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return False
-    try:
-        trio.lowlevel.current_trio_token()
-    except RuntimeError:
-        return False
-    return True
+    with suppress(KeyError, RuntimeError):
+        sys.modules["trio"].lowlevel.current_trio_token()
+        return True
+    return False
 
 
 def is_in_loop() -> bool:
     """Return whether an event loop runs the caller."""
-    try:
+    with suppress(RuntimeError):
         asyncio.get_running_loop()
-    except RuntimeError:
-        return is_trio()
-    return True
+        return True
+    return is_trio()
 
 
 def require_asyncio() -> None:

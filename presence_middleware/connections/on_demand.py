@@ -25,7 +25,3 @@ class JoiningConnection(OnDemandConnection):
     """A connection to a server that another process has started."""
 
     may_start = False
-
-
-CLASSES = {True: OnDemandConnection, False: JoiningConnection}
-"""The connection class, by whether it may start a server."""

@@ -15,7 +15,6 @@ def drop_leftovers() -> None:
         recorder.close(0.0)
     shared_recorder.cache_clear()
     backend._shared.cache_clear()
-    clients._fake_server.cache_clear()
     while clients._sync:
         _, client = clients._sync.popitem()
         client.close()
