@@ -59,10 +59,14 @@ NO_VISIT = ("servers/test_no_visit.py",)
 LOGOUT = ("contract/test_logout.py",)
 PULSE = ("unit/test_pulse.py",)
 CAPS = ("contract/test_caps.py",)
+MEMORY = ("unit/test_memory_of_people.py",)
 WRITES = ("contract/test_contract_writes.py",)
 DEPARTURES = ("contract/test_departures.py",)
 GOODBYES = ("contract/test_goodbyes.py",)
 ROOMS = ("contract/test_rooms.py",)
+IN_REQUESTS = ("contract/test_rooms_of_requests.py",)
+MOUNTS = ("browser/test_mounts_browser.py",)
+CROWDED = ("contract/test_crowded_rooms.py",)
 EVENTS = ("contract/test_events.py",)
 NAMED = ("contract/test_named_events.py",)
 RECORDER = ("redis/test_recorder.py",)
@@ -75,9 +79,13 @@ PRESSURE = ("redis/test_pressure.py",)
 CLUSTER = ("redis/test_cluster.py",)
 UPKEEP = ("redis/test_upkeep.py",)
 FOLLOW = ("redis/test_follow.py",)
+NO_LEASE = (
+    "redis/test_walks.py::test_a_user_who_may_not_take_the_lease_records_all_the_same_and_the_log_says_so_once",
+)
 EMBEDDED = "redis/test_embedded.py"
 ADDRESSES = ("unit/test_addresses.py",)
 SPOOFING = ("security/test_spoofing.py",)
+HIDING = ("unit/test_identity.py",)
 CANARY = ("security/test_canary.py",)
 BOARD = ("unit/test_board.py",)
 CACHE = ("contract/test_board_cache.py",)
@@ -140,6 +148,30 @@ BREAKS = [
         "recorder/request_filter.py",
         'exact = frozenset((*plain, *(f"{path}/" for path in plain)))',
         "exact = frozenset(plain)",
+        NO_VISIT,
+    ),
+    Break(
+        "pattern-is-one-path",
+        "`*` in an excluded path stands for any text.",
+        "recorder/request_filter.py",
+        "return Paths(exact, paths) if len(plain) < len(paths) else exact",
+        "return exact",
+        NO_VISIT,
+    ),
+    Break(
+        "pattern-is-no-special-path",
+        "Whoever has seen many pages is not counted at a path that a pattern excludes, either.",
+        "recorder/request_filter.py",
+        "self.special_paths = matching_paths((*settings.exclude, *settings.logout))",
+        "self.special_paths = frozenset((*settings.exclude, *settings.logout))",
+        NO_VISIT,
+    ),
+    Break(
+        "excluded-path-is-not-decoded",
+        "A path that is not ASCII can be excluded, over WSGI too.",
+        "recorder/request_filter.py",
+        "self._inspects_all = not (self._enabled and is_ascii)",
+        "self._inspects_all = not self._enabled",
         NO_VISIT,
     ),
     Break(
@@ -279,6 +311,38 @@ BREAKS = [
         "if len(self.recent) + len(self._earlier) < self._limit:",
         "if True:",
         (*CAPS, "security/test_flood.py"),
+    ),
+    Break(
+        "forgotten-people-are-new",
+        "Whoever is beyond the limit of the memory is still known.",
+        "people.py",
+        "self._forgotten.add(forgotten)",
+        "pass",
+        MEMORY,
+    ),
+    Break(
+        "forgotten-people-are-new-in-the-next-period",
+        "Whoever is beyond the limit is known in the next period, too.",
+        "people.py",
+        "self._forgotten_earlier = self._forgotten",
+        "pass",
+        MEMORY,
+    ),
+    Break(
+        "strangers-seem-known",
+        "Few others seem to be among the people who are known by a few bits.",
+        "people.py",
+        "for number in range(3):",
+        "for number in range(1):",
+        MEMORY,
+    ),
+    Break(
+        "full-memory-knows-nobody",
+        "With more people than there are bits for, no guest is refused.",
+        "people.py",
+        "return not self._room",
+        "return False",
+        MEMORY,
     ),
     Break(
         "logout-is-lost-with-the-data",
@@ -809,6 +873,102 @@ BREAKS = [
         ROOMS,
     ),
     Break(
+        "room-of-the-path-with-its-mount-over-wsgi",
+        "A room is the path below the mount point, over WSGI.",
+        "request.py",
+        'return text(self.state.get("PATH_INFO", ""))',
+        "return self.path",
+        IN_REQUESTS,
+    ),
+    Break(
+        "room-of-the-path-with-its-mount-over-asgi",
+        "A room is the path below the mount point, over ASGI.",
+        "request.py",
+        "return below_root(self.state)",
+        "return self.path",
+        IN_REQUESTS,
+    ),
+    Break(
+        "pulse-of-a-path-with-its-mount",
+        "A pulse names the room below the mount point.",
+        "pulse.js",
+        'const mount = pathname.endsWith(own) ? pathname.slice(0, -own.length) : "unknown";',
+        'const mount = "";',
+        MOUNTS,
+    ),
+    Break(
+        "pulse-of-another-app",
+        "A page of another app with this script is in no room.",
+        "pulse.js",
+        '(path + "/").startsWith(mount + "/")',
+        "true",
+        MOUNTS,
+    ),
+    Break(
+        "widget-counts-the-path-with-its-mount",
+        "A widget counts the room below the mount point.",
+        "board/static/widget.js",
+        'const mount = loaded.endsWith(own) ? loaded.slice(0, -own.length) : "unknown";',
+        'const mount = "";',
+        MOUNTS,
+    ),
+    Break(
+        "widget-counts-for-another-app",
+        "A widget shows no number for the room of another app's page.",
+        "board/static/widget.js",
+        'if (!(pathname + "/").startsWith(mount + "/")) return undefined;',
+        "",
+        MOUNTS,
+    ),
+    Break(
+        "gone-people-come-back-into-their-room",
+        "Whoever was counted as gone comes back into no room without a page.",
+        "stores/in_room.lua",
+        "redis.call('HSET', progress, 'rooms_told', offline_before)",
+        "",
+        CROWDED,
+    ),
+    Break(
+        "room-keeps-who-was-counted-as-gone",
+        "A write takes out of the room whoever was counted as gone.",
+        "stores/rooms.lua",
+        "if told and #ids > 0 and told + 0 > swept + 0 then",
+        "if false then",
+        CROWDED,
+    ),
+    Break(
+        "count-looks-up-all-who-are-gone",
+        "A room is counted by whoever are fewer: here those who are online.",
+        "stores/in_room.lua",
+        "present < expired and in_room(online) or members - in_room(unswept)",
+        "members - in_room(unswept)",
+        CROWDED,
+    ),
+    Break(
+        "count-looks-up-all-who-are-online",
+        "A room is counted by whoever are fewer: here those who have gone.",
+        "stores/in_room.lua",
+        "present < expired and in_room(online) or members - in_room(unswept)",
+        "in_room(online)",
+        CROWDED,
+    ),
+    Break(
+        "count-of-a-small-room-looks-up-the-site",
+        "A room is counted by whoever are fewer: here those who are in it.",
+        "stores/in_room.lua",
+        "<= math.min(members, most) then",
+        "<= most then",
+        CROWDED,
+    ),
+    Break(
+        "count-of-a-large-room-is-one-command",
+        "A command looks up a bounded number of ids.",
+        "stores/in_room.lua",
+        "<= math.min(members, most) then",
+        "<= members then",
+        CROWDED,
+    ),
+    Break(
         "navigation-stays-in-the-room",
         "A navigation to a page in no room leaves the room.",
         "rooms.py",
@@ -929,6 +1089,62 @@ BREAKS = [
         "if False:",
         ("servers/test_board_events.py",),
     ),
+    Break(
+        "iterator-takes-the-wake-up-of-another",
+        "All who wait for events are woken, although some wait again meanwhile.",
+        "events/feed.py",
+        "self.waiters.discard(waiter)\n            waiter.wake()",
+        "self.waiters.pop().wake()",
+        ("redis/test_event_hub.py",),
+    ),
+    Break(
+        "iterator-that-could-not-read-sleeps",
+        "Whoever could not catch up tries again after the next read.",
+        "events/page.py",
+        "self.has_retries = True",
+        "pass",
+        (*NAMED, *FOLLOW),
+    ),
+    Break(
+        "place-that-was-dropped-is-the-end",
+        "Whoever is behind the page reads the streams.",
+        "events/page.py",
+        "place.is_behind, place.next = True, None",
+        "place.next = None",
+        (*FOLLOW, *NAMED),
+    ),
+    Break(
+        "page-without-bound",
+        "The page of the newest events has a bounded size.",
+        "events/page.py",
+        "(self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest)",
+        "self._chunks[0][0].read_at < oldest",
+        FOLLOW,
+    ),
+    Break(
+        "stream-keeps-its-events",
+        "Streams keep no events.",
+        "events/iterators.py",
+        "return chunk\n",
+        "return events_of(chunk)\n",
+        FOLLOW,
+    ),
+    Break(
+        "stream-of-some-keeps-all-events",
+        "A stream of some ids keeps no events, either.",
+        "events/iterators.py",
+        "[each for each in chunk if each.id in among]",
+        "[each for each in events_of(chunk) if each.id in among]",
+        FOLLOW,
+    ),
+    Break(
+        "page-does-not-learn-what-it-missed",
+        "A stream reports events that it missed.",
+        "sse.py",
+        "yield LOST",
+        "yield BEAT",
+        ("servers/test_board_events.py",),
+    ),
     # Upkeep.
     Break(
         "two-holders-of-the-upkeep",
@@ -961,6 +1177,30 @@ BREAKS = [
         "if self._lease.pid != getpid():",
         "if False:",
         (*UPKEEP, "redis/test_event_hub.py"),
+    ),
+    Break(
+        "forbidden-upkeep-is-silent",
+        "The log says once that the user of Redis may not do the upkeep.",
+        "upkeep.py",
+        "self.forbidden(error)",
+        "pass",
+        NO_LEASE,
+    ),
+    Break(
+        "forbidden-upkeep-is-asked-for-at-once",
+        "A command that is forbidden is not sent in each round.",
+        "upkeep.py",
+        "self._look_at = stamp + LEASE_SECONDS",
+        "pass",
+        UPKEEP,
+    ),
+    Break(
+        "forbidden-upkeep-is-an-outage",
+        "People are recorded although the upkeep is forbidden.",
+        "upkeep.py",
+        "if not _is_forbidden(error):",
+        "if True:",
+        NO_LEASE,
     ),
     Break(
         "refused-server-is-not-cleaned",
@@ -1173,6 +1413,54 @@ BREAKS = [
         "if 0 < until - time.time() <= REMEMBERED_SECONDS:",
         "if until:",
         ("unit/test_identity_memory.py",),
+    ),
+    Break(
+        "clients-of-a-proxy-share-an-identity",
+        "Clients behind the same proxy are not taken for each other.",
+        "identity/resolver.py",
+        "ADDRESS_HEADERS if locate else ()",
+        "()",
+        ("unit/test_identity_memory.py::test_memory",),
+    ),
+    Break(
+        "session-outlives-itself-in-the-memory",
+        "A session that was verified before expires on time.",
+        "identity/sessions.py",
+        "if until < request.holds_until:",
+        "if False:",
+        ("unit/test_identity_memory.py",),
+    ),
+    Break(
+        "hidden-user-is-found-as-a-user",
+        "A user whom a function of the site hides is in no public number.",
+        "identity/resolver.py",
+        "return self.claimed(found[0]), found[1]",
+        "return found",
+        HIDING,
+    ),
+    Break(
+        "hidden-user-is-named-as-a-user",
+        "A user whom code names is hidden by the function, too.",
+        "recorder/visit.py",
+        "resolver.claimed((kind, stored)) if stored else None",
+        "(kind, stored) if stored else None",
+        HIDING,
+    ),
+    Break(
+        "failing-function-shows-whom-it-hides",
+        "If the function that hides users fails, all are hidden.",
+        "identity/resolver.py",
+        "return True",
+        "return False",
+        HIDING,
+    ),
+    Break(
+        "hidden-user-is-recorded-before-the-layer",
+        "A user whom a layer hides is not recorded before it did.",
+        "identity/resolver.py",
+        "awaits_identify or any(set_by_app[:place])",
+        "any(set_by_app[:place])",
+        ("contract/test_invisible.py",),
     ),
     Break(
         "colon-in-a-password",

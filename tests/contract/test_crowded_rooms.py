@@ -98,6 +98,22 @@ def test_the_first_count_after_a_mass_departure_is_prompt_and_exact(
     assert site.in_rooms() == GONE + staying
 
 
+@pytest.mark.parametrize(
+    ("gone", "here", "rooms"), [(10, 5000, 1), (5000, 10, 1), (5000, 5000, 500)]
+)
+def test_a_count_looks_up_those_who_have_gone_or_are_online_or_in_the_room_whoever_are_fewer(
+    crowd: Callable[..., Crowd], gone: int, here: int, rooms: int
+) -> None:
+    site = crowd()
+    site.enter("gone", gone, lambda n: n % rooms)
+    site.clock.now += WINDOW / 2
+    site.enter("here", here, lambda n: n % rooms)
+    site.clock.now += WINDOW / 2 + 1
+    site.commands()
+    assert site.presence.count(room="/t/0") == here // rooms
+    assert site.commands()["zmscore"][0] == 1  # of at most 1000 ids
+
+
 def test_a_large_room_of_which_many_leave_is_counted_in_short_commands(
     crowd: Callable[..., Crowd],
 ) -> None:

@@ -16,6 +16,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
+from tests.redis.test_tls import SHORT, url_of_user
 from tests.support.backends import Server, wait_until
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.servers import ROOT
@@ -188,6 +189,15 @@ def test_processes_that_wait_for_the_lease_only_ask_how_long(
     assert sent(client)["pttl"] <= 4 * 5 * 3
     for recorder in processes.all:
         recorder.close()
+
+
+def test_a_user_who_may_not_take_the_lease_asks_for_it_now_and_then(
+    own: Server, client: Any, prefix: str
+) -> None:
+    waiting = Processes(url_of_user(own, prefix, *SHORT.split(), "-set"), prefix, number=1)
+    waiting.go_on(60)
+    assert 1 < client.info("commandstats")["cmdstat_set"]["rejected_calls"] <= 11
+    waiting.all[0].close()
 
 
 def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
