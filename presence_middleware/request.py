@@ -143,7 +143,7 @@ class StateRequest(Request):
     locate: Callable[["StateRequest"], str | None] | None = None
     """Finds the client's address behind proxies. None if it is always the peer's."""
     forwarded: tuple[Any, Any] | None = None
-    """The headers Forwarded and X-Forwarded-For, which inner layers may remove; None if unused."""
+    """The headers Forwarded and X-Forwarded-For on arrival, since inner layers may remove them."""
     raw_headers: dict[bytes, bytes] | None = None
     """The headers of a scope by lower-case name, once one of them was read."""
 

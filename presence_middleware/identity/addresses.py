@@ -32,7 +32,7 @@ class Bits(NamedTuple):
 
 WHOLE = Bits(32, 128)
 MAX_ADDRESS_LENGTH = 64  # characters, with brackets, interface and port
-ADDRESS_HEADERS = ("x-forwarded-for", "forwarded")
+ADDRESS_HEADERS = ("forwarded", "x-forwarded-for")
 MOST_HOPS = 32  # addresses of a header that are read
 MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
@@ -132,7 +132,7 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
     def locate(request: StateRequest) -> str | None:
         address = peer = parse_address(str(request.peer or ""))
         if proxies:
-            given = request.forwarded or ("", "")
+            given = request.forwarded or map(request.header, ADDRESS_HEADERS)
             forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
             hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
             headers = _forwarded(forwarded), hops

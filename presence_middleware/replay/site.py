@@ -43,7 +43,6 @@ class Replay:
         """
         request, who = line.request, None
         request.locate = self._resolver.locate
-        request.arrive(request.state)
         if request.path not in self._excluded:
             # A log does not show whether the site accepted a login, so checked rules find no id.
             who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)

@@ -406,6 +406,33 @@ def test_an_iterator_that_cannot_renew_its_lease_returns_nothing(
     assert sorted({*seen, *received}) in (["ann", "bob"], seen)
 
 
+def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.3)
+    names = [f"id{number}" for number in range(6)]
+
+    async def test() -> None:
+        async with AsyncPresence(backend=Backend(plain.settings)).events(name="mailer") as events:
+            await in_thread(plain.begun, events)
+            plain.come(*names)
+            received = {(await anext(events)).id}
+            text = run(plain.presence, "DUMP", plain.lease_key)
+            run(plain.presence, "SET", plain.lease_key, "of another program")
+            await in_thread(wait_until, lambda: not (lease := events._lease) or not lease.is_held)
+
+            async def receive_all() -> None:
+                while len(received) < len(names):
+                    received.add((await anext(events)).id)
+
+            rest = asyncio.create_task(receive_all())
+            await in_thread(wait_until, lambda: events._waiter is not None)
+            run(plain.presence, "RESTORE", plain.lease_key, 60_000, text, "REPLACE")
+            await asyncio.wait_for(rest, 10)
+
+    asyncio.run(test())
+
+
 # after=
 
 

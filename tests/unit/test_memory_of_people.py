@@ -35,4 +35,11 @@ def test_few_others_are_taken_for_known() -> None:
 
 
 def test_with_more_guests_than_there_is_room_for_everybody_is_known() -> None:
-    assert all(map(people(*guests(0, ROOM + 1)).knows, guests(2 * ROOM, 1000)))
+    assert all(map(people(*guests(0, 2 * ROOM)).knows, guests(3 * ROOM, 1000)))
+
+
+def test_a_person_who_comes_again_and_again_takes_no_further_room() -> None:
+    known = people(*guests(0, 2 * LIMIT))
+    for moment in range(2 * ROOM):
+        known.note(("guest", "a regular"), float(moment), float(moment))
+    assert sum(map(known.knows, guests(ROOM, 1000))) < 10
