@@ -202,6 +202,25 @@ def test_a_key_that_was_evicted_alone_is_written_again(valkey: Server, prefix: s
     recorder.close()
 
 
+def test_an_evicted_key_is_written_again_although_another_process_writes_first(
+    valkey: Server, prefix: str
+) -> None:
+    clock, site = Clock(), settings(valkey.url, prefix)
+    first, second = (Recorder(site, clock=clock, background=False) for _ in range(2))
+    first.record(("user", "ann"), clock.now)
+    assert first.flush()
+    with redis.Redis.from_url(valkey.url) as client:
+        client.delete(f"{prefix}:user:seen")
+    second.record(("user", "bob"), clock.now)
+    assert second.flush()
+    clock.now += 11
+    first.run_once()
+    first.flush()
+    assert Presence(backend=first.backend).count() == 2
+    for recorder in (first, second):
+        recorder.close()
+
+
 def test_a_request_that_queries_while_the_driver_fails_is_still_recorded(
     valkey: Server, prefix: str
 ) -> None:
