@@ -1,5 +1,6 @@
 """Real servers for the tests, one of each a session; every test has keys of its own in them."""
 
+import gc
 import os
 import shutil
 import sys
@@ -31,6 +32,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is collected out of the garbage collector, which else walks it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

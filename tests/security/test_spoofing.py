@@ -334,11 +334,7 @@ def test_no_header_logs_anybody_in(site: Site, source: str, name: str) -> None:
 KEY = "the key of the test's own site and long enough"
 OTHER = "the key of quite another site and long enough"
 PAIR = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-PRIVATE = PAIR.private_bytes(
-    serialization.Encoding.PEM,
-    serialization.PrivateFormat.PKCS8,
-    serialization.NoEncryption(),
-).decode()
+OTHER_PAIR = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 PUBLIC = (
     PAIR.public_key()
     .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -392,20 +388,9 @@ def jwt_of(key: str, claims: object = None) -> str:
 
 
 def jwt_of_pair(key: str, claims: object = None) -> str:
-    pair = PRIVATE if key == KEY else OTHER_PRIVATE
+    pair = PAIR if key == KEY else OTHER_PAIR  # as text, each token would parse it again
     expires = {"exp": int(time.time()) + 60}
     return jwt.encode({"who": "ann", **expires} if claims is None else claims, pair, "RS256")  # type: ignore[arg-type]
-
-
-OTHER_PRIVATE = (
-    rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    .private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    .decode()
-)
 
 
 @dataclass(frozen=True)

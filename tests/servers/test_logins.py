@@ -488,7 +488,8 @@ def test_a_user_whom_the_site_hides_is_in_no_public_number(
         **{"PRESENCE_ROOMS": "/*", "PRESENCE_SESSION_SECRET": SECRET},
     }
     presence = Presence(Settings.from_env({**variables, **given}))
-    with serve(site, **{**given, **site.settings, **dict(list(given.items())[:1])}) as browser:
+    variables = {**given, **site.settings, **dict(list(given.items())[:1])}
+    with serve(site, workers=1, **variables) as browser:
         assert browser.see("me") == {"nobody"}
         browser.log_in()
         browser.use(LOGGED_IN)
