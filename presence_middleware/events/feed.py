@@ -25,7 +25,7 @@ from .page import Page
 from .streams import Streams
 
 READ_EVERY = 1.0  # seconds
-CHECK_EVERY = 60.0  # seconds between two looks at the settings of other processes
+CHECK_EVERY = 20.0  # seconds between two looks at the settings of other processes
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
 
