@@ -33,7 +33,7 @@ RATE = float(os.environ.get("SOAK_RATE", "300"))  # people a second who come, an
 WINDOW = 30
 READERS = 40
 MOST_WAIT = 0.25  # seconds
-MOST_GROWTH = 4 << 20  # bytes, from the middle to the end
+MOST_GROWTH = 12 << 20  # bytes, from the middle to the end: workers get unequal shares
 # Seconds until each process remembers as many requests as it ever does: 20,000 at 100 a second.
 FULL_AFTER = 240.0
 KILL_EVERY = 60.0  # seconds

@@ -88,6 +88,8 @@ class Crowd:
         head += "Sec-Fetch-Site: same-origin\r\nContent-Length: 0\r\n\r\n"
         async with self._turns[port]:
             free = self._free[port]
+            while free and free[-1][0].at_eof():
+                free.pop()  # the server has closed it, because it was not used for long
             streams = free.pop() if free else await asyncio.open_connection("127.0.0.1", port)
             began = time.monotonic()
             try:
