@@ -6,6 +6,7 @@ after the other.
 """
 
 from contextlib import suppress
+from inspect import signature
 from typing import Any
 
 from ..errors import PresenceUnavailable
@@ -99,8 +100,11 @@ class ClusterDriver(Driver):
         # The other connections to the failed node are as dead.
         with suppress(Exception):
             client.get_redis_connection(failed).connection_pool.disconnect(inuse_connections=False)
+        initialize, given = client.nodes_manager.initialize, {}
+        if "last_failed_node_name" in signature(initialize).parameters:  # not in old versions
+            given["last_failed_node_name"] = failed and failed.name
         try:
-            client.nodes_manager.initialize(last_failed_node_name=failed and failed.name)
+            initialize(**given)
         except Exception:
             # No known node answers. Start again with the nodes of the URL.
             forget(self.url)
