@@ -17,7 +17,7 @@ from tests.support.servers import ROOT
 
 pytestmark = [pytest.mark.products, pytest.mark.timeout(170)]
 
-NOT_FOR_USERS = {"test", "uwsgi", "demo"}
+NOT_FOR_USERS = {"demo"}
 PRODUCTS = {
     "apache-superset": "3.11",
     "arq": "3.13",

@@ -151,7 +151,7 @@ def started_by(program: str, python: str = sys.executable) -> list[str]:
     if program == "uwsgi":
         binary = Path(sys.executable).parent / program
         if not binary.exists():
-            pytest.skip("uWSGI is not installed: pip install -e '.[uwsgi]'")
+            pytest.skip("uWSGI is not installed: pip install --group uwsgi")
         return [str(binary)]
     return [python, "-m", program]
 
