@@ -119,6 +119,7 @@ class Presence(Reader):
 
     count = question(Queries.count)
     counts = question(Queries.counts)
+    active = question(Queries.active)
     online = question(Queries.online)
     is_online = question(Queries.is_online)
     last_seen = question(Queries.last_seen)
@@ -174,6 +175,7 @@ class AsyncPresence(Reader):
 
     count = async_question(Queries.count)
     counts = async_question(Queries.counts)
+    active = async_question(Queries.active)
     online = async_question(Queries.online)
     is_online = async_question(Queries.is_online)
     last_seen = async_question(Queries.last_seen)

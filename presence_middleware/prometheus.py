@@ -14,14 +14,18 @@ from prometheus_client.registry import REGISTRY, Collector
 
 from .connections.loops import in_thread
 from .errors import PresenceError
+from .parsers import duration
 from .people import Reason
 from .presence import Presence
+from .queries import PERIODS
 from .recorder import Recorder, recorder_for
+from .stores import merge_plans
 
 READ_EVERY = 1.0  # seconds
 GAUGES = {
     "presence_up": "Whether Redis answered.",
     "presence_online": "How many are online on the site.",
+    "presence_active": "How many were seen on the site in a period, also who left since.",
     "presence_peak": "The most that were ever online in a minute.",
     "presence_sightings_pending": "Sightings that wait to be written.",
     "presence_outage": "Whether sightings cannot be written.",
@@ -38,12 +42,16 @@ COUNTERS = {
 }
 
 
-Values = dict[str, Mapping[str, float] | float | None]
-"""The value of each metric, or its values by kind or reason."""
+LABELS = {"presence_sightings_dropped": ("reason",), "presence_active": ("kind", "period")}
+"""The labels of metrics that are not by kind alone."""
+
+Values = dict[str, Mapping[str, float] | Mapping[tuple[str, str], float] | float | None]
+"""The value of each metric, or its values by its labels."""
 
 NO_ANSWER: Values = {
     "presence_up": False,
     "presence_online": {},
+    "presence_active": {},
     "presence_peak": {},
     "presence_sweep_lag_seconds": {},
 }
@@ -65,9 +73,16 @@ class PresenceCollector(Collector):
         not fit them.
         """
         self._recorder = recorder_for() if recorder is None else recorder
-        self._kinds, self._announced = self._recorder.settings.kinds, self._recorder.settings.events
+        settings = self._recorder.settings
+        self._kinds, self._announced = settings.kinds, settings.events
+        self._kept = [
+            (kind, period)
+            for kind in settings.kinds
+            for period in PERIODS
+            if duration(period) <= settings.keep_seconds(kind)
+        ]
         self._presence = Presence(
-            self._recorder.settings,
+            settings,
             client=client,
             backend=self._recorder.backend if client is None else None,
         )
@@ -93,9 +108,13 @@ class PresenceCollector(Collector):
                 peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
                 sweep_lag = self._presence.backend.queries.sweep_lag
                 lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
+                active = self._presence.backend.queries.active
+                plans = [active(period, kind) for kind, period in self._kept]
+                numbers = self._presence.run(merge_plans(plans)) if plans else []
                 self._site = {
                     "presence_up": True,
                     "presence_online": self._presence.counts(),
+                    "presence_active": dict(zip(self._kept, numbers, strict=True)),
                     "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
                     "presence_sweep_lag_seconds": {
                         kind: lag for kind, lag in lags.items() if lag is not None
@@ -136,10 +155,9 @@ class PresenceCollector(Collector):
             family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
             help_text = GAUGES.get(name) or COUNTERS[name]
             if isinstance(value, Mapping):
-                label = "reason" if name == "presence_sightings_dropped" else "kind"
-                metric = family(name, help_text, labels=[label])
-                for label_value, number in value.items():
-                    metric.add_metric([label_value], number)
+                metric = family(name, help_text, labels=LABELS.get(name, ("kind",)))
+                for label, number in value.items():
+                    metric.add_metric([label] if isinstance(label, str) else label, number)
             else:
                 metric = family(name, help_text, None if value is None else float(value))
             metrics.append(metric)

@@ -37,6 +37,7 @@ from .stores import (
 )
 from .stores.changes import to_microseconds
 
+PERIODS = "1d", "7d", "30d"  # for which sites ask how many were active
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
 MAX_AMONG = 1000  # ids of an iterator over events
 MAX_SHOWN_CHARACTERS = 100  # of an invalid argument in an error
@@ -109,6 +110,18 @@ class Queries:
         counters = [arguments.counter(kind, window, room) for kind in kinds]
         counts = yield from self._read(lambda now: merge_plans([count(now) for count in counters]))
         return dict(zip(kinds, counts, strict=True))
+
+    def active(self, period: Window = "1d", kind: str | None = None) -> Plan[int]:
+        """Return how many ids were seen in a period, each once: also those who logged out since.
+
+        `period` is seconds, a timedelta, or text such as `"1d"`, `"7d"` or `"30d"`. `kind` is by
+        default the first of `PRESENCE_IDENTITY`. Ids that were erased do not count.
+
+        Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the period is longer
+        than the retention of the kind, or shorter than two windows.
+        """
+        store, seconds = self._arguments.store_and_seconds(kind, period, "period")
+        return self._read(partial(store.active, period=seconds))
 
     def online(
         self,
@@ -434,7 +447,9 @@ class Arguments:
             raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.kinds)}")
         return known_kind(kind, self.kinds)
 
-    def store_and_seconds(self, kind: str | None, window: Window) -> tuple[Shards, float]:
+    def store_and_seconds(
+        self, kind: str | None, window: Window, argument: str = "window"
+    ) -> tuple[Shards, float]:
         """Return the store of a kind and a window in seconds, by default `PRESENCE_WINDOW`."""
         kind = self.kind(kind)
         store = self._stores[kind]
@@ -443,7 +458,7 @@ class Arguments:
         try:
             seconds = duration(window)
         except (ValueError, OverflowError) as error:
-            raise QueryError(f"window is {_shown(window)}: {error}") from None
+            raise QueryError(f"{argument} is {_shown(window)}: {error}") from None
         if seconds > store.keep_seconds:
             raise UnsupportedQuery(
                 f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "

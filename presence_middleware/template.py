@@ -63,6 +63,7 @@ class TemplatePresence:
 
     count = template_question(Queries.count)
     counts = template_question(Queries.counts)
+    active = template_question(Queries.active)
     online = template_question(Queries.online)
     is_online = template_question(Queries.is_online)
     last_seen = template_question(Queries.last_seen)

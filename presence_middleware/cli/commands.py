@@ -1,4 +1,4 @@
-"""The `presence` command and its subcommands, except `events`, `watch` and `replay`."""
+"""The `presence` command and its subcommands, except those in files of their own."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -11,11 +11,13 @@ from ..backend import Backend
 from ..doctor import EffectiveSetting, effective_settings, examine
 from ..errors import PresenceError, SettingsError
 from ..presence import Presence
+from ..queries import PERIODS
 from . import context, output
 from .chart import Span
 from .context import Answer
 from .events import events
 from .replay import replay
+from .wait import wait
 from .watch import watch
 
 STATUS = """\b
@@ -70,6 +72,19 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
 
 def _room(room: str | None) -> dict[str, str]:
     return {} if room is None else {"room": room}
+
+
+@presence.command(params=[context.kind_option])
+@click.argument("periods", metavar="[PERIOD]...", nargs=-1)
+@context.answering
+def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Answer:
+    """Print how many were seen in each PERIOD, also who logged out since.
+
+    Periods are such as 12h; by default 1d, 7d and 30d.
+    """
+    numbers = {each: reader.active(each, kind) for each in periods or PERIODS}
+    rows = [(period, str(number)) for period, number in numbers.items()]
+    return Answer({"active": numbers}, rows, ("period", kind))
 
 
 @presence.command(params=[context.ids_argument, context.kind_option, context.window_option])
@@ -244,3 +259,4 @@ def demo(host: str, port: int, crowd: int) -> None:
 presence.add_command(events)
 presence.add_command(watch)
 presence.add_command(replay)
+presence.add_command(wait)

@@ -147,8 +147,10 @@ def exit_on_signals() -> None:
         signal.signal(signum, end)
 
 
-def interval(_: click.Context, parameter: click.Parameter, value: str) -> float:
+def interval(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Return a duration of at least `MIN_INTERVAL` in seconds; the callback of an option."""
+    if value is None:
+        return None
     try:
         seconds = parsers.duration(value)
     except ValueError as error:

@@ -99,6 +99,13 @@ class MinuteSets(Store):
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))
 
+    def active(self, now: float, period: float) -> Plan[int]:
+        minutes = keys.minutes_of(now, period)
+        left = ("ZRANGE", self.gone, minutes[0] * keys.MINUTE, "+inf", "BYSCORE")
+        seen = ("SUNION", *map(self._key, minutes))
+        members = yield Batch((seen, left), atomic=True)
+        return len({id for each in members for id in texts(each)})
+
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:

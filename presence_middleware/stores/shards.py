@@ -52,6 +52,10 @@ class Shards:
             return self.all[0].count(now, window)
         return self._total([shard.count(now, window) for shard in self.all])
 
+    def active(self, now: float, period: float) -> Plan[int]:
+        """Return how many ids of all shards were seen in the period, also who left since."""
+        return self._total([shard.active(now, period) for shard in self.all])
+
     def _total(self, plans: list[Plan[int]]) -> Plan[int]:
         return sum((yield from merge_plans(plans, atomic=self._on_one_server)))
 

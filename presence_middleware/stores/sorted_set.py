@@ -92,6 +92,18 @@ class SortedSet(Store):
         (count,) = yield Batch((("ZCOUNT", self._seen, f"({now - window!r}", "+inf"),))
         return int(count)
 
+    def active(self, now: float, period: float) -> Plan[int]:
+        # A goodbye hides for a window when its id was last seen.
+        if period < self.window + self.lowered_by:
+            raise UnsupportedQuery(
+                f"active needs two windows or more of kind {self.kind!r}: count has a shorter one"
+            )
+        since = f"({now - period!r}"
+        # Nobody is in both.
+        sets = self._seen, self.gone
+        commands = tuple(("ZCOUNT", name, since, "+inf") for name in sets)
+        return sum(map(int, (yield Batch(commands, atomic=True))))
+
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:

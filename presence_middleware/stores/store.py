@@ -113,6 +113,13 @@ class Store(ABC):
     def count(self, now: float, window: float) -> Plan[int]:
         """Return how many ids were seen in the `window` seconds before `now`."""
 
+    def active(self, now: float, period: float) -> Plan[int]:
+        """Return how many ids were seen in the `period` seconds before `now`, also who left since.
+
+        By default, nobody who left is known.
+        """
+        return self.count(now, period)
+
     @abstractmethod
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None

@@ -29,6 +29,8 @@ COMMANDS = sorted(command.commands)
 ASKING = {
     "count": [],
     "online": [],
+    "active": [],
+    "wait": [],
     "seen": ["ann"],
     "friends": ["set"],
     "history": [],
