@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from .limits import RESERVED
 from .loops import is_trio
-from .url import Options, RedisURL, parse_hosts
+from .url import Options, RedisURL, options_of, parse_hosts
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
 _OPTIONS: dict[str, Any] = {
@@ -138,7 +138,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         # timeouts of minutes.
         manager = library.Sentinel(
             list(hosts.addresses),
-            sentinel_kwargs={**options, **hosts.sentinel_options},
+            sentinel_kwargs={**options, **_typed(hosts.sentinel_options)},
             **{**options, **_typed(hosts.options)},
         )
         for sentinel in manager.sentinels:
@@ -154,7 +154,8 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
                 from redis.maint_notifications import MaintNotificationsConfig
 
                 options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-        client = library.Redis.from_url(url.target, **options)
+        target, _, query = url.target.partition("?")
+        client = library.Redis.from_url(target, **{**options, **_typed(options_of(query))})
     pool = client.connection_pool
     pool.connection_class, pool.max_connections = classes[url.scheme], most
     return client
@@ -164,7 +165,12 @@ def _typed(options: Options) -> dict[str, Any]:
     """Return the options of a query as redis-py expects them: numbers, switches or text."""
     from redis import connection
 
-    parsers: dict[str, Any] = connection.URL_QUERY_ARGUMENT_PARSERS
+    from .credentials import ImportedCredentials
+
+    parsers: dict[str, Any] = {
+        **connection.URL_QUERY_ARGUMENT_PARSERS,
+        "credential_provider": ImportedCredentials,
+    }
     return {
         name: parsers[name](value) if name in parsers else value for name, value in options.items()
     }

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..parsers import InvalidValue
 from .limits import CONNECTIONS
@@ -27,9 +26,10 @@ _ESCAPES = "the host or the port is not valid; write / ? # @ in a password as %2
 _QUERY_OPTION = re.compile(r"(\w+=)?[^&]+")
 # The options that a query may contain. redis-py would reject others at the first use only.
 _OPTIONS = re.compile(
-    r"db|username|password|protocol|client_name|max_connections|health_check_interval"
+    r"db|username|password|credential_provider|protocol|client_name|max_connections|health_check_interval"
     r"|socket_(timeout|connect_timeout|keepalive)|ssl_\w+"
 )
+_PROVIDER = re.compile(r"\w+(\.\w+)*:\w+")
 _MAX_CONNECTIONS = re.compile(r"[?&]max_connections=0*([1-9]\d{0,8})(?:&|$)")
 _SEVERAL_HOSTS = re.compile(
     r"(?:(?P<user>[^/?@]*)@)?(?P<hosts>[^/?@]+)(?P<path>/[^?@]*)?(?:\?(?P<options>[^@]*))?"
@@ -128,10 +128,14 @@ def _parse(url: str) -> RedisURL:
     raise ValueError
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: Options) -> None:
     if not all(map(_OPTIONS.fullmatch, options)):
         # Without the name of the option, which may be a part of a password.
         raise ValueError("an unknown option")
+    provider = options.get("credential_provider")
+    has_others = options.get("username") or options.get("password")
+    if provider is not None and (has_others or not _PROVIDER.fullmatch(provider)):
+        raise ValueError("credential_provider=module:object takes the place of user and password")
 
 
 def _network(scheme: str, rest: str) -> RedisURL:
@@ -144,7 +148,8 @@ def _network(scheme: str, rest: str) -> RedisURL:
         raise ValueError(_ESCAPES) from None
     if scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ValueError(_ESCAPES)
-    _check_options(parse_qs(parts.query, keep_blank_values=True))
+    user = {"username": parts.username, "password": parts.password}
+    _check_options(user | options_of(parts.query))
     if scheme == "unix":
         if not parts.path.startswith("/") or parts.hostname:
             raise ValueError("a socket needs an absolute path: unix:///path")
@@ -153,6 +158,11 @@ def _network(scheme: str, rest: str) -> RedisURL:
     elif not re.fullmatch(r"/?\d*", parts.path):
         raise ValueError("the database is a number")
     return RedisURL(scheme, url)
+
+
+def options_of(query: str) -> Options:
+    """Return the options of the query of a URL."""
+    return dict(parse_qsl(query, keep_blank_values=True))
 
 
 def parse_hosts(scheme: str, rest: str) -> Hosts:
@@ -168,7 +178,7 @@ def parse_hosts(scheme: str, rest: str) -> Hosts:
     if not (parts and service and all(hosts) and all(0 < port < 65536 for _, port in addresses)):
         raise ValueError(form)
     options: Options = {"db": service["db"] or "0"}
-    options |= parse_qsl(parts["options"] or "", keep_blank_values=True)
+    options |= options_of(parts["options"] or "")
     if parts["user"]:
         username, _, password = parts["user"].partition(":")
         options |= {"username": unquote(username) or None, "password": unquote(password) or None}
