@@ -10,6 +10,7 @@ import subprocess
 import tomllib
 from dataclasses import fields, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,7 +127,7 @@ def test_the_commands_of_a_page_exist(block: Block) -> None:
         settings = dict(word.split("=", 1) for word in words if word.startswith("PRESENCE_"))
         Settings.from_env(settings | ({"PRESENCE_SECRET": "s" * 16} if settings else {}))
         if words[:1] == ["presence"]:
-            check_usage(words[1:])
+            check_usage(list(takewhile(lambda word: word != "&&", words[1:])))
 
 
 def check_usage(words: list[str]) -> None:
