@@ -1,0 +1,77 @@
+"""The admin's list of users with two columns: who is online, and when everybody was last seen."""
+
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.humanize.templatetags.humanize import naturaltime
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from ..queries import Queries
+from ..stores import Plan, merge_plans
+from ..template import template_presence, template_question
+
+DASH = "-"
+
+
+def _here_and_last_seen(
+    queries: Queries, ids: list[str]
+) -> Plan[tuple[list[str], dict[str, datetime | None]]]:
+    """Return which of `ids` are online, and when each was last seen, in one round trip."""
+    plans: list[Plan[Any]] = [queries.online_among(ids), queries.last_seen_among(ids)]
+    here, moments = yield from merge_plans(plans)
+    return here, moments
+
+
+_ask = template_question(_here_and_last_seen)
+
+
+class PresenceAdminMixin:
+    """Adds the columns `online` and `last_seen` to the list of a `ModelAdmin` of users.
+
+    ```python
+    @admin.register(User)
+    class UserAdmin(PresenceAdminMixin, BaseUserAdmin):
+        pass
+    ```
+
+    A page of the list asks Redis once. In an outage, and in a request that no middleware has seen,
+    both columns show a dash.
+    """
+
+    presence_field = "pk"
+    """The attribute that is the id; `"username"` if `PRESENCE_IDENTITY` has `auth:username`."""
+
+    def get_list_display(self, request: HttpRequest) -> tuple[Any, ...]:
+        """Return the columns of the site, and these two."""
+        return (*super().get_list_display(request), "online", "last_seen")  # type: ignore[misc]
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type:
+        """Return a list that asks for all people of its page at once."""
+        of_site: Any = super().get_changelist(request, **options)  # type: ignore[misc]
+        field = self.presence_field
+
+        class ChangeList(of_site):  # type: ignore[misc]
+            def get_results(self, request: HttpRequest) -> None:
+                super().get_results(request)
+                users = {str(getattr(user, field)): user for user in self.result_list}
+                here, moments = _ask(template_presence(request), list(users)) or (None, {})
+                for id, user in users.items():
+                    user.presence = None if here is None else (id in here, moments[id])
+
+        return ChangeList
+
+    @admin.display(description="online")  # type: ignore[untyped-decorator]  # Django has no types
+    def online(self, user: Any) -> str:
+        """Return a mark for a user who is online."""
+        if user.presence is None:
+            return DASH
+        is_online, _ = user.presence
+        return format_html('<span style="color: #2a8a3e">{}</span>', "●") if is_online else ""
+
+    @admin.display(description="last seen")  # type: ignore[untyped-decorator]
+    def last_seen(self, user: Any) -> str:
+        """Return how long ago a user was last seen."""
+        _, moment = user.presence or (False, None)
+        return DASH if moment is None else str(naturaltime(moment))

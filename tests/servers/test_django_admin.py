@@ -1,0 +1,110 @@
+"""The list of users in a real Django admin: who is online, and when they were last seen."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from presence_middleware import Presence, Settings
+from tests.support.backends import Server
+from tests.support.servers import environment
+
+SITE = """
+import sys, django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="change me", ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, USE_TZ=True,
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
+    INSTALLED_APPS=[
+        "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes",
+        "django.contrib.sessions", "django.contrib.messages",
+    ],
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+        "presence_middleware.django.PresenceMiddleware",
+    ],
+    TEMPLATES=[{
+        "BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
+        "OPTIONS": {"context_processors": [
+            "django.template.context_processors.request",
+            "django.contrib.auth.context_processors.auth",
+            "django.contrib.messages.context_processors.messages",
+        ]},
+    }],
+)
+django.setup()
+from django.contrib import admin
+from django.contrib.auth.admin import UserAdmin as BaseUserAdmin
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
+from django.urls import path
+from presence_middleware.django.admin import PresenceAdminMixin
+
+admin.site.unregister(User)
+
+@admin.register(User)
+class UserAdmin(PresenceAdminMixin, BaseUserAdmin):
+    presence_field = sys.argv[1]
+
+urlpatterns = [path("admin/", admin.site.urls)]
+call_command("migrate", verbosity=0)
+root = User.objects.create_superuser("root", password="x")
+User.objects.bulk_create(User(username=f"user{n}") for n in range(40))
+client = Client()
+client.force_login(root)
+for _ in range(2):
+    page = client.get("/admin/auth/user/")
+    assert page.status_code == 200
+print(page.content.decode())
+"""
+
+
+@pytest.mark.parametrize("field", ["pk", "username"])
+def test_a_page_of_the_list_asks_once(
+    field: str, tmp_path: Path, valkey: Server, variables: dict[str, str]
+) -> None:
+    presence = Presence(Settings.from_env(variables))
+    ids = {"pk": ("2", "3", "4"), "username": ("user0", "user1", "user2")}[field]
+    for id in ids:
+        presence.touch(id)
+    presence.leave(ids[1])
+    with redis.Redis.from_url(valkey.url) as server:
+        server.config_resetstat()
+        page = list_of_users(tmp_path, field, variables)
+        reads = server.info("commandstats")["cmdstat_zmscore"]["calls"]
+    # Of each of the two pages: who is online; the times of those here, and of those gone. A write
+    # may look up whether somebody left.
+    assert 6 <= reads <= 8
+    rows = {name: cells for name, *cells in page}
+    assert [rows[f"user{n}"][0] for n in (0, 1, 9)] == ["●", "", ""], "user1 has left"
+    assert re.fullmatch("now|.*ago", rows["user0"][1])
+    assert re.fullmatch("now|.*ago", rows["user1"][1])
+    assert rows["user9"][1] == "-"
+    assert len(rows) == 41
+
+
+def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
+    page = list_of_users(tmp_path, "pk", {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"})
+    assert {(online, seen) for _, online, seen in page} == {("-", "-")}
+
+
+def list_of_users(folder: Path, field: str, variables: dict[str, str]) -> list[tuple[str, ...]]:
+    (folder / "site.py").write_text(SITE)
+    done = subprocess.run(
+        [sys.executable, "site.py", field],
+        cwd=folder,
+        env=environment(**variables, PRESENCE_ENABLED="1"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    cell = r'.*?<td class="field-{}">(.*?)</td>'
+    row = r'<th class="field-username">.*?>(\w+)</a>' + cell.format("online")
+    found = re.findall(row + cell.format("last_seen"), done.stdout, re.DOTALL)
+    return [(name, re.sub("<.*?>", "", online), seen) for name, online, seen in found]
