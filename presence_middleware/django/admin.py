@@ -13,6 +13,7 @@ from ..stores import Plan, merge_plans
 from ..template import template_presence, template_question
 
 DASH = "-"
+BLANK = "\xa0"  # of an empty text, Django makes a dash
 
 
 def _here_and_last_seen(
@@ -68,7 +69,7 @@ class PresenceAdminMixin:
         if user.presence is None:
             return DASH
         is_online, _ = user.presence
-        return format_html('<span style="color: #2a8a3e">{}</span>', "●") if is_online else ""
+        return format_html('<span style="color: #2a8a3e">{}</span>', "●") if is_online else BLANK
 
     @admin.display(description="last seen")  # type: ignore[untyped-decorator]
     def last_seen(self, user: Any) -> str:
