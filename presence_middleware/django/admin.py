@@ -6,14 +6,13 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.safestring import mark_safe
 
 from ..queries import Queries
 from ..stores import Plan, merge_plans
 from ..template import template_presence, template_question
 
 DASH = "-"
-BLANK = "\xa0"  # of an empty text, Django makes a dash
 
 
 def _here_and_last_seen(
@@ -69,7 +68,7 @@ class PresenceAdminMixin:
         if user.presence is None:
             return DASH
         is_online, _ = user.presence
-        return format_html('<span style="color: #2a8a3e">{}</span>', "●") if is_online else BLANK
+        return mark_safe('<span style="color: #2a8a3e">●</span>') if is_online else "○"
 
     @admin.display(description="last seen")  # type: ignore[untyped-decorator]
     def last_seen(self, user: Any) -> str:
