@@ -10,7 +10,7 @@ import redis
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server
-from tests.support.servers import environment
+from tests.support.servers import ROOT, environment
 
 SITE = """
 import sys, django
@@ -38,19 +38,12 @@ settings.configure(
     }],
 )
 django.setup()
-from django.contrib import admin
-from django.contrib.auth.admin import UserAdmin as BaseUserAdmin
-from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 from django.urls import path
-from presence_middleware.django.admin import PresenceAdminMixin
-
-admin.site.unregister(User)
-
-@admin.register(User)
-class UserAdmin(PresenceAdminMixin, BaseUserAdmin):
-    presence_field = sys.argv[1]
+from django.contrib import admin
+RECIPE
+UserAdmin.presence_field = sys.argv[1]
 
 urlpatterns = [path("admin/", admin.site.urls)]
 call_command("migrate", verbosity=0)
@@ -95,7 +88,9 @@ def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
 
 
 def list_of_users(folder: Path, field: str, variables: dict[str, str]) -> list[tuple[str, ...]]:
-    (folder / "site.py").write_text(SITE)
+    recipes = (ROOT / "docs" / "recipes.md").read_text()
+    (recipe,) = re.findall(r"^```text\n(.*?PresenceAdminMixin.*?)^```$", recipes, re.M | re.S)
+    (folder / "site.py").write_text(SITE.replace("RECIPE\n", recipe))
     done = subprocess.run(
         [sys.executable, "site.py", field],
         cwd=folder,
