@@ -182,7 +182,12 @@ def configure_django() -> None:
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF=__name__,
         DEBUG_PROPAGATE_EXCEPTIONS=True,
-        INSTALLED_APPS=["presence_middleware.django"],
+        INSTALLED_APPS=[
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "presence_middleware.django",
+        ],
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
         TEMPLATES=[
             {
                 "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -154,13 +154,13 @@ settings.configure(INSTALLED_APPS=["presence_middleware.django"], SECRET_KEY="x"
 django.setup()
 from django.apps import apps
 print([config.label for config in apps.get_app_configs()])
-print("presence_middleware.django.identify" in sys.modules)
+print("presence_middleware.django.middleware" in sys.modules)
 from django.utils.module_loading import import_string
-print(import_string("presence_middleware.django.identify_user").__name__)
+print(import_string("presence_middleware.django.PresenceMiddleware").__name__)
 """
 
 
 def test_the_app_of_a_site_imports_no_layer_until_middleware_names_one() -> None:
     run = [sys.executable, "-W", "error", "-c", CHECK]
     output = subprocess.check_output(run, env=environment(), text=True, timeout=60)
-    assert output.splitlines() == ["['presence_middleware']", "False", "identify_user"]
+    assert output.splitlines() == ["['presence_middleware']", "False", "PresenceMiddleware"]
