@@ -84,6 +84,19 @@ def test_a_wrong_argument_is_refused_while_rendering(render: Render) -> None:
         render('{% online_count "nobody" %}')
 
 
+def test_what_is_not_stored_is_left_out_and_logged_once(
+    render: Render, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presence_middleware.template._reported", set())
+    text = '({% online_count "guest" window="15m" %}){% online_count "guest" window="15m" as n %}'
+    for _ in range(2):
+        assert render(text + "{{ n }}") == "()None"
+    (logged,) = [each.getMessage() for each in caplog.records]
+    assert "kind 'guest' is stored for 10m, not for 15m: see PRESENCE_WINDOW" in logged
+    among = '{% online_among ids "guest" window="15m" as here %}{{ here }}'
+    assert render(among, ids=["g"]) == "None"
+
+
 ID = UUID(int=5)
 SEVEN, EIGHT = Account(7, "ann"), Account(8, "bob")
 
