@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import django
 import flask
 import httpx
 from django.conf import settings as django_settings
@@ -200,6 +201,7 @@ def configure_django() -> None:
             }
         ],
     )
+    django.setup()
 
 
 def django_site(settings: Settings) -> Get:

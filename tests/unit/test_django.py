@@ -7,11 +7,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import django
 import httpx
 import pytest
 from asgiref.sync import iscoroutinefunction
-from django.apps import apps
 from django.contrib import auth
 from django.core import mail
 from django.core.handlers.asgi import ASGIHandler
@@ -37,8 +35,6 @@ SAME = {"Sec-Fetch-Site": "same-origin"}
 DEFAULT = "user=auth, guest=visitor"
 View = Callable[[HttpRequest], Any]
 configure_django()
-if not apps.ready:
-    django.setup()
 
 views: dict[str, View] = {}
 """The pages of the site in a test."""

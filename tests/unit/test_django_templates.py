@@ -8,9 +8,7 @@ from typing import Any
 from uuid import UUID
 from wsgiref.util import setup_testing_defaults
 
-import django
 import pytest
-from django.apps import apps
 from django.core.handlers.wsgi import WSGIRequest
 from django.template import Context, Engine, RequestContext, TemplateSyntaxError
 
@@ -37,8 +35,6 @@ def presence(prefix: str) -> Presence:
 def render(presence: Presence) -> Iterator[Render]:
     """Renders a template for a request that is wrapped."""
     configure_django()
-    if not apps.ready:
-        django.setup()
     engine = Engine(libraries=LIBRARIES)
     environ: dict[str, Any] = {}
     setup_testing_defaults(environ)
