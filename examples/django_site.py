@@ -10,7 +10,7 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
 
-from presence_middleware import PresenceUnavailable, asgi, presence_of, visit_of, wsgi
+from presence_middleware import PresenceUnavailable, presence_of, visit_of
 
 settings.configure(
     SECRET_KEY="change me",
@@ -28,7 +28,8 @@ settings.configure(
     ],
     MIDDLEWARE=[
         "django.contrib.sessions.middleware.SessionMiddleware",
-        f"{__name__}.Identify",
+        "presence_middleware.django.PresenceMiddleware",
+        f"{__name__}.Identify",  # not with django.contrib.auth, whose users are found anyway
     ],
 )
 
@@ -88,11 +89,19 @@ def login(request, name):
     return HttpResponse(f"welcome {name}")
 
 
+def logout(request):
+    name = request.session.pop("user", None)
+    visit_of(request).identify(None)
+    ask(presence_of(request).leave, name)
+    return HttpResponse("bye")
+
+
 urlpatterns = [
     path("", home),
     path("async", async_home),  # under ASGI, where the reader is awaited
     path("page", page),
     path("login/<name>", login),
+    path("logout", logout),
 ]
-wsgi_application = wsgi.PresenceMiddleware(get_wsgi_application())
-asgi_application = asgi.PresenceMiddleware(get_asgi_application())
+wsgi_application = get_wsgi_application()
+asgi_application = get_asgi_application()

@@ -3,8 +3,9 @@
 from collections.abc import Callable, MutableMapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from . import logs
 from .connections.loops import is_in_loop
-from .errors import PresenceUnavailable, WouldBlock
+from .errors import PresenceUnavailable, UnsupportedQuery, WouldBlock
 from .lookup import state_of
 from .presence import AsyncPresence, Query, presented
 from .queries import Queries
@@ -13,6 +14,9 @@ from .request import VISIT
 
 TEMPLATE = "presence_middleware.template"
 """The key of a request's `TemplatePresence` in its environ or scope."""
+
+MOST_REPORTS = 20  # questions that a process logs
+_reported: set[str] = set()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,10 +39,16 @@ def template_question(
             )
         # As a visit does, but without its `run`, which must be awaited under ASGI.
         visit.note()
-        plan = query(visit.backend.queries, *arguments, **named)
         try:
+            plan = query(visit.backend.queries, *arguments, **named)
             with visit.asking():
                 return cast(Recorder, visit.recorder).read(plan)
+        except UnsupportedQuery as error:
+            # The settings changed, perhaps, and the template did not. The page shows the rest.
+            if str(error) not in _reported and len(_reported) < MOST_REPORTS:
+                _reported.add(str(error))
+                logs.warn("a template asks for what is not stored: %s", error)
+            return None
         except PresenceUnavailable:
             reader.is_unavailable = True
             return None
@@ -51,8 +61,8 @@ class TemplatePresence:
 
     All methods return None if Redis does not answer, and then also for the rest of the request, so
     that a page waits for an outage once. They return None if the request has not passed the
-    middleware, as in the tests of a site. They raise `QueryError` and `UnsupportedQuery` as
-    `Presence` does, and `WouldBlock` in an event loop.
+    middleware, as in the tests of a site, and for what the site does not store; that is logged
+    once. They raise `QueryError` for invalid arguments, and `WouldBlock` in an event loop.
     """
 
     def __init__(self, visit: Visit | None) -> None:

@@ -1,7 +1,7 @@
-"""Django: middleware that identifies users, and `presence` for templates.
+"""Django: a line of `MIDDLEWARE` that counts visitors, and `presence` for templates.
 
-Three layers identify users: `identify_user`, `identify_every_user` and, for Channels,
-`IdentifyWebSocketUser`. See `presence_middleware.django.identify`.
+`"presence_middleware.django.PresenceMiddleware"` is that line, and `IdentifyWebSocketUser` is for
+the WebSockets of Channels.
 
 As one of `INSTALLED_APPS`, `"presence_middleware.django"` adds the template tags of
 `{% load presence %}`. `"presence_middleware.django.context_processors.presence"` is the context
@@ -15,17 +15,17 @@ from ..errors import importing
 with importing("django"):
     import django  # noqa: F401
 
-__all__ = ["Account", "IdentifyWebSocketUser", "identify_every_user", "identify_user"]
+__all__ = ["Account", "IdentifyWebSocketUser", "PresenceMiddleware"]
 
 if TYPE_CHECKING:
-    from .identify import Account, IdentifyWebSocketUser, identify_every_user, identify_user
+    from .identify import Account, IdentifyWebSocketUser
+    from .middleware import PresenceMiddleware
 else:
 
     def __getattr__(name: str) -> Any:
-        # Django imports this package with INSTALLED_APPS. The layers are imported only for a site
-        # that has one in its MIDDLEWARE.
+        # Django imports this package with INSTALLED_APPS. The rest is imported when it is used.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import identify
+        from . import identify, middleware
 
-        return getattr(identify, name)
+        return getattr(middleware if name == "PresenceMiddleware" else identify, name)

@@ -1,104 +1,14 @@
-"""Count the users that Django has logged in.
+"""The users that Django and Channels have loaded. Nothing here loads a user or a session."""
 
-Put `"presence_middleware.django.identify_user"` last in `MIDDLEWARE`. It reads only data that
-Django has loaded for the request: it causes no query, no load of a session and no `Vary` header. A
-page that uses neither `request.user` nor `request.session` loads neither, so all of its visitors
-count as guests, also logged-in users. If such pages matter, use `identify_every_user` instead.
-
-The id is the primary key. `PRESENCE_IDENTITY="user=auth:username, guest=visitor"` makes it the
-username, or any other field or property of the user. A session holds the primary key alone, so with
-`identify_user` a page must use `request.user` to count its user. `identify_every_user` loads the
-account of every request that has a session. That is an additional query on a page that does not use
-`request.user` itself.
-
-Channels needs another line: see `IdentifyWebSocketUser`.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from inspect import getattr_static
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.contrib.auth import SESSION_KEY
-from django.http import HttpRequest, HttpResponse
-from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import LazyObject, empty
 
 from ..recorder import Visit
 from ..request import USER, VISIT
-
-GetResponse = Callable[[HttpRequest], Any]
-
-
-@sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django has no types
-def identify_user(get_response: GetResponse) -> GetResponse:
-    """Return a middleware that identifies the user that Django loads during the request.
-
-    `get_response` is the next layer, synchronous or asynchronous; Django passes it. For a path of
-    `PRESENCE_LOGOUT`, and for a pulse, the middleware works like `identify_every_user`.
-    """
-
-    every_user = identify_every_user(get_response)
-
-    def middleware(request: HttpRequest) -> Any:
-        visit = _identify_later(_state(request), partial(_user, request))
-        # The view of a logout forgets its user, and no view of a pulse asks for it.
-        is_special = visit is not None and (visit.is_logout or visit.signal is not None)
-        return (every_user if is_special else get_response)(request)
-
-    if iscoroutinefunction(get_response):  # Django then awaits the result
-        markcoroutinefunction(middleware)
-    return middleware
-
-
-@sync_and_async_middleware  # type: ignore[untyped-decorator]
-def identify_every_user(get_response: GetResponse) -> GetResponse:
-    """Return a middleware that identifies the user of every request, by its session.
-
-    `get_response` is the next layer, synchronous or asynchronous; Django passes it. The middleware
-    loads the session of each request that has a session cookie. If sessions are in the database,
-    this is a query, which a view that uses the session then saves. It adds no `Vary: Cookie`. Under
-    ASGI it requires Django 5.1.
-
-    It loads an account only for a rule such as `auth:username`: after the view if the view has not,
-    or before it on a path of `PRESENCE_LOGOUT`. Until then the user counts as a guest, also in the
-    numbers that the view reads. Without such a rule, the user of a deactivated account counts until
-    a page uses `request.user`.
-
-    A request to `PRESENCE_PULSE_PATH`, which no view has, gets an empty response.
-    """
-
-    def middleware(request: HttpRequest) -> Any:
-        visit = _identify_later(_state(request), partial(_user, request))
-        session = request.session
-        with _unaccessed(session):
-            needs_account = session.get(SESSION_KEY) is not None and _needs_account(visit)
-            if needs_account and visit is not None and visit.is_logout:
-                request.user.is_authenticated  # noqa: B018  # loads the account
-        response = _begin(visit) or get_response(request)
-        # Not before the view, unless that logs out: it would find a loaded user and not touch the
-        # session, so that the response would lack its `Vary: Cookie`.
-        if needs_account and _loaded_user(request) is None:
-            with _unaccessed(session):
-                request.user.is_authenticated  # noqa: B018
-        return response
-
-    async def async_middleware(request: HttpRequest) -> Any:
-        visit = _identify_later(_state(request), partial(_user, request))
-        session = request.session
-        with _unaccessed(session):
-            needs_account = await session.aget(SESSION_KEY) is not None and _needs_account(visit)
-            if needs_account and visit is not None and visit.is_logout:
-                await request.auser()
-        response = _begin(visit) or await get_response(request)
-        if needs_account and _loaded_user(request) is None:
-            with _unaccessed(session):
-                await request.auser()
-        return response
-
-    return async_middleware if iscoroutinefunction(get_response) else middleware
 
 
 class IdentifyWebSocketUser:
@@ -134,53 +44,14 @@ class IdentifyWebSocketUser:
             by_now = _session_user(scope.get("session"))
             if by_now != at_connect:
                 return by_now
-            user = _unwrapped(scope.get("user"))
-            return None if user is None else _account(user)
+            return account_of(_unwrapped(scope.get("user")))
 
-        _identify_later(scope, user)
+        visit: Visit | None = scope.get(VISIT)
+        if visit is not None and not visit.is_over:
+            # The visit reads the scope of the server, of which this one may be a copy.
+            state: Any = visit.state
+            state[USER] = user
         return await self.inner(scope, receive, send)
-
-
-def _state(request: HttpRequest) -> Any:
-    """Return the scope or environ of a request."""
-    return request.scope if hasattr(request, "scope") else request.environ
-
-
-def _identify_later(state: Any, user: Callable[[], object]) -> Visit | None:
-    """Have the `auth` source call `user` when it needs the logged-in user. Return the visit.
-
-    `state` may be a copy of the scope or environ that the visit reads, as Channels' routers make.
-    """
-    visit: Visit | None = state.get(VISIT)
-    if visit is not None and not visit.is_over:
-        state = visit.state
-    state[USER] = user
-    return visit
-
-
-def _needs_account(visit: Visit | None) -> bool:
-    """Return whether a rule reads an attribute of the user, for which an id is not enough."""
-    return visit is not None and visit.recorder.resolver.needs_account
-
-
-def _begin(visit: Visit | None) -> HttpResponse | None:
-    """Note who is logged in before the view, which may log them out.
-
-    Return the response of `PRESENCE_PULSE_PATH`, which no view has, and None for other requests.
-    """
-    if visit is None:
-        return None
-    visit.note_login()
-    is_pulse = visit.signal is not None and visit.signal.is_own
-    return HttpResponse(status=204) if is_pulse else None
-
-
-@contextmanager
-def _unaccessed(session: Any) -> Iterator[None]:
-    """Have a session not count as accessed, because the page itself does not depend on it."""
-    accessed = session.accessed
-    yield
-    session.accessed = accessed
 
 
 class Account:
@@ -207,21 +78,39 @@ class Account:
         return getattr(user, name) if is_property else None
 
 
-def _user(request: HttpRequest) -> object:
-    """Return the account that Django has loaded for a request, or the id in a loaded session."""
-    user = _loaded_user(request)
-    return _session_user(vars(request).get("session")) if user is None else _account(user)
+def state_of(request: Any) -> Any:
+    """Return the scope or environ of a request, or an empty mapping for none."""
+    # Under ASGI, a request that a synchronous layer receives has a scope as well.
+    state = getattr(request, "scope", None)
+    return getattr(request, "environ", {}) if state is None else state
 
 
-def _loaded_user(request: HttpRequest) -> Any:
-    """Return the user that Django has loaded for a request, also an anonymous one, or None."""
-    loaded = vars(request)
-    user = _unwrapped(loaded.get("user"))
-    return loaded.get("_acached_user") if user is None else user  # `await request.auser()`
+def loaded_user(request: Any, visit: Visit) -> Any:
+    """Return the user that Django has loaded for a request, or the id in a loaded session.
+
+    If there may be a user whose id has not been loaded, have the `visit` count no guest.
+    """
+    loaded, attributes = vars(request), visit.recorder.resolver.user_attributes
+    user, session = _unwrapped(loaded.get("user")), _unwrapped(loaded.get("session"))
+    if user is None:
+        user = loaded.get("_acached_user")  # of `await request.auser()`
+    visit.may_be_user = False
+    if user is None and session is not None:
+        user = _session_user(session)
+        if user is not None:
+            visit.may_be_user = any(attributes)  # which the session does not hold
+        elif "_session_cache" not in vars(session):
+            visit.may_be_user = bool(attributes) and session.session_key is not None
+    if visit.may_be_user:
+        visit.is_usual = False
+    return user
 
 
-def _account(user: Any) -> Account | None:
-    """Return the account of a user who is logged in; None for a deleted one, which has no key."""
+def account_of(user: Any) -> Any:
+    """Return the account of a user who is logged in, an id as it is, and None for nobody."""
+    if user is None or isinstance(user, str):
+        return user
+    # A deleted user has no key.
     return Account(user) if user.is_authenticated and user.pk is not None else None
 
 

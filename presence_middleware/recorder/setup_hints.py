@@ -31,13 +31,13 @@ DISTINCT_IDS = 3  # more of a kind in a window show that its ids distinguish use
 REMEMBERED_VISITS = 200  # that wait until they are over
 
 _COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*+([^=; \t]++)[ \t]*+=")
-_DJANGO = "presence_middleware.django.identify"
+_DJANGO = "presence_middleware.django.middleware"
 _SIGNED = "with PRESENCE_SESSION_SECRET"
 # Credentials that frameworks send: the sources that read them, and the remedy if no rule does.
 _SESSIONS = {
     "the cookie sessionid": (
         {"django-session"},
-        "for Django, add presence_middleware.django.identify_user at the end of MIDDLEWARE",
+        "for Django, add presence_middleware.django.PresenceMiddleware at the end of MIDDLEWARE",
     ),
     "the cookie session": (
         {"flask-session", "starlette-session", "pyramid-session"},

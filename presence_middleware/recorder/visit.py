@@ -69,6 +69,9 @@ class Visit(StateRequest):
     room: Room | None = None
     """The room that it entered or left; None if its user stays where they were."""
 
+    may_be_user = False
+    """True if the request may show a user who cannot be found yet. Then it counts as no guest."""
+
     status: int | None = None
     """The status of the response if the visit depends on it; None before the response begins."""
 
@@ -202,6 +205,17 @@ class Visit(StateRequest):
         if self._login is None or _place(matcher) < _place(self._login[1]):
             self._login = who, matcher
 
+    def log_out(self) -> None:
+        """Log out the user who is logged in now, unless the response is an error.
+
+        Call it in a handler or layer before the app clears the login; no path of `PRESENCE_LOGOUT`
+        is needed. The layer must also call `answered`.
+        """
+        if self.recorder.settings.enabled and not self.is_over:
+            self.purpose = Purpose.LOGOUT if self.is_counted else Purpose.EXCLUDED_LOGOUT
+            self.is_usual = False
+            self.note_login()
+
     def answered(self, status: int | None) -> None:
         """Set the status of the response, before any of it is sent; None if it is not a number.
 
@@ -306,7 +320,10 @@ class Visit(StateRequest):
         found = self.recorder.resolver.resolve(self, is_refused=is_refused)
         if self.state is OVER:  # also if another thread has ended it meanwhile
             return self._noted, None
-        return (None, None) if found is None else found
+        who, matcher = found or NOBODY
+        if who and self.may_be_user and who[0] not in self.recorder.resolver.user_kinds:
+            return NOBODY
+        return who, matcher
 
     def _conclude(
         self, who: Who | None, matcher: Matcher | None, *, again: bool = False

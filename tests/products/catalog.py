@@ -34,12 +34,12 @@ def form(client: httpx.Client, path: str, /, **fields: str) -> httpx.Response:
     return response
 
 
-def gunicorn(port: int) -> Sequence[str]:
-    return ["gunicorn", WSGI, f"--bind=127.0.0.1:{port}", "--workers=1", "--threads=4"]
+def gunicorn(port: int, app: str = WSGI) -> Sequence[str]:
+    return ["gunicorn", app, f"--bind=127.0.0.1:{port}", "--workers=1", "--threads=4"]
 
 
-def uvicorn(port: int) -> Sequence[str]:
-    return ["uvicorn", ASGI, f"--port={port}"]
+def uvicorn(port: int, app: str = ASGI) -> Sequence[str]:
+    return ["uvicorn", app, f"--port={port}"]
 
 
 class Product:
@@ -365,32 +365,84 @@ class LitestarUserName(LitestarSession):
 
 
 class DjangoAdmin(Product):
-    """Django's admin, whose users are counted by their names."""
+    """Django's admin, whose users are counted by their names, with the line in MIDDLEWARE alone."""
 
-    requirements = ["django>=5.2"]
-    settings = {
-        "PRESENCE_APP": f"{SITES}.admin_site:application",
-        "PRESENCE_IDENTITY": "user=auth:username, guest=visitor",
-        "PRESENCE_LOGOUT": "/admin/logout/",
-    }
+    requirements = ["django>=5.2", "djangorestframework>=3.15"]
+    settings = {"PRESENCE_IDENTITY": "user=auth:username, guest=visitor"}
     variables = {"SITE_SECRET": SECRET}
     page = "/admin/login/"
     private_page = "/admin/"
+    site = f"{SITES}.django_site"
 
     def prepare(self, folder: Path, python: Path) -> None:
-        code = f"from {SITES}.admin_site import prepare; prepare({self.user!r}, {PASSWORD!r})"
+        code = f"from {self.site} import prepare; prepare({self.user!r}, {PASSWORD!r})"
         env = environment(**self.variables)
-        subprocess.run([python, "-c", code], cwd=folder, env=env, check=True, timeout=60)
+        subprocess.run([python, "-c", code], cwd=folder, env=env, check=True, timeout=240)
+
+    def command(self, port: int) -> Sequence[str]:
+        return gunicorn(port, f"{self.site}:application")
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        form(client, "/admin/login/?next=/admin/", username=self.user, password=password)
-        page = client.get(self.private_page)
-        assert ('id="logout-form"' in page.text) is (password == PASSWORD), page.text
+        area = self.private_page
+        form(client, f"{area}login/?next={area}", username=self.user, password=password)
+        page = client.get(area)
+        assert (f'action="{area}logout/"' in page.text) is (password == PASSWORD), page.text
 
     def log_out(self, client: httpx.Client) -> None:
         client.headers["Referer"] = str(client.base_url)
         token = client.cookies["csrftoken"]
-        client.post("/admin/logout/", data={"csrfmiddlewaretoken": token}).raise_for_status()
+        data = {"csrfmiddlewaretoken": token}
+        client.post(f"{self.private_page}logout/", data=data).raise_for_status()
+
+
+class DjangoAPI(DjangoAdmin):
+    """Tokens of Django REST framework, which finds their users within the view."""
+
+    private_page = "/api/me"
+
+    def log_in(self, client: httpx.Client, password: str) -> None:
+        asked = {"username": self.user, "password": password}
+        answer = client.post("/api/token", json=asked)
+        assert answer.is_success is (password == PASSWORD), answer.text
+        if answer.is_success:
+            client.headers["Authorization"] = f"Token {answer.json()['token']}"
+        page = client.get(self.private_page)
+        assert (page.json() == self.user) is (password == PASSWORD), page.text
+
+    def log_out(self, client: httpx.Client) -> None:
+        client.post("/api/logout").raise_for_status()
+        del client.headers["Authorization"]
+
+
+class Wagtail(DjangoAdmin):
+    """The CMS, whose pages are Django's."""
+
+    requirements = ["wagtail>=6.3", "django>=5.2"]
+    page, private_page = "/cms/login/", "/cms/"
+
+
+class OldDjango(DjangoAdmin):
+    """The oldest Django that is supported, under ASGI."""
+
+    requirements = ["django>=4.2,<5", "djangorestframework>=3.15"]
+    server = "uvicorn>=0.30"
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}-4.2"
+
+    def command(self, port: int) -> Sequence[str]:
+        return uvicorn(port, f"{self.site}:asgi_application")
+
+
+class OldDjangoAPI(OldDjango, DjangoAPI):
+    """The same of Django REST framework."""
+
+
+class OldWagtail(OldDjango, Wagtail):
+    """The same of wagtail."""
+
+    requirements = ["wagtail>=6.3", "django>=4.2,<5"]
 
 
 class Marimo(Product):
@@ -424,5 +476,10 @@ PRODUCTS: Mapping[str, type[Product]] = {
     "litestar, session": LitestarSession,
     "litestar, user name": LitestarUserName,
     "django-admin": DjangoAdmin,
+    "django-rest-framework": DjangoAPI,
+    "wagtail": Wagtail,
+    "django-admin, Django 4.2": OldDjango,
+    "django-rest-framework, Django 4.2": OldDjangoAPI,
+    "wagtail, Django 4.2": OldWagtail,
     "marimo": Marimo,
 }

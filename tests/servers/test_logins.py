@@ -68,7 +68,11 @@ class Site:
     """Whether a page that does not look who is logged in shows it, too."""
     at_once: bool = False
     """Whether the request of the login itself shows it."""
+    knows_logout: bool = False
+    """Whether a logout takes its user offline although no variable names its path."""
     wraps_itself: bool = False
+    runs_itself: bool = False
+    """Whether it has a server of its own: it is Django's manage.py."""
     workers: int = 2
     """One for those that differ from another in what they sign or keep alone."""
     user: str = USER
@@ -102,6 +106,9 @@ class Site:
     def command(self, workers: int, is_bare: bool) -> tuple[Command, dict[str, str]]:
         """How its server is started, and with which variable besides."""
         app = f"tests.support.login_sites.{self.app}"
+        if self.runs_itself:
+            manage = [app.partition(":")[0], "runserver", "--noreload"]
+            return lambda port: [*manage, f"127.0.0.1:{port}"], {}
         if not (is_bare or self.wraps_itself):
             served = f"presence_middleware.{'asgi' if self.is_asgi else 'wsgi'}_app:application"
             serve = uvicorn if self.is_asgi else _wsgi_server
@@ -141,10 +148,13 @@ FLASK, FASTAPI = "flask_site:create_app", "fastapi_site:create_app"
 STARLETTE, STARLETTE_AUTH = "starlette_site:with_sessions", "starlette_site:with_authentication"
 PYRAMID, TICKETS = "pyramid_site:with_session", "pyramid_site:with_tickets"
 BEAKER, BEAKER_INSIDE = "bottle_site:create_app", "bottle_site:wrapped_inside"
-EVERY_USER = {"SITE_IDENTIFY": "identify_every_user"}
 WSGI, ASGI, CHANNELS = "django_site:wsgi", "django_site:asgi", "channels_site:asgi"
-BY_NAME: dict[str, Any] = {"source": "auth:username", "user": f"user-{USER}", "at_once": True}
-EVERY_USERNAME = {**EVERY_USER, "SITE_FIELD": "username"}
+LINE: dict[str, Any] = {
+    **{"everywhere": False, "at_once": True, "knows_logout": True, "wraps_itself": True}
+}
+BY_NAME: dict[str, Any] = {
+    **{"source": "auth:username", "user": f"user-{USER}", "own": {"SITE_FIELD": "username"}}
+}
 SITES: dict[str, Site] = {
     "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
     "flask": Site(FLASK, "flask-session:user", signed=True),
@@ -178,35 +188,17 @@ SITES: dict[str, Site] = {
     "beaker, wrapped within": Site(
         BEAKER_INSIDE, "session:user", wraps_itself=True, everywhere=False, at_once=True
     ),
-    "django": Site(WSGI, everywhere=False, at_once=True),
-    "django, ASGI": Site(ASGI, everywhere=False, at_once=True, asking="/async/"),
-    "django, coroutines": Site(
-        ASGI, everywhere=False, at_once=True, views="/async/", asking="/async/"
-    ),
-    "django, Channels": Site(CHANNELS, everywhere=False, at_once=True, asking="/async/"),
-    "django, usernames": Site(WSGI, own={"SITE_FIELD": "username"}, everywhere=False, **BY_NAME),
-    "django, usernames, ASGI": Site(
-        ASGI, own={"SITE_FIELD": "username"}, everywhere=False, asking="/async/", **BY_NAME
-    ),
+    "django": Site(WSGI, **LINE),
+    "django, ASGI": Site(ASGI, asking="/async/", **LINE),
+    "django, coroutines": Site(ASGI, views="/async/", asking="/async/", **LINE),
+    "django, runserver": Site(WSGI, runs_itself=True, workers=1, **LINE),
+    "django, wrapped": Site(WSGI, **{**LINE, "wraps_itself": False}),
+    "django, Channels": Site(CHANNELS, asking="/async/", **{**LINE, "wraps_itself": False}),
+    "django, usernames": Site(WSGI, **LINE, **BY_NAME),
     "django, usernames, coroutines": Site(
-        ASGI,
-        own={"SITE_FIELD": "username"},
-        everywhere=False,
-        views="/async/",
-        asking="/async/",
-        **BY_NAME,
-    ),
-    "django, every username": Site(WSGI, own=EVERY_USERNAME, **BY_NAME),
-    "django, every username, ASGI": Site(ASGI, own=EVERY_USERNAME, asking="/async/", **BY_NAME),
-    "django, every username, coroutines": Site(
-        ASGI, own=EVERY_USERNAME, views="/async/", asking="/async/", **BY_NAME
+        ASGI, views="/async/", asking="/async/", **LINE, **BY_NAME
     ),
     "starlette auth, usernames": Site(STARLETTE_AUTH, "auth:username"),
-    "django, every user": Site(WSGI, own=EVERY_USER, at_once=True),
-    "django, every user, ASGI": Site(ASGI, own=EVERY_USER, at_once=True, asking="/async/"),
-    "django, every user, coroutines": Site(
-        ASGI, own=EVERY_USER, at_once=True, views="/async/", asking="/async/"
-    ),
 }
 USUAL = {
     *("flask-login", "starlette-session", "fastapi, HS256", "pyramid", "django", "django, ASGI"),
@@ -215,8 +207,6 @@ EACH_SITE = pytest.mark.parametrize(
     "name", [*sorted(USUAL), *matrix(*(name for name in SITES if name not in USUAL))]
 )
 DJANGO = [name for name in SITES if name.startswith("django")]
-PLAIN_DJANGO = [name for name in DJANGO if "SITE_IDENTIFY" not in SITES[name].own]
-IDENTIFYING_DJANGO = [name for name in DJANGO if name not in PLAIN_DJANGO]
 LOCAL = [name for name, site in SITES.items() if name not in DJANGO and not site.wraps_itself]
 """Those that can run in this process, where Django has one site a process."""
 
@@ -404,7 +394,8 @@ def test_a_login_makes_a_guest_a_user_and_a_logout_a_guest_again(
         browser.log_out()
         assert browser.see("me") == {"nobody"}
         browser.see("")
-        counted(user=1, guest=3)  # he was here: nobody has said that he left
+        # He was here, and nobody else says that he left.
+        counted(user=int(not site.knows_logout), guest=3)
 
         browser.log_in()
         assert browser.see("me") == {USER}
@@ -673,7 +664,7 @@ def test_a_pulse_and_a_goodbye_are_those_of_the_user_who_is_logged_in(
         assert presence.is_online(site.user, window="8m") == (said != "bye")
 
 
-@pytest.mark.parametrize("name", [*PLAIN_DJANGO[:2], *matrix(*PLAIN_DJANGO[2:])])
+@pytest.mark.parametrize("name", [*DJANGO[:3], *matrix(*DJANGO[3:])])
 def test_django_responses_and_queries_match_the_unwrapped_site(name: str, serve: Serve) -> None:
     """Each response contains the query count of its process, so the next one shows late queries."""
     site = SITES[name]
@@ -685,35 +676,6 @@ def test_django_responses_and_queries_match_the_unwrapped_site(name: str, serve:
         seen = [wrapped.client.get(f"{site.asking}{page}") for page in ("", "", "online", "")]
         assert len({page.headers["X-Queries"] for page in seen}) == 1
         assert not any("Vary" in page.headers or "Set-Cookie" in page.headers for page in seen)
-
-
-@pytest.mark.parametrize("name", [*IDENTIFYING_DJANGO[:2], *matrix(*IDENTIFYING_DJANGO[2:])])
-def test_identifying_every_user_costs_queries_and_changes_no_response(
-    name: str, serve: Serve
-) -> None:
-    def without_queries(response: httpx.Response) -> object:
-        status, headers, text = shown(response)
-        return status, [header for header in headers if header[0] != "x-queries"], text
-
-    site = SITES[name]
-    with serve(site, 1, is_bare=True) as bare, serve(site, 1) as wrapped:
-        pages = ("/", "/me", "/cart", "/async/", "/async/me", "/async/cart")
-        for one, other in zip(journey(bare, *pages), journey(wrapped, *pages), strict=True):
-            assert without_queries(other) == without_queries(one), one.request.url
-
-        def queries(browser: Browser, page: str) -> int:
-            counts = [int(browser.client.get(page).headers["X-Queries"]) for _ in range(2)]
-            return counts[1] - counts[0]
-
-        home = site.views
-        assert (queries(bare, home), queries(wrapped, home)) == (0, 0), "no cookie, no session"
-        for browser in (bare, wrapped):
-            browser.log_in()
-        # The session, and the account if the id is one of its fields.
-        more = 2 if site.source else 1
-        assert (queries(bare, home), queries(wrapped, home)) == (0, more)
-        assert queries(wrapped, f"{home}me") == queries(bare, f"{home}me") == 2
-        assert (queries(bare, f"{home}cart"), queries(wrapped, f"{home}cart")) == (1, more)
 
 
 @pytest.mark.parametrize("name", ["django", "django, coroutines"])
@@ -751,10 +713,9 @@ def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
 
 
 @pytest.mark.parametrize("name", ["django, usernames", "django, usernames, coroutines"])
-def test_a_page_that_reads_only_the_session_gives_no_username(
+def test_a_page_that_loads_no_account_counts_its_user_neither_by_name_nor_as_a_guest(
     name: str, serve: Serve, presence: Presence
 ) -> None:
-    """The session holds the primary key, and `identify_user` loads nothing."""
     with serve(SITES[name], 1) as browser:
         browser.log_in()
         browser.ask()
@@ -762,7 +723,7 @@ def test_a_page_that_reads_only_the_session_gives_no_username(
         for page in ("", "cart"):
             browser.see(page)
             browser.ask()
-            assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
+            assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
 
 
 SHORT = {"PRESENCE_WINDOW": "3s", "PRESENCE_FLUSH_INTERVAL": "0.2s"}

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import django
 import flask
 import httpx
 from django.conf import settings as django_settings
@@ -182,7 +183,12 @@ def configure_django() -> None:
         ALLOWED_HOSTS=["*"],
         ROOT_URLCONF=__name__,
         DEBUG_PROPAGATE_EXCEPTIONS=True,
-        INSTALLED_APPS=["presence_middleware.django"],
+        INSTALLED_APPS=[
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "presence_middleware.django",
+        ],
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
         TEMPLATES=[
             {
                 "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -195,6 +201,7 @@ def configure_django() -> None:
             }
         ],
     )
+    django.setup()
 
 
 def django_site(settings: Settings) -> Get:

@@ -1,253 +1,535 @@
-"""The layers for Django, on users and sessions as Django and Channels leave them in a scope."""
+"""The line of `MIDDLEWARE`, in Django under WSGI and ASGI, with and without a wrapper."""
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any, NoReturn
+import gc
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
+import httpx
 import pytest
-from django.utils.functional import LazyObject, SimpleLazyObject
+from asgiref.sync import iscoroutinefunction
+from django.contrib import auth
+from django.core import mail
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template import engines
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
+from django.urls import re_path
+from django.utils.functional import SimpleLazyObject
 
-from presence_middleware import Identity, Settings
-from presence_middleware.asgi import ASGIApplication, PresenceMiddleware, Scope
-from presence_middleware.django import (
-    Account,
-    IdentifyWebSocketUser,
-    identify_every_user,
-    identify_user,
+from presence_middleware import NotWrapped, Presence, Settings, asgi, presence_of, visit_of, wsgi
+from presence_middleware.connections.loops import at_once
+from presence_middleware.django import PresenceMiddleware
+from presence_middleware.recorder import Recorder, recorder_for
+from tests.support.template_sites import configure_django
+
+LINE = "presence_middleware.django.PresenceMiddleware"
+SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
+LAYERS = (SESSION, f"{__name__}.authenticate")
+FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36"
+SAME = {"Sec-Fetch-Site": "same-origin"}
+DEFAULT = "user=auth, guest=visitor"
+View = Callable[[HttpRequest], Any]
+configure_django()
+
+views: dict[str, View] = {}
+"""The pages of the site in a test."""
+loads: list[str] = []
+"""The paths of requests for which a user was loaded."""
+
+
+def page(request: HttpRequest) -> Any:
+    return views[request.path_info](request)
+
+
+async def async_page(request: HttpRequest) -> Any:
+    answer = views[request.path_info.removeprefix("/async")](request)
+    return await answer if asyncio.iscoroutine(answer) else answer
+
+
+urlpatterns = [re_path("^async/", async_page), re_path("", page)]
+
+
+def authenticate(get_response: View) -> View:
+    """As Django's AuthenticationMiddleware, but the users are in no database."""
+    from django.contrib.auth.models import AnonymousUser, User
+
+    def user_of(request: HttpRequest) -> Any:
+        loads.append(request.path)
+        id = request.session.get(auth.SESSION_KEY)
+        return User(pk=int(id), username=f"user-{id}") if id else AnonymousUser()
+
+    def name(request: HttpRequest) -> HttpRequest:
+        request.user = SimpleLazyObject(lambda: user_of(request))
+        return request
+
+    async def later(request: HttpRequest) -> Any:
+        return await get_response(name(request))
+
+    is_async = iscoroutinefunction(get_response)
+    return later if is_async else lambda request: get_response(name(request))
+
+
+authenticate.async_capable = True  # type: ignore[attr-defined]
+
+
+def only_sync(get_response: View) -> View:
+    """A layer that has Django call the layers within it in a thread."""
+    return get_response
+
+
+class AsgiTransport(httpx.BaseTransport):
+    """For a client that does not await."""
+
+    def __init__(self, app: Any) -> None:
+        self._transport = httpx.ASGITransport(app)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            given = await self._transport.handle_async_request(request)
+            content = await given.aread()
+            return httpx.Response(given.status_code, headers=given.headers, content=content)
+
+        return asyncio.run(ask())
+
+
+class Site:
+    """A site with the line: how it is served, and whom it recorded."""
+
+    layers: ClassVar[tuple[str, ...]] = (*LAYERS, LINE)
+    is_asgi = is_wrapped = False
+    views = ""
+
+    def __init__(self, settings: Settings) -> None:
+        self.presence, self.recorder = Presence(settings), recorder_for(settings)
+        self.last: Any = None
+        """The environ or scope of the last request."""
+        app: Any = ASGIHandler() if self.is_asgi else WSGIHandler()
+        if self.is_wrapped:
+            wrapper: Any = asgi if self.is_asgi else wsgi
+            app = wrapper.PresenceMiddleware(app, settings=settings)
+
+        def noting(state: Any, *call: Any) -> Any:
+            self.last = state
+            return app(state, *call)
+
+        transport = AsgiTransport(noting) if self.is_asgi else httpx.WSGITransport(noting)
+        self.client = httpx.Client(
+            transport=transport, base_url="http://site.test", headers={"User-Agent": FIREFOX}
+        )
+
+    def get(self, path: str = "/", **headers: str) -> httpx.Response:
+        return self.client.get(self.views + path, headers=headers)
+
+    def log_in(self, id: str = "7") -> None:
+        """Begin a session, with a response that is not recorded."""
+        views["/login"] = lambda request: respond(request.session.update({auth.SESSION_KEY: id}))
+        self.get("/login", Presence="passive")
+
+    def seen(self) -> list[str]:
+        """Return the ids of the users online, and `guest` for each guest."""
+        assert self.recorder.flush()
+        users = [each.id for each in self.presence.online()]
+        return users + ["guest"] * self.presence.count("guest")
+
+
+class Async(Site):
+    is_asgi, views = True, "/async"
+
+
+class AsyncSyncView(Site):
+    is_asgi = True
+
+
+class AsyncBehindSyncLayer(Site):
+    is_asgi, layers = True, (f"{__name__}.only_sync", *LAYERS, LINE)
+
+
+class Twice(Site):
+    layers = (*LAYERS, LINE, LINE)
+
+
+class FirstAndLast(Async):
+    layers = (LINE, *LAYERS, LINE)
+
+
+class Wrapped(Site):
+    is_wrapped = True
+
+
+class AsyncWrapped(Async):
+    is_wrapped = True
+
+
+OWN = [Site, Async, AsyncSyncView, AsyncBehindSyncLayer, Twice, FirstAndLast]
+ALL = [*OWN, Wrapped, AsyncWrapped]
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_site(prefix: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens a site of one of the classes above, with settings in its environment."""
+    views.clear()
+    loads.clear()
+    views["/"] = lambda _: respond()
+    opened: list[Recorder] = []
+
+    def make(site: type[Site] = Site, **settings: object) -> Site:
+        given = {
+            "redis_url": f"memory://{prefix}",
+            "enabled": 1,
+            "secret": "the secret of these tests",
+            **settings,
+        }
+        for name, value in given.items():
+            monkeypatch.setenv(f"PRESENCE_{name.upper()}", str(value))
+        override = override_settings(MIDDLEWARE=site.layers, ROOT_URLCONF=__name__)
+        override.enable()
+        overrides.append(override)
+        one = site(Settings.from_env())
+        opened.append(one.recorder)
+        return one
+
+    overrides: list[Any] = []
+    yield make
+    for override in reversed(overrides):
+        override.disable()
+    for recorder in opened:
+        recorder.close()
+
+
+def respond(*_: object) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+def uses_user(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(request.user.pk))
+
+
+def uses_session(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(request.session.get("cart")))
+
+
+def logs_out(request: HttpRequest) -> HttpResponse:
+    auth.logout(request)
+    return HttpResponse("bye")
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_each_request_is_one_visit(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind)
+    for _ in range(3):
+        assert site.get().text == "hello"
+    assert site.seen() == ["guest"]
+    assert site.recorder.stats().recorded == 3
+    assert list(site.recorder.open_visits) == []
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    ("view", "identity", "id"),
+    [
+        (uses_user, DEFAULT, ["7"]),
+        (uses_session, DEFAULT, ["7"]),
+        (uses_user, "user=auth:username, guest=visitor", ["user-7"]),
+        (uses_session, "user=auth:username, guest=visitor", []),
+        (respond, DEFAULT, []),
+        (respond, "user=header:x-user, guest=visitor", ["guest"]),
+    ],
+    ids=["user", "session", "name", "session without name", "neither", "no rule needs Django"],
 )
-from presence_middleware.request import VISIT
-from tests.support.pulsing import App, PulsingSite
-from tests.unit.test_asgi import Gateway, silent
-
-ANN = SimpleNamespace(pk=7, is_authenticated=True)
-NOBODY = SimpleNamespace(pk=None, is_authenticated=False)
-DELETED = SimpleNamespace(pk=None, is_authenticated=True)
-KEY = "_auth_user_id"
-
-
-class Loaded(LazyObject):  # type: ignore[misc]  # Django has no types
-    """As Channels has users and sessions in the scope."""
-
-    def __init__(self, value: object) -> None:
-        self.__dict__["_wrapped"] = value
-
-    def _setup(self) -> NoReturn:
-        raise AssertionError("never")
+def test_a_user_counts_as_the_page_knows_them_and_as_no_guest(
+    kind: type[Site], view: View, identity: str, id: list[str], open_site: Open
+) -> None:
+    site = open_site(kind, identity=identity)
+    site.log_in()
+    views["/"] = view
+    loads.clear()
+    response = site.get()
+    assert site.seen() == id
+    assert len(loads) == (view is uses_user)
+    assert ("Vary" in response.headers) == (view is not respond)
 
 
-def session(**values: str) -> Loaded:
-    return Loaded(SimpleNamespace(_session_cache=values))
+@pytest.mark.parametrize("kind", [Site, Async, Wrapped, AsyncWrapped])
+def test_a_view_that_asks_counts_itself(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind)
+
+    def sync_view(request: HttpRequest) -> HttpResponse:
+        before = presence_of(request).counts()
+        assert request.user.pk == 7
+        return HttpResponse(f"{before} {presence_of(request).counts()}")
+
+    async def async_view(request: HttpRequest) -> HttpResponse:
+        before = await presence_of(request).counts()
+        assert request.user.pk == 7
+        return HttpResponse(f"{before} {await presence_of(request).counts()}")
+
+    site.log_in()
+    views["/"] = async_view if site.is_asgi else sync_view
+    nobody, ann = {"user": 0, "guest": 0, "bot": 0}, {"user": 1, "guest": 0, "bot": 0}
+    assert site.get().text == f"{nobody} {ann}"
 
 
-def identities(app: ASGIApplication, added: Scope, settings: Settings) -> list[Identity | None]:
-    """Who is found on a WebSocket before the app runs and after, given what layers add."""
-    found = []
-
-    async def inner(scope: Scope, receive: Any, send: Any) -> None:
-        found.append(scope["presence_middleware.visit"].identity)
-        await app(scope, receive, send)
-        found.append(scope["presence_middleware.visit"].identity)
-
-    async def layer(scope: Scope, receive: Any, send: Any) -> None:
-        await IdentifyWebSocketUser(inner)({**scope, **added}, receive, send)
-
-    gateway = Gateway("websocket")
-    del gateway.scope["user"]
-    asyncio.run(gateway.ask(PresenceMiddleware(layer, settings=settings)))
-    return found
-
-
-def kept(prefix: str) -> Settings:
-    """Settings with which nothing is recorded, but everybody recognised."""
-    return Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", enabled=0, identity="user=auth, guest=ip:raw"
+@pytest.mark.parametrize("kind", [Site, AsyncSyncView])
+def test_templates_show_who_is_online(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind)
+    template = engines["django"].from_string(
+        "{% load presence %}{% online_count 'guest' %} {{ presence.counts.guest }}"
     )
+    views["/"] = lambda request: HttpResponse(template.render({}, request))
+    assert site.get().text == "1 1"
 
 
-GUEST, USER = Identity("guest", "1.2.3.4"), Identity("user", "7")
+@pytest.mark.parametrize("kind", ALL)
+def test_a_logout_takes_the_user_offline_at_any_path(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind, exclude="/excluded, /async/excluded")
+    views["/me"] = uses_user
+    for path in ("/logout", "/excluded"):
+        views[path] = logs_out
+        site.log_in()
+        site.get("/me")
+        assert site.seen() == ["7"]
+        assert site.get(path).text == "bye"
+        assert site.seen() == []
+        assert site.presence.last_seen("7")
+        site.log_in("8")
+        site.get("/me")
+        assert site.seen() == ["8"]
+        site.presence.leave("8")
 
 
-@pytest.mark.parametrize(
-    ("added", "identity"),
-    [
-        ({"user": ANN}, USER),
-        ({"user": Loaded(ANN)}, USER),
-        ({"user": Loaded(ANN), "session": session(**{KEY: "7"})}, USER),
-        ({"user": Loaded(NOBODY), "session": session(**{KEY: "7"})}, GUEST),
-        ({"user": Loaded(NOBODY), "session": session()}, GUEST),
-        ({"user": DELETED}, GUEST),
-        ({"user": None}, GUEST),
-        ({}, GUEST),
-    ],
-    ids=["a user", "a lazy one", "and a session", "refused", "nobody", "deleted", "none", "empty"],
-)
-def test_a_user_set_in_a_copied_scope_is_the_user_of_the_socket(
-    added: Scope, identity: Identity, prefix: str
-) -> None:
-    assert identities(silent, added, kept(prefix)) == [identity, identity]
+@pytest.mark.parametrize("kind", ALL)
+def test_a_logout_that_fails_takes_nobody_offline(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind)
+
+    def fail(request: HttpRequest) -> HttpResponse:
+        auth.logout(request)
+        return HttpResponse(status=500)
+
+    views.update({"/": uses_user, "/logout": fail})
+    site.log_in()
+    site.get()
+    site.get("/logout")
+    assert "7" in site.seen()
 
 
-@pytest.mark.parametrize(
-    ("before", "user", "after", "expected"),
-    [
-        ({}, NOBODY, {KEY: "7"}, [GUEST, USER]),
-        ({KEY: "7"}, ANN, {}, [USER, GUEST]),
-        ({KEY: "7"}, ANN, {KEY: "8"}, [USER, Identity("user", "8")]),
-        ({KEY: "7"}, ANN, {KEY: "7", "cart": "1"}, [USER, USER]),
-    ],
-    ids=["a login", "a logout", "another user", "a cart"],
-)
-def test_a_consumer_that_changes_the_session_changes_the_user(
-    before: dict[str, str],
-    user: object,
-    after: dict[str, str],
-    expected: list[Identity],
-    prefix: str,
-) -> None:
-    async def consumer(scope: Scope, *_: object) -> None:
-        own = {**scope, "user": "as login() and logout() leave it"}
-        own["session"]._session_cache = after
-
-    added = {"user": Loaded(user), "session": session(**before)}
-    assert identities(consumer, added, kept(prefix)) == expected
+def test_a_logout_without_a_request_or_while_off_changes_nothing(open_site: Open) -> None:
+    auth.user_logged_out.send(sender=None, request=None, user=object())
+    site = open_site(enabled=0)
+    views["/"] = logs_out
+    site.log_in()
+    assert site.get().text == "bye"
+    assert site.recorder.stats().recorded == 0
 
 
-@pytest.mark.parametrize(
-    ("added", "after", "expected"),
-    [
-        ({"user": SimpleNamespace(pk=7, is_authenticated=True, username="ann")}, {}, "ann"),
-        ({"user": ANN}, {}, None),
-        ({"user": NOBODY}, {}, None),
-        ({"user": NOBODY}, {KEY: "7"}, None),
-    ],
-    ids=["a username", "a user without", "nobody", "a login in the consumer"],
-)
-def test_a_socket_has_the_username_with_which_it_was_opened(
-    added: Scope, after: dict[str, str], expected: str | None, prefix: str
-) -> None:
-    async def consumer(scope: Scope, *_: object) -> None:
-        scope["session"]._session_cache = after
+@pytest.mark.parametrize("kind", ALL)
+def test_a_streaming_response_is_open_until_it_is_closed(kind: type[Site], open_site: Open) -> None:
+    site, opened = open_site(kind), []
 
-    chain = {"identity": "user=auth:username, guest=ip:raw", "enabled": 0}
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", **chain)
-    found = identities(consumer, {**added, "session": session()}, settings)
-    assert found[1] == (Identity("user", expected) if expected else GUEST)
+    def parts() -> Iterator[bytes]:
+        opened.append(len(site.recorder.open_visits))
+        yield b"hello"
+        opened.append(len(site.recorder.open_visits))
+
+    async def async_parts() -> Any:
+        for part in parts():
+            yield part
+
+    views["/"] = lambda _: StreamingHttpResponse(async_parts() if site.is_asgi else parts())
+    site.get()
+    assert opened == [1, 1]
+    assert site.seen() == ["guest"]
+    assert not site.recorder.open_visits
 
 
-class User:
-    """A user model, with a field that is not loaded and would be read from the database."""
+class Dropped:
+    """A layer of which Django never closes the response."""
 
-    is_authenticated = True
+    def __init__(self, get_response: View) -> None:
+        self._line = PresenceMiddleware(get_response)
 
-    def __init__(self) -> None:
-        self.pk, self.username = 7, "ann"
-
-    class Deferred:
-        """As Django's `DeferredAttribute`, and what leads to another model."""
-
-        def __get__(self, *_: object) -> NoReturn:
-            raise AssertionError("a query")
-
-    email = Deferred()
-
-    @property
-    def shown(self) -> str:
-        return f"{self.username}!"
-
-    def get_full_name(self) -> NoReturn:
-        raise AssertionError("called")
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        self._line(request)
+        return HttpResponse("another")
 
 
-def test_identifying_a_loaded_account_makes_no_database_query() -> None:
-    account = Account(User())
-    names = ("identity", "pk", "username", "shown", "email", "get_full_name", "nothing")
-    found = [getattr(account, name) for name in names]
-    assert found == ["7", 7, "ann", "ann!", None, None, None]
+def test_a_response_that_is_dropped_unclosed_ends_its_visit(open_site: Open) -> None:
+    class Dropping(Site):
+        layers = (*LAYERS, f"{__name__}.Dropped")
+
+    site = open_site(Dropping)
+    views["/"] = lambda _: StreamingHttpResponse([b"hello"])
+    gc.disable()  # a cycle would keep it
+    try:
+        assert site.get().text == "another"
+        assert site.seen() == ["guest"]
+        assert not site.recorder.open_visits
+    finally:
+        gc.enable()
 
 
-def test_identify_user_loads_neither_user_nor_session(prefix: str) -> None:
-    def load() -> NoReturn:
-        raise AssertionError("it was loaded")
-
-    added = {"user": SimpleLazyObject(load), "session": SimpleLazyObject(load)}
-    assert identities(silent, added, kept(prefix)) == [GUEST, GUEST]
-
-
-def test_a_socket_that_is_not_wrapped_reaches_its_app() -> None:
-    async def app(*call: object) -> str:
-        return "returned" if call == (scope, receive, send) else "changed"
-
-    gateway = Gateway("websocket", user=ANN)
-    scope, receive, send = gateway.scope, gateway.receive, gateway.send
-    assert asyncio.run(IdentifyWebSocketUser(app)(scope, receive, send)) == "returned"
-
-
-def test_a_scope_of_a_visit_that_is_over_reaches_its_app(prefix: str) -> None:
-    async def again(scope: Scope, receive: Any, send: Any) -> None:
-        scope["presence_middleware.visit"].end()
-        await IdentifyWebSocketUser(silent)(scope, receive, send)
-
-    app = PresenceMiddleware(again, settings=kept(prefix))
-    asyncio.run(Gateway("websocket", user=ANN).ask(app))
-
-
-class Session(dict[str, str]):
-    """A session whose loading is counted."""
-
-    accessed = False
-    loads = 0
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.loads += 1
-        self._session_cache = dict(self)
-        return super().get(key, default)
-
-    async def aget(self, key: str) -> Any:
-        return self.get(key)
-
-
-@pytest.mark.parametrize("layer", [identify_user, identify_every_user])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_pulse_loads_the_session_and_calls_no_view(
-    layer: Any, prefix: str, monkeypatch: pytest.MonkeyPatch, *, is_async: bool
+def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_async: bool) -> None:
+    def fail(_: HttpRequest) -> HttpResponse:
+        raise KeyboardInterrupt
+
+    async def fail_later(request: HttpRequest) -> HttpResponse:
+        return fail(request)
+
+    site = open_site()
+    layer = PresenceMiddleware(fail_later if is_async else fail)
+    factory = AsyncRequestFactory() if is_async else RequestFactory()
+    request = factory.get("/", headers={"user-agent": FIREFOX})
+    with pytest.raises(KeyboardInterrupt):
+        at_once(layer(request))
+    assert not site.recorder.open_visits
+    assert site.seen() == ["guest"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_request_is_freed_without_the_garbage_collector(
+    open_site: Open, *, streams: bool
 ) -> None:
-    # Django's own requires its settings, of which a process has one set.
-    response_class = "presence_middleware.django.identify.HttpResponse"
-    monkeypatch.setattr(response_class, lambda status: SimpleNamespace(status_code=status))
-    views: list[str] = []
-    answers: list[int] = []
+    site = open_site()
+    response = StreamingHttpResponse([b"hello"]) if streams else HttpResponse("hello")
+    layer = PresenceMiddleware(lambda request: response)
+    request = RequestFactory().get("/")
+    request.session = type("Session", (), {"session_key": "key"})()
+    freed = weakref.ref(request)
+    gc.disable()
+    try:
+        layer(request)
+        del request
+        assert freed() is None
+    finally:
+        gc.enable()
+    response.close()
+    assert not site.recorder.open_visits
 
-    def view(request: Any) -> Any:
-        views.append(request.path)
-        return SimpleNamespace(status_code=200)
 
-    async def async_view(request: Any) -> Any:
-        return view(request)
+@pytest.mark.parametrize("kind", OWN)
+def test_the_board_needs_no_view_and_is_no_visit(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind, board_path="/board", board_token="the-token-of-the-board")
+    site.get()
+    views["/board"] = respond
+    site.recorder.flush()
+    counts = site.client.get("/board/counts")
+    assert counts.json() == {"counts": {"user": 0, "guest": 1, "bot": 0}}
+    assert counts.headers["Content-Type"] == "application/json"
+    assert "default-src 'none'" in counts.headers["Content-Security-Policy"]
+    known = {"If-None-Match": counts.headers["ETag"]}
+    unchanged = site.client.get("/board/counts", headers=known)
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
+    assert "Content-Type" not in unchanged.headers
+    assert "<html" in site.client.get("/board").text
+    assert site.client.head("/board/").content == b""
+    assert site.client.post("/board/counts").status_code == 405
+    assert site.client.get("/board/history?hours=x").status_code == 400
+    assert site.client.get("/board/online").status_code == 401
+    token = httpx.BasicAuth("", "the-token-of-the-board")
+    assert site.client.get("/board/online?kind=user", auth=token).json()["online"] == []
+    assert site.client.get("/board/events", auth=token).status_code == 501
+    assert site.recorder.stats().recorded == 1
 
-    def django(environ: Any) -> None:
-        session = Session({KEY: "7"})
-        request = SimpleNamespace(environ=environ, session=session, path=environ["PATH_INFO"])
-        response = layer(async_view if is_async else view)(request)
-        response = asyncio.run(response) if is_async else response
-        answers.append(response.status_code)
-        loads.append(session.loads)
-        environ[VISIT].identity  # noqa: B018  # as the visit reads it in the end
 
-    loads: list[int] = []
-    given = Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", identity="user=auth, guest=ip:raw", pulse_path="/pulse"
-    )
-    app = App(status=200, layer=django)
-    here = PulsingSite("wsgi", given, app)
-    assert here.pulse().status == 204
-    assert here.pulse("presence=bye").status == 204
-    assert (views, answers, here.seen, here.gone) == (
-        [],
-        [204, 204],
-        [("user", "7")],
-        [("user", "7")],
-    )
-    here.ask("POST", "/me/pulse", "presence=here:/")
-    assert (views, loads) == (["/me/pulse"], [1, 1, 1])
-    here.ask("POST", "/other")
-    assert loads[-1] == (0 if layer is identify_user else 1)
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not FirstAndLast])
+def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind, pulse_path="/pulse", rooms="/t/{topic}")
+    site.log_in()
+    for said in ("here:/t/7", "bye", "here:/t/7"):
+        answer = site.client.post(f"/pulse?presence={said}", headers=SAME)
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "Content-Type" not in answer.headers
+        assert site.seen() == ["7"]
+        assert site.presence.is_online("7", window="8m") == (said != "bye")
+    assert site.presence.count(room="/t/7") == 1
+    assert site.client.post("/pulse", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert "sendBeacon" in site.client.get("/pulse.js").text
+    views["/like"] = respond
+    site.client.post(f"{site.views}/like?presence=here:/t/8", headers=SAME)
+    assert site.seen() == ["7"]
+    assert site.presence.count(room="/t/8") == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_path_of_presence_logout_is_a_logout_without_a_signal(
+    kind: type[Site], open_site: Open
+) -> None:
+    site = open_site(kind, logout="/end, /async/end")
+    views.update({"/": uses_user, "/end": lambda request: respond(request.session.flush())})
+    site.log_in()
+    site.get()
+    assert site.seen() == ["7"]
+    site.get("/end")
+    assert site.seen() == []
+
+
+def test_a_guest_is_told_from_a_user_only_where_there_is_a_session(open_site: Open) -> None:
+    site = open_site()
+    views["/cart"] = lambda request: respond(request.session.update({"cart": "1"}))
+    site.get("/cart")
+    assert site.client.cookies, "the guest has a session"
+    assert site.seen() == ["guest"]
+    views["/"] = uses_user
+    site.get("/", **{"User-Agent": CHROME})
+    assert site.seen() == ["guest", "guest"]
+
+
+@pytest.mark.parametrize("kind", [Site, Async])
+def test_a_login_that_is_checked_needs_the_status(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind, identity="user=basic, guest=visitor")
+    views["/refused"] = lambda _: HttpResponse(status=401)
+    site.client.auth = ("ann", "a password")
+    site.get("/refused")
+    assert site.seen() == ["guest"]
+    site.get()
+    assert site.seen() == ["ann", "guest"]
+
+
+# Tests of a site, and its clients.
+
+
+@pytest.fixture
+def in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `setup_test_environment()`."""
+    monkeypatch.setattr(mail, "outbox", [], raising=False)
+
+
+@pytest.mark.usefixtures("in_tests")
+@pytest.mark.parametrize("is_on", [False, True])
+def test_the_tests_of_a_site_record_only_what_they_ask_for(
+    open_site: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_on: bool,
+) -> None:
+    site = open_site()
+    if not is_on:
+        monkeypatch.delenv("PRESENCE_ENABLED")
+        monkeypatch.setenv("PRESENCE_REDIS_URL", "redis://127.0.0.1:1")  # nobody listens
+    views["/"] = lambda request: HttpResponse(type(presence_of(request)).__name__)
+    with caplog.at_level(logging.DEBUG, "presence_middleware"):
+        wsgi_response = Client().get("/", headers={"user-agent": FIREFOX})
+        asgi_response = asyncio.run(AsyncClient().get("/async/", headers={"user-agent": CHROME}))
+    assert (wsgi_response.content, asgi_response.content) == (b"WsgiVisit", b"AsgiVisit")
+    visit: Any = visit_of(wsgi_response.wsgi_request)
+    assert visit.is_over
+    assert site.recorder.stats().recorded == 2 * is_on
+    if not is_on:
+        assert visit.recorder.stats().recorded == 0
+        assert not caplog.records
+    if is_on:
+        assert site.seen() == ["guest", "guest"]
+
+
+def test_a_request_that_has_not_passed_the_line_is_reported(open_site: Open) -> None:
+    open_site()
+    with pytest.raises(NotWrapped):
+        presence_of(RequestFactory().get("/"))

@@ -8,9 +8,7 @@ from typing import Any
 from uuid import UUID
 from wsgiref.util import setup_testing_defaults
 
-import django
 import pytest
-from django.apps import apps
 from django.core.handlers.wsgi import WSGIRequest
 from django.template import Context, Engine, RequestContext, TemplateSyntaxError
 
@@ -37,8 +35,6 @@ def presence(prefix: str) -> Presence:
 def render(presence: Presence) -> Iterator[Render]:
     """Renders a template for a request that is wrapped."""
     configure_django()
-    if not apps.ready:
-        django.setup()
     engine = Engine(libraries=LIBRARIES)
     environ: dict[str, Any] = {}
     setup_testing_defaults(environ)
@@ -82,6 +78,19 @@ def test_a_wrong_tag_is_refused_with_its_usage(render: Render, arguments: str) -
 def test_a_wrong_argument_is_refused_while_rendering(render: Render) -> None:
     with pytest.raises(QueryError):
         render('{% online_count "nobody" %}')
+
+
+def test_what_is_not_stored_is_left_out_and_logged_once(
+    render: Render, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presence_middleware.template._reported", set())
+    text = '({% online_count "guest" window="15m" %}){% online_count "guest" window="15m" as n %}'
+    for _ in range(2):
+        assert render(text + "{{ n }}") == "()None"
+    (logged,) = [each.getMessage() for each in caplog.records]
+    assert "kind 'guest' is stored for 10m, not for 15m: see PRESENCE_WINDOW" in logged
+    among = '{% online_among ids "guest" window="15m" as here %}{{ here }}'
+    assert render(among, ids=["g"]) == "None"
 
 
 ID = UUID(int=5)
@@ -154,13 +163,13 @@ settings.configure(INSTALLED_APPS=["presence_middleware.django"], SECRET_KEY="x"
 django.setup()
 from django.apps import apps
 print([config.label for config in apps.get_app_configs()])
-print("presence_middleware.django.identify" in sys.modules)
+print("presence_middleware.django.middleware" in sys.modules)
 from django.utils.module_loading import import_string
-print(import_string("presence_middleware.django.identify_user").__name__)
+print(import_string("presence_middleware.django.PresenceMiddleware").__name__)
 """
 
 
 def test_the_app_of_a_site_imports_no_layer_until_middleware_names_one() -> None:
     run = [sys.executable, "-W", "error", "-c", CHECK]
     output = subprocess.check_output(run, env=environment(), text=True, timeout=60)
-    assert output.splitlines() == ["['presence_middleware']", "False", "identify_user"]
+    assert output.splitlines() == ["['presence_middleware']", "False", "PresenceMiddleware"]

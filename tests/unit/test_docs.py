@@ -18,6 +18,7 @@ import click
 import httpx
 import prometheus_client
 import pytest
+from django.conf import settings as django_settings
 
 from presence_middleware import AsyncPresence, Recorder
 from presence_middleware.cli.commands import presence as main
@@ -27,6 +28,7 @@ from presence_middleware.settings import Settings, variable
 from presence_middleware.stores import STORES
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, environment
+from tests.support.template_sites import configure_django
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -96,6 +98,9 @@ def test_the_python_blocks_of_a_page_run_in_order(
 ) -> None:
     monkeypatch.setenv("PRESENCE_REDIS_URL", f"memory://{prefix}")
     monkeypatch.setenv("PRESENCE_ROOMS", "/t/{topic}/*, /docs/*")
+    configure_django()
+    line = "presence_middleware.django.PresenceMiddleware"
+    monkeypatch.setattr(django_settings, "MIDDLEWARE", [line])
     registry = prometheus_client.CollectorRegistry()
     monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
     namespace: dict[str, Any] = {}

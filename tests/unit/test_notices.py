@@ -93,7 +93,7 @@ Open = Callable[..., Site]
 @pytest.fixture(autouse=True)
 def no_django(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has imported Django's layer, as another test may have."""
-    monkeypatch.delitem(sys.modules, "presence_middleware.django.identify", raising=False)
+    monkeypatch.delitem(sys.modules, "presence_middleware.django.middleware", raising=False)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Itera
 # A session arrives, and nothing reads it.
 
 SESSIONS = [
-    ("sessionid", "presence_middleware.django.identify_user"),
+    ("sessionid", "presence_middleware.django.PresenceMiddleware"),
     ("session", "user=flask-session:_user_id with PRESENCE_SESSION_SECRET"),
     ("session", "user=session:KEY"),
     ("session", "user=pyramid-session:KEY"),
@@ -294,7 +294,7 @@ def test_a_proxy_missing_from_the_trusted_networks_is_reported(site: Open) -> No
 def test_a_django_session_is_not_reported_when_django_identifies_its_users(
     site: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "presence_middleware.django.identify", sys)
+    monkeypatch.setitem(sys.modules, "presence_middleware.django.middleware", sys)
     one = site()
     one.ask(over_wsgi(cookie=f"sessionid={VALUE}"), times=UNREAD_SESSIONS)
     assert one.said == []

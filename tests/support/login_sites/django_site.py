@@ -1,11 +1,11 @@
 """Django with its own users and sessions in SQLite; each page as a plain view and as a coroutine.
 
-`presence_middleware.django.identify_user`, or what SITE_IDENTIFY names in its place, is the last of
-its MIDDLEWARE, unless SITE_BARE is set.
-One page more, `/cart`, reads the session and does not look at the user. Every response says how
-many queries its process has made so far.
+`presence_middleware.django.PresenceMiddleware` is the last of its MIDDLEWARE, unless SITE_BARE is
+set. As a program, the module is the site's manage.py. One page more, `/cart`, reads the session and
+does not look at the user. Every response says how many queries its process has made so far.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,18 @@ import django
 from django.conf import settings
 from django.contrib import auth
 from django.core.asgi import get_asgi_application
-from django.core.management import call_command
+from django.core.management import call_command, execute_from_command_line
 from django.core.wsgi import get_wsgi_application
 from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
 
-from . import answer, names, secret, setting
+from tests.support.login_sites import answer, names, secret, setting
 
 USER, PASSWORD = 42, "only in this test"
-NAMED = f"presence_middleware.django.{setting('IDENTIFY', 'identify_user')}"
 FIELD = setting("FIELD", "pk")
-IDENTIFY = [] if setting("BARE", "") else [NAMED]
+LINE = [] if setting("BARE", "") else ["presence_middleware.django.PresenceMiddleware"]
 
 settings.configure(
     SECRET_KEY=secret(),
@@ -48,7 +47,7 @@ settings.configure(
         f"{__name__}.CountQueries",
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",
-        *IDENTIFY,
+        *LINE,
     ],
 )
 queries: list[str] = []
@@ -180,3 +179,7 @@ def prepare() -> None:
     call_command("migrate", verbosity=0)
     users = auth.get_user_model().objects
     users.create_user(f"user-{USER}", password=PASSWORD, id=USER)
+
+
+if __name__ == "__main__":
+    execute_from_command_line(sys.argv)
