@@ -202,6 +202,17 @@ class Visit(StateRequest):
         if self._login is None or _place(matcher) < _place(self._login[1]):
             self._login = who, matcher
 
+    def log_out(self) -> None:
+        """Log out the user who is logged in now, unless the response is an error.
+
+        Call it in a handler or layer before the app clears the login; no path of `PRESENCE_LOGOUT`
+        is needed. The layer must also call `answered`.
+        """
+        if self.recorder.settings.enabled and not self.is_over:
+            self.purpose = Purpose.LOGOUT if self.is_counted else Purpose.EXCLUDED_LOGOUT
+            self.is_usual = False
+            self.note_login()
+
     def answered(self, status: int | None) -> None:
         """Set the status of the response, before any of it is sent; None if it is not a number.
 
