@@ -109,6 +109,7 @@ def _settle(response: Response) -> Response:
         state[USER] = lambda: login.before
         visit.log_out()
         visit.answered(response.status_code)
+        visit.end()  # not after the response, for the next page may show who is online
     if user is None:
         del state[USER]
     else:
