@@ -10,8 +10,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Protocol, assert_type, cast
-from unittest.mock import Mock
+from typing import Any, Protocol, assert_type
 from uuid import UUID
 from wsgiref.types import WSGIEnvironment
 from wsgiref.util import setup_testing_defaults
@@ -285,19 +284,22 @@ class Basket(UserDict[str, Any], SessionMixin):
     """A session of the site's own, which is no dict."""
 
 
-class Baskets(SessionInterface):
-    """Keeps the sessions in memory; `broken` ones cannot be read."""
+class Unreadable(Basket):
+    def __bool__(self) -> bool:
+        raise OSError
 
-    def __init__(self, *, broken: bool = False) -> None:
-        self.kept, self.broken = Basket(), broken
+
+class Baskets(SessionInterface):
+    """Keeps the session of the only browser."""
+
+    def __init__(self, kept: type[Basket] = Basket) -> None:
+        self.kept = kept()
 
     def open_session(self, *_: object) -> Basket:
-        return (
-            cast(Basket, Mock(Basket, get=Mock(side_effect=OSError))) if self.broken else self.kept
-        )
+        return type(self.kept)(self.kept)
 
-    def save_session(self, *_: object) -> None:
-        """Keep what `open_session` returned."""
+    def save_session(self, _: flask.Flask, session: Any, __: flask.Response) -> None:
+        self.kept = session
 
 
 def flask_site(settings: Settings, interface: SessionInterface | None = None) -> Any:
@@ -418,7 +420,7 @@ def test_a_user_of_the_server_counts_in_flask_without_a_session(memory: Settings
 def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(
     memory: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = flask_site(memory, Baskets(broken=True))
+    app = flask_site(memory, Baskets(Unreadable))
     assert app.test_client().get("/").text == str(Identity("guest", "127.0.0.1"))
     (message,) = caplog.messages
     assert message.startswith("PRESENCE_IDENTITY: user=auth:raw raised OSError at ")
