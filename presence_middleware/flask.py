@@ -1,15 +1,20 @@
-"""Flask: `init_app(app)` wraps an app and gives its templates `presence`."""
+"""Flask: `init_app(app)` wraps an app, finds its users, and gives its templates `presence`."""
 
 from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from .connections import Clock
 from .errors import importing
+from .identity.reading import session_user
+from .recorder import Visit
+from .request import SESSION, USER, VISIT, text
 from .settings import Settings
 from .template import TemplatePresence, template_presence
 from .wsgi import PresenceMiddleware
 
 with importing("flask"):
-    from flask import Flask, has_request_context, request
+    from flask import Flask, Response, g, has_request_context, request
+    from flask.globals import request_ctx
 
 EXTENSION = "presence_middleware"
 """The key of the middleware in `app.extensions`."""
@@ -24,6 +29,10 @@ def init_app(
 ) -> PresenceMiddleware:
     """Wrap `app.wsgi_app`, and give the templates of `app` a `TemplatePresence` as `presence`.
 
+    The source `auth` finds the user of the session that Flask has opened for the request, whatever
+    its interface, and of Flask-Login. It reads what is loaded: no query, no load of a session, no
+    `Vary`. A request that logs its user out takes them offline, without `PRESENCE_LOGOUT`.
+
     Return the middleware, which is also in `app.extensions["presence_middleware"]`. The arguments
     and errors are as for `presence_middleware.wsgi.PresenceMiddleware`. In a handler, use
     `presence_of(request)`.
@@ -31,6 +40,10 @@ def init_app(
     middleware = PresenceMiddleware(app.wsgi_app, settings=settings, client=client, clock=clock)
     app.wsgi_app = middleware  # type: ignore[method-assign]
     app.extensions[EXTENSION] = middleware
+    # Flask runs the functions before a request in this order, and those after it in reverse: a
+    # session is not changed before the first, nor after the second.
+    app.before_request_funcs.setdefault(None, []).insert(0, _begin)
+    app.after_request_funcs.setdefault(None, []).insert(0, _settle)
 
     @app.context_processor
     def context() -> dict[str, TemplatePresence]:
@@ -38,3 +51,67 @@ def init_app(
         return {"presence": template_presence(request if has_request_context() else None)}
 
     return middleware
+
+
+class Login:
+    """The login of a request while it is open, as the source `auth` reads it.
+
+    It holds neither the request nor a context of Flask: these have the environ, which has this.
+    """
+
+    def __init__(self, session: Any, loaded: Any, environ: WSGIEnvironment) -> None:
+        """Begin before the view. `loaded` is Flask's `g`, where Flask-Login keeps its user."""
+        self._session, self._loaded, self._server = session, loaded, environ.get("REMOTE_USER")
+        try:
+            self.before = session_user(session)
+            """The id of the user in the session before the view, or None."""
+        except Exception:  # of a session interface, which the source `auth` reports
+            self.before = None
+
+    def __call__(self) -> str | None:
+        """Return the id of the user who is logged in now, or None.
+
+        A user without a session has the id that Flask-Login would put into one.
+        """
+        if id := session_user(self._session):
+            return id
+        user = vars(self._loaded).get("_login_user")
+        id = None if user is None else user.get_id()
+        return str(id) if id else (text(self._server) if self._server else None)
+
+
+def _begin() -> None:
+    context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
+    environ = context.request.environ
+    visit: Visit | None = environ.get(VISIT)
+    if visit is None or visit.is_over:
+        return
+    # From Flask 3.1.3 on, the attribute `session` notes an access, which adds `Vary: Cookie`.
+    session = vars(context)["_session" if "_session" in vars(context) else "session"]
+    state: Any = visit.state  # a layer between may have copied the environ
+    state[SESSION] = session
+    state[USER] = Login(session, g._get_current_object(), environ)
+
+
+def _settle(response: Response) -> Response:
+    """Note the user who is logged in after the view, while everything is still loaded."""
+    context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
+    visit: Visit | None = context.request.environ.get(VISIT)
+    state: Any = {} if visit is None else visit.state
+    login = state.get(USER)
+    if visit is None or not isinstance(login, Login):
+        return response
+    try:
+        user = login()
+    except Exception:  # of the site's user class, which the source `auth` reports
+        return response
+    if user is None and login.before is not None:
+        state[USER] = lambda: login.before
+        visit.log_out()
+        visit.answered(response.status_code)
+        visit.end()  # not after the response, for the next page may show who is online
+    if user is None:
+        del state[USER]
+    else:
+        state[USER] = lambda: user
+    return response

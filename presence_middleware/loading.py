@@ -18,6 +18,7 @@ ARTICLES = {"wsgi": "a", "asgi": "an"}
 RESPONSE = {"wsgi": "__iter__", "asgi": "__await__"}
 # Methods of web.py's and Pyramid's objects that make the app.
 MAKERS = ("wsgifunc", "make_wsgi_app")
+REMEDY = "name the app to wrap, such as package.module:app or package.module:create_app()"
 
 
 def load_app() -> Any:
@@ -28,16 +29,21 @@ def load_app() -> Any:
     """
     app = Settings.from_env().app
     if not app:
-        raise SettingsError(
-            "PRESENCE_APP is not set: name the app to wrap, such as package.module:app or "
-            "package.module:create_app()"
-        )
+        raise SettingsError(f"PRESENCE_APP is not set: {REMEDY}")
     module, name, is_call, arguments, options = app_reference(app)
     if (here := str(Path.cwd())) not in sys.path:
         # Servers look for an app in the current directory, too.
         sys.path.insert(0, here)
     try:
-        target: Any = import_module(module)
+        try:
+            target: Any = import_module(module)
+        except ModuleNotFoundError as error:
+            # An import in the site's own code is passed on.
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise SettingsError(
+                f"PRESENCE_APP={app}: {error} in {Path.cwd()} or elsewhere: {REMEDY}"
+            ) from error
         for part in name.split("."):
             if not hasattr(target, part):
                 where = getattr(import_module(module), "__file__", "built in")

@@ -30,7 +30,8 @@ _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
 _PATTERN = re.compile(r"[/*].*", re.DOTALL)
-_ADDED = re.compile(r"\+\s*[/*].*", re.DOTALL)
+_EXCLUDED = re.compile(r"(!\s*)?[/*].*", re.DOTALL)
+_ADDED = re.compile(r"[+!]\s*[/*].*", re.DOTALL)
 _KIND = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
 NAMED_ROOMS = "named"
@@ -160,12 +161,26 @@ def paths(value: object) -> tuple[str, ...]:
 
 
 def exclude(value: object) -> tuple[str, ...]:
-    """Return paths as `paths` does. Those that begin with `+` are added to `DEFAULT_EXCLUDE`."""
-    if not any(path.startswith("+") for path in _items_of(value)):
-        return paths(value)
-    form = "paths such as /healthz, /static/*, with + before all of them or none"
-    added = _checked_items(value, _ADDED, form)
-    return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *(path[1:].lstrip() for path in added))))
+    """Return paths as `paths` does. Those that begin with `+` are added to `DEFAULT_EXCLUDE`.
+
+    One that begins with `!` admits what those before it exclude.
+    """
+    if _items_of(value) == ["none"]:
+        return ()
+    adds = any(path.startswith("+") for path in _items_of(value))
+    given = _checked_items(
+        value,
+        _ADDED if adds else _EXCLUDED,
+        "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "
+        "admits what they exclude; or none",
+    )
+    if not adds and given and given[0].startswith("!"):
+        raise ValueError(
+            f"a path before {given[0]}, because ! admits only what a path before it excludes: "
+            f"*, {given[0]} records no other paths"
+        )
+    excluded = [re.sub(r"^\+?(!?)\s*", r"\1", path) for path in given]
+    return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *excluded)) if adds else excluded)
 
 
 def _items_of(value: object) -> list[str]:

@@ -16,6 +16,8 @@ VISIT = "presence_middleware.visit"
 READER = "presence_middleware.presence"
 USER = "presence_middleware.user"
 """The key of a function that an inner layer sets. It returns the user who is logged in now."""
+SESSION = "presence_middleware.session"
+"""The key of a session that an inner layer has opened, in an environ."""
 
 
 # Names of headers and cookies for which the converted form is remembered. They come from the site's
@@ -210,7 +212,12 @@ class WsgiRequest(StateRequest):
     @property
     def is_anonymous(self) -> bool:
         environ = self.state
-        return not ("REMOTE_USER" in environ or USER in environ or "beaker.session" in environ)
+        return not (
+            "REMOTE_USER" in environ
+            or USER in environ
+            or "beaker.session" in environ
+            or environ.get(SESSION)
+        )
 
     @property
     def user_agent(self) -> str | None:
@@ -232,11 +239,9 @@ class WsgiRequest(StateRequest):
 
     @property
     def session(self) -> Mapping[str, Any] | None:
-        session = self.state.get("beaker.session")
-        if session is None:
-            return None
+        session = self.state.get(SESSION)
         # Access to Beaker's session makes it read its store. Its __dict__ has the loaded data.
-        if hasattr(session, "__dict__"):
+        if session is None and hasattr(session := self.state.get("beaker.session"), "__dict__"):
             session = vars(session).get("_sess")
         return session if isinstance(session, Mapping) else None
 

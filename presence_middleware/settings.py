@@ -76,7 +76,8 @@ class Settings:
     exclude: tuple[str, ...] = _setting(
         parsers.exclude,
         "paths that are not visits, such as those a page polls; `*` matches anything, "
-        "`+/poll` adds to the default, `none` excludes no path",
+        "`+/poll` adds to the default, `*, !/app/*` excludes all but `/app/*`, `none` excludes no "
+        "path",
         ", ".join(parsers.DEFAULT_EXCLUDE),
     )
     logout: tuple[str, ...] = _setting(

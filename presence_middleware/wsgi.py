@@ -17,7 +17,7 @@ from .presence import Presence
 from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
-from .request import READER, USER, VISIT, WsgiRequest
+from .request import READER, SESSION, USER, VISIT, WsgiRequest
 from .settings import Settings
 from .signals import Signal
 from .stores import Plan
@@ -63,7 +63,8 @@ class PresenceMiddleware:
         if outer is not None:
             if outer.recorder is self.recorder and not outer.is_over:
                 return self.app(environ, start_response)
-            environ.pop(USER, None)  # of an earlier request, if the server uses an environ again
+            for key in (USER, SESSION):  # of an earlier request: the server uses an environ again
+                environ.pop(key, None)
         signal: Signal | None = None
         for responder in self._responders:
             received = responder.receive(environ.get("PATH_INFO", ""), environ)

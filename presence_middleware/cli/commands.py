@@ -10,6 +10,7 @@ from .. import parsers
 from ..backend import Backend
 from ..doctor import EffectiveSetting, effective_settings, examine
 from ..errors import PresenceError, SettingsError
+from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import PERIODS
 from . import context, output
@@ -187,6 +188,9 @@ def config(as_json: bool) -> None:
     """Print every setting and where its value comes from."""
     with context.exit_on_error():
         settings = _effective_settings()
+        for rule in context.site_settings().identity:
+            if rule.function:
+                check_module(rule.function)
     if as_json:
         output.document(_by_name(settings))
     else:

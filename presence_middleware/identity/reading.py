@@ -16,6 +16,10 @@ MOST_PARTS = 8
 """The number of parts into which dots may divide a key. A longer key is refused at start-up."""
 
 _USER_NAMES = ("identity", "pk", "id", "username", "display_name")
+# The keys of sessions under which Flask-Login, Django, Pyramid and most sites store the user. A
+# session's `id` is often that of the browser, and an `email` is none that a site asks for.
+SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id", "username", "user")
+_SESSION_USER_NAMES = ("id", "sub", "username")
 
 
 class SourceOptions(NamedTuple):
@@ -88,6 +92,25 @@ def user_id(user: object) -> str | None:
     if not _is_logged_in(user):
         return None
     return next(filter(None, (as_id(attribute(user, name)) for name in _USER_NAMES)), None)
+
+
+def session_user(session: Mapping[str, Any] | None) -> str | None:
+    """Return the id of the user in a session, by the usual keys, or None.
+
+    It is text, a number or a UUID, or what a mapping such as the claims of OpenID Connect has under
+    one of its usual names.
+    """
+    for key in SESSION_USERS if session else ():
+        value = item(session, key)
+        if value is None:
+            continue
+        id = as_id(value)
+        if isinstance(value, Mapping) and item(value, "is_authenticated") in (None, True):
+            ids = (as_id(item(value, name)) for name in _SESSION_USER_NAMES)
+            id = next(filter(None, ids), None)
+        if id:
+            return id
+    return None
 
 
 def _is_logged_in(user: object) -> bool:

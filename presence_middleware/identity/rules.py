@@ -12,7 +12,7 @@ from ..request import token
 from .bots import BOT, COUNT, OFF
 from .reading import MOST_PARTS
 from .sessions import signed_parts
-from .sources import CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
+from .sources import ACCEPTED, CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
 
 CHAIN_FORM = (
     "A chain is kind=source[:argument][:raw|:hashed][:checked], separated by commas, such as "
@@ -40,6 +40,12 @@ class Rule:
     @property
     def type(self) -> SourceType:
         return SOURCES.get(self.source, FUNCTION)
+
+    @property
+    def function(self) -> str:
+        """The function of the site that it calls, `package.module:callable`; empty if none."""
+        named = self.argument if self.type.reads_nothing else ""
+        return self.source if self.type is FUNCTION else named
 
     @property
     def header(self) -> str:
@@ -128,10 +134,7 @@ def _rule(item: str) -> Rule:
             return Rule(kind, spec, "", form == "hashed", is_checked)
         if near := nearest_source(name):
             raise ValueError(f"there is no source {name!r}; the nearest is {near}")
-        known = ", ".join(SOURCES)
-        raise ValueError(
-            f"there is no source {spec!r}; sources are {known} and package.module:callable"
-        )
+        raise ValueError(f"there is no source {spec!r}; {ACCEPTED}")
     source = SOURCES[name]
     if argument and not source.argument:
         raise ValueError(f"{name} takes no argument, not {argument!r}")

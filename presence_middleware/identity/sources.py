@@ -7,27 +7,39 @@ which is at the latest when the response is complete.
 import base64
 import difflib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
+from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError
 from ..request import Request, token
 from . import sessions
 from .addresses import client_address
-from .reading import Read, SourceOptions, as_id, cookie, item, member, nested, user_id, walk
+from .reading import (
+    Read,
+    SourceOptions,
+    as_id,
+    cookie,
+    member,
+    nested,
+    session_user,
+    user_id,
+    walk,
+)
 
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-csrf-token"}
 )
 MAX_BASIC_LENGTH = 8192  # characters of the credentials of HTTP Basic; servers take about as many
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-# The session keys under which Flask-Login, Django, Pyramid and many sites store the user.
-SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id")
 
 
 class UnusableId(Exception):
@@ -80,10 +92,7 @@ def auth(attribute: str, _: SourceOptions) -> Read:
         user = request.user
         if user is not None and (id := user_id(user)):
             return id
-        session = request.session
-        if not session:
-            return None
-        return next(filter(None, (as_id(item(session, key)) for key in SESSION_USERS)), None)
+        return session_user(request.session)
 
     return read
 
@@ -172,7 +181,7 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
             call = getattr(call, part)
     except (ImportError, AttributeError) as error:
         near = nearest_source(module)
-        remedy = f"; the source with the nearest name is {near}" if near else ""
+        remedy = f"; the source with the nearest name is {near}" if near else f"; {ACCEPTED}"
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
             f"{error}{remedy}"
@@ -185,6 +194,20 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
             "make it a plain function, or call identify() of the visit in a handler"
         )
     return call  # type: ignore[no-any-return]
+
+
+def check_module(path: str) -> None:
+    """Raise `SettingsError` if `package.module:callable` is in no module of this Python.
+
+    The current directory counts, as it does for servers. The site's code is not imported.
+    """
+    name = path.partition(":")[0].partition(".")[0]
+    here = PathFinder.find_spec(name, [str(Path.cwd())])
+    if name not in sys.modules and here is None and find_spec(name) is None:
+        raise SettingsError(
+            f"PRESENCE_IDENTITY: {path}: there is neither a source nor a module {name!r}; "
+            f"{ACCEPTED}"
+        )
 
 
 def nearest_source(name: str) -> str | None:
@@ -225,3 +248,4 @@ SOURCES: Mapping[str, SourceType] = {
     "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
 }
 FUNCTION = SourceType(function, "callable", set_by_app=True)
+ACCEPTED = f"sources are {', '.join(SOURCES)} and package.module:callable"

@@ -95,8 +95,12 @@ def _opens_page(request: Request) -> bool:
 
 
 def matching_paths(paths: tuple[str, ...]) -> Container[str]:
-    """Return all paths that `paths` stand for: with a slash at the end, and any text for a `*`."""
-    plain = [path for path in paths if "*" not in path]
+    """Return all paths that `paths` stand for: with a slash at the end, and any text for a `*`.
+
+    A path that begins with `!` takes out what those before it stand for.
+    """
+    is_ordered = any(path.startswith("!") for path in paths)
+    plain = [] if is_ordered else [path for path in paths if "*" not in path]
     exact = frozenset((*plain, *(f"{path}/" for path in plain)))
     return Paths(exact, paths) if len(plain) < len(paths) else exact
 
@@ -105,17 +109,24 @@ class Paths(Container[str]):
     """Some paths, and all that match patterns."""
 
     def __init__(self, exact: frozenset[str], paths: tuple[str, ...]) -> None:
-        """Contain the paths in `exact`, and those that match a path with a `*`."""
+        """Contain the paths in `exact`, and those whose last match in `paths` has no `!`."""
         self._exact = exact
-        patterns = "|".join(_pattern(path) for path in paths if "*" in path)
+        patterns = "|".join(_pattern(path) for path in reversed(paths) if path not in exact)
         self._match = re.compile(patterns, re.DOTALL).fullmatch
 
     def __contains__(self, path: object) -> bool:
-        return path in self._exact or self._match(str(path)) is not None
+        if path in self._exact:
+            return True
+        match = self._match(str(path))
+        return match is not None and match.lastindex is None
 
 
 def _pattern(glob: str) -> str:
-    """Return a pattern for a path with `*`. It cannot backtrack, so long paths stay cheap."""
-    first, *between = map(re.escape, glob.split("*"))
-    last = [".*" + between.pop()] if between else []
-    return first + "".join(f"(?>.*?{part})" for part in between) + "".join(last)
+    """Return a pattern for a path, which is a group if the path begins with `!`.
+
+    It cannot backtrack, so long paths stay cheap.
+    """
+    first, *between = map(re.escape, glob.removeprefix("!").split("*"))
+    last = ".*" + between.pop() if between else "/?"
+    pattern = first + "".join(f"(?>.*?{part})" for part in between) + last
+    return f"({pattern})" if glob.startswith("!") else pattern

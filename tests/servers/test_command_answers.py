@@ -215,6 +215,15 @@ def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
     assert script("config", PRESENCE_WINDOW="soon").exit_code == 2
 
 
+def test_config_refuses_a_source_that_is_neither_one_nor_in_a_module(script: Script) -> None:
+    for source in ("foo:bar", "foo.logins:bar", "identify:foo:bar"):
+        told = script("config", PRESENCE_IDENTITY=f"user=auth, member={source}")
+        assert told.exit_code == 2
+        assert "neither a source nor a module 'foo'; sources are auth, " in told.output
+    for source in ("json:nobody", "tests.support.hiding:is_hidden", "identify:json:loads"):
+        assert script("config", PRESENCE_IDENTITY=f"user=auth, member={source}").exit_code == 0
+
+
 def test_the_doctor_as_json(script: Script, presence: Presence, valkey: Server) -> None:
     presence.touch("ann")
     sound = script.json("doctor")

@@ -186,7 +186,8 @@ def test_an_attribute_error_of_the_sites_own_is_shown_as_it_is(
 
 MISSING = [
     ("our.missing:app", "No module named 'not_installed_here'"),
-    ("our.nothing:app", "No module named 'our.nothing'"),
+    ("our.nothing:app", "PRESENCE_APP=our.nothing:app: No module named 'our.nothing' in "),
+    ("nosuch", "PRESENCE_APP=nosuch: No module named 'nosuch' in "),
     ("our.site:nobody", "our/site.py) has no nobody"),
     ("our.broken", "no_such_thing"),
     ("our", "our/__init__.py) has no application"),

@@ -27,6 +27,7 @@ from websockets.sync.client import ClientConnection, connect
 from werkzeug.test import Client
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
+from presence_middleware.flask import init_app
 from presence_middleware.identity.hashing import SecretHasher
 from tests.support.asking import Request, ids
 from tests.support.backends import Server, matrix, wait_until
@@ -119,6 +120,12 @@ class Site:
             return lambda port: ["waitress", f"--listen=127.0.0.1:{port}", "--call", app], {}
         return gunicorn(f"{app}()", workers), {}
 
+    @property
+    def wrap(self) -> Any:
+        """What wraps it in this process."""
+        is_flask = self.wraps_itself and self.app.startswith("flask")
+        return init_app if is_flask else MIDDLEWARE[self.is_asgi]
+
     def load(self) -> Any:
         """The app itself, in this process."""
         module, _, name = self.app.partition(":")
@@ -145,6 +152,9 @@ def key_pair(of: str = "the site") -> tuple[str, str]:
 
 
 FLASK, FASTAPI = "flask_site:create_app", "fastapi_site:create_app"
+INIT_APP: dict[str, Any] = {
+    **{"at_once": True, "knows_logout": True, "wraps_itself": True, "own": {"SITE_INIT": "1"}}
+}
 STARLETTE, STARLETTE_AUTH = "starlette_site:with_sessions", "starlette_site:with_authentication"
 PYRAMID, TICKETS = "pyramid_site:with_session", "pyramid_site:with_tickets"
 BEAKER, BEAKER_INSIDE = "bottle_site:create_app", "bottle_site:wrapped_inside"
@@ -157,7 +167,7 @@ BY_NAME: dict[str, Any] = {
 }
 SITES: dict[str, Site] = {
     "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
-    "flask": Site(FLASK, "flask-session:user", signed=True),
+    "flask": Site(FLASK, **INIT_APP),
     "flask, nested, in a cookie of its own": Site(
         FLASK,
         "flask-session:account.user.id@shop",
@@ -165,6 +175,8 @@ SITES: dict[str, Site] = {
         own={"SITE_COOKIE": "shop"},
         workers=1,
     ),
+    "flask-login, init_app": Site("flask_login_site:create_app", **INIT_APP),
+    "flask-session": Site("flask_site:with_sessions_on_the_server", **INIT_APP),
     "starlette auth": Site(STARLETTE_AUTH),
     "starlette auth of user_id": Site(
         STARLETTE_AUTH, own={"SITE_KEY": "user_id"}, at_once=True, workers=1
@@ -201,13 +213,14 @@ SITES: dict[str, Site] = {
     "starlette auth, usernames": Site(STARLETTE_AUTH, "auth:username"),
 }
 USUAL = {
-    *("flask-login", "starlette-session", "fastapi, HS256", "pyramid", "django", "django, ASGI"),
+    *("flask-login, init_app", "flask, nested, in a cookie of its own", "starlette-session"),
+    *("fastapi, HS256", "pyramid", "django", "django, ASGI"),
 }
 EACH_SITE = pytest.mark.parametrize(
     "name", [*sorted(USUAL), *matrix(*(name for name in SITES if name not in USUAL))]
 )
 DJANGO = [name for name in SITES if name.startswith("django")]
-LOCAL = [name for name, site in SITES.items() if name not in DJANGO and not site.wraps_itself]
+LOCAL = [name for name in SITES if name not in (*DJANGO, "beaker, wrapped within")]
 """Those that can run in this process, where Django has one site a process."""
 
 
@@ -511,7 +524,7 @@ class Local:
         self._runner, self._wrapped = asyncio.Runner(), None
         app = site.load()
         if settings is not None:
-            app = self._wrapped = MIDDLEWARE[site.is_asgi](app, settings=settings)
+            app = self._wrapped = site.wrap(app, settings=settings)
         transport: httpx.BaseTransport
         if site.is_asgi:
             transport = AsgiTransport(self._noting_scope(app), self._runner)
@@ -576,6 +589,7 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
             for name, value in {**site.variables, "SITE_SECRET": secret}.items():
                 monkeypatch.setenv(name, value)
             monkeypatch.setenv("SITE_FOLDER", str(tmp_path))
+            monkeypatch.setenv("SITE_BARE", "1")
             here = Local(site, settings)
             stack.callback(here.close)
             return here

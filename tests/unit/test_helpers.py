@@ -1,12 +1,17 @@
 """`presence_of`, `visit_of` and the helpers of each framework."""
 
 import asyncio
+import gc
 import importlib
 import json
 import sys
+import weakref
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Protocol, assert_type
+from uuid import UUID
 from wsgiref.types import WSGIEnvironment
 from wsgiref.util import setup_testing_defaults
 
@@ -17,11 +22,14 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
 from fastapi import FastAPI, WebSocket
+from flask.sessions import SessionInterface, SessionMixin
+from flask_login import LoginManager, UserMixin, login_required
 from pyramid.config import Configurator
 from pyramid.events import BeforeRender
 from pyramid.request import Request as PyramidRequest
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
+from werkzeug.test import EnvironBuilder
 
 import presence_middleware
 from presence_middleware import (
@@ -34,6 +42,7 @@ from presence_middleware import (
     Settings,
     Visit,
     asgi,
+    parsers,
     presence_of,
     visit_of,
     wsgi,
@@ -269,6 +278,217 @@ def test_a_mail_that_flask_renders_outside_of_a_request_has_no_numbers(memory: S
     init_app(app, settings=memory)
     with app.app_context():
         assert flask.render_template_string("{{ presence.count() }}") == "None"
+
+
+class Basket(UserDict[str, Any], SessionMixin):
+    """A session of the site's own, which is no dict."""
+
+
+class Unreadable(Basket):
+    def __bool__(self) -> bool:
+        raise OSError
+
+
+class Baskets(SessionInterface):
+    """Keeps the session of the only browser."""
+
+    def __init__(self, kept: type[Basket] = Basket) -> None:
+        self.kept = kept()
+
+    def open_session(self, *_: object) -> Basket:
+        return type(self.kept)(self.kept)
+
+    def save_session(self, _: flask.Flask, session: Any, __: flask.Response) -> None:
+        self.kept = session
+
+
+def flask_site(settings: Settings, interface: SessionInterface | None = None) -> Any:
+    """Return a site that logs in with `session["_user_id"]`, and says whom its pages see."""
+    app = flask.Flask(__name__)
+    app.testing = True
+    init_app(app, settings=settings).recorder.background = False
+
+    @app.get("/")
+    def home() -> str:
+        return str(visit_of(flask.request).identity)
+
+    @app.get("/login/<id>")
+    def login(id: str) -> str:
+        flask.session.update(_user_id=id, _fresh=True)
+        return home()
+
+    @app.get("/logout")
+    def logout() -> flask.Response:
+        presence_of(flask.request).count()  # which records the user
+        flask.session.clear()
+        return flask.Response(status=flask.request.args.get("status", 302, int))
+
+    app.secret_key = "later than init_app"
+    app.session_interface = interface or app.session_interface
+    return app
+
+
+@pytest.mark.parametrize("interface", [None, Baskets()], ids=["Flask's own", "the site's own"])
+def test_flask_shows_the_user_of_the_session_that_is_open(
+    interface: SessionInterface | None, memory: Settings
+) -> None:
+    app = flask_site(memory, interface)
+    presence, client = Presence(memory), app.test_client()
+    user, guest = str(Identity("user", "ann")), str(Identity("guest", "127.0.0.1"))
+    assert client.get("/").text == guest
+    assert client.get("/login/ann").text == user, "in the request of the login"
+    app.config["SECRET_KEY_FALLBACKS"], app.secret_key = [app.secret_key], "rotated"
+    page = client.get("/")
+    assert (page.text, "Vary" in page.headers) == (user, False)
+    app.wsgi_app.recorder.flush()
+    assert presence.counts()["user"] == 1
+    client.get("/logout")
+    app.wsgi_app.recorder.flush()
+    assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
+    assert client.get("/").text == guest
+
+
+@pytest.mark.parametrize(("status", "online"), [(200, 0), (302, 0), (403, 1), (500, 1)])
+@pytest.mark.parametrize("exclude", ["none", "*, !/, !/login/*"])
+def test_a_logout_of_flask_takes_its_user_offline_unless_it_fails(
+    exclude: str, status: int, online: int, memory: Settings
+) -> None:
+    app = flask_site(replace(memory, exclude=parsers.exclude(exclude)))
+    client = app.test_client()
+    client.get("/login/ann")
+    client.get(f"/logout?status={status}")
+    app.wsgi_app.recorder.flush()
+    assert Presence(memory).counts()["user"] == online
+
+
+def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
+    """As an API does: the user comes with each request, and is only loaded where it matters."""
+
+    class Token(UserMixin):  # type: ignore[misc]  # Flask-Login has no types
+        def get_id(self) -> str:
+            flask.current_app.name  # noqa: B018  # as an ORM that has to load it
+            return "ann"
+
+    app = flask_site(memory)
+    LoginManager(app).request_loader(lambda request: Token() if request.args else None)
+    presence, client = Presence(memory), app.test_client()
+
+    def api() -> str:
+        return str(presence_of(flask.request).count()) if "ask" in flask.request.args else ""
+
+    app.get("/api")(login_required(api))
+    assert client.get("/api").status_code == 401
+    assert client.get("/api?key=1").status_code == 200
+    app.wsgi_app.recorder.flush()
+    assert [seen.id for seen in presence.online()] == ["ann"]
+    presence.forget("ann")
+    assert client.get("/api?key=1&ask=1").text == "1"
+
+
+@pytest.mark.parametrize(
+    ("chain", "server", "id"),
+    [
+        ("user=auth, guest=ip:raw", "", "ann"),
+        ("user=auth, guest=ip:raw", "bob", "ann"),
+        ("user=session:_fresh_id, user=auth", "bob", "ann"),
+        ("user=session:name, user=auth", "", "Ann"),
+        ("user=header:X-User, user=auth", "", "eve"),
+        ("user=environ:REMOTE_USER, user=auth", "bob", "bob"),
+    ],
+)
+def test_the_chain_decides_whether_flasks_session_counts(
+    chain: str, server: str, id: str, prefix: str
+) -> None:
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain)
+    app = flask_site(settings)
+    client = app.test_client()
+    with client.session_transaction() as session:
+        session.update(_user_id="ann", name="Ann")
+    environ = {"REMOTE_USER": server} if server else {}
+    text = client.get("/", headers={"X-User": "eve"}, environ_overrides=environ).text
+    assert text == str(Identity("user", id))
+
+
+def test_a_user_of_the_server_counts_in_flask_without_a_session(memory: Settings) -> None:
+    app, server = flask_site(memory), {"REMOTE_USER": "zo\xeb".encode().decode("latin-1")}
+    user = str(Identity("user", "zo\xeb"))
+    assert app.test_client().get("/", environ_overrides=server).text == user, "in the view"
+    app.wsgi_app.recorder.flush()
+    assert [seen.id for seen in Presence(memory).online()] == ["zo\xeb"]
+
+
+def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(
+    memory: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = flask_site(memory, Baskets(Unreadable))
+    assert app.test_client().get("/").text == str(Identity("guest", "127.0.0.1"))
+    (message,) = caplog.messages
+    assert message.startswith("PRESENCE_IDENTITY: user=auth:raw raised OSError at ")
+
+
+def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) -> None:
+    """Without the garbage collector: a cycle would keep it, and all that the site puts there."""
+    app = flask_site(memory)
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def watch() -> None:
+        flask.g.request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        alive.update((flask.g.request, flask.g._get_current_object()))
+
+    app.before_request(watch)
+    environ = EnvironBuilder("/login/ann").get_environ()
+    gc.collect()
+    gc.disable()
+    try:
+        for path in ("/", "/login/ann", "/logout", "/login/bob"):
+            body = app({**environ, "PATH_INFO": path}, lambda *_: None)
+            list(body)
+            body.close()
+            del body
+            assert len(alive) == 0, path
+    finally:
+        gc.enable()
+
+
+# The usual keys of sessions
+
+
+@pytest.mark.parametrize(
+    ("session", "id"),
+    [
+        ({"_user_id": "7", "_auth_user_id": "8"}, "7"),
+        ({"_auth_user_id": 8}, "8"),
+        ({"auth.userid": "9", "user": "ann"}, "9"),
+        ({"user_id": UUID(int=7)}, str(UUID(int=7))),
+        ({"username": "ann"}, "ann"),
+        ({"user": "ann", "username": ""}, "ann"),
+        ({"user": {"id": 7, "sub": "x"}}, "7"),
+        ({"user": {"sub": "google|7", "username": "ann", "email": "a@b.c"}}, "google|7"),
+        ({"user": {"username": "ann", "is_authenticated": True}}, "ann"),
+        ({"user": {"id": 7, "is_authenticated": False}}, None),
+        ({"user": {"email": "a@b.c"}}, None),
+        ({"user": {"id": True}}, None),
+        ({"user_id": True, "user": ["ann"]}, None),
+        ({"id": "7", "email": "a@b.c", "cart": "9"}, None),
+        ({}, None),
+    ],
+)
+def test_a_loaded_session_shows_its_user_under_the_usual_keys(
+    session: dict[str, Any], id: str | None, memory: Settings
+) -> None:
+    baskets = Baskets()
+    app = flask_site(memory, baskets)
+    baskets.kept.update(session)
+    who = Identity("user", id) if id else Identity("guest", "127.0.0.1")
+    assert app.test_client().get("/").text == str(who)
+
+    async def starlette(scope: Scope, *_: object) -> None:
+        scope["session"] = session
+        assert visit_of(scope).identity == (who if id else Identity("guest", "1.2.3.4"))
+
+    scope = plain_scope()
+    del scope["user"]
+    asyncio.run(asgi.PresenceMiddleware(starlette, settings=memory)(scope, never, never))
 
 
 # Starlette and FastAPI

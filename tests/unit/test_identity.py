@@ -490,6 +490,7 @@ def test_what_hides_must_be_a_function_with_its_module(argument: str) -> None:
         (f"identify:{HIDING}:HIDDEN", "cannot be called with an id"),
         (f"identify:{HIDING}:asynchronous", "is an async function"),
         ("no.such.module:id", "must be importable before the app is wrapped: No module named 'no'"),
+        ("foo:bar", "No module named 'foo'; sources are auth, .* and package.module:callable"),
         ("cooky:sid", "No module named 'cooky'; the source with the nearest name is cookie"),
         (f"{HERE}:nobody", "nobody"),
         (f"{HERE}:SECRET", "cannot be called"),

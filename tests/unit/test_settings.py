@@ -59,7 +59,10 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     ),
     "bots": (["yes", "1", "none", "drop"], "count, skip, off"),
     "exclude": (
-        ["healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"],
+        [
+            *("healthz", "/a, b", "none, /a", "http://h/", "+none", "+/a, /b", "+"),
+            *("!", "*, !", "*, !a", "*, !!/a", "*, !+/a", "none, !/a", "+/a, !b"),
+        ],
         "paths such as /healthz, /static/*",
     ),
     "logout": (["logout", "/a, b", "none, /a", "+/a"], "paths such as /healthz, /static/*"),
@@ -230,6 +233,13 @@ def test_a_chain_whose_rules_can_all_match_is_accepted(chain: str) -> None:
     assert str(settings_of({"PRESENCE_IDENTITY": chain}, secret="x" * 16).identity[0]).startswith(
         "u"
     )
+
+
+@pytest.mark.parametrize("exclude", ["!/app/*", "! /app/*, /poll"])
+def test_a_path_that_admits_what_nothing_excludes_is_refused(exclude: str) -> None:
+    (problem,) = problems_of({"PRESENCE_EXCLUDE": exclude})
+    assert "expected a path before !" in problem
+    assert problem.endswith("/app/* records no other paths")
 
 
 def test_all_problems_are_in_a_single_message() -> None:

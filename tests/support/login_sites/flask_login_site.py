@@ -4,6 +4,7 @@ from flask import Flask, request
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 
 from . import answer, names, secret
+from .flask_site import with_presence
 
 
 class User(UserMixin):  # type: ignore[misc]  # Flask-Login has no types
@@ -46,4 +47,4 @@ def create_app() -> Flask:
     def online() -> str:
         return names(seen.id for seen in request.environ["presence_middleware.presence"].online())
 
-    return app
+    return with_presence(app)

@@ -1,8 +1,28 @@
-"""Flask alone: the id stands in its signed session, once by itself and once within mappings."""
+"""Flask alone: the id stands in its session, once by itself and once within mappings."""
 
+from cachelib import FileSystemCache
 from flask import Flask, request, session
+from flask_session import Session  # type: ignore[import-untyped]
+
+from presence_middleware.flask import init_app
 
 from . import answer, names, secret, setting
+
+
+def with_presence(app: Flask) -> Flask:
+    """Call `init_app` where the site is to do it itself."""
+    if setting("INIT", "") and not setting("BARE", ""):
+        init_app(app)
+    return app
+
+
+def with_sessions_on_the_server() -> Flask:
+    """The site, of whose sessions a cookie holds no more than the key."""
+    app = create_app()
+    app.config["SESSION_TYPE"] = "cachelib"
+    app.config["SESSION_CACHELIB"] = FileSystemCache(setting("FOLDER", ""))
+    Session(app)
+    return app
 
 
 def create_app() -> Flask:
@@ -39,4 +59,4 @@ def create_app() -> Flask:
     def online() -> str:
         return names(seen.id for seen in request.environ["presence_middleware.presence"].online())
 
-    return app
+    return with_presence(app)
