@@ -54,7 +54,7 @@ def capped(store: str, backend_url: str, prefix: str) -> Iterator[Open]:
 
 def stats(site: Site) -> Stats:
     """The counters of those that record, which add up."""
-    found = site._recorder.stats()
+    found = site.recorder.stats()
     dropped = sum(found.dropped.values())
     assert found.recorded == found.coalesced + found.flushed + found.pending + dropped
     return found
