@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 
 from presence_middleware import EventsLost, Presence, PresenceUnavailable, Sighting
 from presence_middleware.stores import (
+    NOWHERE,
     Act,
     Batch,
     Plan,
@@ -59,7 +60,8 @@ sightings = st.lists(
         ids,
         st.sampled_from([0, 0, 0, 1, 30, 100, 500, 600, 700]),  # seconds ago
         st.sampled_from([0, 0, 1, 100]),  # for so long, its connection is open
-        st.one_of(st.none(), st.integers(0, 2)),  # the room that is entered
+        st.one_of(st.none(), st.integers(0, 2)),  # the room that was entered
+        st.sampled_from([0, 0, 2, 100]),  # so many seconds before
     ),
     max_size=3,
 )
@@ -149,10 +151,11 @@ class Machine(RuleBasedStateMachine):
         self.clock.now += later
         for shard, model in self.models.items():
             seen: list[Seen] = []
-            for id, ago, open_for, room in sightings:
+            for id, ago, open_for, room, before in sightings:
                 moment = self.now - ago * SECOND
-                is_moving = room is not None and ago < WINDOW and self.has_rooms
-                move = (room_number(ROOMS[room]) if room else 0, moment) if is_moving else None
+                is_moving = room is not None and ago + before < WINDOW and self.has_rooms
+                number = room_number(ROOMS[room]) if room else NOWHERE
+                move = (number, moment - before * SECOND) if is_moving else None
                 if self.of(id) is shard:
                     seen.append((id, moment, moment - open_for * SECOND, move))
             departing = [
@@ -348,7 +351,7 @@ def check(
 
 MATRIX = [("redis_server", "sync"), ("redis62", "async"), ("cluster/6", "sync")]
 PLACES: list[Any] = [
-    *[("sorted-set", "valkey", "sync", features, 12) for features in FEATURES],
+    *[("sorted-set", "valkey", "sync", features, 20) for features in FEATURES],
     *[("sorted-set", "valkey/3", "async", features, 5) for features in ("pulse", "everything")],
     *[("sorted-set", "memory", "async", "everything", 4)],
     *[("sorted-set", "cluster", "sync", "everything", 4)],
