@@ -58,11 +58,11 @@ def _read(file: Path) -> str:
 NO_VISIT = ("servers/test_no_visit.py",)
 LOGOUT = ("contract/test_logout.py",)
 PULSE = ("unit/test_pulse.py",)
+MODEL = ("contract/test_model.py",)
 CAPS = ("contract/test_caps.py",)
 MEMORY = ("unit/test_memory_of_people.py",)
-WRITES = ("contract/test_contract_writes.py",)
+WRITES = ("contract/test_contract.py",)
 DEPARTURES = ("contract/test_departures.py",)
-GOODBYES = ("contract/test_goodbyes.py",)
 ROOMS = ("contract/test_rooms.py",)
 IN_REQUESTS = ("contract/test_rooms_of_requests.py",)
 MOUNTS = ("browser/test_mounts_browser.py",)
@@ -374,7 +374,7 @@ BREAKS = [
         "people.py",
         "if goodbye and goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):",
         "if goodbye and goodbye.at >= self.seen and not goodbye.is_sent:",
-        GOODBYES,
+        DEPARTURES,
     ),
     Break(
         "old-connection-outlives-logout",
@@ -407,7 +407,7 @@ BREAKS = [
         "recorder/writer.py",
         "time = max(time, _floor(person.goodbye, seen), _floor(person.left, arrival))",
         "pass",
-        (*DEPARTURES, *LOGOUT, *GOODBYES),
+        (*DEPARTURES, *LOGOUT),
     ),
     Break(
         "failed-node-is-asked-again",
@@ -685,7 +685,7 @@ BREAKS = [
         "stores/record.lua",
         "added = redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST, FIRST_DEPARTURE - 1))",
         "added = redis.call('ZADD', seen, unpack(ARGV, FIRST, FIRST_DEPARTURE - 1))",
-        ("contract/test_store_model.py",),
+        MODEL,
     ),
     Break(
         "erased-id-stays-in-a-key",
@@ -693,7 +693,7 @@ BREAKS = [
         "stores/departures.lua",
         "moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')",
         "moment, id, string.format('%.6f', moment + 1e-6), ' ')",
-        WRITES,
+        MODEL,
     ),
     Break(
         "erased-id-is-offered-again",
@@ -701,7 +701,7 @@ BREAKS = [
         "stores/departures.lua",
         "may_be_erased = count > 0 and at_least(redis.call('ZSCORE', left, ' '), earliest)",
         "may_be_erased = false",
-        WRITES,
+        MODEL,
     ),
     Break(
         "key-without-lifetime",
@@ -717,7 +717,7 @@ BREAKS = [
         "stores/departures.lua",
         "redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)",
         "",
-        DEPARTURES,
+        MODEL,
     ),
     Break(
         "unknown-departures-without-bound",
@@ -725,7 +725,7 @@ BREAKS = [
         "stores/departures.lua",
         "if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end",
         "",
-        DEPARTURES,
+        MODEL,
     ),
     Break(
         "clock-ahead-of-the-server",
@@ -741,7 +741,7 @@ BREAKS = [
         "stores/record.lua",
         "redis.call('ZADD', bye, moment, id)",
         "",
-        GOODBYES,
+        MODEL,
     ),
     Break(
         "goodbye-of-a-closed-tab-wins",
@@ -749,7 +749,7 @@ BREAKS = [
         "stores/record.lua",
         "if last_seen and not at_least(lowered, score) then",
         "if score and not at_least(lowered, score) then",
-        GOODBYES,
+        MODEL,
     ),
     Break(
         "unbounded-eviction",
@@ -775,7 +775,7 @@ BREAKS = [
         "stores/minute_sets.lua",
         "if not known[n] then room = room - 1 end",
         "",
-        CAPS,
+        MODEL,
     ),
     Break(
         "touch-is-refused",
@@ -783,7 +783,7 @@ BREAKS = [
         "stores/departures.lua",
         "redis.call('ZREM', left, id)\n    else",
         "    else",
-        WRITES,
+        MODEL,
     ),
     Break(
         "window-includes-its-end",
@@ -791,7 +791,7 @@ BREAKS = [
         "stores/sorted_set.py",
         '("ZCOUNT", self._seen, f"({now - window!r}", "+inf")',
         '("ZCOUNT", self._seen, f"{now - window!r}", "+inf")',
-        ("contract/test_contract.py",),
+        MODEL,
     ),
     Break(
         "hyperloglog-without-lifetime",
@@ -799,7 +799,7 @@ BREAKS = [
         "stores/hyperloglog.py",
         'commands.append(("EXPIRE", key, self.ttl))',
         "pass",
-        ("contract/test_contract_writes.py::test_every_key_has_the_prefix_and_a_lifetime",),
+        ("contract/test_contract.py::test_every_key_has_the_prefix_and_a_lifetime",),
     ),
     Break(
         "page-repeats-its-last-id",
@@ -807,7 +807,7 @@ BREAKS = [
         "stores/paging.py",
         "if rank(ranked) < last]",
         "if rank(ranked) <= last]",
-        ("contract/test_paging.py",),
+        MODEL,
     ),
     Break(
         "one-shard-hides-ids",
@@ -839,7 +839,7 @@ BREAKS = [
         "stores/script.py",
         "if ScriptMissing in map(type, outcomes):",
         "if False:",
-        WRITES,
+        MODEL,
     ),
     Break(
         "clean-up-takes-all-at-once",
@@ -855,7 +855,7 @@ BREAKS = [
         "stores/sorted_set.py",
         "cut = now - max(self.ttl - keys.SLACK, self._least_age)",
         "cut = now - self.window",
-        ("contract/test_clean_up.py", *EVENTS),
+        MODEL,
     ),
     # Rooms.
     Break(
@@ -864,7 +864,7 @@ BREAKS = [
         "stores/rooms.lua",
         "if is_out then redis.call('ZREM', rooms, id) end",
         "",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "erased-id-stays-among-moves",
@@ -880,7 +880,7 @@ BREAKS = [
         "stores/rooms.lua",
         "and not at_least(redis.call('ZSCORE', moves, id) or moves_since, moment)",
         "",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "page-before-logout-is-a-room",
@@ -888,7 +888,7 @@ BREAKS = [
         "stores/rooms.lua",
         "and not has_left(id, moment) and",
         "and",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-wsgi",
@@ -944,7 +944,7 @@ BREAKS = [
         "stores/in_room.lua",
         "redis.call('HSET', progress, 'rooms_told', offline_before)",
         "",
-        CROWDED,
+        MODEL,
     ),
     Break(
         "room-keeps-who-was-counted-as-gone",
@@ -952,7 +952,7 @@ BREAKS = [
         "stores/rooms.lua",
         "if told and #ids > 0 and told + 0 > swept + 0 then",
         "if false then",
-        CROWDED,
+        MODEL,
     ),
     Break(
         "count-looks-up-all-who-are-gone",
@@ -1001,7 +1001,7 @@ BREAKS = [
         "stores/events.lua",
         "is_noted[id] = true",
         "",
-        EVENTS,
+        MODEL,
     ),
     Break(
         "goodbye-announced-twice",
@@ -1009,7 +1009,7 @@ BREAKS = [
         "stores/events.lua",
         "local is_gone = last_seen and (act ~= GOODBYE or at_least(cut, moment - lowered_by))",
         "local is_gone = last_seen",
-        EVENTS,
+        MODEL,
     ),
     Break(
         "stream-grows",
@@ -1033,7 +1033,7 @@ BREAKS = [
         "stores/sweep.lua",
         "while found[#found] == last do found[#found], found[#found - 1] = nil, nil end",
         "last = found[#found]",
-        EVENTS,
+        MODEL,
     ),
     Break(
         "hole-in-the-stream",
@@ -1268,7 +1268,7 @@ BREAKS = [
         "queries.py",
         "return list(dict.fromkeys(map(_stored_id, ids)))",
         "return list(map(_stored_id, ids))",
-        ("contract/test_contract.py",),
+        MODEL,
     ),
     Break(
         "text-is-taken-for-ids",

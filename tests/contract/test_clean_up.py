@@ -198,14 +198,14 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once_if_it_las
     with Redis.from_url(valkey.url) as admin:
         admin.execute_command("ACL", "SETUSER", prefix, "on", "nopass", "~*", "+@all")
         with opened(settings(url, prefix)) as site, caplog.at_level(logging.WARNING):
-            site._recorder.background = False
+            site.recorder.background = False
             for number in range(5):
                 is_allowed = not is_lasting and number % 2 == 0
                 right = "+zremrangebyscore" if is_allowed else "-zremrangebyscore"
                 admin.execute_command("ACL", "SETUSER", prefix, right)
                 site.saw(f"ann{number}")
-                site._recorder.run_once()
-            assert not site._recorder.health.is_outage
+                site.recorder.run_once()
+            assert not site.recorder.health.is_outage
     messages = [message for message in caplog.messages if "stale entries" in message]
     assert len(messages) == is_lasting
     for message in messages:

@@ -1,21 +1,16 @@
 """Many leave a room at once: whoever counts it next does not wait until all of them are removed."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
 
 from presence_middleware import Presence
 from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sweeps
 from presence_middleware.stores.plan import ScriptMissing
-from tests.contract.test_rooms import STEPS, Compared
-from tests.support.backends import Backend, Server, matrix
+from tests.support.backends import Server
 from tests.support.timed_site import WINDOW, Clock, settings
 
 GONE = 100_000
@@ -152,20 +147,6 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(
     assert site.presence.count(room="/t/0") == 10
 
 
-def test_whoever_comes_back_without_a_page_before_the_sweep_is_in_no_room(
-    crowd: Callable[..., Crowd],
-) -> None:
-    site = crowd()
-    site.enter("user", 3, lambda n: 0)
-    site.clock.now += WINDOW + 1
-    assert site.presence.count(room="/t/0") == 0
-    site.recorder.record(("user", "user1"), site.clock.now)
-    site.recorder.flush()
-    assert site.presence.is_online("user1")
-    assert site.presence.count(room="/t/0") == 0
-    assert site.presence.online(room="/t/0") == []
-
-
 @pytest.mark.parametrize("between_pages", ["nothing", "a sweep", "all sweeps", "a logout"])
 @pytest.mark.parametrize("wanted", ["a number", "a list"])
 def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
@@ -239,17 +220,3 @@ def test_the_number_of_a_room_costs_the_server_no_more_than_a_page(
     assert cost(number) < cost(page)
     assert cost(number)[0] < 20 * 400
     assert cost(number)[1] < cost(page)[1]
-
-
-@pytest.mark.parametrize("backend", ["memory", "valkey", *matrix("redis62")], indirect=True)
-@pytest.mark.parametrize("counted", [1, 2])
-@examples(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEPS, max_size=50))
-def test_rooms_are_those_of_the_model_however_small_the_steps_are(
-    backend: Backend, counted: int, steps: list[tuple[Any, ...]]
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_room, "LOOKED_UP", counted)
-        patch.setattr(sweeps, "SWEPT", 1)
-        with ExitStack() as stack:
-            Compared(backend, "sync", stack).run(steps)

@@ -1,4 +1,4 @@
-"""Logouts: during an outage, right before a return, of unknown ids, and on older data."""
+"""Logouts and goodbyes of processes: in an outage, right before a return, on older data."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from presence_middleware import Presence, PresenceUnavailable, QueryError, Settings, asgi, wsgi
+from presence_middleware import Presence, PresenceUnavailable, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
@@ -19,9 +19,9 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.support.acts import depart
 from tests.support.backends import Server, wait_until
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, Site, settings
+from tests.support.timed_site import NOON, WINDOW, Clock, settings
 
-DAY = 86_400.0
+DAY, GRACE = 86_400.0, 75.0
 
 
 @pytest.fixture
@@ -36,15 +36,6 @@ def comes(recorder: Recorder, name: str) -> None:
     WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
 
 
-@pytest.mark.parametrize("store", ["sorted-set"])
-def test_leaving_moves_no_last_seen_time(site: Site) -> None:
-    site.saw("ann", ago=5 * DAY)
-    site.presence.leave("ann")
-    assert site.presence.last_seen("ann") == moment_of(NOON - 5 * DAY)
-    site.presence.leave("never came")
-    assert site.presence.last_seen("never came") is None
-
-
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
     store: str, valkey: Server, prefix: str
@@ -57,36 +48,6 @@ def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_coun
     assert recorder.flush()
     assert not Presence(given, clock=clock).is_online("ann")
     recorder.close()
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_departures_of_more_than_a_window_ago_are_forgotten(site: Site) -> None:
-    site.presence.leave("ann")
-    site.clock.now += WINDOW + 121
-    others = {f"user{number}" for number in range(50)}  # of all shards
-    for id in others:
-        site.presence.leave(id)
-    held = [id for key, ids in site.held().items() if key.endswith(":left") for id in ids]
-    assert set(held) == others
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_none_as_id_is_ignored(site: Site) -> None:
-    site.saw("ann")
-    site.presence.leave(None)
-    site.presence.touch(None)
-    site.presence.forget(None)
-    assert site.presence.online_among(["ann", "None"]) == ["ann"]
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_an_id_in_bytes_is_text(site: Site) -> None:
-    site.saw("ann")
-    assert site.presence.is_online(b"ann")
-    site.presence.leave(b"ann")
-    assert not site.presence.is_online("ann")
-    with pytest.raises(QueryError):
-        site.presence.leave(b"\xff")
 
 
 @pytest.mark.parametrize("through", ["the middleware", "a reader of the same process"])
@@ -225,24 +186,6 @@ def test_departures_are_repeated_to_a_server_that_returns_with_older_data(
         worker.close()
 
 
-@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
-def test_departures_of_unknown_ids_are_bounded(valkey: Server, prefix: str, store: str) -> None:
-    given = settings(valkey.url, prefix, store=store, max_members=20)
-    presence = Presence(given, clock=Clock())
-    for number in range(100):
-        presence.leave(f"nobody{number}")
-        presence.forget(f"never{number}")
-    with redis.Redis.from_url(valkey.url) as client:
-        assert 0 < client.zcard(f"{prefix}:user:left") <= 20
-
-
-def test_departures_live_for_the_window(valkey: Server, prefix: str) -> None:
-    presence = Presence(settings(valkey.url, prefix))
-    presence.leave("ann")
-    with redis.Redis.from_url(valkey.url) as client:
-        assert WINDOW < client.ttl(f"{prefix}:user:left") <= WINDOW + 121
-
-
 def test_offline_ids_make_room_for_new_ids(valkey: Server, prefix: str) -> None:
     given = settings(valkey.url, prefix, max_members=5)
     clock = Clock()
@@ -330,3 +273,126 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
     assert not presence.is_online("ann")
     run(shard.touch("ann", early, late))
     assert presence.is_online("ann")
+
+
+class Pages:
+    """A site whose pages send a pulse: two processes, and a reader elsewhere."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        given = settings(url, prefix, pulse_path="/pulse", flush_interval="3m")
+        self.clock = Clock()
+        self.presence = Presence(given, clock=self.clock)
+        self.workers = [Recorder(given, clock=self.clock, background=False) for _ in range(2)]
+
+    def sees(self, *ids: str, ago: float = 0.0, worker: int = 0, kind: str = "user") -> None:
+        """A process writes that ids were seen `ago` seconds before now."""
+        for id in ids:
+            self.workers[worker].record((kind, id), self.clock.now - ago)
+        assert self.workers[worker].flush()
+
+    def closes(self, *ids: str, ago: float = 0.0, worker: int = 1, kind: str = "user") -> None:
+        """A process writes that ids said goodbye, by default not the process that saw them."""
+        for id in ids:
+            self.workers[worker].record((kind, id), self.clock.now - ago, act=Act.GOODBYE)
+        assert self.workers[worker].flush()
+
+    def online_from_until(self, id: str, seconds: float, kind: str = "user") -> None:
+        """Assert that an id is online for so many more seconds, and not for longer."""
+        began = self.clock.now
+        for now, is_online in ((began + seconds - 1, True), (began + seconds + 1, False)):
+            self.clock.now = now
+            assert self.presence.is_online(id, kind) == is_online
+        self.clock.now = began
+
+
+@pytest.fixture
+def pages(valkey: Server, prefix: str) -> Iterator[Pages]:
+    pages = Pages(valkey.url, prefix)
+    yield pages
+    for worker in pages.workers:
+        worker.close()
+
+
+def test_who_closed_the_last_page_is_offline_after_the_grace(pages: Pages) -> None:
+    for kind in ("user", "guest"):
+        pages.sees("ann", ago=30, kind=kind)
+    pages.closes("ann", kind="guest")
+    pages.online_from_until("ann", GRACE, "guest")
+    pages.online_from_until("ann", WINDOW - 30)
+
+
+def test_goodbyes_without_a_clean_up_are_true_as_long_as_they_are_stored(pages: Pages) -> None:
+    pages.sees("ann", ago=30)
+    pages.closes("ann")
+    pages.clock.now += 29 * DAY
+    assert pages.presence.last_seen("ann") == moment_of(NOON)
+
+
+def test_a_click_that_arrives_before_the_goodbye_of_its_page_is_undone_by_the_next_pulse(
+    pages: Pages,
+) -> None:
+    pages.sees("ann", ago=0.03)  # the GET of the next page
+    pages.closes("ann")
+    pages.clock.now += 0.05
+    pages.sees("ann")  # the pulse of the next page
+    pages.online_from_until("ann", WINDOW)
+    assert pages.presence.last_seen("ann") == moment_of(NOON + 0.05)
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_late_sighting_from_before_the_goodbye_is_dropped(pages: Pages, worker: int) -> None:
+    pages.sees("ann", ago=60)
+    pages.closes("ann")
+    pages.clock.now += 3
+    pages.sees("ann", "bob", ago=4, worker=worker)
+    pages.online_from_until("ann", GRACE - 3)
+    pages.online_from_until("bob", WINDOW - 4)
+
+
+def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(pages: Pages) -> None:
+    pages.closes("ann", ago=3, worker=0)
+    pages.sees("ann", ago=4, worker=0)
+    pages.online_from_until("ann", GRACE - 3)
+
+
+def test_a_repeated_goodbye_does_not_prolong_the_first(pages: Pages) -> None:
+    pages.sees("ann", ago=30)
+    pages.closes("ann")
+    pages.clock.now += 20
+    pages.closes("ann", worker=0)
+    pages.online_from_until("ann", GRACE - 20)
+    pages.clock.now += GRACE
+    pages.closes("ann")
+    assert not pages.presence.is_online("ann")
+
+
+def test_a_goodbye_between_two_pages_hides_nobody_else(pages: Pages) -> None:
+    for number in range(9):
+        pages.sees(f"user{number}", ago=2.0 * number)
+    first = pages.presence.online(limit=4)
+    pages.closes("user2", "user7")
+    rest = pages.presence.online(limit=None, before=first[-1])
+    assert {"user4", "user5", "user6", "user8"} <= {each.id for each in rest}
+
+
+def test_a_goodbye_from_ahead_of_a_clock_that_was_set_back_gives_way_to_the_next_sighting(
+    pages: Pages,
+) -> None:
+    pages.sees("ann", ago=30)
+    pages.closes("ann")
+    pages.clock.now = NOON - 3600
+    pages.sees("bob", worker=1)
+    pages.clock.now += WINDOW + 1
+    assert not pages.presence.is_online("bob")
+    pages.clock.now = NOON + GRACE + 1
+    assert not pages.presence.is_online("ann")
+    assert pages.presence.last_seen("ann") == moment_of(NOON)
+
+
+def test_shorter_windows_see_a_goodbye_at_once(pages: Pages) -> None:
+    """For them, the id was last seen so long ago that its window ends after the grace."""
+    pages.sees("ann", "bob", ago=30)
+    pages.closes("ann")
+    assert pages.presence.is_online("bob", window="2m")
+    assert not pages.presence.is_online("ann", window="2m")
+    assert pages.presence.is_online("ann", window="1d")

@@ -8,7 +8,6 @@ import pytest
 
 from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
 from presence_middleware.stores import moment_of
-from tests.support.acts import record
 from tests.support.followed_site import KEYS, LAG, FollowedSite
 from tests.support.timed_site import NOON, WINDOW, settings
 
@@ -17,7 +16,7 @@ ALL = [*KEYS, "gone"]
 Open = Callable[..., FollowedSite]
 
 
-@pytest.fixture(params=["valkey/1", "valkey/16", "memory/1"])
+@pytest.fixture(params=["valkey/1", "valkey/16"])
 def opened(request: pytest.FixtureRequest, prefix: str) -> Iterator[Open]:
     server, _, shards = request.param.partition("/")
     memory = f"memory://{prefix}"
@@ -57,17 +56,6 @@ def test_a_user_comes_once_and_goes_once(site: FollowedSite) -> None:
     assert site.announced() == [("+ann", round(site.clock.now - NOON, 3))]
 
 
-def test_two_sweeps_at_once_announce_nobody_twice(site: FollowedSite) -> None:
-    site.saw("ann", "bob")
-    site.announced()
-    site.clock.now += GONE
-    for shard in site.store.all:
-        plans = [shard.sweep(site.clock.now) for _ in range(2)]
-        for plan in plans:
-            site.run(plan)
-    assert sorted(site.announced()) == [("-ann", 0), ("-bob", 0)]
-
-
 def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) -> None:
     opened(events=()).saw("ann", "gone", ago=10)
     site = opened()
@@ -75,33 +63,6 @@ def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) ->
     site.saw("ann", "bob")
     assert site.announced() == [("+bob", 0)]
     assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
-
-
-def test_after_lost_data_a_reader_gets_an_error_and_everybody_comes_again(
-    site: FollowedSite,
-) -> None:
-    site.saw("ann")
-    site.announced()
-    site.delete(*ALL)
-    with pytest.raises(EventsLost):
-        site.announced()
-    site.skip()
-    site.sweep()
-    site.saw("ann")
-    assert site.announced() == [("+ann", 0)]
-    assert after(site, GONE) == [("-ann", 0)]
-
-
-@pytest.mark.parametrize("name", ["progress", "seen"])
-def test_a_key_that_was_evicted_alone_is_noticed(site: FollowedSite, name: str) -> None:
-    site.saw("ann")
-    site.announced()
-    site.delete(name)
-    site.saw("ann")
-    with pytest.raises(EventsLost):
-        site.announced()
-    site.skip()
-    assert after(site, GONE) == [("-ann", 0)]
 
 
 @pytest.mark.parametrize("meanwhile", ["clean up", "sweep", "touch", "leave", "goodbye"])
@@ -128,15 +89,6 @@ def test_an_evicted_key_is_noticed_whoever_comes_first(site: FollowedSite, meanw
     assert {name for name, _ in after(site, GONE)} == {"-ann", "-bob"}
 
 
-def test_an_evicted_key_is_noticed_that_only_touch_has_written(site: FollowedSite) -> None:
-    site.presence.touch("ann")
-    site.announced()
-    site.delete("seen")
-    site.presence.touch("ann")
-    with pytest.raises(EventsLost):
-        site.announced()
-
-
 def test_an_evicted_key_is_noticed_when_its_writers_are_forgotten(site: FollowedSite) -> None:
     site.saw("ann")
     site.announced()
@@ -147,33 +99,6 @@ def test_an_evicted_key_is_noticed_when_its_writers_are_forgotten(site: Followed
     site.saw("ann")
     with pytest.raises(EventsLost):
         site.announced()
-
-
-def test_a_clean_up_that_empties_the_set_is_no_lost_data(opened: Open) -> None:
-    site = opened(kind="guest")  # kept no longer than the window
-    site.saw("cy")
-    site.clock.now += GONE
-    site.clean_up()
-    site.announced()
-    site.sweep()
-    site.clean_up()
-    site.saw("cy")
-    assert site.announced() == [("+cy", GONE)]
-
-
-def test_a_clean_up_keeps_the_mark_of_members_that_were_written_long_ago(
-    site: FollowedSite,
-) -> None:
-    site.saw("ann")
-    site.clock.now += WINDOW + 300  # the write was so long ago that its process is forgotten
-    site.clean_up()
-    site.announced()
-    site.delete("seen")
-    site.saw("ann")
-    with pytest.raises(EventsLost):
-        site.announced()
-    site.skip()
-    assert after(site, GONE) == [("-ann", WINDOW + 300)]
 
 
 def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: FollowedSite) -> None:
@@ -201,15 +126,6 @@ def test_a_clock_set_back_by_much_begins_again(site: FollowedSite) -> None:
     assert site.announced() == [("+bob", -2 * WINDOW)]
 
 
-def test_a_clock_set_back_by_a_little_changes_nothing(site: FollowedSite) -> None:
-    site.sweep()
-    site.saw("ann")
-    site.clock.now -= 100
-    site.sweep()
-    site.saw("bob")
-    assert sorted(site.announced()) == [("+ann", 0), ("+bob", -100)]
-
-
 def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
     """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
     before, after_deploy = opened(), opened(window=2 * WINDOW)
@@ -223,14 +139,6 @@ def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
         before.sweep()
         before.saw("bob")
     assert before.announced() == [("+bob", GONE / 2), ("-ann", 0)]
-
-
-def test_a_first_write_with_a_short_window_begins_once(opened: Open) -> None:
-    site = opened(window=30, flush_interval=10)
-    site.saw("ann")
-    site.announced()
-    site.sweep()
-    assert site.announced() == []
 
 
 def test_people_come_and_go_after_a_clock_is_set_back_by_more_than_a_short_window(
@@ -262,16 +170,6 @@ def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
     assert site.keys_with("cy") == {"changes"}
     site.saw("dee")
     assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
-
-
-def test_a_sighting_of_long_ago_is_no_join(site: FollowedSite) -> None:
-    site.sweep()
-    site.saw("ann", ago=GONE)
-    assert site.announced() == []
-    site.saw("ann")
-    assert site.announced() == [("+ann", 0)]
-    site.saw("ann", ago=30)
-    assert after(site, GONE) == [("-ann", 0)], "nor does it lower anything"
 
 
 def test_after_an_outage_longer_than_the_window_all_leave_and_come_again(
@@ -307,13 +205,6 @@ def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> N
     assert len(announced) == len(dict(announced)), "once"
 
 
-def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
-    crowd = [f"user{number}" for number in range(300)]
-    site.saw(*crowd)
-    site.announced()
-    assert {name for name, _ in after(site, GONE)} == {f"-{id}" for id in crowd}
-
-
 def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:
     site = opened(shards=1)
     crowd = [f"user{number}" for number in range(5000)]  # open connections of a process
@@ -325,56 +216,6 @@ def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:
     assert max(site.entries()) <= 250
 
 
-def test_an_id_that_comes_twice_in_a_write_comes_once(site: FollowedSite) -> None:
-    moment = int(site.clock.now * 1e6)
-    recorded = site.run(
-        record(site.store.shard_for("ann"), [("ann", moment, moment), ("ann", moment + 1, moment)])
-    )
-    assert recorded.came == 1
-    assert site.announced() == [("+ann", 0)]
-
-
-def test_on_a_site_that_slept_whoever_comes_back_first_leaves(site: FollowedSite) -> None:
-    site.saw("ann", "bob")
-    site.announced()
-    site.clock.now += 10 * WINDOW
-    site.saw("ann")
-    assert site.announced() == [("-ann", 0), ("+ann", 10 * WINDOW)]
-    assert after(site, 1) == [("-bob", 0)]
-
-
-def test_whoever_finds_no_room_is_not_announced(opened: Open) -> None:
-    site = opened(max_members=2, shards=1)
-    site.saw("ann", "bob")
-    site.announced()
-    site.saw("cy", "ann")
-    assert site.announced() == []
-    site.clock.now += WINDOW + 1
-    site.saw("cy")
-    announced = site.announced()
-    assert announced[1] == ("+cy", WINDOW + 1)
-    assert announced[0] in (("-ann", 0), ("-bob", 0)), "removed before a sweep announced it"
-    assert len(after(site, LAG)) == 1
-
-
-@pytest.mark.parametrize("erase", [False, True])
-def test_a_sighting_from_before_a_departure_is_no_join(site: FollowedSite, erase: bool) -> None:
-    site.saw("ann")
-    site.clock.now += 10
-    depart = site.presence.forget if erase else site.presence.leave
-    depart("ann")
-    assert site.announced() == [("+ann", 0), ("-ann", 0)]
-    site.saw("ann", ago=5)
-    assert site.announced() == []
-    assert site.recorder.stats().dropped == {"left": 1}
-    site.clock.now += 1
-    site.saw("ann")
-    assert site.announced() == [("+ann", 11)]
-    depart("ann")
-    depart("ann")
-    assert site.announced() == [("-ann", 11)], "once"
-
-
 def test_a_kind_that_is_not_named_announces_nobody(opened: Open) -> None:
     site = opened(identity="user=header:x-user, app=header:x-app")
     site.recorder.record(("app", "42"), site.clock.now)
@@ -382,18 +223,6 @@ def test_a_kind_that_is_not_named_announces_nobody(opened: Open) -> None:
     assert site.announced() == [("+42", 0)]
     with pytest.raises(UnsupportedQuery, match="PRESENCE_EVENTS"):
         site.presence.events("app")
-
-
-def test_one_person_of_two_kinds_is_two(opened: Open) -> None:
-    identity, events = "user=header:x-user, app=header:x-app", "user, app"
-    users = opened(identity=identity, events=events)
-    apps = opened(identity=identity, events=events, kind="app")
-    users.saw("42")
-    apps.saw("42")
-    assert users.announced() == apps.announced() == [("+42", 0)]
-    apps.presence.leave("42", "app")
-    assert users.announced() == []
-    assert apps.announced() == [("-42", 0)]
 
 
 def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(site: FollowedSite) -> None:
@@ -420,17 +249,6 @@ def test_a_goodbye_is_announced_once_with_its_moment(site: FollowedSite) -> None
     assert site.presence.last_seen("ann") == moment_of(NOON + 10)
 
 
-def test_a_goodbye_of_a_page_is_not_announced_if_another_page_is_open(site: FollowedSite) -> None:
-    site.saw("ann")
-    site.say_goodbye("ann")
-    site.saw("ann", ago=3)
-    site.clock.now += 31
-    site.saw("ann")
-    assert site.announced() == [("+ann", 0)]
-    assert after(site, site.settings.grace_seconds + LAG) == []
-    assert after(site, WINDOW) == [("-ann", 31)]
-
-
 def test_whoever_comes_back_late_after_a_goodbye_leaves_first(site: FollowedSite) -> None:
     site.saw("ann")
     site.clock.now += 10
@@ -442,59 +260,6 @@ def test_whoever_comes_back_late_after_a_goodbye_leaves_first(site: FollowedSite
         ("-ann", 10),
         ("+ann", 11 + site.settings.grace_seconds),
     ]
-
-
-def test_a_goodbye_that_arrives_late_is_announced_too(site: FollowedSite) -> None:
-    site.saw("ann")
-    site.clock.now += WINDOW
-    site.sweep()
-    site.say_goodbye("ann", ago=95)  # its window would have ended before the last sweep
-    assert site.announced() == [("+ann", 0), ("-ann", WINDOW - 95)]
-    assert after(site, GONE) == []
-
-
-def test_a_goodbye_that_arrives_late_takes_the_id_out_of_its_room(opened: Open) -> None:
-    site = opened(rooms=["/t/*"], events=(), shards=1)
-    moment = int(site.clock.now * 1e6)
-    shard = site.store.shard_for("ann")
-    site.run(record(shard, [("ann", moment, moment)], moves={"ann": (7, moment)}))
-    site.clock.now += WINDOW - 1
-    site.saw("bob")
-    assert site.run(site.store.count_in_room(7, site.clock.now)) == 1
-    site.run(shard.sweep(site.clock.now))
-    site.say_goodbye("ann", ago=95)
-    site.clock.now += 1
-    assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
-    assert "at" not in site.keys_with("ann")
-
-
-def test_a_room_whose_progress_was_lost_is_empty_rather_than_wrong(opened: Open) -> None:
-    site = opened(rooms=["/t/*"], events=())
-    moment = int(site.clock.now * 1e6)
-    shard = site.store.shard_for("ann")
-    site.run(record(shard, [("ann", moment, moment)], moves={"ann": (7, moment)}))
-    site.delete("progress")
-    site.clock.now += 2 * WINDOW
-    assert site.run(site.store.count_in_room(7, site.clock.now)) == 0
-
-
-def test_a_write_that_is_repeated_announces_nobody_twice(site: FollowedSite) -> None:
-    moment = int(site.clock.now * 1e6)
-    for _ in range(3):  # the replies were lost
-        site.run(record(site.store.shard_for("ann"), [("ann", moment, moment)]))
-    assert site.announced() == [("+ann", 0)]
-    site.clock.now += GONE
-    site.sweep()
-    site.run(record(site.store.shard_for("ann"), [("ann", moment, moment)]))
-    assert site.announced() == [("-ann", 0)]
-
-
-def test_touch_is_announced(site: FollowedSite) -> None:
-    site.presence.touch("ann")
-    assert site.announced() == [("+ann", 0)]
-    site.presence.leave("ann")
-    site.presence.touch("ann")
-    assert [name for name, _ in site.announced()] == ["-ann", "+ann"]
 
 
 @pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])

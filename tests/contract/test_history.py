@@ -30,12 +30,12 @@ class Minutes:
         for _ in range(minutes):
             self.site.clock.now += 60
             self.site.saw(*names)
-            self.site._recorder.run_once()
+            self.site.recorder.run_once()
 
 
 @pytest.fixture
 def minutes(site: Site) -> Minutes:
-    site._recorder.background = False  # its thread must not sample as well
+    site.recorder.background = False  # its thread must not sample as well
     return Minutes(site)
 
 
@@ -48,7 +48,7 @@ def test_each_minute_is_sampled_once_and_listed_oldest_first(minutes: Minutes) -
     ask = minutes.site.presence
     minutes.go_on("ann")
     minutes.go_on("ann", "bob")
-    minutes.site._recorder.run_once()
+    minutes.site.recorder.run_once()
     minutes.go_on(minutes=13)
     history = ask.history()
     assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
@@ -149,7 +149,7 @@ def test_a_worker_samples_by_itself(valkey: Server, prefix: str) -> None:
 
 def test_many_minutes_are_filled_at_once(minutes: Minutes) -> None:
     site = minutes.site
-    backend, first = site._recorder.backend, int(NOON // 60) - 1500
+    backend, first = site.recorder.backend, int(NOON // 60) - 1500
     counts = {first + number: number % 7 for number in range(1500)}  # over midnight
     backend.driver.run(backend.history.record(first, {"user": 5}))
     backend.driver.run(backend.history.fill("user", counts))

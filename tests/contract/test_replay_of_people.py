@@ -14,7 +14,7 @@ from presence_middleware.errors import PresenceUnavailable
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Write
 from tests.support.backends import Server
-from tests.support.store_model import SECOND, Model
+from tests.support.model import SECOND, Limits, Model
 from tests.support.timed_site import NOON, WINDOW, Clock, settings
 
 PEOPLE = st.sampled_from(["ann", "bob", "cid"])
@@ -58,7 +58,8 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
 
 def in_order(deeds: list[tuple[str, Act, int]]) -> Model:
     """What a store holds to which each deed was written by itself, in the order of time."""
-    model = Model(int(WINDOW) * SECOND, int(WINDOW - GRACE) * SECOND, int(WINDOW) * SECOND, 1000)
+    window = int(WINDOW) * SECOND
+    model = Model(Limits(window, window, 1000, int(WINDOW - GRACE) * SECOND))
     for id, act, ago in sorted(deeds, key=lambda deed: -deed[2]):
         at = int(NOON - ago) * SECOND
         seen = [(id, at, at, None)] if act is Act.SEEN else []
@@ -90,7 +91,7 @@ def test_what_was_reported_is_what_happened(valkey: Server, outage: Outage) -> N
         for later in (0, 30, GRACE, 200, 400):
             clock.now = NOON + later
             online = sorted(visitor.id for visitor in presence.online())
-            assert online == sorted(expected.online(int(clock.now) * SECOND))
+            assert online == sorted(expected.online(int(clock.now) * SECOND, int(WINDOW) * SECOND))
         recorder.close()
 
     check()

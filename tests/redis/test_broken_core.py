@@ -99,7 +99,7 @@ def at(site: Site, ago: float) -> int:
 
 def write(site: Site, seen: Sequence[Seen], departures: Sequence[Departure]) -> None:
     """Write as another worker does, or as the outbox of this one does later."""
-    backend = site._recorder.backend
+    backend = site.recorder.backend
     backend.driver.run(backend.stores["user"].all[0].write(seen, departures))
 
 

@@ -60,7 +60,7 @@ class Site:
             if self._blocking
             else Presence(settings, client=client, clock=self.clock)
         )
-        self._recorder = Recorder(settings, client=writer, clock=self.clock)
+        self.recorder = Recorder(settings, client=writer, clock=self.clock)
 
     def saw(self, *ids: str, ago: float = 0.0, kind: str = "user", open_for: float = 0.0) -> None:
         """Ids were seen `ago` seconds before the clock's now; written when this returns.
@@ -69,12 +69,12 @@ class Site:
         """
         seen = self.clock.now - ago
         for id in ids:
-            self._recorder.record((kind, id), seen, seen - open_for)
-        assert self._recorder.flush(), self._recorder.stats()
+            self.recorder.record((kind, id), seen, seen - open_for)
+        assert self.recorder.flush(), self.recorder.stats()
 
     def refused(self) -> int:
         """How many sightings of `saw` Redis has refused, their ids having left."""
-        return self._recorder.stats().dropped.get("left", 0)
+        return self.recorder.stats().dropped.get("left", 0)
 
     def held(self) -> dict[str, list[str]]:
         """Every key of the site with the members it holds; a HyperLogLog or a string has none."""
@@ -91,7 +91,7 @@ class Site:
 
     def close(self) -> None:
         """Ends the thread and the loop."""
-        self._recorder.close()
+        self.recorder.close()
         if self._blocking:
             self._blocking.close()
 

@@ -1,0 +1,382 @@
+"""After any history, every store on every backend answers and announces what its model does."""
+
+import uuid
+from contextlib import ExitStack
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from presence_middleware import EventsLost, Presence, PresenceUnavailable, Sighting
+from presence_middleware.stores import (
+    NOWHERE,
+    Act,
+    Batch,
+    Plan,
+    Seen,
+    Write,
+    in_room,
+    moment_of,
+    paging,
+    room_number,
+    sweeps,
+)
+from presence_middleware.stores.plan import members_with_scores
+from tests.support import timed_site
+from tests.support.backends import Backend
+from tests.support.model import SECOND, Limits, Minutes, Model
+from tests.support.timed_site import Blocking, Clock
+
+NOON, WINDOW, KEEP = 1_767_614_400, 600, 4000
+PEOPLE = ["ann", "bob", "cid"]
+ROOMS = ["", "/t/1", "chat:7"]
+KEYS = ["seen", "bye", "gone", "left"]
+LOST = [*KEYS, "writers", "at", "moved", "progress", "changes"]
+PULSE = {"pulse_path": "/pulse"}
+IN_ROOMS = {"rooms": "/t/{topic}"}
+EVENTS = {"events": "user", "flush_interval": 1}
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "pulse": PULSE,
+    "rooms": IN_ROOMS | PULSE,
+    "events": EVENTS,
+    "everything": EVENTS | IN_ROOMS | PULSE,
+}
+
+ids = st.sampled_from(PEOPLE)
+later = st.sampled_from([0, 0, 1, 10, 100, 400, 606])
+sightings = st.lists(
+    st.tuples(
+        ids,
+        st.sampled_from([0, 0, 0, 1, 30, 100, 500, 600, 700]),  # seconds ago
+        st.sampled_from([0, 0, 1, 100]),  # for so long, its connection is open
+        st.one_of(st.none(), st.integers(0, 2)),  # the room that was entered
+        st.sampled_from([0, 0, 2, 100]),  # so many seconds before
+    ),
+    max_size=3,
+)
+departures = st.lists(
+    st.tuples(
+        st.sampled_from([Act.GOODBYE, Act.LEFT, Act.ERASED]),
+        ids,
+        st.sampled_from([0, 0, 2, 100, 500]),  # seconds ago
+        st.sampled_from([None, None, 0, 50]),  # so long before, the process had seen the id
+    ),
+    max_size=2,
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """People come and go, processes write and fail, servers lose data; everything is compared."""
+
+    store, mode, url, shards = "sorted-set", "sync", "", 1
+    features: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+
+    @initialize(
+        room_for=st.sampled_from([1000, 2]),
+        is_kept=st.booleans(),
+        step=st.sampled_from([1, 2, 1000]),
+    )
+    def begin(self, room_for: int, step: int, *, is_kept: bool) -> None:
+        """Open a site; `step` bounds what one command looks up, sweeps or lists."""
+        self.stack = ExitStack()
+        patch = self.stack.enter_context(pytest.MonkeyPatch.context())
+        for module, name in ((in_room, "LOOKED_UP"), (sweeps, "SWEPT"), (paging, "PAGE")):
+            patch.setattr(module, name, step)
+        given = timed_site.settings(
+            self.url,
+            f"t{uuid.uuid4().hex[:12]}",
+            identity="user=header:x-user" if is_kept else "user=cookie:name",
+            secret="s" * 32,
+            retention=KEEP,
+            store=self.store,
+            shards=self.shards,
+            max_members=room_for * self.shards,
+            **self.features,
+        )
+        self.clock = Clock(NOON)
+        presence = Presence(given, clock=self.clock)
+        self.kind, self.run = presence.backend.stores["user"], presence.backend.driver.run
+        self.ask: Any = presence
+        if self.mode == "async":
+            self.ask = Blocking(given, None, self.clock)
+            self.stack.callback(self.ask.close)
+        self.has_rooms, self.is_followed = "rooms" in self.features, "events" in self.features
+        self.has_ids, self.is_exact = self.store != "hyperloglog", self.store == "sorted-set"
+        lag = given.lag_seconds("user")
+        limits = Limits(
+            WINDOW * SECOND,
+            int(self.kind.keep_seconds) * SECOND,
+            room_for,
+            round(self.kind.all[0].lowered_by * SECOND),
+            None if lag is None else round(lag * SECOND),
+        )
+        self.models: dict[Any, Model] = {
+            shard: Model(limits) if self.is_exact else Minutes(limits, has_ids=self.has_ids)
+            for shard in self.kind.all
+        }
+        self.may_lose, self.unsure = False, set[Any]()
+        self.followed: dict[Any, set[str]] = {shard: set() for shard in self.kind.all}
+        self.streams = {shard: shard.event_stream() for shard in self.kind.all if self.is_followed}
+        self.positions = {shard: self.run(self.streams[shard].position()) for shard in self.streams}
+
+    @property
+    def now(self) -> int:
+        return int(self.clock.now) * SECOND
+
+    def of(self, id: str) -> Any:
+        return self.kind.shard_for(id)
+
+    @rule(later=later, sightings=sightings, departures=departures)
+    def a_process_writes(self, later: int, sightings: list[Any], departures: list[Any]) -> None:
+        self.write("A", later, sightings, departures)
+
+    @rule(later=later, sightings=sightings, departures=departures)
+    def another_process_writes(
+        self, later: int, sightings: list[Any], departures: list[Any]
+    ) -> None:
+        self.write("B", later, sightings, departures)
+
+    def write(self, process: str, later: int, sightings: list[Any], departures: list[Any]) -> None:
+        self.clock.now += later
+        for shard, model in self.models.items():
+            seen: list[Seen] = []
+            for id, ago, open_for, room, before in sightings:
+                moment = self.now - ago * SECOND
+                is_moving = room is not None and ago + before < WINDOW and self.has_rooms
+                number = room_number(ROOMS[room]) if room else NOWHERE
+                move = (number, moment - before * SECOND) if is_moving else None
+                if self.of(id) is shard:
+                    seen.append((id, moment, moment - open_for * SECOND, move))
+            departing = [
+                (act, id, moment, None if before is None else moment - before * SECOND)
+                for act, id, ago, before in departures
+                if self.of(id) is shard and not (act is Act.GOODBYE and not model.limits.lowered_by)
+                for moment in (self.now - ago * SECOND,)
+            ]
+            if not (seen or departing):
+                continue
+            write, online = Write(process, self.now), model.announced()
+            is_following = not (self.unsure & {shard}) and model.cut is not None
+            written = self.run(shard.write(seen, departing, write))
+            expected = model.write(seen, departing, write)
+            assert sorted(written.refused) == sorted(expected.refused)
+            assert written[1:3] == expected[1:3]
+            if is_following and self.is_followed:
+                assert written.came - written.went == len(model.announced()) - len(online)
+            self.unsure -= {shard} if seen else set()
+
+    @rule(id=ids)
+    def a_site_touches(self, id: str) -> None:
+        shard, moment = self.of(id), self.now
+        seen, undone = (id, moment, moment + 1, None), (Act.SEEN, id, moment, None)
+        is_full = self.models[shard].write([seen], [undone], None).full
+        self.unsure -= {shard}
+        with ExitStack() as refusal:
+            if is_full:
+                error = pytest.raises(PresenceUnavailable, match="PRESENCE_MAX_MEMBERS")
+                refusal.enter_context(error)
+            self.ask.touch(id)
+
+    @precondition(lambda self: self.has_ids)
+    @rule(id=ids, act=st.sampled_from([Act.LEFT, Act.ERASED]))
+    def a_site_takes_offline(self, id: str, act: Act) -> None:
+        (self.ask.leave if act is Act.LEFT else self.ask.forget)(id)
+        self.models[self.of(id)].write([], [(act, id, self.now, None)], None)
+
+    @rule(seconds=st.sampled_from([1, 60, 100, 400, 600, 606, 650, 3000]))
+    def time_passes(self, seconds: int) -> None:
+        self.clock.now += seconds
+
+    @rule(is_whole=st.booleans())
+    def a_process_does_the_upkeep(self, *, is_whole: bool) -> None:
+        for shard, model in self.models.items():
+            work = shard.clean_up if is_whole else shard.sweep
+            while (is_whole or shard.needs_sweep) and self.run(work(self.clock.now)):
+                pass
+            if shard.needs_sweep:
+                model.sweep(self.now)
+            if is_whole:
+                model.clean_up(self.now)
+
+    @precondition(lambda self: self.is_exact)
+    @rule(name=st.sampled_from(LOST))
+    def the_server_loses_a_key(self, name: str) -> None:
+        if name in ("seen", "writers") and any(
+            bool(each.seen) != each.is_marked for each in self.models.values()
+        ):
+            return  # both together leave no sign of a loss
+        for shard, model in self.models.items():
+            self.run(_ask("DEL", f"{shard.name}:{name}"))
+            model.lose(name)
+            self.may_lose = True
+            self.unsure |= {shard} if name in ("seen", "progress") else set()
+
+    @invariant()
+    def readers_know_who_is_online(self) -> None:
+        if not self.has_ids:
+            online = set(chain.from_iterable(self.online(WINDOW)))
+            assert self.ask.count() == len(online)
+            return
+        listed = [who.id for who in self.ask.online(limit=None)]
+        assert listed == self.listed(WINDOW)
+        assert self.ask.count() == len(listed)
+        assert self.known(self.ask.last_seen_among(PEOPLE)) == self.last_seen()
+
+    def online(self, window: int) -> list[list[str]]:
+        return [model.online(self.now, window * SECOND) for model in self.models.values()]
+
+    def listed(self, window: int) -> list[str]:
+        """Return who is online in all shards, in the order of the store."""
+        found = list(chain.from_iterable(self.online(window)))
+        scores = {id: at for model in self.models.values() for id, at in model.seen.items()}
+        in_order = sorted(found, key=lambda each: (scores.get(each, 0), each), reverse=True)
+        return in_order if self.is_exact else sorted(found)
+
+    def last_seen(self) -> dict[str, Any]:
+        found = [model.last_seen(self.now) for model in self.models.values()]
+        return {id: at for each in found for id, at in each.items()}
+
+    @staticmethod
+    def known(found: dict[str, Any]) -> dict[str, int]:
+        return {id: round(at.timestamp() * SECOND) for id, at in found.items() if at}
+
+    @precondition(lambda self: self.has_ids)
+    @rule(limit=st.integers(1, 3), window=st.sampled_from([60, 120, WINDOW]), id=ids)
+    def somebody_reads(self, limit: int, window: int, id: str) -> None:
+        expected, last_seen = self.listed(window), self.last_seen()
+        listed = list[Sighting]()
+        while page := self.ask.online(
+            limit=limit, before=listed[-1] if listed else None, window=window
+        ):
+            listed += page
+        assert [who.id for who in listed] == expected
+        for who in listed if self.is_exact else ():
+            assert who.last_seen == moment_of(last_seen[who.id] / SECOND)
+        assert self.ask.count(window=window) == len(expected)
+        among = ["nobody", *PEOPLE[::-1], "ann"]
+        assert self.ask.online_among(among, window=window) == [
+            each for each in PEOPLE[::-1] if each in expected
+        ]
+        assert self.ask.is_online(id, window=window) == (id in expected)
+        assert self.known({id: self.ask.last_seen(id)}) == {
+            each: at for each, at in last_seen.items() if each == id
+        }
+
+    @precondition(lambda self: self.has_rooms)
+    @invariant()
+    def readers_know_who_is_in_a_room(self) -> None:
+        for model in self.models.values():
+            model.leave_rooms(self.now)
+        rooms = {id: at for model in self.models.values() for id, at in model.room.items()}
+        for room in ROOMS[1:]:
+            people = sorted(id for id, number in rooms.items() if number == room_number(room))
+            assert self.ask.counts(room=room) == {"user": len(people)}
+            assert [who.id for who in self.ask.online(room=room, limit=None)] == people
+            assert [who.id for who in self.ask.online(room=room, limit=1)] == people[:1]
+
+    @precondition(lambda self: self.is_exact)
+    @invariant()
+    def keys_hold_what_the_model_holds(self) -> None:
+        for shard, model in self.models.items():
+            for key in KEYS:
+                members = self.run(_ask("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES"))
+                held = {id: round(at * SECOND) for id, at in members_with_scores(members)}
+                assert held == getattr(model, key), key
+
+    @precondition(lambda self: self.is_followed)
+    @invariant()
+    def every_change_is_announced_once(self) -> None:
+        for shard in [shard for shard in self.models if shard not in self.unsure]:
+            online, announced = self.followed[shard], self.models[shard].announced()
+            try:
+                reading = self.run(self.streams[shard].read(self.positions[shard]))
+            except EventsLost:
+                assert self.may_lose
+                self.positions[shard] = self.run(self.streams[shard].position())
+                self.followed[shard] = announced
+                continue
+            self.positions[shard] = reading.position
+            for change in chain.from_iterable(each.changes for each in reading.announcements):
+                assert change.is_online == (change.id not in online), change
+                (online.add if change.is_online else online.remove)(change.id)
+            assert online == announced
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+
+def _ask(*command: Any) -> Plan[Any]:
+    (reply,) = yield Batch((command,))
+    return reply
+
+
+def check(
+    place: Backend, store: str, mode: str, features: str, examples: int, *, is_random: bool
+) -> None:
+    """Run the machine; print the steps of the shortest history that fails."""
+    given = {"url": place.url, "shards": place.shards, "store": store, "mode": mode}
+    run_state_machine_as_test(
+        type("Machine", (Machine,), {**given, "features": FEATURES[features]}),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=25,
+            deadline=None,
+            derandomize=not is_random,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.explicit, Phase.generate),
+        ),
+    )
+
+
+MATRIX = [("redis_server", "sync"), ("redis62", "async"), ("cluster/6", "sync")]
+PLACES: list[Any] = [
+    *[("sorted-set", "valkey", "sync", features, 20) for features in FEATURES],
+    *[("sorted-set", "valkey/3", "async", features, 5) for features in ("pulse", "everything")],
+    *[("sorted-set", "memory", "async", "everything", 4)],
+    *[("sorted-set", "cluster", "sync", "everything", 4)],
+    *[
+        ("minute-sets", "valkey", "async", "plain", 15),
+        ("minute-sets", "memory", "sync", "plain", 5),
+    ],
+    *[("minute-sets", "cluster/3", "sync", "plain", 5)],
+    *[
+        ("hyperloglog", "valkey", "sync", "plain", 5),
+        ("hyperloglog", "memory", "async", "plain", 3),
+    ],
+    *[
+        pytest.param(store, place, mode, features, 10, marks=pytest.mark.matrix)
+        for place, mode in MATRIX
+        for store, features in (("sorted-set", "everything"), ("minute-sets", "plain"))
+    ],
+]
+OF_EACH_PLACE = pytest.mark.parametrize(
+    ("store", "backend", "mode", "features", "examples"), PLACES, indirect=["backend"]
+)
+
+
+@pytest.mark.timeout(400)  # seconds that only a failure takes, until its history is the shortest
+@OF_EACH_PLACE
+def test_a_store_does_what_its_model_does(
+    store: str, backend: Backend, mode: str, features: str, examples: int
+) -> None:
+    check(backend, store, mode, features, examples, is_random=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@OF_EACH_PLACE
+def test_a_store_does_what_its_model_does_after_many_histories(
+    store: str, backend: Backend, mode: str, features: str, examples: int
+) -> None:
+    check(backend, store, mode, features, 10 * examples, is_random=True)
