@@ -84,7 +84,7 @@ NO_LEASE = (
 )
 EMBEDDED = "redis/test_embedded.py"
 ADDRESSES = ("unit/test_addresses.py",)
-SPOOFING = ("security/test_spoofing.py",)
+SPOOFING = ("security/test_attacks.py",)
 HIDING = ("unit/test_identity.py",)
 CANARY = ("security/test_canary.py",)
 BOARD = ("unit/test_board.py",)
@@ -180,7 +180,7 @@ BREAKS = [
         "recorder/request_filter.py",
         'f"(?>.*?{part})"',
         'f"(?:.*?{part})"',
-        ("security/test_attacks_on_identity.py",),
+        ("security/test_defects.py",),
     ),
     Break(
         "foreign-page-logs-out",
@@ -229,7 +229,7 @@ BREAKS = [
         "recorder/visit.py",
         "if not is_long and matcher is not None and matcher.awaits_login:",
         "if False:",
-        ("security/test_attacks_on_identity.py",),
+        ("security/test_defects.py",),
     ),
     Break(
         "every-question-meets-the-outage",
@@ -480,7 +480,7 @@ BREAKS = [
         "recorder/worker.py",
         "self._run_once, self._interval, self._stamp = WeakMethod(run_once), interval, stamp",
         "self._run_once, self._interval, self._stamp = (lambda: run_once), interval, stamp",
-        ("security/test_attacks.py",),
+        ("security/test_defects.py",),
     ),
     Break(
         "exit-starts-a-server",
@@ -529,7 +529,7 @@ BREAKS = [
         "connections/health.py",
         "if is_first:",
         "if True:",
-        (*RECORDER, "security/test_attacks.py"),
+        (*RECORDER, "security/test_defects.py"),
     ),
     Break(
         "busy-connections-are-an-outage",
@@ -612,7 +612,7 @@ BREAKS = [
         "connections/drivers.py",
         "self.health.lost_connection()",
         "pass",
-        ("security/test_attacks.py", *OUTAGES, *LOST),
+        ("security/test_defects.py", *OUTAGES, *LOST),
     ),
     Break(
         "one-node-tells-the-time",
@@ -636,7 +636,7 @@ BREAKS = [
         "connections/server.py",
         "if self._high - self._low > MAX_UNCERTAINTY:",
         "if False:",
-        ("security/test_attacks.py",),
+        ("security/test_defects.py",),
     ),
     Break(
         "password-in-an-error",
@@ -1430,7 +1430,7 @@ BREAKS = [
         "request.py",
         'self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")',
         "pass",
-        ("security/test_headers_of_proxies.py",),
+        SPOOFING,
     ),
     Break(
         "odd-address-fails-the-request",
@@ -1438,7 +1438,7 @@ BREAKS = [
         "identity/addresses.py",
         'address = peer = parse_address(str(request.peer or ""))',
         'address = peer = parse_address(request.peer or "")',
-        ("security/test_headers_of_proxies.py",),
+        SPOOFING,
     ),
     Break(
         "regular-fills-the-memory",
@@ -1528,7 +1528,7 @@ BREAKS = [
         "wsgi.py",
         "environ.pop(USER, None)",
         "pass",
-        ("security/test_attacks_on_identity.py",),
+        ("security/test_defects.py",),
     ),
     Break(
         "streaming-response-ends-at-once",
