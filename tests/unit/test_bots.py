@@ -306,6 +306,7 @@ def of_header(view: WsgiRequest) -> str | None:
 
 
 USER = ("X-User", "ann")
+JWT = SCHEMES["jwt"].make(SECRET, {"who": "ann", "exp": 4102444800})
 LOGINS: list[tuple[str, Request]] = [
     ("auth", by(GOOGLEBOT, user="ann")),
     ("auth", by(GOOGLEBOT, session={"user_id": "ann"})),
@@ -318,7 +319,7 @@ LOGINS: list[tuple[str, Request]] = [
         (f"{name}-session:who", by(GOOGLEBOT, ("Cookie", f"session={SCHEMES[name].make(SECRET)}")))
         for name in ("flask", "starlette")
     ),
-    ("bearer:who", by(GOOGLEBOT, ("Authorization", f"Bearer {SCHEMES['jwt'].make(SECRET)}"))),
+    ("bearer:who", by(GOOGLEBOT, ("Authorization", f"Bearer {JWT}"))),
 ]
 
 
