@@ -1,236 +1,708 @@
-"""Regression tests for the defects that a security review found."""
+"""Forged requests: whom a site takes them for, and that nobody else is recorded.
 
-import asyncio
-import gc
+`ATTACKS` is the table. Each row is sent over WSGI and ASGI, and no forgery is worth a word of the
+log. The rows of who is right are in it as well, or a site that knows nobody would pass.
+"""
+
+import base64
+import hmac
 import json
 import logging
-import threading
-from collections.abc import Callable, Generator
-from typing import Any
-from weakref import ref
+import random
+import re
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from hashlib import sha1, sha256, sha512
+from ipaddress import ip_address
+from itertools import product
+from typing import Any, NamedTuple
 
 import pytest
 import redis
-import redis.asyncio
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from itsdangerous import TimestampSigner, URLSafeSerializer, URLSafeTimedSerializer
 
-from presence_middleware import (
-    AsyncPresence,
-    Presence,
-    PresenceUnavailable,
-    Settings,
-    SettingsError,
-    wsgi,
+from presence_middleware import Presence, Settings
+from presence_middleware.identity import sessions
+from presence_middleware.recorder import recorder_for
+from presence_middleware.stores import STORES
+from tests.security.signed import (
+    ANN,
+    KEY,
+    OTHER,
+    PUBLIC,
+    SCHEMES,
+    Scheme,
+    at,
+    datasette_cookie,
+    jwt_of,
+    starlette_cookie,
 )
-from presence_middleware.connections import clients
-from presence_middleware.connections.health import RedisHealth
-from presence_middleware.connections.server import ServerClock
-from presence_middleware.recorder import Recorder, Visit
-from presence_middleware.stores import Shards, paging, sorted_set
-from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server, wait_until
+from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
+from tests.support.backends import Server
 
-HALVES = ["\\udcc3\\udca9", "\\ud800", "a\\udcffb"]  # as JSON has them
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that WebOb imports
+    from pyramid.authentication import AuthTktCookieHelper
+    from pyramid.request import Request as PyramidRequest
+    from webob.cookies import SignedSerializer
 
-
-def site(url: str, prefix: str, **others: object) -> Settings:
-    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
-    return Settings.from_env({}, **given)
-
-
-@pytest.mark.parametrize("half", HALVES)
-def test_a_lone_surrogate_is_a_valid_id(half: str, valkey: Server, prefix: str) -> None:
-    name = json.loads(f'"{half}"')
-    settings = site(valkey.url, prefix)
-    recorder, presence = Recorder(settings), Presence(settings)
-    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-    visit = WsgiVisit(recorder, {})
-    visit.identify(name)
-    visit.end()
-    assert recorder.flush()
-    assert presence.count() == 2
-    assert presence.is_online(name)
-    assert not presence.is_online(name + "x")
-    presence.forget(name)
-    assert presence.count() == 1
-    recorder.close()
+# Of WebOb, when it makes a ticket with tokens.
+pytestmark = pytest.mark.filterwarnings("ignore:Cookie value contains:RuntimeWarning")
+SECRET = "a secret of the test's own, long enough"
+Who = tuple[str, str] | None
+USER, GUEST = ("user", "ann"), ("guest", "192.0.2.7")
 
 
-def test_an_internal_error_while_writing_loses_no_sighting(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = Recorder(site(valkey.url, prefix))
-    recorder.background = False
-    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-    with monkeypatch.context() as patch:
-        patch.setattr(sorted_set.SortedSet, "write", lambda *_: 1 / 0)
-        assert not recorder.flush()
-    assert recorder.stats().pending == 1
-    assert recorder.flush()
-    recorder.close()
+class Attack(NamedTuple):
+    """Requests as they are sent to a site with some settings, and whom it takes each for."""
+
+    settings: dict[str, Any]
+    requests: Iterable[Request]
+    who: tuple[Who, ...]
+    """One of these, and nobody else is recorded."""
+    inner: Inner = nothing
+    now: float | None = None
+    """The time; None for that of this machine."""
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
-    """Without `aclose`, a single connection stays open, not a connection per loop."""
-    presence = AsyncPresence(site(valkey.url, prefix))
-    for _ in range(5):
-        asyncio.run(presence.count())
-    assert len(clients._async) == 1
-    clients._async.clear()
-    gc.collect()
+# ---- Addresses. A chain of real proxies, each of which appends who is at its other end.
+
+CLIENT, CLIENT_6, EVIL = "198.51.100.7", "2001:db8::7", "6.6.6.6"
+NETWORKS = "10.0.0.0/8, fd00::/8"
+Fields = list[tuple[str, str]]
+Append = Callable[[Fields, str], Fields]
+"""What a proxy passes on of the fields that came, from a peer."""
 
 
-@pytest.mark.parametrize(
-    "url", ["redis://a..b/0", "redis://localhost:1/0?socket_timeout=x", "unix:///no?ssl_x=1"]
-)
-def test_an_invalid_redis_address_is_an_ordinary_outage(url: str, prefix: str) -> None:
-    settings = site(url, prefix)
-    with pytest.raises(PresenceUnavailable):
-        Presence(settings).count()
-    recorder = Recorder(settings)
-    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-    assert not recorder.flush()
-    assert recorder.stats().pending == 1
-    recorder.close()
+def node(address: str, port: str = "") -> str:
+    """An address in the form of RFC 7239 6."""
+    is_six = ip_address(address).version == 6
+    text = f"[{address}]{port}" if is_six else f"{address}{port}"
+    return f'"{text}"' if is_six or port else text
 
 
-def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """`SET visitor-key` fails on it, and the client's message quotes the command."""
-    with redis.Redis.from_url(valkey.url) as client, redis.Redis.from_url(valkey.url) as admin:
-        recorder = Recorder(site(valkey.url, prefix, identity="guest=visitor"), client=client)
-        recorder.background = False
-        WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
-        admin.replicaof("127.0.0.1", "1")
-        try:
-            client.ping()
-            demoted = client.client_id()
-            assert not recorder.flush()
-        finally:
-            admin.replicaof("NO", "ONE")
-        assert "read only replica" in str(recorder.stats().last_error)
-        assert prefix not in f"{caplog.text}{recorder.stats()}"
-        assert client.client_id() != demoted
-        assert recorder.flush()
-        recorder.close()
+def joined(name: str, fields: Fields, value: str) -> Fields:
+    """The fields with those of one name made one, and a value appended: what nginx does."""
+    values = [said for key, said in fields if key.lower() == name.lower()]
+    others = [(key, said) for key, said in fields if key.lower() != name.lower()]
+    return [*others, (name, ", ".join([*values, value]))]
 
 
-def run(plan: Generator[Any, Any, None], answer: Callable[[], list[Any]]) -> int:
-    """Runs a plan with made-up replies; how many batches it sent."""
-    batches = 0
-    try:
-        plan.send(None)
-        while True:
-            batches += 1
-            plan.send(answer())
-    except StopIteration:
-        return batches
+def x_forwarded_for(fields: Fields, peer: str) -> Fields:
+    return joined("X-Forwarded-For", fields, peer)
 
 
-def test_a_slow_first_connection_does_not_widen_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    clock = ServerClock(RedisHealth())
-    clock.stamp = lambda: now[0]
-    delays = iter([2.0, 0.001])
-
-    def answer() -> list[Any]:
-        now[0] += next(delays)
-        return [(1_700_000_000 + int(now[0]), 0)]
-
-    assert run(clock.synchronise(), answer) == 2
-    assert clock._high - clock._low == pytest.approx(0.001, abs=1e-6)
-    assert run(clock.synchronise(), answer) == 0
+def forwarded(fields: Fields, peer: str) -> Fields:
+    return joined("Forwarded", fields, f"for={node(peer)};proto=https")
 
 
-def test_in_an_outage_no_reader_waits_for_the_write(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = Recorder(site(valkey.url, prefix))
-    visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
-    recorder.health.failed("")
-    senders: list[threading.Thread] = []  # the recorder's own thread may well be among them
-    monkeypatch.setattr(
-        recorder.backend.writing_driver,
-        "run",
-        lambda *_: senders.append(threading.current_thread()),
+def forwarded_with_host(fields: Fields, peer: str) -> Fields:
+    """Tells, in quotes, also the Host that the client sent."""
+    host = dict(fields).get("Host", "site.example").replace("\\", "\\\\").replace('"', '\\"')
+    return joined("Forwarded", fields, f'for={node(peer)};host="{host}"')
+
+
+def both(fields: Fields, peer: str) -> Fields:
+    return forwarded(x_forwarded_for(fields, peer), peer)
+
+
+def through(append: Append, proxies: int, fields: Fields, client: str) -> Request:
+    """A request as the site gets it, `proxies` of its own in front."""
+    peer = client
+    for number in range(proxies):
+        fields = append(fields, peer)
+        peer = peer_of(number + 1, client)
+    return Request([(name, value.encode("latin-1")) for name, value in fields], peer=peer)
+
+
+def peer_of(proxies: int, client: str) -> str:
+    """The last of the proxies."""
+    return f"{'fd00::' if proxies % 2 == 0 else '10.0.0.'}{proxies}" if proxies else client
+
+
+APPENDING_X: list[Append] = [
+    x_forwarded_for,
+    lambda fields, peer: [*fields, ("X-Forwarded-For", peer)],  # as HAProxy appends it
+    lambda fields, peer: joined("X-Forwarded-For", fields, node(peer, ":4711").strip('"')),
+]
+APPENDING_FORWARDED: list[Append] = [
+    forwarded,
+    lambda fields, peer: [*fields, ("forwarded", f"by=_proxy;For={node(peer, ':4711')}")],
+    forwarded_with_host,
+]
+FORGED_X = [
+    *(EVIL, f"{EVIL}, {EVIL}, {EVIL}, {EVIL}", f"{EVIL}, 10.0.0.1", f"for={EVIL}"),
+    *(f"{EVIL}, 10.0.0.1, fd00::2, 10.0.0.3", f"{EVIL}:80, [{EVIL}]:80", "::ffff:6.6.6.6"),
+    *("127.0.0.1", ", ,,", "unknown", "[]", f'"{EVIL}', f"{EVIL}\\", "\xff\xfe", f"{EVIL}, " * 500),
+]
+FORGED_FORWARDED = [
+    *(f"for={EVIL}", f"for={EVIL}, for={EVIL}, for={EVIL}, for={EVIL}", f"for={EVIL}, " * 500),
+    f'for={EVIL}, for=10.0.0.1, for="[fd00::2]", for=10.0.0.3',
+    *(f"for={EVIL};for={EVIL};for={EVIL}", f"For={EVIL};proto=https;by=10.0.0.1"),
+    *('for="[::ffff:6.6.6.6]:80"', "for=unknown", 'for="[]"', f'for="{EVIL}', "\xff\xfe"),
+    *(f'for="{EVIL}, for="', f'for={EVIL};x="', f'x=";for={EVIL};y="', f'for={EVIL};x="\\'),
+    *(f"for={EVIL}\\", ';,=,;"'),
+]
+HOSTS = [
+    *(f"a;for={EVIL}", f"a,for={EVIL}", f'a";for={EVIL};b="', f'",for={EVIL},for={EVIL},x="'),
+    *(f"a;for={EVIL};b=\\", "\\"),
+]
+IGNORED = ["X-Real-IP", "X-Client-IP", "Client-IP", "True-Client-IP", "CF-Connecting-IP", "Via"]
+
+
+def forgeries(name: str) -> list[Fields]:
+    values = FORGED_X if name == "X-Forwarded-For" else FORGED_FORWARDED
+    once = [[(name, value)] for value in values]
+    return once + [[(name, value), (name.lower(), value)] for value in values[:3]]
+
+
+def of_a_client(proxies: int, client: str) -> Iterator[Request]:
+    """The proxies write what the client forges, or leave alone what says nothing."""
+    others: list[Fields] = [[], *([(name, EVIL)] for name in IGNORED)]
+    hosts = [
+        [("Host", host), *forged] for host, forged in product(HOSTS, [[], *forgeries("Forwarded")])
+    ]
+    for appends, fields in (
+        (APPENDING_X, others + forgeries("X-Forwarded-For")),
+        (APPENDING_FORWARDED, others + forgeries("Forwarded")),
+        ([both], others + forgeries("X-Forwarded-For") + forgeries("Forwarded")),
+        ([forwarded_with_host], hosts),
+    ):
+        for append, each in product(appends, fields):
+            yield through(append, proxies, each, client)
+
+
+def contradicting(proxies: int) -> Iterator[Request]:
+    """The proxies write one header and pass the other through: unclear which one is theirs."""
+    for appends, name in ((APPENDING_X, "Forwarded"), (APPENDING_FORWARDED, "X-Forwarded-For")):
+        for append, fields in product(appends, forgeries(name)):
+            yield through(append, proxies, fields, CLIENT)
+
+
+def takes_headers_away(state: State) -> None:
+    """A layer such as paste.deploy's PrefixMiddleware."""
+    state.pop("HTTP_X_FORWARDED_FOR", None)
+    if "REQUEST_METHOD" in state:
+        state["REMOTE_ADDR"] = EVIL
+    else:
+        state["headers"], state["client"] = [], (EVIL, 1)
+
+
+def trusting(mode: str, proxies: int) -> dict[str, Any]:
+    return {"trusted_proxies": proxies if mode == "count" else NETWORKS}
+
+
+ADDRESSES = {
+    **{
+        f"a forged address of {client}, {mode} of {proxies}": Attack(
+            trusting(mode, proxies), of_a_client(proxies, client), (("guest", client),)
+        )
+        for mode, proxies, client in product(["count", "networks"], range(4), [CLIENT, CLIENT_6])
+    },
+    **{
+        f"contradicting headers, {mode} of {proxies}": Attack(
+            trusting(mode, proxies),
+            contradicting(proxies),
+            (("guest", CLIENT), ("guest", peer_of(proxies, CLIENT))),
+        )
+        for mode, proxies in product(["count", "networks"], [1, 2, 3])
+    },
+    **{
+        f"a forged address of {peer} without proxies": Attack(
+            {}, of_a_client(0, peer), (("guest", peer.removeprefix("::ffff:")),)
+        )
+        for peer in (CLIENT, "10.0.0.1", "127.0.0.1", "::ffff:10.0.0.1")
+    },
+    "a layer takes the header of the proxy away": Attack(
+        trusting("count", 1),
+        [through(x_forwarded_for, 1, [], CLIENT)] * 2,
+        (("guest", CLIENT),),
+        takes_headers_away,
+    ),
+    "an address that is no text": Attack(
+        {**trusting("count", 1), "identity": "user=cookie:user:raw, guest=visitor"},
+        [
+            Request([("Cookie", b"user=ann")], state={"REMOTE_ADDR": peer, "client": (peer, 1)})
+            for peer in (b"10.0.0.1", 5, ["x"])
+        ],
+        (USER,),
+    ),
+    "headers that are no text": Attack(
+        {"identity": "user=cookie:sid:raw, guest=ip:raw"},
+        [
+            Request(state={key: bad, "headers": headers})
+            for key in ("HTTP_USER_AGENT", "HTTP_COOKIE", "PATH_INFO")
+            for bad in (b"bytes", 5, None, ["list"])
+            for headers in ([("user-agent", "text")], [(b"a",)], None, {b"a": b"x"}, [(b"a", 5, 1)])
+        ],
+        (GUEST, None),
+    ),
+}
+
+# ---- Logins. What a server says in the environ is not what a client says in a header.
+
+LOGINS = {
+    f"a header that logs in for {source}": Attack(
+        {"identity": f"user={source}, guest=ip:raw"},
+        [
+            Request([(name, value)])
+            for value in (b"root", b'{"user_id": "root"}')
+            for name in (
+                *("Remote-User", "REMOTE-USER", "Remote_User", "HTTP_REMOTE_USER", "User"),
+                *("HTTP-REMOTE-USER", "X-Remote-User", "X-Forwarded-User", "X-User", "Auth-User"),
+                *("Session", "Beaker.Session", "Presence_Middleware.User", "user_id"),
+                "Presence_Middleware.Visit",
+            )
+        ],
+        (GUEST,),
     )
-    visit.flush()
-    assert recorder.stats().recorded == 1
-    assert threading.current_thread() not in senders
+    for source in ("auth", "environ:REMOTE_USER", "scope:user", "session:user_id")
+}
+
+# ---- Sessions, tickets and tokens.
+
+GARBAGE = [
+    *(b"=a=.b=!c.-_-_", b"." * 300, b"=" * 100, b"a" * 65_536, b"a." * 32_768),
+    *(b'"' + b"a" * 65_536 + b'"', bytes(range(128, 256)), b"\xed\xa0\x80.\xed\xb0\x80.a"),
+    *("j\xfcrgen.\u0436.\U0001f600".encode(), b"\0.\0.\0", b"%00%ff%0a.%u0000.\\u0000"),
+    *(b"9" * 5000 + b".9.9", b"-1.-1.-1", base64.urlsafe_b64encode(b"[" * 5000)),
+    base64.urlsafe_b64encode(b'{"alg":' + b"[" * 5000) + b".e30.e30",
+    base64.urlsafe_b64encode(b'{"a":' * 1000) + b".e30.e30",
+    b"." + base64.urlsafe_b64encode(zlib.compress(b"[" * 6_000_000)) + b".a.b",
+]
+NO_IDS: list[dict[str, Any]] = [
+    *({"who": who} for who in (None, {"id": 1}, ["ann"], "")),
+    {"other": "ann"},
+]
 
 
-def test_a_user_seen_again_during_a_listing_is_listed(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+def valid(scheme: Scheme) -> Iterator[str]:
+    yield scheme.make(KEY)
+    if scheme.lasts:
+        with at(time.time() - scheme.lasts + 60):
+            yield scheme.make(KEY)
+
+
+def forged(scheme: Scheme) -> Iterator[str | bytes]:
+    value = scheme.make(KEY)
+    payload, dot, _ = value.rpartition(".")
+    yield scheme.make(OTHER)
+    # The last character of base64 has bits of no meaning.
+    for place in range(len(value) - 1):
+        yield value[:place] + chr(ord(value[place]) ^ 1) + value[place + 1 :]
+    for kept in {*range(0, len(value), 7), len(value) - 1}:
+        yield from (value[:kept], value[-kept:] if kept else "")
+    yield from ("ann", "ann.", ".ann", "ann!", '{"who": "ann"}', "who=ann", "null")
+    yield from ("0" * 136 + "ann!", value[128:], value[136:])
+    yield base64.urlsafe_b64encode(b'{"who":"ann"}').decode()
+    if dot:
+        yield from (payload, f"{payload}.", f"{payload}..", f".{value}", f"{value}.", f"{value}.a")
+    for garbage in GARBAGE:
+        yield from (garbage, b'"' + garbage + b'"', garbage + b"AAAA." + value.encode())
+    yield from (other.make(KEY) for other in SCHEMES.values() if other.make is not scheme.make)
+    yield from for_another_purpose()
+    if scheme.source != "auth-tkt":
+        yield from (scheme.make(KEY, session) for session in NO_IDS)
+    noise = base64.b64encode(random.Random(1).randbytes(9000)).decode()
+    long = scheme.make(KEY, {**ANN, "noise": noise})
+    assert len(value) < sessions.MAX_TOKEN_LENGTH < len(long)
+    yield long
+    for age in (scheme.lasts + 2, scheme.lasts * 9) if scheme.lasts else ():
+        with at(time.time() - age):
+            old = scheme.make(KEY)
+        yield old
+
+
+def for_another_purpose() -> Iterator[str]:
+    """For example the link in a mail: it has the same key but another salt."""
+    stamped = (int(time.time()), int(time.time()), ANN)
+    for salt in ("", "itsdangerous", "remember-me", "cookie-session-2"):
+        options = {"key_derivation": "hmac"}
+        yield str(URLSafeTimedSerializer(KEY, salt=salt, signer_kwargs=options).dumps(ANN))
+        text = base64.b64encode(json.dumps(ANN).encode())
+        yield TimestampSigner(KEY, salt=salt.encode()).sign(text).decode()
+        yield SignedSerializer(KEY, salt, "sha512").dumps(stamped).decode()
+
+
+def bombs() -> Iterator[str | bytes]:
+    """Short while compressed, and unpacked because their signature is valid."""
+    serializer = URLSafeTimedSerializer(
+        KEY, salt="cookie-session", signer_kwargs={"key_derivation": "hmac"}
+    )
+    for payload in (b"[" * 6_000_000, b'{"who":' * 800_000, b"1" * 6_000_000, b"\0"):
+        packed = b"." + base64.urlsafe_b64encode(zlib.compress(payload, 9)).rstrip(b"=")
+        signed: bytes = serializer.make_signer(serializer.salt).sign(packed)
+        yield signed
+
+
+def token_of(header: object, claims: object, key: str | None) -> str:
+    """A token that no library would make."""
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()) for part in (header, claims)]
+    signed = b".".join(part.rstrip(b"=") for part in parts)
+    mac = hmac.new(key.encode(), signed, sha256).digest() if key is not None else b""
+    return (signed + b"." + base64.urlsafe_b64encode(mac).rstrip(b"=")).decode()
+
+
+def tokens_that_choose(*keys: str | None) -> Iterator[str]:
+    """Tokens that say how they are to be verified."""
+    algorithms: list[object] = [
+        "none",
+        "None",
+        "NONE",
+        "nOnE",
+        "",
+        None,
+        0,
+        [],
+        ["HS256"],
+        {},
+        "HS1",
+    ]
+    headers: list[object] = [{"alg": alg} for alg in algorithms]
+    headers += [{"alg": alg, "typ": "JWT", "kid": "../x"} for alg in algorithms]
+    for header, key in product([*headers, {}, []], keys):
+        yield token_of(header, {"who": "ann"}, key)
+
+
+def with_the_public_key() -> Iterator[str]:
+    """HS256 with the text of the RSA key as its secret."""
+    lines = (PUBLIC, PUBLIC.strip(), f"{PUBLIC}\n", PUBLIC.replace("\n", ""))
+    for text, alg in product(lines, ("HS256", "HS384", "HS512")):
+        yield token_of({"alg": alg}, {"who": "ann"}, text)
+
+
+def jwts(*claims: dict[str, Any]) -> list[str]:
+    return [jwt_of(KEY, {"who": "ann", **each}) for each in claims]
+
+
+def ticket_with_tokens() -> Iterator[str]:
+    helper = AuthTktCookieHelper(KEY)
+    headers = helper.remember(PyramidRequest.blank("/"), "ann", tokens=("editor", "staff"))
+    value: str = headers[0][1].partition("=")[2].partition(";")[0]
+    assert "\\054" in value
+    yield value
+
+
+def without_its_time() -> Iterator[str]:
+    """An old cookie with a time must not turn into a cookie that never expires."""
+    with at(time.time() - 2 * sessions.SIGNED_SECONDS):
+        value = str(URLSafeTimedSerializer(KEY).dumps(ANN))
+    payload, stamp, signature = value.split(".")
+    yield from (value, f"{payload}.{signature}", f"{payload}{stamp}.{signature}")
+    yield f".{payload}.{stamp}.{signature}"
+
+
+def of_itsdangerous(derivations: Iterable[str]) -> Iterator[str]:
+    for maker, derivation, digest, long in product(
+        (URLSafeSerializer, URLSafeTimedSerializer), derivations, (sha1, sha256, sha512), (0, 1)
+    ):
+        kwargs = {"key_derivation": derivation, "digest_method": digest}
+        serializer: Any = maker(KEY, salt="quart auth salt", signer_kwargs=kwargs)
+        yield serializer.dumps({"who": "ann", "more": "a" * 240 * long})  # the long is compressed
+
+
+def row(
+    scheme: Scheme,
+    values: Iterable[str | bytes],
+    who: Who,
+    now: float | None = None,
+    **given: Any,
+) -> Attack:
+    """Values as this scheme sends them."""
+    identity = f"user={given.pop('source', scheme.source)}, guest=ip:raw"
+    settings = {"identity": identity, "session_secret": scheme.secret, **given}
+    return Attack(settings, map(scheme.request, values), (who,), now=now)
+
+
+JWT, IN_COOKIE, OF_A_PAIR = (SCHEMES[name] for name in ("jwt", "jwt in a cookie", "jwt of a pair"))
+SHOP, DATASETTE = SCHEMES["signed"], SCHEMES["datasette"]
+SOON = 1795290322.5  # the time of which Datasette writes the next second as Bx4rB7
+TOKEN, HOUR = jwt_of(KEY, {"who": "ann", "exp": 4102444800}), int(time.time()) + 3600
+PARTS = "k,key, rest of it, and more"
+SIGNED = {
+    **{f"valid: {name}": row(scheme, valid(scheme), USER) for name, scheme in SCHEMES.items()},
+    **{f"forged: {name}": row(scheme, forged(scheme), GUEST) for name, scheme in SCHEMES.items()},
+    **{
+        f"sent as another: {name}": Attack(
+            row(scheme, (), GUEST).settings,
+            [
+                other.request(scheme.make(KEY))
+                for other in SCHEMES.values()
+                if other.cookie != scheme.cookie
+            ],
+            (GUEST,),
+        )
+        for name, scheme in SCHEMES.items()
+    },
+    "bombs": row(SCHEMES["flask"], bombs(), GUEST),
+    "a ticket with tokens": row(SCHEMES["ticket"], ticket_with_tokens(), USER),
+    "a secret with commas": row(
+        SCHEMES["starlette"], [starlette_cookie(PARTS)], USER, session_secret=PARTS
+    ),
+    "a part of the secret": row(
+        SCHEMES["starlette"],
+        map(starlette_cookie, ("k", "key", "rest of it", " and more", "")),
+        GUEST,
+        session_secret=PARTS,
+    ),
+    "the usual options": row(
+        SHOP,
+        of_itsdangerous(["django-concat", "hmac"]),
+        USER,
+        source="signed:who@shop:quart auth salt",
+    ),
+    "unusual options": row(
+        SHOP, of_itsdangerous(["concat"]), GUEST, source="signed:who@shop:quart auth salt"
+    ),
+    "without its salt": row(SHOP, of_itsdangerous(["hmac"]), GUEST, source="signed:who@shop"),
+    "the default salt": row(
+        SHOP,
+        (maker(KEY).dumps(ANN) for maker in (URLSafeSerializer, URLSafeTimedSerializer)),
+        USER,
+        source="signed:who@shop",
+    ),
+    "without its time": row(SHOP, without_its_time(), GUEST, source="signed:who@shop"),
+    "an actor until its expiry": row(
+        DATASETTE,
+        (datasette_cookie(KEY, e=e) for e in ("E3d1S6", "Bx4rB7", "", None)),  # 2100, soon, never
+        USER,
+        SOON,
+    ),
+    "an actor after its expiry": row(
+        DATASETTE,
+        (
+            datasette_cookie(KEY, e=e)
+            for e in (
+                *("Bx4rB6", "z", "A", "E3d1S6E3d1S6", "-E3d1S6", "E3d1S\u0666", 4102444800),
+                ["E3d1S6"],
+            )
+        ),
+        GUEST,
+        SOON,
+    ),
+    "a list in place of an actor": row(
+        DATASETTE, [str(URLSafeSerializer(KEY, "actor").dumps(["ann"]))], GUEST
+    ),
+    "an expiry of Datasette elsewhere": row(
+        SHOP, [str(URLSafeSerializer(KEY, "of a plugin").dumps({"who": "ann", "e": "z"}))], USER
+    ),
+    "the word Bearer in a cookie": row(
+        IN_COOKIE,
+        (
+            quote + word + TOKEN + quote
+            for word in ("", "Bearer ", "bearer ", "BEARER  ")
+            for quote in ("", '"')
+        ),
+        USER,
+    ),
+    "other words in a cookie": row(
+        IN_COOKIE,
+        [f"Basic {TOKEN}", f"{TOKEN} Bearer", f"Bearer{TOKEN}", "Bearer", "Bearer "],
+        GUEST,
+    ),
+    "tokens of no library": row(JWT, [token_of({"alg": "HS256"}, {"who": "ann"}, KEY)], USER),
+    **{
+        f"an algorithm of one's own: {name}": row(
+            SCHEMES[name], tokens_that_choose(None, "", KEY, PUBLIC), GUEST
+        )
+        for name in ("jwt", "jwt in a cookie", "jwt of a pair")
+    },
+    "signed with the public key": row(OF_A_PAIR, with_the_public_key(), GUEST),
+    "tokens of now": row(JWT, jwts({"exp": HOUR}, {"nbf": 1, "iat": 1}), USER),
+    "tokens of other times": row(
+        JWT,
+        jwts({"exp": HOUR - 7200}, {"exp": 0}, {"exp": -1}, {"nbf": HOUR}, {"iat": HOUR}),
+        GUEST,
+    ),
+}
+ATTACKS = ADDRESSES | LOGINS | SIGNED
+
+
+# What the log may say: that the settings do not fit, or that a server hands over what is no text.
+HINTS = re.compile(
+    "PROXIES does not|no user among 100 visits|could not be read|raised TypeError at"
+)
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No forgery is worth a word of the log, let alone its own words."""
+    caplog.set_level(logging.DEBUG, "presence_middleware")
+    yield
+    said = [r.getMessage() for r in caplog.get_records("call") if "presence" in r.name]
+    assert not [text for text in said if not HINTS.search(text)]
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_request_is_recorded_as_the_table_says(name: str, variables: dict[str, str]) -> None:
+    attack = ATTACKS[name]
+    settings = settings_of(variables, **attack.settings)
+    found: set[Who] = set()
+    with ExitStack() as stack:
+        if attack.now is not None:
+            stack.enter_context(at(attack.now))
+        for request in attack.requests:
+            for ask in (ask_wsgi, ask_asgi):
+                who = ask(settings, request, attack.inner)
+                assert who in attack.who, request
+                found.add(who)
+    assert found, "the row has requests"
+    assert recorder_for(settings).flush()
+    presence = Presence(settings)
+    online = {(kind, each.id) for kind in settings.kinds for each in presence.online(kind)}
+    assert online == found - {None}
+    recorder_for(settings).close()
+
+
+def settings_of(variables: dict[str, str], **given: Any) -> Settings:
+    given = {"identity": "guest=ip:raw", "bots": "off", "secret": SECRET, **given}
+    return Settings.from_env(variables, flush_interval="3m", **given)
+
+
+# Of latin-1, what a header may have in it; the client's own is what comes first.
+SENT = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"), max_size=60)
+TRICKY = st.lists(
+    st.sampled_from([*'",;=\\ []:', "for=", 'for="', EVIL, "10.0.0.1", "x=", "fd00::2"]),
+    max_size=12,
+).map("".join)
+of_one_site = hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@of_one_site
+@given(
+    sent=SENT | TRICKY,
+    host=TRICKY,
+    append=st.sampled_from([*APPENDING_X, *APPENDING_FORWARDED]),
+    proxies=st.integers(1, 3),
+    mode=st.sampled_from(["count", "networks"]),
+    client=st.sampled_from([CLIENT, CLIENT_6]),
+)
+def test_a_client_cannot_take_another_address(
+    variables: dict[str, str],
+    *,
+    sent: str,
+    host: str,
+    append: Append,
+    proxies: int,
+    mode: str,
+    client: str,
 ) -> None:
-    monkeypatch.setattr(paging, "PAGE", 10)
-    store = Shards([sorted_set.SortedSet(prefix, "user", 600, 600, 10**6)], on_one_server=True)
+    name = "X-Forwarded-For" if append in APPENDING_X else "Forwarded"
+    request = through(append, proxies, [("Host", host), (name, sent)], client)
+    # Of no visit, but with an address: no thread of a recorder disturbs what is drawn at random.
+    settings = settings_of(variables, **trusting(mode, proxies), exclude="*")
+    assert ids(settings, request) == client
+
+
+@of_one_site
+@given(
+    scheme=st.sampled_from(list(SCHEMES.values())),
+    value=st.binary(max_size=200) | st.text("abcAZ09-_.=!%\"'/ ", max_size=200).map(str.encode),
+)
+def test_arbitrary_bytes_log_nobody_in(
+    variables: dict[str, str], scheme: Scheme, value: bytes
+) -> None:
+    settings = settings_of(variables, **row(scheme, (), None).settings, exclude="*")
+    assert ids(settings, scheme.request(value)) == GUEST[1]
+
+
+def test_a_secret_is_used_with_the_algorithms_of_its_kind_alone() -> None:
+    assert all(name.startswith("HS") for name in sessions.algorithms_for(KEY))
+    of_a_pair = sessions.algorithms_for(PUBLIC)
+    assert of_a_pair == sessions.algorithms_for(f"\n {PUBLIC}")
+    assert not any(name.startswith("HS") or name == "none" for name in of_a_pair)
+
+
+def test_a_decompression_bomb_is_not_unpacked_before_its_signature_is_verified(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    unpack = zlib.decompress
+
+    def watched(data: bytes) -> bytes:
+        unpacked.append(len(data))
+        return unpack(data)
+
+    monkeypatch.setattr(zlib, "decompress", watched)
+    scheme, long = SCHEMES["flask"], {**ANN, "more": "a" * 1000}
+    settings = settings_of(variables, **row(scheme, (), None).settings, exclude="*")
+    for key, id in ((OTHER, GUEST[1]), (KEY, "ann")):
+        assert ids(settings, scheme.request(scheme.make(key, long))) == id
+        assert bool(unpacked) is (key == KEY)
+
+
+# ---- Ids that look like more than an id.
+
+WEIRD = [
+    *("{mallory}", "mallory:seen", "mallory:m:1", "x:mallory:seen", "user:seen\r\nmallory"),
+    *("mallory\nSET x 1\n", "mallory\0", "\0mallory", "*mallory*", "mallory?[a-z]", "[mallory]"),
+    *("\\mallory", "mallory$(id)`id`", "'mallory\"; --", "../../mallory", "%7Bmallory%7D"),
+    *("mallory" * 1500, "m\xe4llory\u202e\U0001f600", "mallory\u2028", "*mallory" * 33),
+]
+WEIRD_BYTES = [b"mallory\xff\xfe", b"\xc3\x28mallory", b"\xed\xa0\x80mallory", b"\x80" * 300]
+HALVES = ["\udcc3\udca9", "\ud800", "a\udcffb"]  # of characters, as JSON may have them
+HASHED = re.compile(r"[0-9a-f]{32}")
+OF_A_KEY = (
+    r"{prefix}:(meta|settings|visitor-key|upkeep|"
+    r"(user|guest):(writers|peak|history:\d+|seen|left|gone|m:\d+|h:\d+))"
+)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("form", ["raw", "hashed"])
+def test_an_id_never_determines_a_redis_key(
+    variables: dict[str, str], valkey: Server, prefix: str, store: str, form: str
+) -> None:
+    settings = settings_of(variables, identity=f"user=header:X-User:{form}", store=store)
+    said = [*(text.encode() for text in WEIRD), *WEIRD_BYTES, *GARBAGE]
+    found = [ids(settings, Request([("X-User", value)])) for value in said]
+    assert len(set(found)) == len(said)
+    for id, value in zip(found, said, strict=True):
+        assert id is not None
+        text = value.decode(errors="replace").strip()
+        assert HASHED.fullmatch(id) if form == "hashed" else id == text or HASHED.fullmatch(id)
+    assert recorder_for(settings).flush()
+    presence = Presence(settings)
+    if store == "sorted-set":
+        presence.leave("*")
+        presence.leave("user:seen")
+        assert {seen.id for seen in presence.online(limit=None)} == set(found)
+    if store != "hyperloglog":
+        assert presence.online_among([id for id in found if id]) == found
+    assert presence.count() == pytest.approx(len(said), abs=1 if store == "hyperloglog" else 0)
     with redis.Redis.from_url(valkey.url) as client:
-        for number in range(35):
-            client.zadd(f"{prefix}:user:seen", {f"u{number:02}": 1000.0 + number})
-        plan = store.online(1100.0, 600, None, None)
-        batch, pages = next(plan), 0
-        while True:
-            reply = client.execute_command(*batch.commands[0])
-            pages += 1
-            if pages == 2:
-                client.zadd(f"{prefix}:user:seen", {"u03": 1099.0})
-            try:
-                batch = plan.send([reply])
-            except StopIteration as end:
-                listed = [sighting.id for sighting in end.value]
-                break
-    assert len(listed) == len(set(listed)) == 35
-    assert listed[0] == "u03"
+        keys = [key.decode() for key in client.scan_iter(f"{prefix}*")]
+        assert not list(client.scan_iter("*mallory*"))
+    assert keys
+    for key in keys:
+        assert re.fullmatch(OF_A_KEY.format(prefix=prefix), key), key
+    recorder_for(settings).close()
 
 
-def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
-    client = redis.asyncio.Redis()
-    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
-        wsgi.PresenceMiddleware(lambda *_: [], settings=site("redis://h", prefix), client=client)
-
-
-def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:
-    with redis.Redis.from_url(valkey.url) as client:
-        settings = site(valkey.url, prefix, flush_interval="0.05s")
-        recorder = Recorder(settings, client=client)
-        WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-        assert recorder.flush()
-        thread, gone = recorder.thread, ref(recorder)
-        assert thread is not None
-        del recorder
-        wait_until(lambda: gc.collect() >= 0 and gone() is None)
-        wait_until(lambda: thread not in threading.enumerate())
-
-
-def test_an_environ_that_is_served_twice_counts_twice(valkey: Server, prefix: str) -> None:
-    app = wsgi.PresenceMiddleware(lambda *_: [], settings=site(valkey.url, prefix))
-    environ = {"HTTP_X_USER": "bob"}
-    app(environ, lambda *_: None)  # type: ignore[arg-type]
-    app(environ, lambda *_: None)  # type: ignore[arg-type]
-    assert app.recorder.stats().recorded == 2
-    app.recorder.close()
-
-
-def test_a_disabled_site_collects_no_abandoned_visits(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = Recorder(site("redis://h", prefix, enabled=False))
-    abandoned: list[Visit] = []
-    monkeypatch.setattr(recorder, "abandoned", abandoned.append)
-    WsgiVisit(recorder, {}).abandon()
-    assert not abandoned
-
-
-def test_an_error_during_an_outage_is_logged_once(
-    prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    recorder = Recorder(site("redis://localhost:1", prefix))
-    recorder.background = False
-    WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-    with caplog.at_level(logging.WARNING, "presence_middleware"):
-        assert not recorder.flush()
-        assert not recorder.flush()
-    assert len(caplog.records) == 1
-    recorder.close()
+def test_odd_ids_are_returned_unchanged(variables: dict[str, str]) -> None:
+    settings = settings_of(variables, identity="user=auth, guest=ip")
+    odd = [text.strip() for text in WEIRD if len(text) < 250]
+    for id in (*odd, *HALVES, "somebody else"):
+        ask_wsgi(settings, Request(state={"presence_middleware.user": partial(str, id)}))
+    presence = Presence(settings)
+    assert recorder_for(settings).flush()
+    assert {seen.id for seen in presence.online()} > set(odd)
+    for id in (*odd, *HALVES):
+        assert len(presence.online_among([id, f"{id}x", "*", "?"])) == presence.is_online(id) == 1
+        presence.leave(id)
+        assert not presence.is_online(id)
+        presence.forget(id)
+        presence.touch(id)
+        assert presence.is_online(id)
+        presence.forget(id)
+    assert [seen.id for seen in presence.online()] == ["somebody else"]
+    recorder_for(settings).close()

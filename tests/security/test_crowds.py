@@ -6,8 +6,7 @@ User-Agents, what is no visit and who is online are each worked out anew, the sl
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.identity import bots
-from tests.support.backends import Server, matrix
+from tests.support.backends import matrix
 from tests.support.timed_site import Clock, get
 
 LOG = Path(__file__).parents[3] / "shared" / "data" / "apache_access.log"
@@ -29,7 +28,6 @@ PREFETCHED = 11  # every so many requests, one that a browser made ahead
 LATE = 2  # of those who are logged in, every so many by a handler
 
 Who = tuple[str, str]
-Ask = Callable[["Request"], None]
 
 
 class Request(NamedTuple):
@@ -123,48 +121,16 @@ def hello(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     return [b"hello"]
 
 
-async def ahello(scope: asgi.Scope, receive: Any, send: Any) -> None:
-    if login := scope.get("site.login"):
-        scope["presence_middleware.visit"].identify(login)
-
-
-def asks_wsgi(settings: Settings, clock: Clock) -> tuple[wsgi.PresenceMiddleware, Ask]:
-    app = wsgi.PresenceMiddleware(hello, settings=settings, clock=clock)
-
-    def ask(request: Request) -> None:
-        environ = {
-            **{"REMOTE_ADDR": request.address, "REQUEST_METHOD": request.method},
-            **{"PATH_INFO": request.path, "QUERY_STRING": request.query},
-        }
-        environ |= {"HTTP_USER_AGENT": request.agent} if request.agent else {}
-        environ |= {"HTTP_SEC_PURPOSE": "prefetch"} if request.is_prefetch else {}
-        if request.login:
-            environ["site.login" if request.is_late else "REMOTE_USER"] = request.login
-        get(app, **environ)
-
-    return app, ask
-
-
-def asks_asgi(settings: Settings, clock: Clock) -> tuple[asgi.PresenceMiddleware, Ask]:
-    app: Any = asgi.PresenceMiddleware(ahello, settings=settings, clock=clock)
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
-
-    def ask(request: Request) -> None:
-        headers = [(b"user-agent", request.agent.encode())] if request.agent else []
-        headers += [(b"sec-purpose", b"prefetch")] if request.is_prefetch else []
-        scope = {
-            **{"type": "http", "method": request.method, "path": request.path},
-            **{"query_string": request.query.encode(), "headers": headers},
-            **{"client": (request.address, 1)},
-        }
-        if request.login:
-            scope["site.login" if request.is_late else "user"] = request.login
-        with suppress(StopIteration):  # nothing in it waits: it is over at once, without a loop
-            app(scope, never, never).send(None)
-
-    return app, ask
+def ask(app: wsgi.PresenceMiddleware, request: Request) -> None:
+    environ = {
+        **{"REMOTE_ADDR": request.address, "REQUEST_METHOD": request.method},
+        **{"PATH_INFO": request.path, "QUERY_STRING": request.query},
+    }
+    environ |= {"HTTP_USER_AGENT": request.agent} if request.agent else {}
+    environ |= {"HTTP_SEC_PURPOSE": "prefetch"} if request.is_prefetch else {}
+    if request.login:
+        environ["site.login" if request.is_late else "REMOTE_USER"] = request.login
+    get(app, **environ)
 
 
 def check(presence: Presence, crowds: Crowds, settings: Settings, now: float) -> None:
@@ -187,27 +153,22 @@ def check(presence: Presence, crowds: Crowds, settings: Settings, now: float) ->
                 assert {who.id for who in listed} == set(online), (kind, *at)
 
 
-@pytest.mark.parametrize("asks", [asks_wsgi, *matrix(asks_asgi)])
 @pytest.mark.parametrize("store", ["", *matrix("bot=sorted-set")])
 def test_users_guests_and_bots_match_an_independent_count(
-    *,
-    asks: Any,
     store: str,
-    valkey: Server,
-    prefix: str,
+    variables: dict[str, str],
     requests: list[Request],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bots, "LOOKUPS", 10**9)  # a replay has days of new crawlers in a second
-    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
     settings = Settings.from_env({**variables, "PRESENCE_STORE": store})
     clock, crowds, checkpoints = Clock(0), Crowds(), 0
-    app, ask = asks(settings, clock)
+    app = wsgi.PresenceMiddleware(hello, settings=settings, clock=clock)
     presence = Presence(settings, clock=clock)
     newest = 0.0
     for request, following in zip(requests, [*requests[1:], None], strict=True):
         clock.now = request.at
-        ask(request)
+        ask(app, request)
         crowds.saw(request)
         newest = max(newest, request.at)
         ends = following is None or following.at - request.at > 1200

@@ -2,21 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from presence_middleware import asgi, wsgi
-from presence_middleware.asgi import AsgiVisit, Message, Receive, Scope, Send
-from presence_middleware.request import READER, VISIT
-from presence_middleware.wsgi import WsgiVisit
-
-
-class BufferingWsgi(wsgi.PresenceMiddleware):
-    """Reads the body before the server asks for it."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        return list(super().__call__(environ, start_response))
+from presence_middleware.asgi import Message, Receive, Scope, Send
 
 
 class GeneratingWsgi(wsgi.PresenceMiddleware):
@@ -41,32 +32,6 @@ class CloselessWsgi(wsgi.PresenceMiddleware):
         return body if isinstance(body, (list, tuple)) else iter(body)
 
 
-class ClosingTwiceWsgi(wsgi.PresenceMiddleware):
-    """Closes the body itself when the server closes it, too."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        body = super().__call__(environ, start_response)
-        if isinstance(body, wsgi.Body):
-            end, app_body = body.close, body._body
-            body.close = lambda: (end(), app_body.close())  # type: ignore[assignment]
-        return body
-
-
-class CopyingWsgi(wsgi.PresenceMiddleware):
-    """Gives the app a copy of the environ."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        return super().__call__({**environ}, start_response)
-
-
-class AddingWsgi(wsgi.PresenceMiddleware):
-    """Puts a key more into the environ."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        environ["presence_middleware.extra"] = True
-        return super().__call__(environ, start_response)
-
-
 class HeaderWsgi(wsgi.PresenceMiddleware):
     """Adds a header to the response."""
 
@@ -75,75 +40,6 @@ class HeaderWsgi(wsgi.PresenceMiddleware):
             return start_response(status, [*headers, ("X-Presence", "1")], exc_info)
 
         return super().__call__(environ, start)
-
-
-class SwallowingWsgi(wsgi.PresenceMiddleware):
-    """Answers for an app that failed."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        try:
-            return super().__call__(environ, start_response)
-        except Exception:
-            return []
-
-
-class ReadingWsgi(wsgi.PresenceMiddleware):
-    """Reads the request's body."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        environ["wsgi.input"].read()
-        return super().__call__(environ, start_response)
-
-
-class EndlessWsgi(wsgi.PresenceMiddleware):
-    """Does not end the visit of an app that fails or is closed."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        environ[VISIT] = WsgiVisit(self.recorder, environ)
-        return self.app(environ, start_response)
-
-
-class CountingTwiceWsgi(wsgi.PresenceMiddleware):
-    """Does not see that the app is wrapped already."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        environ.pop(VISIT, None)
-        return super().__call__(environ, start_response)
-
-
-class CopyingAsgi(asgi.PresenceMiddleware):
-    """Gives the app a copy of the scope."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await super().__call__({**scope}, receive, send)
-
-
-class LoopingAsgi(asgi.PresenceMiddleware):
-    """Reads headers and client where they can be read only once, and leaves nothing to the app."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for key in ("headers", "client"):
-            for _ in scope.get(key) or ():
-                pass
-        await super().__call__(scope, receive, send)
-
-
-class LoopingPairsAsgi(asgi.PresenceMiddleware):
-    """Reads each header where it can be read only once."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if isinstance(scope.get("headers"), list):
-            for pair in scope["headers"]:
-                list(pair)
-        await super().__call__(scope, receive, send)
-
-
-class ListingAsgi(asgi.PresenceMiddleware):
-    """Makes a list of headers that the server has in a form of its own."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["headers"] = [tuple(pair) for pair in scope.get("headers", ())]
-        await super().__call__(scope, receive, send)
 
 
 class SwallowingLifespanAsgi(asgi.PresenceMiddleware):
@@ -155,66 +51,6 @@ class SwallowingLifespanAsgi(asgi.PresenceMiddleware):
         except Exception:
             if scope["type"] != "lifespan":
                 raise
-
-
-class WrappingSendAsgi(asgi.PresenceMiddleware):
-    """Gives the app a send of its own."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def pass_on(message: Message) -> None:
-            await send(message)
-
-        await super().__call__(scope, receive, pass_on)
-
-
-class CopyingSendAsgi(asgi.PresenceMiddleware):
-    """Sends a copy of each message."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_copy(message: Message) -> None:
-            return await send({**message})
-
-        await super().__call__(scope, receive, send_copy)
-
-
-class PlainSendAsgi(asgi.PresenceMiddleware):
-    """Gives the app a send that is no coroutine function, of which some frameworks warn."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = scope[VISIT] = scope[READER] = AsgiVisit(self.recorder, scope)
-
-        def send_and_end(message: Message) -> Awaitable[None]:
-            sent = send(message)
-            if message["type"] == "http.response.body" and not message.get("more_body"):
-                visit.end()
-            return sent
-
-        try:
-            await self.app(scope, receive, send_and_end)
-        finally:
-            visit.end()
-
-
-class LateEndAsgi(asgi.PresenceMiddleware):
-    """Ends the visit with the app's call, however long the app works on after its response."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        visit = scope[VISIT] = scope[READER] = AsgiVisit(self.recorder, scope)
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            visit.end()
-
-
-class HastyEndAsgi(asgi.PresenceMiddleware):
-    """Ends the visit with the first message of its response."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_and_end(message: Message) -> None:
-            await send(message)
-            scope[VISIT].end()
-
-        await super().__call__(scope, receive, send_and_end)
 
 
 class LosingAsgi(asgi.PresenceMiddleware):
@@ -232,44 +68,6 @@ class TaskAsgi(asgi.PresenceMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.create_task(super().__call__(scope, receive, send))
-
-
-class LateFlushAsgi(asgi.PresenceMiddleware):
-    """Does not write pending sightings when the server shuts down."""
-
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(scope, receive, send)
-
-
-class UndetectedAsgi(asgi.PresenceMiddleware):
-    """No coroutine function: servers take it for ASGI 2."""
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
-        return super().__call__(scope, receive, send)
-
-
-class EndlessAsgi(asgi.PresenceMiddleware):
-    """Does not end the visit of an app that fails."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[VISIT] = AsgiVisit(self.recorder, scope)
-        await self.app(scope, receive, send)
-
-
-class MeddlingAsgi(asgi.PresenceMiddleware):
-    """Records scopes that are no requests."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[VISIT] = None
-        await super().__call__(scope, receive, send)
-
-
-class CountingTwiceAsgi(asgi.PresenceMiddleware):
-    """Does not see that the app is wrapped already."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.pop(VISIT, None)
-        await super().__call__(scope, receive, send)
 
 
 class BufferingAsgi(asgi.PresenceMiddleware):

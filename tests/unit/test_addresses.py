@@ -94,29 +94,12 @@ def test_proxies_are_a_number_or_networks(value: object, proxies: Proxies) -> No
 @pytest.mark.parametrize(
     "value",
     [
-        "-1",
-        "1.5",
-        "\u0661",  # a digit, of another alphabet
-        str(MOST_HOPS + 1),
-        "all",
-        "*",
-        "localhost",
-        "10.0.0.0/33",
-        "fd00::/129",
-        "10.0.0",
-        "010.0.0.1",
-        "1, 10.0.0.0/8",
-        "10.0.0.0/8 fd00::/8",
-        "UNIX",
-        "unix:/run/s",
-        True,
-        None,
+        *("-1", "1.5", "\u0661", str(MOST_HOPS + 1), "all", "*", "localhost", "10.0.0.0/33"),
+        *("fd00::/129", "10.0.0", "010.0.0.1", "1, 10.0.0.0/8", "10.0.0.0/8 fd00::/8", "UNIX"),
+        *("unix:/run/s", True, None),
     ],
 )
 def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None:
-    with pytest.raises(ValueError, match=r"the number of proxies .* or networks") as caught:
-        parse_proxies(value)
-    assert caught.value.__cause__ is None
     with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: expected the number"):
         Settings.from_env({}, trusted_proxies=value)
 
@@ -124,39 +107,19 @@ def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None
 @pytest.mark.parametrize(
     ("value", "bits"),
     [
-        ("/24, /56", (24, 56)),
-        ("24, 56", (24, 56)),
-        ("/24,/56", (24, 56)),
-        (" /8 , /128 ", (8, 128)),
-        ("/0, /0", (0, 0)),
-        ("/32, /128", WHOLE),
-        ((24, 56), (24, 56)),
+        *(("/24, /56", (24, 56)), ("24, 56", (24, 56)), ("/24,/56", (24, 56)), ("/0, /0", (0, 0))),
+        *((" /8 , /128 ", (8, 128)), ("/32, /128", WHOLE), ((24, 56), (24, 56))),
     ],
 )
 def test_a_prefix_is_the_bits_of_both_families(value: object, bits: tuple[int, int]) -> None:
-    assert parse_prefix(value) == bits
     assert Settings.from_env({}, ip_prefix=value).ip_prefix == bits
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        "",
-        "/24",
-        "24",
-        "/33, /56",
-        "/24, /129",
-        "/24, /56, /1",
-        "/-1, /56",
-        "/a, /b",
-        (1, -1),
-        "//24, /56",
-        "/24; /56",
-        "255.255.255.0, /56",
-        (33, 56),
-        (24,),
-        (24, 56, 1),
-        None,
+        *("", "/24", "24", "/33, /56", "/24, /129", "/24, /56, /1", "/-1, /56", "/a, /b", (1, -1)),
+        *("//24, /56", "/24; /56", "255.255.255.0, /56", (33, 56), (24,), (24, 56, 1), None),
     ],
 )
 def test_other_prefixes_are_refused_with_the_accepted_form(value: object) -> None:
@@ -164,101 +127,72 @@ def test_other_prefixes_are_refused_with_the_accepted_form(value: object) -> Non
         Settings.from_env({}, ip_prefix=value)
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("192.0.2.7:4711", "192.0.2.7"),
-        ("192.0.2.7:_secret", "192.0.2.7"),  # a port may be hidden, too (RFC 7239 6.2)
-        ("2001:db8::7", "2001:db8::7"),
-        ("2001:DB8:0:0::7", "2001:db8::7"),
-        ("[2001:db8::7]", "2001:db8::7"),
-        ("[2001:db8::7]:4711", "2001:db8::7"),
-        ("[2001:db8::7]:_p", "2001:db8::7"),
-        ("[192.0.2.7]", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("::ffff:c000:207", "192.0.2.7"),
-        ("[::ffff:192.0.2.7]:4711", "192.0.2.7"),
-        ("fe80::1%eth0", "fe80::1"),
-        ("[fe80::1%25eth0]:80", "fe80::1"),
-        ("fe80::1%", "fe80::1"),
-        ("::", "::"),
+NORMAL = {
+    "192.0.2.7": [
+        *("192.0.2.7", "192.0.2.7:4711", "192.0.2.7:_secret", "::ffff:192.0.2.7"),
+        *("::ffff:c000:207", "::FFFF:c000:207", "[::ffff:192.0.2.7]:4711"),
     ],
-)
-def test_an_address_is_read_as_proxies_write_it(text: str, address: str) -> None:
-    assert str(parse_address(text)) == address
+    "2001:db8::7": [
+        *("2001:db8::7", "2001:DB8:0:0::7", "[2001:db8::7]", "[2001:db8::7]:4711"),
+        *("[2001:db8::7]:_p", "2001:db8:0:0:0:0:0:7"),  # a port may be hidden (RFC 7239 6.2)
+    ],
+    "fe80::1": ["fe80::1%eth0", "[fe80::1%25eth0]:80", "fe80::1%", "[fe80::1%eth0]:80"],
+    "::": ["::"],
+}
+MALFORMED = [
+    *("", "unknown", "_hidden", "localhost", "unix:", "/run/s", "testclient", "1", "3232235777"),
+    *("192.0.2", "192.0.2.7.8", "192.0.2.256", "0192.0.2.7", "192.0.2.7:", "192.0.2.7 :80"),
+    *("2001:db8::7::", "[2001:db8::7", "2001:db8::7]", "[2001:db8::7]80", "[]", "[]:80", "%eth0"),
+    *("192.0.2.7/32", "\u0661.1.1.1", "\u0661.1.1.1:80", "192.0.2.7\x00", "\xff", "0x7f.1"),
+    "x" * 9999,
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "unknown",
-        "_hidden",
-        "localhost",
-        "unix:",
-        "/run/s",
-        "testclient",
-        "1",
-        "3232235777",
-        "192.0.2",
-        "192.0.2.7.8",
-        "192.0.2.256",
-        "0192.0.2.7",
-        "192.0.2.7:",
-        "192.0.2.7 :80",
-        "2001:db8::7::",
-        "[2001:db8::7",
-        "2001:db8::7]",
-        "[2001:db8::7]80",
-        "[]",
-        "[]:80",
-        "%eth0",
-        "192.0.2.7/32",
-        "\u0661.1.1.1",
-        "\u0661.1.1.1:80",
-        "192.0.2.7\x00",
-        "\xff",
-        "0x7f.1",
-        "x" * 9999,
-    ],
-)
-def test_malformed_addresses_are_rejected(text: str) -> None:
-    assert parse_address(text) is None
+@pytest.mark.parametrize("address", NORMAL)
+def test_an_address_is_read_as_proxies_write_it_and_is_one_guest(address: str) -> None:
+    for text in NORMAL[address]:
+        assert str(parse_address(text)) == address, text
+    for source in ("ip", "visitor", "ip:raw"):
+        settings = Settings.from_env(
+            {}, identity=f"guest={source}", secret="0123456789abcdef", bots="off", enabled=False
+        )
+        (found,) = {ids(settings, Request(peer=text)) for text in NORMAL[address]}
+        assert found not in {None, ids(settings, Request(peer="192.0.2.77"))}
+
+
+def test_malformed_addresses_are_rejected_and_a_peer_that_is_none_is_left_unchanged() -> None:
+    settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
+    assert str(parse_address("[192.0.2.7]")) == "192.0.2.7"  # as no server writes its peer
+    for text in MALFORMED:
+        assert parse_address(text) is None, text
+    for text in ("testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99):
+        assert ids(settings, Request(peer=text)) == normalize_id(text)
 
 
 CASES_OF_COUNTS = [
     # Of X-Forwarded-For, the nearest proxy wrote the last.
     ("1", for_("198.51.100.7"), "198.51.100.7"),
-    ("1", for_("6.6.6.6, 198.51.100.7"), "198.51.100.7"),
     ("2", for_("6.6.6.6, 198.51.100.7, 10.0.0.2"), "198.51.100.7"),
     ("3", for_("198.51.100.7, 10.0.0.3, 10.0.0.2"), "198.51.100.7"),
     ("2", for_("198.51.100.7"), PROXY),  # it did not come through both
     ("1", for_(""), PROXY),
     ("1", for_(" , ,"), PROXY),
     ("1", (), PROXY),
-    ("1", for_("6.6.6.6,198.51.100.7:4711"), "198.51.100.7"),
     ("1", for_("6.6.6.6,\t[2001:db8::7]:4711 "), "2001:db8::7"),
-    ("1", for_("6.6.6.6, ::ffff:198.51.100.7"), "198.51.100.7"),
     ("1", for_("6.6.6.6, unknown"), PROXY),
-    ("1", for_("6.6.6.6, \xff\xfe"), PROXY),
-    ("1", (*for_("6.6.6.6"), *for_("198.51.100.7")), "198.51.100.7"),
+    ("1", for_('"6.6.6.6, 198.51.100.7'), "198.51.100.7"),
+    ("1", for_("6.6.6.6, 2001:DB8::7"), "2001:db8::7"),
     ("2", (*for_("6.6.6.6, 198.51.100.7"), *for_("10.0.0.2")), "198.51.100.7"),
-    ("1", for_("6.6.6.6, " * 10_000 + "198.51.100.7"), "198.51.100.7"),
     ("32", for_(", ".join(["198.51.100.7", *["10.0.0.2"] * 31])), "198.51.100.7"),
     ("32", for_(", ".join(["6.6.6.6", "198.51.100.7", *["10.0.0.2"] * 31])), "198.51.100.7"),
     # Forwarded, by the grammar of RFC 7239 4.
     ("1", forwarded("for=198.51.100.7"), "198.51.100.7"),
-    ("1", forwarded("For=198.51.100.7"), "198.51.100.7"),
     ("1", forwarded("FOR=198.51.100.7; Proto=https"), "198.51.100.7"),
     ("1", forwarded('for="198.51.100.7:4711"'), "198.51.100.7"),
     ("1", forwarded('for="[2001:db8::7]:4711";by=10.0.0.1'), "2001:db8::7"),
     ("1", forwarded("by=10.0.0.1;proto=https;for=198.51.100.7;host=a"), "198.51.100.7"),
-    ("1", forwarded("for=6.6.6.6, for=198.51.100.7"), "198.51.100.7"),
     ("2", forwarded("for=6.6.6.6, for=198.51.100.7,for=10.0.0.2;by=10.0.0.1"), "198.51.100.7"),
-    ("1", forwarded("for=6.6.6.6", "for=198.51.100.7"), "198.51.100.7"),
     ("1", forwarded("for=6.6.6.6, for=unknown"), PROXY),
-    ("1", forwarded("for=6.6.6.6, for=_hidden"), PROXY),
     ("1", forwarded('for=6.6.6.6, for="_SEVKISEK"'), PROXY),
     ("2", forwarded("for=_hidden, for=198.51.100.7, for=unknown"), "198.51.100.7"),
     ("2", forwarded("for=198.51.100.7"), PROXY),
@@ -267,32 +201,23 @@ CASES_OF_COUNTS = [
     ("1", forwarded("for"), PROXY),
     ("1", forwarded(""), PROXY),
     # A value in quotes is one value, whatever stands in it.
-    ("1", forwarded('for=198.51.100.7;host="a;for=6.6.6.6"'), "198.51.100.7"),
-    ("1", forwarded('for=198.51.100.7;host="a, for=6.6.6.6"'), "198.51.100.7"),
     ("1", forwarded('for=198.51.100.7;host="a\\";for=6.6.6.6;x=\\""'), "198.51.100.7"),
-    ("1", forwarded('for="6.6.6.6', 'for="[2001:db8::7]"'), "2001:db8::7"),  # it opens one
-    ("1", forwarded('x="', 'for="198.51.100.7:80"'), "198.51.100.7"),
-    ("1", for_("[], []:80, 198.51.100.7"), "198.51.100.7"),
-    ("1", forwarded('for="[]"', "for=198.51.100.7"), "198.51.100.7"),
     ("2", forwarded('for=198.51.100.7;host=",for=6.6.6.6,"', "for=10.0.0.2"), "198.51.100.7"),
     # Both, which only agree where they name one client.
     ("1", (*for_("198.51.100.7"), *forwarded("for=198.51.100.7")), "198.51.100.7"),
     ("1", (*for_("198.51.100.7"), *forwarded("for=6.6.6.6")), PROXY),
-    ("1", (*for_("6.6.6.6"), *forwarded("for=198.51.100.7")), PROXY),
     ("1", (*for_("198.51.100.7"), *forwarded("proto=https")), "198.51.100.7"),
     ("1", (*for_(""), *forwarded("for=198.51.100.7")), "198.51.100.7"),
     ("1", (*for_("198.51.100.7"), *forwarded("for=unknown")), PROXY),
 ]
 
 CASES_OF_NETWORKS = [
-    (NETWORKS, for_("198.51.100.7"), "198.51.100.7"),
-    (NETWORKS, for_("6.6.6.6, 198.51.100.7"), "198.51.100.7"),
-    (NETWORKS, for_("6.6.6.6, 198.51.100.7, 10.0.0.3, 10.0.0.2"), "198.51.100.7"),
     (NETWORKS, for_("6.6.6.6, 2001:db8::7, fd00::3, 10.0.0.2"), "2001:db8::7"),
     (NETWORKS, for_("6.6.6.6, 198.51.100.7, ::ffff:10.0.0.2"), "198.51.100.7"),
     (NETWORKS, for_("10.9.9.9, 10.0.0.2"), "10.9.9.9"),  # a client from inside
     (NETWORKS, for_("6.6.6.6, unknown, 10.0.0.2"), "10.0.0.2"),  # the last that is known
     (NETWORKS, for_("6.6.6.6, unknown"), PROXY),
+    (NETWORKS, for_("6.6.6.6, , 10.0.0.2"), "6.6.6.6"),  # RFC 9110 5.6.1: empty ones are none
     (NETWORKS, for_(""), PROXY),
     (NETWORKS, forwarded('for=6.6.6.6, for="[fd00::3]", for=10.0.0.2'), "6.6.6.6"),
     (NETWORKS, forwarded('for=6.6.6.6, for=198.51.100.7, for="[fd00::3]:80"'), "198.51.100.7"),
@@ -310,24 +235,19 @@ def test_headers_are_read_from_the_right(proxies: str, headers: Headers, address
 
 
 @pytest.mark.parametrize("proxies", ["1", NETWORKS])
-@pytest.mark.parametrize("name", ["x-forwarded-for", "X-FORWARDED-FOR", "X-Forwarded-For"])
-def test_header_names_are_case_insensitive(proxies: str, name: str) -> None:
-    assert located(proxies, ((name, "198.51.100.7"),)) == "198.51.100.7"
-    mixed = ((name, "6.6.6.6"), ("x-fOrwarded-for", "198.51.100.7"))
-    assert located(proxies, mixed) == "198.51.100.7"
+def test_header_names_are_case_insensitive(proxies: str) -> None:
+    for name in ("x-forwarded-for", "X-FORWARDED-FOR", "X-Forwarded-For"):
+        mixed = ((name, "6.6.6.6"), ("x-fOrwarded-for", "198.51.100.7"))
+        assert located(proxies, mixed) == "198.51.100.7"
 
 
-@pytest.mark.parametrize("headers", [for_("6.6.6.6"), forwarded("for=6.6.6.6")])
-@pytest.mark.parametrize("proxies", ["", "0"])
-def test_without_proxies_only_the_peer_address_is_used(proxies: str, headers: Headers) -> None:
-    assert located(proxies, headers, "192.0.2.7") == "192.0.2.7"
-    assert located(proxies, headers, "192.0.2.7", "/24, /56") == "192.0.2.0"
-    assert located(proxies, headers, None) is None
-    assert located(proxies, headers, None, "/24, /56") is None
-
-
-def test_without_proxies_and_prefix_no_header_is_read() -> None:
-    assert locator(Proxies(), WHOLE) is None
+def test_without_proxies_only_the_peer_address_is_used() -> None:
+    assert locator(Proxies(), WHOLE) is None, "no header is read"
+    for headers in (for_("6.6.6.6"), forwarded("for=6.6.6.6")):
+        assert located("0", headers, "192.0.2.7") == "192.0.2.7"
+        assert located("", headers, "192.0.2.7", "/24, /56") == "192.0.2.0"
+        assert located("", headers, None) is None
+        assert located("", headers, None, "/24, /56") is None
 
 
 @pytest.mark.parametrize("headers", [for_("198.51.100.7"), forwarded("for=198.51.100.7")])
@@ -443,74 +363,6 @@ def test_networks_are_trusted_as_uvicorn_trusts_them(
         for address, port in zip(chain, ports, strict=True)
     )
     assert located(NETWORKS, for_(value), str(peer)) == fixed_by_uvicorn(NETWORKS, value, str(peer))
-
-
-@pytest.mark.parametrize(
-    ("value", "werkzeug", "ours"),
-    [  # It takes whatever stands there for an address; here what is none is not believed.
-        ("6.6.6.6, unknown", "unknown", PROXY),
-        ("6.6.6.6, 198.51.100.7:80", "198.51.100.7:80", "198.51.100.7"),
-        ("6.6.6.6, ::ffff:198.51.100.7", "::ffff:198.51.100.7", "198.51.100.7"),
-        ("6.6.6.6, 2001:DB8::7", "2001:DB8::7", "2001:db8::7"),
-        # A quote that the client opens swallows, there, what the proxy appended.
-        ('"6.6.6.6, 198.51.100.7', PROXY, "198.51.100.7"),
-    ],
-)
-def test_documented_differences_from_werkzeug(value: str, werkzeug: str, ours: str) -> None:
-    assert fixed_by_werkzeug(1, value, PROXY) == werkzeug
-    assert located("1", for_(value)) == ours
-
-
-@pytest.mark.parametrize(
-    ("value", "peer", "uvicorn", "ours"),
-    [  # It takes whatever is no trusted address for the client; here it must be an address.
-        ("6.6.6.6, unknown", PROXY, "unknown", PROXY),
-        ("6.6.6.6, unknown, 10.0.0.2", PROXY, "unknown", "10.0.0.2"),
-        ("6.6.6.6, , 10.0.0.2", PROXY, PROXY, "6.6.6.6"),  # RFC 9110 5.6.1: empty ones are none
-        ("6.6.6.6, ::ffff:198.51.100.7", PROXY, "::ffff:198.51.100.7", "198.51.100.7"),
-        # IPv4 within IPv6 is IPv4, so that one who is trusted is so over either.
-        ("6.6.6.6", "::ffff:10.0.0.1", "::ffff:10.0.0.1", "6.6.6.6"),
-    ],
-)
-def test_documented_differences_from_uvicorn(
-    value: str, peer: str, uvicorn: str, ours: str
-) -> None:
-    assert fixed_by_uvicorn(NETWORKS, value, peer) == uvicorn
-    assert located(NETWORKS, for_(value), peer) == ours
-
-
-# ---- One client is one guest, however a server writes its address.
-
-SPELLINGS = [
-    (
-        "192.0.2.7",
-        ["::ffff:192.0.2.7", "::FFFF:c000:207", "192.0.2.7:4711", "[::ffff:192.0.2.7]:80"],
-    ),
-    ("2001:db8::7", ["2001:DB8::7", "2001:db8:0:0:0:0:0:7", "[2001:db8::7]", "[2001:db8::7]:4711"]),
-    ("fe80::1", ["fe80::1%eth0", "fe80::1%25eth0", "[fe80::1%eth0]:80"]),
-]
-
-
-@pytest.mark.parametrize("source", ["ip", "visitor", "ip:raw"])
-@pytest.mark.parametrize(("address", "spellings"), SPELLINGS)
-def test_different_spellings_of_an_address_are_the_same_guest(
-    address: str, spellings: list[str], source: str
-) -> None:
-    settings = Settings.from_env(
-        {}, identity=f"guest={source}", secret="0123456789abcdef", bots="off", enabled=False
-    )
-    found = ids(settings, Request(peer=address))
-    assert found is not None
-    assert [ids(settings, Request(peer=spelling)) for spelling in spellings] == [found] * len(
-        spellings
-    )
-    assert ids(settings, Request(peer="192.0.2.77")) != found
-
-
-@pytest.mark.parametrize("text", ["testclient", "unix:", "unix:/run/s", "a:b", ":", "1:2" * 99])
-def test_a_peer_that_is_not_an_address_is_left_unchanged(text: str) -> None:
-    settings = Settings.from_env({}, identity="guest=ip:raw", bots="off", enabled=False)
-    assert ids(settings, Request(peer=text)) == normalize_id(text)
 
 
 @given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))

@@ -18,6 +18,7 @@ HERE, BYE = "presence=here:/", "presence=bye"
 CHAIN = "user=header:X-User, guest=ip:raw"
 GUEST = ("guest", "192.0.2.7")
 ANN = {**SAME, "X-User": "ann"}
+CROSS = {"Sec-Fetch-Site": "cross-site"}
 
 Make = Callable[..., PulsingSite]
 
@@ -34,88 +35,79 @@ def site(request: pytest.FixtureRequest, prefix: str) -> Make:
     return make
 
 
-def test_a_pulse_is_a_visit_and_its_response_is_empty(site: Make) -> None:
-    here = site()
-    answer = here.pulse(headers=ANN)
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.headers == {"cache-control": "no-store"}
-    assert (here.seen, here.gone, here.app.calls) == ([("user", "ann")], [], [])
+QUIET = {"cache-control": "no-store"}
 
 
-def test_a_goodbye_is_no_visit(site: Make) -> None:
-    here = site()
-    answer = here.pulse(BYE, headers=ANN)
-    assert (answer.status, answer.headers) == (204, {"cache-control": "no-store"})
-    assert (here.seen, here.gone, here.app.calls) == ([], [("user", "ann")], [])
+def test_a_pulse_is_a_visit_a_goodbye_is_none_and_both_responses_are_empty(site: Make) -> None:
+    for query, seen, gone in ((HERE, [("user", "ann")], []), (BYE, [], [("user", "ann")])):
+        here = site()
+        answer = here.pulse(query, headers=ANN)
+        assert (answer.status, answer.body, answer.headers) == (204, b"", QUIET)
+        assert (here.seen, here.gone, here.app.calls) == (seen, gone, [])
+        here.recorder.reset()
 
 
-@pytest.mark.parametrize("query", ["", "presence", "presence=", "presence=away", "x=1", "%00"])
-def test_any_other_post_to_the_path_is_a_pulse_from_an_unknown_page(site: Make, query: str) -> None:
+def test_any_other_post_to_the_path_is_a_pulse_from_an_unknown_page(site: Make) -> None:
     here = site(rooms="/{any}")
-    assert here.pulse(query).status == 204
-    assert (here.seen, here.gone) == ([GUEST], [])
-    assert entrances(here) == [None]
+    for query in ("", "presence", "presence=", "presence=away", "x=1", "%00"):
+        here.recorder.reset()
+        assert here.pulse(query).status == 204
+        assert (here.seen, here.gone) == ([GUEST], [])
+        assert entrances(here) == [None]
 
 
 def entrances(here: PulsingSite) -> list[int | None]:
     return [each.room.number if each.room else None for each in here.people if each.seen > NEVER]
 
 
-@pytest.mark.parametrize(
-    ("headers", "is_same"),
-    [
-        (SAME, True),
-        ({"Sec-Fetch-Site": "cross-site"}, False),
-        ({"Sec-Fetch-Site": "same-site"}, False),
-        ({"Sec-Fetch-Site": "none"}, False),
-        ({"Sec-Fetch-Site": ""}, False),
-        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://shop.example:8000"}, False),
-        ({"Sec-Fetch-Site": "same-origin, cross-site"}, False),
-        ({"Origin": "http://shop.example:8000"}, True),
-        ({"Origin": "https://SHOP.example:8000"}, True),
-        ({"Origin": "http://shop.example"}, False),
-        ({"Origin": "http://evil.example"}, False),
-        ({"Origin": "http://shop.example:8000.evil.example"}, False),
-        ({"Origin": "http://evil.example/shop.example:8000"}, False),
-        ({"Origin": "null"}, False),
-        ({"Origin": "null", "Host": ""}, False),
-        ({"Origin": "http://[::1"}, False),
-        ({"Origin": "shop.example:8000"}, False),
-        ({}, False),
-    ],
-)
-def test_only_a_page_of_this_site_may_send_it(
-    site: Make, headers: dict[str, str], is_same: bool
-) -> None:
+ORIGINS = {  # of its headers: whether a page of this site sent a request
+    **{"same-origin": True, "cross-site": False, "same-site": False, "none": False, "": False},
+    **{"same-origin, cross-site": False, "http://shop.example:8000": True},
+    **{"https://SHOP.example:8000": True, "http://shop.example": False, "null": False},
+    **{"http://evil.example": False, "http://shop.example:8000.evil.example": False},
+    **{"http://evil.example/shop.example:8000": False, "http://[::1": False},
+    "shop.example:8000": False,
+}
+
+
+@pytest.mark.parametrize("said", ORIGINS)
+def test_only_a_page_of_this_site_may_send_it(site: Make, said: str) -> None:
+    name = "Origin" if ":" in said or said == "null" else "Sec-Fetch-Site"
+    check_origin(site, {name: said}, is_same=ORIGINS[said])
+
+
+def test_a_request_that_tells_no_origin_or_a_foreign_site_is_refused(site: Make) -> None:
+    same = "http://shop.example:8000"
+    for headers in ({}, {"Origin": "null", "Host": ""}, {**CROSS, "Origin": same}):
+        check_origin(site, headers, is_same=False)
+
+
+def check_origin(site: Make, headers: dict[str, str], *, is_same: bool) -> None:
     for query in (HERE, BYE):
         here = site(identity="user=auth, guest=ip:raw")
+        here.recorder.reset()
         answer = here.pulse(query, headers=headers)
         assert answer.status == (204 if is_same else 403)
         assert answer.headers["cache-control"] == "no-store"
-        assert bool(here.seen or here.gone) == is_same
-        assert bool(here.app.calls) == is_same
+        assert bool(here.seen or here.gone) == bool(here.app.calls) == is_same
 
 
-@pytest.mark.parametrize("root", ["", "/shop"])
-def test_it_is_below_the_mount_point_of_the_app(site: Make, root: str) -> None:
-    here = site()
-    assert here.pulse(root=root).status == 204
-    assert here.ask("GET", "/pulse.js", root=root).status == 200
-    assert here.app.calls == []
-
-
-def test_other_paths_are_the_apps(site: Make) -> None:
+def test_it_is_below_the_mount_point_of_the_app_and_other_paths_are_the_apps(site: Make) -> None:
     here = site(App(status=200))
-    for path in ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/"):
-        assert here.ask("POST", path).status == 200
-    assert len(here.app.calls) == 7
+    for root in ("", "/shop"):
+        assert here.pulse(root=root).status == 204
+        assert here.ask("GET", "/pulse.js", root=root).status == 200
+    assert here.app.calls == []
+    others = ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/")
+    assert [here.ask("POST", path).status for path in others] == [200] * len(others)
+    assert len(here.app.calls) == len(others)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_other_methods_are_refused_and_are_no_visit(site: Make, method: str) -> None:
+def test_other_methods_are_refused_and_are_no_visit(site: Make) -> None:
     here = site()
-    answer = here.ask(method, "/pulse", HERE)
-    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        answer = here.ask(method, "/pulse", HERE)
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert here.ask("POST", "/pulse.js").headers["allow"] == "GET, HEAD"
     assert (here.seen, here.app.calls) == ([], [])
 
@@ -160,17 +152,13 @@ def test_an_excluded_path_does_not_swallow_it(site: Make, exclude: str) -> None:
     assert here.gone == [GUEST]
 
 
-def test_a_path_that_logs_out_does_not_swallow_it(site: Make) -> None:
+def test_a_path_that_logs_out_does_not_swallow_it_and_a_disabled_site_does(site: Make) -> None:
     here = site(logout="*", identity="user=auth, guest=ip:raw")
     here.pulse(user="ann")
     assert here.seen == [("user", "ann")]
     assert not any(each.left or each.goodbye for each in here.people)
-
-
-def test_a_disabled_site_records_no_pulse(site: Make) -> None:
     here = site(enabled="0")
-    assert here.pulse().status == 204
-    assert here.pulse(BYE).status == 204
+    assert here.pulse().status == here.pulse(BYE).status == 204
     assert (here.seen, here.gone) == ([], [])
 
 
@@ -209,32 +197,30 @@ def test_a_goodbye_to_a_store_that_takes_none_is_answered_and_ignored(
 # Rooms.
 
 
-@pytest.mark.parametrize(
-    ("query", "room"),
-    [
-        ("presence=here:/t/42", room_number("/t/42")),
-        ("presence=here:/t/42/page/3", room_number("/t/42")),
-        ("presence=here:/shop/t/42", NOWHERE),
-        ("presence=here:/t/%C3%A9", room_number("/t/é")),
-        ("presence=here:/t/a&b=c", room_number("/t/a&b=c")),
-        ("presence=here:/t/a+b%2Bc", room_number("/t/a+b+c")),
-        ("presence=here:/t/x&presence=bye", room_number("/t/x&presence=bye")),
-        ("a=1&presence=here:/t/42", room_number("/t/42")),
-        ("presence=here:/about", NOWHERE),
-        ("presence=here:", NOWHERE),
-        ("presence=here:no path", NOWHERE),
-        (f"presence=here:/t/{'x' * 300}", NOWHERE),
-        ("presence=here:/t/%00%0A%1B%5B2J", room_number("/t/\0\n\x1b[2J")),
-        ("presence=here:/t/%FF", room_number("/t/\udcff")),
-        ("presence=here:/t/%", room_number("/t/%")),
-        ("presence=here", None),
-        (f"presence=here:/t/{'x' * MAX_QUERY}", None),
-    ],
-)
-def test_a_pulse_enters_the_room_of_its_page(site: Make, query: str, room: int | None) -> None:
+ROOM_OF = {  # by query; NOWHERE is a page in no room, and None an unknown page
+    **{"presence=here:/t/42": "/t/42", "presence=here:/t/42/page/3": "/t/42"},
+    **{"presence=here:/shop/t/42": NOWHERE, "presence=here:/t/%C3%A9": "/t/é"},
+    **{"presence=here:/t/a&b=c": "/t/a&b=c", "presence=here:/t/a+b%2Bc": "/t/a+b+c"},
+    "presence=here:/t/x&presence=bye": "/t/x&presence=bye",
+    **{"a=1&presence=here:/t/42": "/t/42", "presence=here:/about": NOWHERE},
+    **{"presence=here:": NOWHERE, "presence=here:no path": NOWHERE},
+    f"presence=here:/t/{'x' * 300}": NOWHERE,
+    "presence=here:/t/%00%0A%1B%5B2J": "/t/\0\n\x1b[2J",
+    **{"presence=here:/t/%FF": "/t/\udcff", "presence=here:/t/%": "/t/%"},
+    **{"presence=here": None, f"presence=here:/t/{'x' * MAX_QUERY}": None},
+}
+
+
+def test_a_pulse_enters_the_room_of_its_page_and_a_goodbye_none(site: Make) -> None:
     here = site(rooms="/t/{topic}/*, /pulse")
-    assert here.pulse(query, headers={**SAME, "Sec-Fetch-Mode": "cors"}).status == 204
-    assert entrances(here) == [room]
+    for query, room in ROOM_OF.items():
+        here.recorder.reset()
+        assert here.pulse(query, headers={**SAME, "Sec-Fetch-Mode": "cors"}).status == 204
+        assert entrances(here) == [room_number(room) if isinstance(room, str) else room], query
+    here.recorder.reset()
+    here.pulse(BYE)
+    here.pulse("presence=here:/t/42")
+    assert entrances(here) == [room_number("/t/42")]
 
 
 @pytest.mark.parametrize("root", ["", "/shop"])
@@ -249,13 +235,6 @@ def test_a_page_and_its_pulse_are_in_the_same_room(site: Make, root: str, path: 
     pulse = site(rooms=rooms)
     pulse.pulse(f"presence=here:{path}", root=root)
     assert entrances(page) == entrances(pulse) != [None]
-
-
-def test_a_goodbye_enters_no_room(site: Make) -> None:
-    here = site(rooms="/*")
-    here.pulse(BYE)
-    here.pulse()
-    assert entrances(here) == [room_number("/")]
 
 
 # URLs of the site's own.
@@ -276,29 +255,24 @@ def test_a_post_with_the_parameter_is_a_signal_and_the_app_answers_it(site: Make
 def test_there_another_site_says_nothing(site: Make) -> None:
     here = site(App(status=200))
     for query in (HERE, BYE):
-        answer = here.ask("POST", "/me", query, headers={"Sec-Fetch-Site": "cross-site"})
+        answer = here.ask("POST", "/me", query, headers=CROSS)
         assert answer.status == 200
     assert (here.seen, here.gone, len(here.app.calls)) == ([], [], 2)
 
 
-@pytest.mark.parametrize(
-    ("method", "query"),
-    [
-        ("GET", BYE),
-        ("GET", HERE),
-        ("PUT", BYE),
-        ("POST", "presence=bye&x=1"),
-        ("POST", "presence=byebye"),
-        ("POST", "nopresence=bye"),
-        ("POST", "presence=%62ye"),
-        ("POST", f"x={'x' * MAX_QUERY}&{BYE}"),
-        ("POST", ""),
-    ],
-)
-def test_other_requests_are_ordinary_visits(site: Make, method: str, query: str) -> None:
+ORDINARY = [
+    *("presence=bye&x=1", "presence=byebye", "nopresence=bye", "presence=%62ye", ""),
+    f"x={'x' * MAX_QUERY}&{BYE}",
+]
+
+
+def test_other_requests_are_ordinary_visits(site: Make) -> None:
     here = site(App(status=200))
-    assert here.ask(method, "/me", query).status == 200
-    assert (here.seen, here.gone) == ([GUEST], [])
+    posts = [("POST", query) for query in ORDINARY]
+    for method, query in [("GET", BYE), ("GET", HERE), ("PUT", BYE), *posts]:
+        here.recorder.reset()
+        assert here.ask(method, "/me", query).status == 200
+        assert (here.seen, here.gone) == ([GUEST], []), query
 
 
 def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None:
@@ -320,6 +294,11 @@ def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None
 LATE = "user=auth, guest=ip:raw"
 
 
+@pytest.fixture
+def late(prefix: str) -> Settings:
+    return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse")
+
+
 def logs_in(state: Any) -> None:
     state["REMOTE_USER"] = state["user"] = "ann"
 
@@ -335,22 +314,18 @@ def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
     assert here.app.calls == ["POST /pulse"] * 2
 
 
-@pytest.mark.parametrize("status", [200, 302, 403, 405, 500])
-def test_whatever_the_app_answers_the_pulse_counts(site: Make, status: int) -> None:
-    here = site(App(status=status, layer=logs_in), identity=LATE)
-    assert here.pulse().status == 204
-    assert here.seen == [("user", "ann")]
+def test_whatever_the_app_answers_the_pulse_counts(site: Make) -> None:
+    for status in (200, 302, 403, 405, 500):
+        here = site(App(status=status, layer=logs_in), identity=LATE)
+        here.recorder.reset()
+        assert (here.pulse().status, here.seen) == (204, [("user", "ann")]), status
 
 
-@pytest.mark.parametrize(
-    ("status", "seen"), [(200, [("user", "ann")]), (404, []), (401, [GUEST]), (500, [])]
-)
-def test_a_checked_login_needs_a_status_that_accepts_it(
-    site: Make, status: int, seen: list[Any]
-) -> None:
-    here = site(App(status=status), identity="user=header:X-User:raw:checked, guest=ip:raw")
-    assert here.pulse(headers=ANN).status == 204
-    assert here.seen == seen
+def test_a_checked_login_needs_a_status_that_accepts_it(site: Make) -> None:
+    for status, seen in ((200, [("user", "ann")]), (404, []), (401, [GUEST]), (500, [])):
+        here = site(App(status=status), identity="user=header:X-User:raw:checked, guest=ip:raw")
+        here.recorder.reset()
+        assert (here.pulse(headers=ANN).status, here.seen) == (204, seen), status
 
 
 def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:
@@ -365,17 +340,15 @@ def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> No
     assert not here.recorder.open_visits
 
 
-def test_an_app_in_two_wrappers_counts_a_pulse_once(prefix: str) -> None:
-    given = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/p")
+def test_an_app_in_two_wrappers_counts_a_pulse_once(late: Settings) -> None:
     app = App(layer=logs_in)
-    wrapped = wsgi.PresenceMiddleware(app.wsgi, settings=given)
-    here = PulsingSite("wsgi", given, app)
-    here.wsgi.app = wrapped
-    assert here.ask("POST", "/p", BYE).status == 204
-    assert (here.gone, here.app.calls) == ([("user", "ann")], ["POST /p"])
+    here = PulsingSite("wsgi", late, app)
+    here.wsgi.app = wsgi.PresenceMiddleware(app.wsgi, settings=late)
+    assert here.pulse(BYE).status == 204
+    assert (here.gone, here.app.calls) == ([("user", "ann")], ["POST /pulse"])
 
 
-def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(prefix: str) -> None:
+def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> None:
     log: list[str] = []
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -388,46 +361,36 @@ def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(prefix: str) -> Non
         finally:
             log.append("closed")
 
-    given = Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse"
-    )
-    here = PulsingSite("wsgi", given)
+    here = PulsingSite("wsgi", late)
     here.wsgi.app = app
-    answer = here.pulse()
-    assert (answer.status, here.seen) == (204, [("user", "ann")])
+    assert (here.pulse().status, here.seen) == (204, [("user", "ann")])
     assert log == ["first", "closed"]
 
 
-def test_an_asgi_app_that_answers_nothing_is_answered_for(prefix: str) -> None:
+def test_an_asgi_app_that_answers_nothing_is_answered_for(late: Settings) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         logs_in(scope)
 
-    given = Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse"
-    )
-    here = PulsingSite("asgi", given)
+    here = PulsingSite("asgi", late)
     here.asgi.app = app
-    assert here.pulse().status == 204
-    assert here.seen == [("user", "ann")]
+    assert (here.pulse().status, here.seen) == (204, [("user", "ann")])
 
 
-def test_a_websocket_at_the_path_is_the_apps(prefix: str) -> None:
+def test_a_websocket_at_the_path_is_the_apps(late: Settings) -> None:
     calls = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         calls.append(scope["type"])
 
-    given = Settings.from_env({}, redis_url=f"memory://{prefix}", pulse_path="/pulse")
     scope: Any = {"type": "websocket", "path": "/pulse", "headers": [], "query_string": b""}
-    wrapped: Any = asgi.PresenceMiddleware(app, settings=given)
+    wrapped: Any = asgi.PresenceMiddleware(app, settings=late)
     asyncio.run(wrapped({**scope, "query_string": BYE.encode()}, None, None))
     assert calls == ["websocket"]
 
 
-def test_a_request_that_cannot_be_read_is_refused_or_passed_on(prefix: str) -> None:
-    given = Settings.from_env({}, redis_url=f"memory://{prefix}", pulse_path="/pulse")
+def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -> None:
     app = App(status=200)
-    here = PulsingSite("wsgi", given, app)
+    here = PulsingSite("wsgi", late, app)
     statuses = []
 
     def start(status: str, *_: Any) -> Any:
@@ -443,12 +406,9 @@ def test_a_request_that_cannot_be_read_is_refused_or_passed_on(prefix: str) -> N
 # Frameworks.
 
 
-def test_logins_of_starlette_and_flask_and_django_reach_the_pulse(prefix: str) -> None:
-    given = Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse"
-    )
+def test_logins_of_starlette_and_flask_reach_the_pulse(late: Settings) -> None:
     for protocol, app in (("asgi", starlette_app()), ("wsgi", flask_app())):
-        here = PulsingSite(protocol, given)
+        here = PulsingSite(protocol, late)
         wrapper: Any = here.wsgi if protocol == "wsgi" else here.asgi
         wrapper.app = app
         here.recorder.reset()

@@ -1,0 +1,321 @@
+"""Regression tests for the defects that reviews of the security found."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+from weakref import ref
+
+import pytest
+import redis
+import redis.asyncio
+
+from presence_middleware import (
+    AsyncPresence,
+    Presence,
+    PresenceUnavailable,
+    Settings,
+    SettingsError,
+    asgi,
+    wsgi,
+)
+from presence_middleware.connections.health import RedisHealth
+from presence_middleware.connections.server import ServerClock
+from presence_middleware.identity.addresses import Proxies
+from presence_middleware.identity.guests import Guests
+from presence_middleware.identity.hashing import Who
+from presence_middleware.people import People
+from presence_middleware.recorder import Recorder
+from presence_middleware.recorder.request_filter import matching_paths
+from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.stores import Shards, paging, sorted_set
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.backends import Server, wait_until
+from tests.support.timed_site import Clock
+
+BOB = {"HTTP_X_USER": "bob"}
+
+
+def site(url: str, prefix: str, **others: object) -> Settings:
+    given = {"redis_url": url, "prefix": prefix, "identity": "user=header:X-User", **others}
+    return Settings.from_env({}, **given)
+
+
+# ---- Redis.
+
+
+def test_an_internal_error_while_writing_loses_no_sighting(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(site(valkey.url, prefix), background=False)
+    WsgiVisit(recorder, {**BOB}).end()
+    with monkeypatch.context() as patch:
+        patch.setattr(sorted_set.SortedSet, "write", lambda *_: 1 / 0)
+        assert not recorder.flush()
+    assert recorder.stats().pending == 1
+    assert recorder.flush()
+    recorder.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
+    """Without `aclose`, a single connection stays open, not a connection per loop."""
+    presence = AsyncPresence(site(f"{valkey.url}?client_name={prefix}", prefix))
+    with redis.Redis.from_url(valkey.url) as client:
+        for _ in range(5):
+            asyncio.run(presence.count())
+            gc.collect()
+            wait_until(lambda: [each["name"] for each in client.client_list()].count(prefix) <= 1)
+    asyncio.run(presence.aclose())
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://a..b/0", "redis://localhost:1/0?socket_timeout=x", "unix:///no?ssl_x=1"]
+)
+def test_an_invalid_redis_address_is_an_ordinary_outage_and_logged_once(
+    url: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = site(url, prefix)
+    recorder = Recorder(settings, background=False)
+    WsgiVisit(recorder, {**BOB}).end()
+    with caplog.at_level(logging.WARNING, "presence_middleware"):
+        assert not recorder.flush()
+        assert not recorder.flush()
+    assert (len(caplog.records), recorder.stats().pending) == (1, 1)
+    with pytest.raises(PresenceUnavailable):
+        Presence(settings).count()
+    recorder.close()
+
+
+def test_a_demoted_primary_is_abandoned_and_no_key_is_logged(
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`SET visitor-key` fails on it, and the client's message quotes the command."""
+    with redis.Redis.from_url(valkey.url) as client, redis.Redis.from_url(valkey.url) as admin:
+        settings = site(valkey.url, prefix, identity="guest=visitor")
+        recorder = Recorder(settings, client=client, background=False)
+        WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.1"}).end()
+        admin.replicaof("127.0.0.1", "1")
+        try:
+            client.ping()
+            demoted = client.client_id()
+            assert not recorder.flush()
+        finally:
+            admin.replicaof("NO", "ONE")
+        assert "read only replica" in str(recorder.stats().last_error)
+        assert prefix not in f"{caplog.text}{recorder.stats()}"
+        assert client.client_id() != demoted
+        assert recorder.flush()
+        recorder.close()
+
+
+def test_a_slow_first_connection_does_not_widen_the_clock() -> None:
+    now, delays = 100.0, iter([2.0, 0.001])
+    clock = ServerClock(RedisHealth(), lambda: now)
+    clock.is_server_time = True
+
+    def batches(plan: Generator[Any, Any, None]) -> int:
+        """How many batches the plan sends; the replies are late."""
+        nonlocal now
+        sent, replies = 0, None
+        try:
+            while True:
+                plan.send(replies)
+                sent, now = sent + 1, now + next(delays)
+                replies = [(1_700_000_000 + int(now), 0)]
+        except StopIteration:
+            return sent
+
+    assert batches(clock.synchronise()) == 2
+    low, high = clock.bounds
+    assert high - low == pytest.approx(1000, abs=1)
+    assert batches(clock.synchronise()) == 0
+
+
+def test_in_an_outage_no_reader_waits_for_the_write(prefix: str) -> None:
+    recorder = Recorder(site("redis://localhost:1", prefix), background=False)
+    recorder.health.failed("")
+    WsgiVisit(recorder, {**BOB}).flush()
+    assert recorder.stats().recorded == 1
+    assert recorder.health.failures("") == 1, "it has not tried"
+
+
+def test_a_user_seen_again_during_a_listing_is_listed(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "PAGE", 10)
+    store = Shards([sorted_set.SortedSet(prefix, "user", 600, 600, 10**6)], on_one_server=True)
+    with redis.Redis.from_url(valkey.url) as client:
+        client.zadd(f"{prefix}:user:seen", {f"u{each:02}": 1000.0 + each for each in range(35)})
+        plan = store.online(1100.0, 600, None, None)
+        batch, pages = next(plan), 0
+        while True:
+            reply = client.execute_command(*batch.commands[0])
+            pages += 1
+            if pages == 2:
+                client.zadd(f"{prefix}:user:seen", {"u03": 1099.0})
+            try:
+                batch = plan.send([reply])
+            except StopIteration as end:
+                listed = [sighting.id for sighting in end.value]
+                break
+    assert len(listed) == len(set(listed)) == 35
+    assert listed[0] == "u03"
+
+
+def test_an_async_client_is_refused_where_a_thread_writes(prefix: str) -> None:
+    client = redis.asyncio.Redis()
+    with pytest.raises(SettingsError, match=r"a synchronous redis\.Redis"):
+        wsgi.PresenceMiddleware(lambda *_: [], settings=site("redis://h", prefix), client=client)
+
+
+def test_an_unused_recorder_is_collected_and_its_thread_ends(valkey: Server, prefix: str) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        recorder = Recorder(site(valkey.url, prefix, flush_interval="0.05s"), client=client)
+        WsgiVisit(recorder, {**BOB}).end()
+        assert recorder.flush()
+        thread, gone = recorder.thread, ref(recorder)
+        assert thread is not None
+        del recorder
+        wait_until(lambda: gc.collect() >= 0 and gone() is None)
+        wait_until(lambda: thread not in threading.enumerate())
+
+
+# ---- Who it is.
+
+
+def test_requests_that_overlap_the_end_of_a_period_lose_no_known_guests() -> None:
+    people = People(1000, 600)
+    guests = Guests(people, 600, Proxies())
+    view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
+
+    def comes(who: Who, at: float) -> bool:
+        is_admitted = guests.admit(view, who, at)
+        if is_admitted:
+            people.note(who, at, at)
+        return is_admitted
+
+    def come(how: str, many: int, at: float) -> int:
+        return sum(comes(("guest", f"{how}{n}"), at) for n in range(many))
+
+    assert come("known", 60, 0.0) == 60
+    assert come("b", 1, 600.1) == 1
+    assert come("a", 1, 599.9) == 1  # it arrived before, and ends last
+    assert come("forged", 500, 601.0) == 100 - 60 - 2
+    assert come("known", 60, 602.0) == 60
+
+
+class Ends:
+    """A late source while whose answer is awaited another thread ends the visit."""
+
+    visit: Any = None
+
+    @classmethod
+    def read(cls, _: object) -> None:
+        visit, cls.visit = cls.visit, None
+        if visit is not None:
+            visit.end()
+
+
+def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str) -> None:
+    identity = f"member={__name__}:Ends.read, user=auth, guest=visitor"
+    settings = site(f"memory://{prefix}", prefix, identity=identity)
+    recorder = Recorder(settings)
+    visit = Ends.visit = WsgiVisit(recorder, {"REMOTE_USER": "ann", "REMOTE_ADDR": "192.0.2.7"})
+    visit.note()
+    assert visit.is_over
+    recorder.flush()
+    assert Presence(settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
+    recorder.close()
+
+
+def test_a_login_during_a_slow_request_does_not_record_a_guest(valkey: Server, prefix: str) -> None:
+    clock = Clock()
+    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
+    recorder = Recorder(settings, clock=clock, background=False)
+    visit = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.7"})
+    clock.now += 2.5
+    recorder.run_once()
+    assert recorder.stats().recorded == 0
+    visit.identify("ann")
+    recorder.run_once()
+    visit.end()
+    assert recorder.flush()
+    presence = Presence(settings, clock=clock)
+    assert presence.counts() == {"user": 1, "guest": 0, "bot": 0}
+
+    guest = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.8"})
+    clock.now += 6
+    recorder.run_once()
+    assert recorder.flush()
+    assert presence.count("guest") == 1, "nobody waits for ever"
+    guest.end()
+    recorder.close()
+
+
+def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -> None:
+    seen = []
+
+    def app(environ: dict[str, Any], _: object) -> list[bytes]:
+        if environ["PATH_INFO"] == "/login":
+            environ["presence_middleware.user"] = lambda: "ada"
+        seen.append(environ["presence_middleware.visit"].identity)
+        return []
+
+    wrapped = wsgi.PresenceMiddleware(
+        app, settings=site(f"memory://{prefix}", prefix, identity="user=auth, guest=ip:raw")
+    )
+    environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7"}
+    for path in ("/login", "/", "/"):
+        environ["PATH_INFO"] = path
+        wrapped(environ, lambda *_: list[bytes]().append)
+    assert seen == [("user", "ada"), *([("guest", "192.0.2.7")] * 2)]
+    assert wrapped.recorder.stats().recorded == 3
+    wrapped.recorder.close()
+
+
+def test_every_path_and_header_is_inspected_quickly() -> None:
+    """Each took a hundred milliseconds and more; a tenth of that is enough on any machine."""
+    excluded = matching_paths(("/*/a/*.js", "/*a*b*c"))
+    began = time.process_time()
+    assert "/" + "a/" * 16_000 not in excluded
+    AsgiRequest({"headers": [(b"cookie", b"a=b")] * 10_000}).header("cookie")
+    assert time.process_time() - began < 0.1
+
+
+# ---- Settings.
+
+
+def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A framework builds its layers in the loop: it would start to serve and fail on each request.
+
+    Without a lifespan, the request raises the error.
+    """
+    sent: list[Any] = []
+
+    async def never(*_: object) -> Any:
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def late(type: str) -> None:
+        await asgi.PresenceMiddleware(never)({"type": type}, never, send)
+
+    monkeypatch.setenv("PRESENCE_WINDOW", "soon")
+    asyncio.run(late("lifespan"))
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert "PRESENCE_WINDOW='soon': expected" in sent[0]["message"]
+    calls: list[Callable[[], object]] = [
+        lambda: asyncio.run(late("http")),
+        lambda: asgi.PresenceMiddleware(never),
+    ]
+    for call in calls:
+        with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
+            call()
