@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterabl
     if environ.get("HTTP_AUTHORIZATION", RIGHT) != RIGHT:
         start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="site"')])
         return [b"no"]
-    start_response("200 OK", HEADERS)
+    start_response("200 OK", [*HEADERS])
     if path == "/stream":
         return _lines(environ, dict(parse_qsl(environ["QUERY_STRING"]))["name"])
     headers = {k[5:].replace("_", "-").lower(): v for k, v in environ.items() if k[:5] == "HTTP_"}
