@@ -177,10 +177,5 @@ def metrics(protocol: str) -> Any:
     return make_wsgi_app() if protocol == "wsgi" else make_asgi_app()
 
 
-def __getattr__(name: str) -> wsgi.PresenceMiddleware | asgi.PresenceMiddleware:
-    """Return the wrapped app of a protocol."""
-    if name == "wsgi_site":
-        return wsgi.PresenceMiddleware(wsgi_app)
-    if name == "asgi_site":
-        return asgi.PresenceMiddleware(asgi_app)
-    raise AttributeError(name)
+wsgi_site, asgi_site = wsgi.PresenceMiddleware(wsgi_app), asgi.PresenceMiddleware(asgi_app)
+print("ready", file=sys.stderr, flush=True)  # a worker of gunicorn that loads this obeys signals
