@@ -36,13 +36,13 @@ SERVERS = {
     "gunicorn": (
         gunicorn,
         "presence_middleware.wsgi_app:application",
-        "tests.support.live_site:wsgi_plain",
+        "tests.support.site:wsgi_app",
         2,
     ),
     "uvicorn": (
         uvicorn,
         "presence_middleware.asgi_app:application",
-        "tests.support.live_site:asgi_plain",
+        "tests.support.site:asgi_app",
         1,
     ),
 }

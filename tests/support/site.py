@@ -178,4 +178,4 @@ def metrics(protocol: str) -> Any:
 
 
 wsgi_site, asgi_site = wsgi.PresenceMiddleware(wsgi_app), asgi.PresenceMiddleware(asgi_app)
-print("ready", file=sys.stderr, flush=True)  # a worker of gunicorn that loads this obeys signals
+print("[ready]", file=sys.stderr, flush=True)  # a worker of gunicorn that loads this obeys signals
