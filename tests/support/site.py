@@ -27,16 +27,16 @@ from presence_middleware.recorder import recorder_for
 
 READER, VISIT = "presence_middleware.presence", "presence_middleware.visit"
 RIGHT = "Basic " + b64encode(b"ann:opensesame").decode()
-HTML = """<!doctype html><title>Shop</title>
-<b data-presence data-room></b> <i data-presence data-room="{mount}/t/2"></i>
+MOUNT, HTML = os.environ.get("MOUNT", ""), "HTML" in os.environ
+SCRIPTS = ["presence/widget", *(["pulse"] if "PRESENCE_PULSE_PATH" in os.environ else [])]
+PAGE = f"""<!doctype html><title>Shop</title>
+<b data-presence data-room></b> <i data-presence data-room="{MOUNT}/t/2"></i>
 <u data-presence data-room="/else/t/1"></u> <s data-presence="guest"></s>
-<s data-presence="guest" data-room="/t/caf%C3%A9?page=2#last"></s> <em data-presence></em>
-<script src="{mount}/pulse.js" async></script>
-<script src="{mount}/presence/widget.js" async></script>""".replace(
-    "{mount}", os.environ.get("MOUNT", "")
-)
+<s data-presence="guest" data-room></s> <em data-presence></em>
+<s data-presence="guest" data-room="/t/caf%C3%A9?page=2#last"></s>
+""" + "".join(f'<script src="{MOUNT}/{name}.js" async></script>' for name in SCRIPTS)
 HEADERS = [
-    ("Content-Type", "text/html" if "HTML" in os.environ else "text/plain"),
+    ("Content-Type", "text/html" if HTML else "text/plain"),
     ("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'"),
     ("X-Site", "plain"),
 ]
@@ -64,7 +64,7 @@ def page(path: str, query: str, headers: dict[str, str]) -> str | None:
         return str(len(recorder_for().open_visits))
     if path == "/pid":
         return str(os.getpid())
-    return HTML if "HTML" in os.environ else f"hello {path}"
+    return PAGE if HTML else f"hello {path}"
 
 
 def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
