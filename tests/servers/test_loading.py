@@ -327,16 +327,30 @@ def generating(environ: Any, start_response: Any) -> Iterator[bytes]:
     yield b""
 
 
-def configured(name: str, environ: Any, start_response: Any) -> list[bytes]:
-    return []
+async def plain_asgi(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+async def any_asgi(*arguments: Any) -> None: ...
+
+
+def anything(*arguments: Any) -> Any:
+    return arguments
 
 
 class Callable2:
-    def __call__(self, environ: Any, start_response: Any) -> list[bytes]:
-        return []
+    def __call__(self, environ: Any, start_response: Any) -> Any: ...
 
-    def method(self, environ: Any, start_response: Any) -> list[bytes]:
-        return []
+    method = __call__
+
+
+class Callable3:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    method = __call__
+
+
+class AnyCallable3:
+    async def __call__(self, *arguments: Any) -> None: ...
 
 
 class Pep3333:
@@ -356,66 +370,19 @@ class Respond:
 
 
 class Calling(type):
-    def __call__(cls, environ: Any, start_response: Any) -> Any:
-        return []
+    def __call__(cls, environ: Any, start_response: Any) -> Any: ...
 
 
 class Called(metaclass=Calling):
     """A class that is called in a way of its own."""
 
 
-@wraps(lambda scope, receive, send: None)
-def adapted_wsgi(environ: Any, start_response: Any) -> list[bytes]:
-    return []
-
-
-@WerkzeugRequest.application
-def werkzeug(request: Any) -> Any:
-    return WerkzeugResponse()
-
-
-async def plain_asgi(scope: Any, receive: Any, send: Any) -> None: ...
-
-
-def plain_awaitable(scope: Any, receive: Any, send: Any) -> Any:
-    return plain_asgi(scope, receive, send)
-
-
-async def configured_asgi(name: str, scope: Any, receive: Any, send: Any) -> None: ...
-
-
-class Callable3:
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
-
-    async def method(self, scope: Any, receive: Any, send: Any) -> None: ...
-
-
-async def any_asgi(*arguments: Any) -> None: ...
-
-
-class AnyCallable3:
-    async def __call__(self, *arguments: Any) -> None: ...
-
-
 class Endpoint(HTTPEndpoint):
     """The class is an app: its instances are awaited."""
 
 
-@wraps(lambda environ, start_response: None)
-def adapted_asgi(scope: Any, receive: Any, send: Any) -> Any:
-    return plain_asgi(scope, receive, send)
-
-
-def anything(*arguments: Any) -> Any:
-    return arguments
-
-
 def webpy() -> Any:
     return web.application(("/", "page"), {})
-
-
-def pyramid() -> Any:
-    return Configurator().make_wsgi_app()
 
 
 def memory() -> Settings:
@@ -427,12 +394,12 @@ WSGI_APPS: dict[str, Callable[[], Any]] = {
     "Flask": lambda: Flask("site"),
     "Flask's wsgi_app": lambda: Flask("site").wsgi_app,
     "Django": lambda: object.__new__(WSGIHandler),
-    "Pyramid": pyramid,
+    "Pyramid": lambda: Configurator().make_wsgi_app(),
     "web.py": lambda: webpy().wsgifunc(),
     "Bottle": Bottle,
     "Bottle's default": default_app,
     "Beaker": lambda: SessionMiddleware(plain),
-    "werkzeug": lambda: werkzeug,
+    "werkzeug": lambda: WerkzeugRequest.application(lambda request: WerkzeugResponse()),
     "werkzeug's dispatcher": lambda: DispatcherMiddleware(plain),
     "a proxy of nothing": lambda: current_app,
     "WebOb": lambda: wsgify(lambda request: None),
@@ -442,14 +409,14 @@ WSGI_APPS: dict[str, Callable[[], Any]] = {
     "a function": lambda: plain,
     "a generator": lambda: generating,
     "a lambda": lambda: lambda environ, start_response: [],
-    "a partial": lambda: partial(configured, "site"),
+    "a partial": lambda: partial(lambda name, environ, start_response: [], "site"),
     "a partial of an object": lambda: partial(Callable2()),
     "an object": Callable2,
     "a method": lambda: Callable2().method,
     "a class": lambda: Pep3333,
     "a class with __new__": lambda: Respond,
     "a class of a metaclass": lambda: Called,
-    "decorated": lambda: adapted_wsgi,
+    "decorated": lambda: wraps(plain_asgi)(lambda environ, start_response: []),
     "a function of anything": lambda: anything,
     "a mock": Mock,
     "builtin": lambda: operator.call,
@@ -466,11 +433,11 @@ ASGI_APPS: dict[str, Callable[[], Any]] = {
     "Prometheus": prometheus_client.make_asgi_app,
     "this middleware": lambda: asgi.PresenceMiddleware(plain_asgi, settings=memory()),
     "a function": lambda: plain_asgi,
-    "a function that returns an awaitable": lambda: plain_awaitable,
-    "a partial": lambda: partial(configured_asgi, "site"),
+    "a function that returns an awaitable": lambda: lambda scope, receive, send: any_asgi(),
+    "a partial": lambda: partial(lambda name, scope, receive, send: any_asgi(), "site"),
     "an object": Callable3,
     "a method": lambda: Callable3().method,
-    "decorated": lambda: adapted_asgi,
+    "decorated": lambda: wraps(plain)(lambda scope, receive, send: any_asgi()),
     "a coroutine function of anything": lambda: any_asgi,
     "an object of anything": AnyCallable3,
     "a function of anything": lambda: anything,
@@ -479,8 +446,6 @@ ASGI_APPS: dict[str, Callable[[], Any]] = {
 }
 BOTH = {"a function of anything", "a mock", "builtin"}
 """Those of which it cannot be known."""
-
-
 UNKNOWN = {
     *("a validator", "werkzeug", "WebOb", "a class", "a class with __new__", "an endpoint"),
     *("a class of a metaclass", "a proxy of nothing"),
