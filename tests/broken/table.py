@@ -229,7 +229,7 @@ BREAKS = [
         "asgi.py",
         'if kind == "websocket.accept":',
         'if kind in ("websocket.accept", "websocket.close"):',
-        ("contract/test_checked_logins.py", "servers/test_basic_servers.py"),
+        ("contract/test_checked_logins.py", "servers/test_servers.py"),
     ),
     Break(
         "sighting-at-the-end",

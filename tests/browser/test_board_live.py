@@ -6,37 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server, wait_until
-from tests.support.browsers import chromium, needs_chromium
+from tests.support.browsers import needs_chromium
 from tests.support.nginx import Nginx, needs_nginx
-from tests.support.servers import WebServer, gunicorn, uvicorn
+from tests.support.servers import ROOT, WebServer, gunicorn, uvicorn
 
 TOKEN = "the-token-of-the-board"
-SITE = """
-from presence_middleware import asgi, wsgi
-
-async def app(scope, receive, send):
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"the app's own"})
-
-def wsgi_app(environ, start_response):
-    start_response("200 OK", [])
-    return [b"the app's own"]
-
-asgi_application = asgi.PresenceMiddleware(app)
-wsgi_application = wsgi.PresenceMiddleware(wsgi_app)
-"""
-
 pytestmark = [
     needs_chromium,
     pytest.mark.timeout(120),
@@ -53,8 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def variables(server: Server, prefix: str, tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "app.py").write_text(SITE)
+def variables(server: Server, prefix: str) -> dict[str, str]:
     return {
         **{"PRESENCE_REDIS_URL": server.url, "PRESENCE_PREFIX": prefix},
         **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN},
@@ -70,9 +48,8 @@ def presence(variables: dict[str, str]) -> Presence:
 
 @pytest.fixture
 def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
-    with WebServer(
-        uvicorn("app:asgi_application"), tmp_path, tmp_path / "log", **variables
-    ) as site:
+    command = uvicorn("tests.support.site:asgi_site")
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
         yield site
 
 
@@ -98,20 +75,21 @@ class Board:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., Board]]:
+def opened(browser: Browser) -> Iterator[Callable[..., Board]]:
     """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
     errors: list[str] = []
-    with chromium() as browser:
+    context = browser.new_context()
 
-        def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
-            page = browser.new_page()
-            if sleeps:
-                page.clock.install()
-            page.on("pageerror", lambda error: errors.append(str(error)))
-            page.goto(f"http://{site.address}/presence")
-            return Board(page)
+    def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
+        page = context.new_page()
+        if sleeps:
+            page.clock.install()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"http://{site.address}/presence")
+        return Board(page)
 
-        yield open_board
+    yield open_board
+    context.close()
     assert errors == []
 
 
@@ -245,7 +223,6 @@ def test_the_list_changes_behind_a_proxy_that_buffers(
             expect(board.page.locator("#online bdi").first).to_have_text("eve", timeout=20000)
 
 
-@pytest.mark.slow
 def test_a_page_whose_stream_fails_polls(
     opened: Opened, site: WebServer, presence: Presence
 ) -> None:
@@ -267,12 +244,11 @@ def test_a_page_whose_stream_fails_polls(
     board.expect_names("bob")
 
 
-@pytest.mark.slow
 def test_a_page_under_wsgi_polls(
     opened: Opened, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
-    command = gunicorn("app:wsgi_application", 1, "--threads=4")
-    with WebServer(command, tmp_path, tmp_path / "log", **variables) as site:
+    command = gunicorn("tests.support.site:wsgi_site", 1, "--threads=4")
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
         board = opened(site)
         presence.touch("ann")
         board.expect_names("ann")

@@ -10,34 +10,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server, wait_until
-from tests.support.browsers import chromium, needs_chromium
+from tests.support.browsers import PERSON, needs_chromium
 from tests.support.nginx import Nginx, needs_nginx
-from tests.support.servers import WebServer, gunicorn, uvicorn
+from tests.support.servers import ROOT, WebServer, gunicorn, uvicorn
 
-PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"  # no crawler
-# The site is told by its tests where it is mounted, as templates are by their framework.
-SITE = '''
-import os
-
-from presence_middleware import asgi, wsgi
-
-PAGE = """<!doctype html><title>Shop</title>
-<b data-presence data-room></b> <i data-presence data-room="{mount}/t/2"></i>
-<u data-presence data-room="/else/t/1"></u>
-<script src="{mount}/pulse.js" async></script>
-<script src="{mount}/presence/widget.js" async></script>""".replace("{mount}", os.environ["MOUNT"])
-
-def wsgi_app(environ, start_response):
-    start_response("200 OK", [("Content-Type", "text/html")])
-    return [PAGE.encode()]
-
-async def asgi_app(scope, receive, send):
-    headers = [(b"content-type", b"text/html")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": PAGE.encode()})
-
-wsgi_site, asgi_site = wsgi.PresenceMiddleware(wsgi_app), asgi.PresenceMiddleware(asgi_app)
-'''
 STRIPPING = (
     "location {mount}/ {{ proxy_pass http://{address}/; proxy_set_header Host $http_host; }}"
 )
@@ -81,12 +57,15 @@ def shop(
         **{"PRESENCE_ROOMS": "/t/{topic}/*", "PRESENCE_FLUSH_INTERVAL": "0.05s"},
         "PRESENCE_IDENTITY": "user=cookie:member:raw, guest=visitor",
     }
-    (tmp_path / "app.py").write_text(SITE)
-    command = gunicorn("app:wsgi_site", 1, "--threads=8")
+    # The site is told where it is mounted, as templates are by their framework.
+    command = gunicorn("tests.support.site:wsgi_site", 1, "--threads=8")
     if request.param.startswith("root_path"):
-        command = uvicorn("app:asgi_site", 1, f"--root-path={mount}", "--lifespan=off")
+        command = uvicorn(
+            "tests.support.site:asgi_site", 1, f"--root-path={mount}", "--lifespan=off"
+        )
     told = {"SCRIPT_NAME": mount} if request.param == "SCRIPT_NAME" else {}
-    with WebServer(command, tmp_path, tmp_path / "log", MOUNT=mount, **told, **variables) as server:
+    variables |= {"HTML": "1", "MOUNT": mount}
+    with WebServer(command, ROOT, tmp_path / "log", **told, **variables) as server:
         if "nginx" not in request.param:
             yield Shop(server.address, mount, variables)
             return
@@ -95,17 +74,18 @@ def shop(
             yield Shop(proxy.address, mount, variables)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium(f"--user-agent={PERSON}") as browser:
-        yield browser
-
-
 def moves_without_a_request(page: Page, path: str) -> None:
     """Show another page, as a cache does, and let its script send a pulse."""
     with page.expect_response(lambda answer: "presence=here" in answer.url):
         page.evaluate(f"history.pushState(null, '', {path!r})")
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def shown_anew(page: Page) -> list[str]:
+    """Return what the widgets show, after they have asked again. Answers are kept for a second."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_timeout(100)
+    return [page.locator(place).inner_text() for place in ("b", "i")]
 
 
 def test_a_page_and_its_pulse_and_its_widget_mean_the_same_room(
@@ -123,8 +103,7 @@ def test_a_page_and_its_pulse_and_its_widget_mean_the_same_room(
         moves_without_a_request(page, f"{mount}/t/2")
         wait_until(lambda: shop.in_room("/t/2") == ["ann"])
         page.reload()
-        expect(page.locator("b")).to_have_text("1 online")
-        expect(page.locator("i")).to_have_text("1 online")
+        wait_until(lambda: shown_anew(page) == ["1 online", "1 online"])
         moves_without_a_request(page, f"{mount}/about")
         wait_until(lambda: shop.in_room("/t/2") == [])
         expect(page.locator("u")).to_have_text("")  # also after all answers

@@ -14,10 +14,9 @@ from playwright.sync_api import Browser, BrowserContext, Error, Page
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from tests.support.backends import Server, matrix, wait_until
-from tests.support.browsers import chromium, needs_chromium
+from tests.support.browsers import needs_chromium
 from tests.support.servers import WebServer, gunicorn
 
-PERSON = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"  # no crawler
 LINKS = """<!doctype html><title>Shop</title><body style="height: 9000px">
 <a href="/a">a</a> <a href="/b">b</a> <a href="/slow">slow</a> <a href="/static/page">static</a>
 <a href="/file">file</a> <a href="#x">hash</a> <a href="/mine">mine</a>
@@ -125,14 +124,6 @@ def site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def brief_site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A pulse comes every second."""
     yield from _site(valkey, tmp_path_factory, "3s")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    # The beacon of a page that is closing does not have the user agent of its context.
-    flag, kept = f"--user-agent={PERSON}", ["--disable-back-forward-cache"]
-    with chromium(flag, ignore_default_args=kept) as browser:
-        yield browser
 
 
 class Reader:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +34,10 @@ from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
-from tests.support.servers import ENDED, WebServer, uvicorn
+from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-SITE = """
-from presence_middleware.asgi import PresenceMiddleware
-
-async def app(scope, receive, send):
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"the app's own"})
-
-application = PresenceMiddleware(app)
-"""
 
 
 @pytest.fixture
@@ -136,72 +122,73 @@ async def opened(
         await asyncio.wait_for(task, 20)
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def run_and_close() -> None:
-        await test()
-        await close_async_clients()
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test in an event loop."""
 
-    asyncio.run(run_and_close())
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        async def run_and_close() -> None:
+            await test(**fixtures)
+            await close_async_clients()
+
+        asyncio.run(run_and_close())
+
+    return run
 
 
-def test_a_stream_begins_with_the_list_and_goes_on_with_events(
+@in_loop
+async def test_a_stream_begins_with_the_list_and_goes_on_with_events(
     site: asgi.PresenceMiddleware, presence: Presence
 ) -> None:
-    async def test() -> None:
-        async with opened(site) as stream:
-            assert stream.status == 200
-            assert stream.headers["content-type"] == "text/event-stream"
-            assert stream.headers["cache-control"] == "no-store"
-            assert "content-length" not in stream.headers
-            first = await stream.message()
-            assert first["event"] == "list"
-            assert [each["id"] for each in json.loads(first["data"])["online"]] == ["ann"]
-            presence.touch("<b>日")
-            came = await stream.data()
-            assert (came["kind"], came["id"], came["online"]) == ("user", "<b>日", True)
-            assert came["at"].endswith("Z")
-            presence.leave("ann")
-            went = await stream.data()
-            assert (went["id"], went["online"]) == ("ann", False)
-
     presence.touch("ann")
-    run(test)
+    async with opened(site) as stream:
+        assert stream.status == 200
+        assert stream.headers["content-type"] == "text/event-stream"
+        assert stream.headers["cache-control"] == "no-store"
+        assert "content-length" not in stream.headers
+        first = await stream.message()
+        assert first["event"] == "list"
+        assert [each["id"] for each in json.loads(first["data"])["online"]] == ["ann"]
+        presence.touch("<b>日")
+        came = await stream.data()
+        assert (came["kind"], came["id"], came["online"]) == ("user", "<b>日", True)
+        assert came["at"].endswith("Z")
+        presence.leave("ann")
+        went = await stream.data()
+        assert (went["id"], went["online"]) == ("ann", False)
 
 
-def test_a_reader_goes_on_after_its_last_event(
+@in_loop
+async def test_a_reader_goes_on_after_its_last_event(
     site: asgi.PresenceMiddleware, presence: Presence
 ) -> None:
-    async def test() -> None:
-        async with opened(site) as stream:
-            cursor = (await stream.message())["id"]
-        presence.touch("ann")
+    async with opened(site) as stream:
+        cursor = (await stream.message())["id"]
+    presence.touch("ann")
+    async with opened(site, Last_Event_ID=cursor) as stream:
+        came = await stream.message()
+        assert json.loads(came["data"])["id"] == "ann"
+    presence.touch("bob")
+    async with opened(site, Last_Event_ID=came["id"]) as stream:
+        assert (await stream.data())["id"] == "bob"
+
+
+@in_loop
+async def test_a_reader_whose_place_is_lost_gets_a_message_and_begins_again(
+    site: asgi.PresenceMiddleware, presence: Presence
+) -> None:
+    presence.touch("ann")
+    async with opened(site, Last_Event_ID="1-1.99") as stream:
+        assert await stream.message() == {"event": "lost", "id": "", "data": "{}"}
+        assert await stream.message() == {}
+        assert stream.is_over
+    for cursor in ("", "nonsense", "1-1.99,1-1.99"):
         async with opened(site, Last_Event_ID=cursor) as stream:
-            came = await stream.message()
-            assert json.loads(came["data"])["id"] == "ann"
-        presence.touch("bob")
-        async with opened(site, Last_Event_ID=came["id"]) as stream:
-            assert (await stream.data())["id"] == "bob"
-
-    run(test)
+            assert (await stream.message())["event"] == "list"
 
 
-def test_a_reader_whose_place_is_lost_gets_a_message_and_begins_again(
-    site: asgi.PresenceMiddleware, presence: Presence
-) -> None:
-    async def test() -> None:
-        async with opened(site, Last_Event_ID="1-1.99") as stream:
-            assert await stream.message() == {"event": "lost", "id": "", "data": "{}"}
-            assert await stream.message() == {}
-            assert stream.is_over
-        for cursor in ("", "nonsense", "1-1.99,1-1.99"):
-            async with opened(site, Last_Event_ID=cursor) as stream:
-                assert (await stream.message())["event"] == "list"
-
-    presence.touch("ann")
-    run(test)
-
-
-def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
+@in_loop
+async def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
     site: asgi.PresenceMiddleware, settings: Settings
 ) -> None:
     lag = settings.lag_seconds("user")
@@ -212,11 +199,8 @@ def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
         Presence(settings, clock=lambda at=now - settings.window - ago: at).touch(id)  # type: ignore[misc]
     assert Presence(settings).online() == []
 
-    async def test() -> None:
-        async with opened(site) as stream:
-            assert [each["id"] for each in (await stream.data())["online"]] == ["late"]
-
-    run(test)
+    async with opened(site) as stream:
+        assert [each["id"] for each in (await stream.data())["online"]] == ["late"]
 
 
 @pytest.mark.parametrize(
@@ -228,18 +212,16 @@ def test_the_list_contains_everybody_whose_leave_is_still_to_be_announced(
         ("kind=nobody", {}, 400),
     ],
 )
-def test_others_get_no_stream(
+@in_loop
+async def test_others_get_no_stream(
     site: asgi.PresenceMiddleware, query: str, headers: dict[str, str], status: int
 ) -> None:
-    async def test() -> None:
-        async with opened(site, query, **headers) as stream:
-            assert stream.status == status
-            (body,) = [await stream.sent.get()]
-            assert "error" in json.loads(body["body"])
-        async with opened(site, method="HEAD") as stream:
-            assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
-
-    run(test)
+    async with opened(site, query, **headers) as stream:
+        assert stream.status == status
+        (body,) = [await stream.sent.get()]
+        assert "error" in json.loads(body["body"])
+    async with opened(site, method="HEAD") as stream:
+        assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
 
 
 def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(
@@ -260,20 +242,18 @@ def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(
     assert 'data-live="user"' in asyncio.run(page())
 
 
-def test_a_process_has_a_bounded_number_of_streams(
+@in_loop
+async def test_a_process_has_a_bounded_number_of_streams(
     site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(board, "MAX_STREAMS", 1)
 
-    async def test() -> None:
-        async with opened(site) as first:
-            assert first.status == 200
-            async with opened(site) as second:
-                assert (second.status, second.headers["retry-after"]) == (503, "60")
-        async with opened(site) as third:
-            assert third.status == 200
-
-    run(test)
+    async with opened(site) as first:
+        assert first.status == 200
+        async with opened(site) as second:
+            assert (second.status, second.headers["retry-after"]) == (503, "60")
+    async with opened(site) as third:
+        assert third.status == 200
 
 
 def test_under_trio_there_is_no_stream_and_the_page_polls(site: asgi.PresenceMiddleware) -> None:
@@ -287,50 +267,47 @@ def test_under_trio_there_is_no_stream_and_the_page_polls(site: asgi.PresenceMid
     assert trio.run(ask, "/presence/online").status_code == 200
 
 
-def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
+@in_loop
+async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
     site: asgi.PresenceMiddleware, presence: Presence, settings: Settings, valkey: Server
 ) -> None:
     presence.touch("ann")  # the stream has begun
 
-    async def test() -> None:
-        with Redis.from_url(valkey.url) as client:
-            async with opened(site) as stream:
-                await stream.message()
-                feed = recorder_for(settings).backend.feed("user")
-                await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
-                before = len(client.client_list())
-                others = [opened(site) for _ in range(10)]
-                for each in others:
-                    await (await each.__aenter__()).message()
-                assert len(client.client_list()) == before
-                threads = [each.name for each in threading.enumerate()]
-                assert threads.count("presence-events") == 1
-                for each in others:
-                    await each.__aexit__(None, None, None)
-        wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
-
-    run(test)
+    with Redis.from_url(valkey.url) as client:
+        async with opened(site) as stream:
+            await stream.message()
+            feed = recorder_for(settings).backend.feed("user")
+            await asyncio.to_thread(wait_until, lambda: feed.page.end.positions)
+            before = len(client.client_list())
+            others = [opened(site) for _ in range(10)]
+            for each in others:
+                await (await each.__aenter__()).message()
+            assert len(client.client_list()) == before
+            threads = [each.name for each in threading.enumerate()]
+            assert threads.count("presence-events") == 1
+            for each in others:
+                await each.__aexit__(None, None, None)
+    wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
     assert recorder_for(settings).stats().recorded == 0
     assert recorder_for(settings).open_visits == {}
 
 
-def test_streams_end_when_the_lifespan_ends(
+@in_loop
+async def test_streams_end_when_the_lifespan_ends(
     site: asgi.PresenceMiddleware, presence: Presence
 ) -> None:
     async def shutdown() -> Any:
         return {"type": "lifespan.shutdown"}
 
-    async def test() -> None:
-        async with opened(site) as stream:
-            assert (await stream.message())["event"] == "list"
-            await site({"type": "lifespan"}, shutdown, stream.sent.put)
-            assert await stream.message() == {}
-            assert stream.is_over
-
-    run(test)
+    async with opened(site) as stream:
+        assert (await stream.message())["event"] == "list"
+        await site({"type": "lifespan"}, shutdown, stream.sent.put)
+        assert await stream.message() == {}
+        assert stream.is_over
 
 
-def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
+@in_loop
+async def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
     site: asgi.PresenceMiddleware, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Uvicorn:
@@ -342,17 +319,14 @@ def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
     server = Uvicorn()
     monkeypatch.setattr(signal, "getsignal", lambda _: server.handle_exit)
 
-    async def test() -> None:
-        async with opened(site) as stream:
-            assert (await stream.message())["event"] == "list"
-            events = AsyncPresence(settings).events()
-            with Presence(settings).events() as plain:
-                server.handle_exit()
-                assert await stream.message() == {}
-                assert [event async for event in events] == list(plain) == []
-                assert await events.wait() is None
-
-    run(test)
+    async with opened(site) as stream:
+        assert (await stream.message())["event"] == "list"
+        events = AsyncPresence(settings).events()
+        with Presence(settings).events() as plain:
+            server.handle_exit()
+            assert await stream.message() == {}
+            assert [event async for event in events] == list(plain) == []
+            assert await events.wait() is None
 
 
 class Scripted(AsyncEvents):
@@ -369,40 +343,37 @@ class Scripted(AsyncEvents):
         return step
 
 
-def test_a_stream_survives_an_outage_and_sends_comments(
+@in_loop
+async def test_a_stream_survives_an_outage_and_sends_comments(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "BEAT_SECONDS", 0.01)
     ann = Event("user", "ann", True, moment_of(1_767_614_400.0), "7-1.3")
 
-    async def test() -> None:
-        idle = AsyncPresence(settings).events()
-        messages = sse.server_sent_events(idle)
-        assert await anext(messages) == "retry: 3000\n\n"
-        assert await anext(messages) == ":\n\n"
-        await messages.aclose()
-        assert idle.is_ended
-        steps = PresenceUnavailable("away"), EventsLost("missed"), [ann, ann]
-        events = Scripted(AsyncPresence(settings), *steps)
-        messages = sse.server_sent_events(events)
-        assert await anext(messages) == "retry: 3000\n\n"
-        assert await anext(messages) == ":\n\n"
-        assert await anext(messages) == sse.LOST
-        at = "2026-01-05T12:00:00Z"
-        message = f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
-        assert await anext(messages) == 2 * message, "what comes at once is one text"
-        await messages.aclose()
-        assert events.is_ended
-
-    run(test)
+    idle = AsyncPresence(settings).events()
+    messages = sse.server_sent_events(idle)
+    assert await anext(messages) == "retry: 3000\n\n"
+    assert await anext(messages) == ":\n\n"
+    await messages.aclose()
+    assert idle.is_ended
+    steps = PresenceUnavailable("away"), EventsLost("missed"), [ann, ann]
+    events = Scripted(AsyncPresence(settings), *steps)
+    messages = sse.server_sent_events(events)
+    assert await anext(messages) == "retry: 3000\n\n"
+    assert await anext(messages) == ":\n\n"
+    assert await anext(messages) == sse.LOST
+    at = "2026-01-05T12:00:00Z"
+    message = f'id: 7-1.3\ndata: {{"kind":"user","id":"ann","online":true,"at":"{at}"}}\n\n'
+    assert await anext(messages) == 2 * message, "what comes at once is one text"
+    await messages.aclose()
+    assert events.is_ended
 
 
 def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
     variables: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
-    (tmp_path / "app.py").write_text(SITE)
-    command = uvicorn("app:application")
-    with WebServer(command, tmp_path, tmp_path / "log", **variables) as site:
+    command = uvicorn("tests.support.site:asgi_site")
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
         url = f"http://{site.address}/presence/events"
         with httpx.stream(
             "GET", url, headers=BEARER, timeout=20, trust_env=False, verify=False
@@ -415,21 +386,19 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
         assert "Traceback" not in site.output
 
 
-def test_an_error_of_the_server_reaches_it_as_it_was_raised(
+@in_loop
+async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
     site: asgi.PresenceMiddleware,
 ) -> None:
-    async def test() -> None:
-        headers = [(b"authorization", BEARER["Authorization"].encode())]
-        scope: Any = {"type": "http", "method": "GET", "path": "/presence/events"}
-        stream, sent = Stream(), []
+    headers = [(b"authorization", BEARER["Authorization"].encode())]
+    scope: Any = {"type": "http", "method": "GET", "path": "/presence/events"}
+    stream, sent = Stream(), []
 
-        async def send(message: Any) -> None:
-            sent.append(message)
-            if len(sent) == 3:
-                raise KeyError("of the server")
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 3:
+            raise KeyError("of the server")
 
-        with pytest.raises(KeyError, match="of the server"):
-            await site({**scope, "query_string": b"", "headers": headers}, stream.receive, send)
-
-    run(test)
+    with pytest.raises(KeyError, match="of the server"):
+        await site({**scope, "query_string": b"", "headers": headers}, stream.receive, send)
     wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])

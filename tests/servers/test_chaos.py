@@ -20,7 +20,7 @@ import pytest
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server, wait_until
 from tests.support.faults import Fault, at_a_place, full, hung, read_only, restarted, slow
-from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
+from tests.support.servers import ROOT, WebServer, gunicorn, uvicorn
 from tests.support.stopwatch import Stopwatch
 
 NOISE = 0.05  # seconds; a request that waited for Redis would take ten times that
@@ -32,22 +32,8 @@ FAULTS: dict[str, Fault] = {
     "read-only": read_only,
     "slow": slow,
 }
-SERVERS = {
-    "gunicorn": (
-        gunicorn,
-        "presence_middleware.wsgi_app:application",
-        "tests.support.live_site:wsgi_plain",
-        2,
-    ),
-    "uvicorn": (
-        uvicorn,
-        "presence_middleware.asgi_app:application",
-        "tests.support.live_site:asgi_plain",
-        1,
-    ),
-}
-
-
+SITE, WRAPPER = "tests.support.site", "presence_middleware.{0}_app:application"
+SERVERS = {"gunicorn": (gunicorn, "wsgi", 2), "uvicorn": (uvicorn, "asgi", 1)}
 Asked = tuple[float, float]
 """When the last request of somebody began and ended."""
 
@@ -120,18 +106,16 @@ def most(seconds: list[float]) -> float:
 def served(settings: dict[str, str], folder: Path) -> Iterator[list[Traffic]]:
     """Traffic yet to come, to each server."""
     with contextlib.ExitStack() as stack:
-
-        def serve(command: Command, name: str, **variables: str) -> WebServer:
-            return stack.enter_context(WebServer(command, ROOT, folder / name, **variables))
-
-        yield [
-            Traffic(
-                name,
-                serve(server(app, workers), f"{name}-bare"),
-                serve(server(wrapper, workers), name, **settings, PRESENCE_APP=app),
-            )
-            for name, (server, wrapper, app, workers) in SERVERS.items()
-        ]
+        traffic = []
+        for name, (serve, protocol, workers) in SERVERS.items():
+            app = f"{SITE}:{protocol}_app"
+            wrapped = serve(WRAPPER.format(protocol), workers)
+            servers = [
+                WebServer(serve(app, workers), ROOT, folder / f"{name}-bare"),
+                WebServer(wrapped, ROOT, folder / name, **settings, PRESENCE_APP=app),
+            ]
+            traffic.append(Traffic(name, *map(stack.enter_context, servers)))
+        yield traffic
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.faults import Fault, Place, adds_up, at_a_place, hung, refused
-from tests.support.servers import ROOT, Command, WebServer, gunicorn, uvicorn
+from tests.support.servers import ROOT, WebServer, uvicorn
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import Clock
 
@@ -178,12 +178,6 @@ def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: tuple[Recorder, C
     wait_until(lambda: recorder.run_once() == 0 and lag() == 0)
 
 
-def test_without_events_there_are_no_metrics_of_events(recorder: Recorder) -> None:
-    names = {family.name for family in PresenceCollector(recorder).describe()}
-    assert not names & {"presence_came", "presence_went", "presence_sweep_lag_seconds"}
-    assert (recorder.stats().came, recorder.stats().went) == ({}, {})
-
-
 def test_many_scrapes_cause_a_single_redis_read_per_second(
     recorder: Recorder, place: Place
 ) -> None:
@@ -248,50 +242,30 @@ def test_registering_does_not_connect_and_a_registry_takes_a_single_collector(
     CollectorRegistry().register(PresenceCollector(recorder))
 
 
-def test_metric_names_follow_the_strict_format(recorder: Recorder) -> None:
-    recorder.flush()
-    text = openmetrics.generate_latest(PresenceCollector(recorder))  # type: ignore[no-untyped-call]
+def test_the_metrics_follow_the_strict_format_and_work_beside_the_multiprocess_collector(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    collector = PresenceCollector(recorder)
+    text = openmetrics.generate_latest(collector)  # type: ignore[no-untyped-call]
     for family in strictly(text.decode()):  # type: ignore[no-untyped-call]
         assert family.documentation
         assert not family.name.endswith(("_total", "_count", "_sum"))
-
-
-def test_site_metrics_work_beside_the_multiprocess_collector(
-    recorder: Recorder, tmp_path: Path
-) -> None:
+    names = {family.name for family in collector.describe()}
+    assert not names & {"presence_came", "presence_went", "presence_sweep_lag_seconds"}
+    assert (recorder.stats().came, recorder.stats().went) == ({}, {}), "the site has no events"
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(tmp_path))  # type: ignore[no-untyped-call]
-    registry.register(PresenceCollector(recorder))
+    registry.register(collector)
     assert values(scraped(registry), "presence_online") == {"user": 0, "bot": 0}
-
-
-SITES = {
-    "wsgi": gunicorn("tests.support.metrics_site:flask_site", 2),
-    "asgi": uvicorn("tests.support.metrics_site:starlette_site"),
-}
-
-
-@pytest.mark.parametrize("command", SITES.values(), ids=SITES)
-def test_a_server_exposes_the_metrics_of_its_site_and_scrapes_are_not_visits(
-    command: Command, variables: dict[str, str], presence: Presence, tmp_path: Path
-) -> None:
-    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
-        with server.client("Prometheus/3") as scraper, server.client("Firefox/140") as browser:
-            browser.get("/")
-            wait_until(lambda: presence.count("guest") == 1)
-            wait_until(lambda: parsed(scraper.get("/metrics").text)["presence_online", "guest"])
-            found = parsed(scraper.get("/metrics").text)
-            assert values(found, "presence_online") == {"user": 0, "guest": 1, "bot": 0}
-            assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
-        assert "Traceback" not in server.output
 
 
 def test_requests_do_not_wait_for_a_blocked_scrape(
     place: Place, prefix: str, tmp_path: Path
 ) -> None:
     settings = {"PRESENCE_REDIS_URL": place.url, "PRESENCE_PREFIX": prefix}
+    command = uvicorn("tests.support.site:asgi_site")
     with (
-        WebServer(SITES["asgi"], ROOT, tmp_path / "log", **settings) as server,
+        WebServer(command, ROOT, tmp_path / "log", **settings) as server,
         server.client("A") as scraper,
         server.client("B") as browser,
         hung(place),

@@ -15,7 +15,7 @@ from presence_middleware.embedded import find_server
 from tests.redis.test_walks import PEOPLE, Walk
 from tests.servers.test_command_events import SITE as EVENTS_SITE
 from tests.servers.test_command_events import Events
-from tests.servers.test_open_servers import SITE, Site
+from tests.servers.test_servers import OPEN, OpenSite
 from tests.support.backends import Server, wait_until
 from tests.support.servers import ROOT, WebServer, uvicorn
 
@@ -64,15 +64,15 @@ def test_a_follower_that_slept_receives_what_it_missed(
 def test_people_on_open_connections_are_online_again_after_their_server_slept(
     own: Server, variables: dict[str, str], tmp_path: Path
 ) -> None:
-    given = {**variables, **SITE, "PRESENCE_REDIS_URL": own.url}
+    given = {**variables, **OPEN, "PRESENCE_REDIS_URL": own.url}
     presence = Presence(Settings.from_env(given))
-    command = uvicorn("tests.support.open_site:asgi_wrapped")
+    command = uvicorn("tests.support.site:asgi_site")
     with (
         redis.Redis.from_url(own.url) as admin,
         WebServer(command, ROOT, tmp_path / "log", **given) as server,
         ExitStack() as clients,
     ):
-        site = Site(server, presence, clients)
+        site = OpenSite(server, presence, clients)
         site.websocket(X_User="stays")
         wait_until(lambda: site.are_online(["stays"]))
         with asleep(server.process.pid, admin):

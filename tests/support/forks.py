@@ -1,16 +1,20 @@
 """A site that forks in the middle of a write, twice, for test_processes.py.
 
-    python -m tests.support.forks [bare]
+    python -m tests.support.forks hooked|bare|importing
 
-`bare` forks as uWSGI does: by the C library, no hook of Python's is called.
+`bare` forks as uWSGI does: by the C library, no hook of Python's is called. `importing` forks while
+a thread imports the Redis client. Exits with 0 if the children record or read.
 """
 
 import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from presence_middleware import Presence
 from presence_middleware.recorder import Recorder, recorder_for
@@ -64,7 +68,36 @@ def second(recorder: Recorder) -> None:
     visit(recorder, "grandchild, later")
 
 
+class SlowImport:
+    """A finder that makes the import of a module of the package last."""
+
+    has_begun = threading.Event()
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == "presence_middleware.connections.timed":
+            self.has_begun.set()
+            time.sleep(0.5)
+
+
+def fork_while_importing() -> None:
+    presence = Presence.from_env()
+    sys.meta_path.insert(0, SlowImport())
+    reader = threading.Thread(target=presence.count)
+    reader.start()
+    assert SlowImport.has_begun.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(5)  # ends the child if it waits for the import of its parent
+        presence.count()
+        os._exit(0)
+    reader.join()
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def main() -> None:
+    if "importing" in sys.argv:
+        fork_while_importing()
+        return
     if IS_BARE:
         sys.modules["uwsgi"] = sys  # any module: so it knows whose forks these are
     recorder = recorder_for()

@@ -1,5 +1,6 @@
-"""The sites of test_raw_answers.py, bare: whatever an app may answer, in WSGI and in ASGI.
+"""The sites of test_raw_answers.py: whatever an app may answer, in WSGI and in ASGI.
 
+The user agent of a request names the wrapper that it goes through; by default none.
 `python -m tests.support.raw_site PORT MODULE:APP` serves a WSGI app with the standard library.
 """
 
@@ -7,6 +8,7 @@ import io
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from presence_middleware import asgi, wsgi
 from tests.support import broken_wrappers
 
+WRAPPED = "Netscape"  # the browser whose requests go through the middleware
 FILE = Path(socket.__file__)  # longer than servers send at once
 HEADERS = [("Content-Type", "text/plain"), ("X-Own", "1")]
 Respond = Callable[[WSGIEnvironment, Callable[..., Any]], Any]
@@ -78,7 +82,7 @@ def in_place_of(_: object, start: Callable[..., Any]) -> Any:
 
 
 def written(_: object, start: Callable[..., Any]) -> Any:
-    start("200 OK", HEADERS)(b"written")
+    start("200 OK", [*HEADERS])(b"written")
     return [b"returned"]
 
 
@@ -91,7 +95,7 @@ RESPONSES: dict[str, Respond] = {
     "/generated": generated,
     "/half-way": half_way,
     "/closing": lambda *_: Closing(),
-    "/closed": lambda *_: list(closed),
+    "/closed": lambda *_: [closed.pop()] if closed else [b"nothing"],
     "/file": wrapped_file,
     "/real-file": real_file,
     "/echo": echo,
@@ -105,7 +109,7 @@ def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
     path = environ["PATH_INFO"]
     if path in UNSTARTED:
         return UNSTARTED[path](environ, start_response)
-    start_response("200 OK", HEADERS)
+    start_response("200 OK", [*HEADERS])
     return RESPONSES[path](environ, start_response)
 
 
@@ -161,11 +165,21 @@ asgi_app = Starlette(
 )
 
 
-def __getattr__(name: str) -> Any:
-    """Return an app in the broken wrapper of that name."""
-    if not hasattr(broken_wrappers, name):
-        raise AttributeError(name)
-    return getattr(broken_wrappers, name)(asgi_app if name.endswith("Asgi") else wsgi_app)
+@cache
+def through(wrapper: str, app: Any) -> Any:
+    if wrapper == WRAPPED:
+        return (asgi if app is asgi_app else wsgi).PresenceMiddleware(app)
+    return getattr(broken_wrappers, wrapper)(app) if hasattr(broken_wrappers, wrapper) else app
+
+
+def wsgi_site(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+    return through(environ.get("HTTP_USER_AGENT", ""), wsgi_app)(environ, start_response)
+
+
+async def asgi_site(scope: Any, receive: Any, send: Any) -> None:
+    headers = dict(scope.get("headers", [(b"user-agent", WRAPPED.encode())]))
+    wrapper = headers.get(b"user-agent", b"").decode()
+    await through(wrapper, asgi_app)(scope, receive, send)
 
 
 if __name__ == "__main__":

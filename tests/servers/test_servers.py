@@ -1,0 +1,467 @@
+"""Servers and scenarios: what holds on a site, whichever server serves it.
+
+Each server of the table is started once for all scenarios.
+"""
+
+import base64
+import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import redis
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from presence_middleware import Presence, Settings
+from presence_middleware.embedded import supervisor
+from tests.support.backends import Server, wait_until
+from tests.support.servers import (
+    ENDED,
+    ROOT,
+    TIMEOUT,
+    Command,
+    Site,
+    WebServer,
+    environment,
+    granian,
+    gunicorn,
+    hypercorn,
+    uvicorn,
+    uwsgi,
+    waitress,
+)
+from tests.support.statuses import FIREFOX, basic
+
+SITE = "tests.support.site"
+TOKEN = "the-token-of-the-board"
+NEVER = "100s"  # until the next regular write: longer than any of these tests
+WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
+RIGHT, WRONG = basic("ann:opensesame"), basic("ann:guessed")
+SETTINGS = {
+    "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
+    "PRESENCE_FLUSH_INTERVAL": "0.05s",
+    "PRESENCE_EXCLUDE": "/healthz, /shop/healthz, /static/*, /metrics*",
+    "PRESENCE_BOARD_PATH": "/presence",
+    "PRESENCE_BOARD_TOKEN": TOKEN,
+}
+SERVERS = {
+    "gunicorn": gunicorn(WSGI, 1, "--threads=8"),
+    "waitress": waitress(WSGI),
+    "granian wsgi": granian("presence_middleware.wsgi_app:application", 1, "--interface=wsgi"),
+    "uwsgi": uwsgi("presence_middleware.wsgi_app", 1, "--enable-threads"),
+    "uvicorn": uvicorn(ASGI),
+    "uvicorn below /shop": uvicorn(ASGI, 1, "--root-path=/shop", "--lifespan=off"),
+    "hypercorn": hypercorn(ASGI),
+    "granian asgi": granian(ASGI, 1, "--interface=asgi"),
+    "gunicorn sync": gunicorn("presence_middleware.wsgi_app", 2),
+    "gevent preload": gunicorn(WSGI, 1, "--worker-class=gevent", "--preload"),
+    "hypercorn workers": hypercorn(ASGI, 2),
+    "uwsgi workers": uwsgi("presence_middleware.wsgi_app", 2, "--enable-threads"),
+}
+SLOW = {"gunicorn sync", "gevent preload", "hypercorn workers", "uwsgi workers"}
+
+
+class Served(NamedTuple):
+    """A site on a server, and a reader elsewhere."""
+
+    name: str
+    server: WebServer
+    presence: Presence
+    redis_url: str
+
+    def ask(self, path: str, **headers: str) -> httpx.Response:
+        """Send a request over a connection of its own."""
+        with self.server.client(FIREFOX) as client:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            return client.get(path, headers=given)
+
+
+def protocol(name: str) -> str:
+    return "asgi" if "asgi" in name or name.startswith(("uvicorn", "hypercorn")) else "wsgi"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SERVERS],
+)
+def served(
+    request: pytest.FixtureRequest, valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    folder, name = tmp_path_factory.mktemp("served"), request.param
+    variables = {**SETTINGS, "PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": folder.name}
+    app = f"{SITE}:{protocol(name)}_app"
+    with WebServer(SERVERS[name], ROOT, folder / "log", **variables, PRESENCE_APP=app) as server:
+        yield Served(name, server, Presence(Settings.from_env(variables)), valkey.url)
+        assert "Traceback" not in server.output
+        assert TOKEN not in server.output
+
+
+def test_the_named_app_is_served_and_its_visitors_are_counted(served: Served) -> None:
+    before = served.presence.count("guest")
+    for agent in ("Lynx/2", "Netscape", "Lynx/2"):
+        with served.server.client(agent) as client:
+            found = client.get("/parts")
+            assert (found.text, found.headers["X-Site"]) == ("hello /parts", "plain")
+    wait_until(lambda: served.presence.count("guest") == before + 2)
+
+
+def test_request_targets_are_normalized_before_they_are_matched(served: Served) -> None:
+    """Escapes are resolved and the query is no part of a path; a slash more is another path."""
+    is_below = "below" in served.name
+    seen = {
+        **{"/healthz": False, "/%68ealthz": False, "/healthz?a=/b": False, "/healthz?": False},
+        **{"/healthz/": False, "/healthz%2F": False, "/a/../healthz": True, "/HEALTHZ": True},
+        **dict.fromkeys(["/static/a", "/static/a%2Fb", "/static%2Fa"], is_below),
+        "/static": True,
+    }
+    for target in seen:
+        request = f"GET {target} HTTP/1.1\r\nHost: a\r\nX-User: {target}\r\n"
+        assert b" 200 " in raw(served.server, request + "Connection: close\r\n\r\n")[:20]
+    served.ask("/", X_User="the last")
+    wait_until(lambda: served.presence.is_online("the last"))
+    visits = {target for target, is_visit in seen.items() if is_visit}
+    wait_until(lambda: visits <= set(served.presence.online_among(seen)))  # of other workers
+    assert set(served.presence.online_among(seen)) == visits
+
+
+def raw(server: WebServer, request: str) -> bytes:
+    """What a server answers to a request that no client has put in order."""
+    with socket.create_connection(("127.0.0.1", server.port), 15) as connection:
+        connection.sendall(request.encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_the_board_is_served(served: Served) -> None:
+    served.presence.touch("bob")
+    password = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    with served.server.client(FIREFOX) as client:
+        assert "Who is online" in client.get("/presence").text
+        counts = client.get("/presence/counts")
+        assert counts.json()["counts"]["user"] >= 1
+
+        def is_kept(path: str) -> bool:
+            etag = {"If-None-Match": client.get(path).headers["ETag"]}
+            return client.get(path, headers=etag).status_code == 304
+
+        wait_until(lambda: is_kept("/presence/counts"))
+        assert is_kept("/presence/board.js")
+        page = client.get("/presence/board.js")
+        assert client.head("/presence/board.js").headers["Content-Length"] == f"{len(page.content)}"
+        assert client.get("/presence/online").status_code == 401
+        named = client.get("/presence/online", headers={"Authorization": f"Basic {password}"})
+        assert "bob" in [who["id"] for who in named.json()["online"]]
+        assert client.post("/presence", content=b"x" * 10000).status_code == 405
+        assert client.get("/elsewhere").text.startswith("hello ")
+
+
+def test_any_host_header_is_answered(served: Served) -> None:
+    for path in ("/presence", "/presence/counts", "/presence/history?hours=24"):
+        answer = raw(served.server, f"GET {path} HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in answer[:20], served.server.output
+
+
+def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
+    served.ask("/", X_User="measured")
+    wait_until(lambda: served.presence.is_online("measured"))
+    before = served.presence.counts()
+
+    def scraped() -> str:
+        with served.server.client("Prometheus/3") as scraper:
+            return scraper.get("/metrics").text
+
+    wait_until(lambda: f'presence_online{{kind="user"}} {before["user"]:.1f}' in scraped())
+    assert served.presence.counts() == before
+
+
+@pytest.mark.parametrize("served", ["gunicorn", "uvicorn"], indirect=True)
+def test_a_hundred_readers_cause_a_single_redis_read_per_second(served: Served) -> None:
+    seconds = 2.0
+
+    def read(until: float) -> int:
+        asked = 0
+        with served.server.client(FIREFOX) as client:
+            while time.monotonic() < until:
+                assert client.get("/presence/counts").status_code == 200
+                asked += 1
+        return asked
+
+    def reads() -> int:
+        """How often the counts were read: each time, one of bots is in it."""
+        stats: Any = counter.info("commandstats")
+        return int(stats.get("cmdstat_pfcount", {"calls": 0})["calls"])
+
+    with redis.Redis.from_url(served.redis_url) as counter, ThreadPoolExecutor(4) as pool:
+        before, began = reads(), time.monotonic()
+        readers = [pool.submit(read, began + seconds) for _ in range(4)]
+        assert sum(reader.result() for reader in readers) > 50
+        lasted = time.monotonic() - began
+        assert 1 <= reads() - before <= lasted + 2  # a minute may begin, and is sampled
+
+
+@pytest.mark.parametrize("name", ["gunicorn", "waitress", "uvicorn"])
+def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
+    name: str, variables: dict[str, str], presence: Presence, tmp_path: Path
+) -> None:
+    """The site checks HTTP Basic itself."""
+
+    def ask(authorization: str, path: str = "/") -> tuple[int, str]:
+        response = client.get(path, headers={"Authorization": authorization})
+        return response.status_code, response.text
+
+    variables |= {**SETTINGS, "PRESENCE_APP": f"{SITE}:{protocol(name)}_app"}
+    variables |= {"PRESENCE_IDENTITY": "user=basic, guest=visitor", "PRESENCE_LOGOUT": "/logout"}
+    with WebServer(SERVERS[name], ROOT, tmp_path / "log", **variables) as server:
+        with server.client(FIREFOX) as client:  # which keeps its connection
+            for path in ("/", "/parts", "/logout"):
+                assert ask(WRONG, path) == (401, "no")
+            wait_until(lambda: presence.count("guest") == 1)
+            assert presence.count("user") == 0
+            if protocol(name) == "asgi":
+                url, agent = f"ws://{server.address}/", {"user_agent_header": FIREFOX}
+                with pytest.raises(InvalidStatus, match="403"):
+                    connect(url, additional_headers={"Authorization": WRONG}, **agent)
+                ask(WRONG)
+                wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
+                with connect(url, additional_headers={"Authorization": RIGHT}, **agent):
+                    wait_until(lambda: presence.is_online("ann"))
+            assert ask(RIGHT, "/parts") == (200, "hello /parts")
+            wait_until(lambda: presence.is_online("ann"))
+            assert ask(WRONG, "/logout")[0] == 401
+            assert ask(RIGHT)[0] == 200
+            assert presence.is_online("ann"), "nobody logs out with a guessed password"
+            assert ask(RIGHT, "/logout")[0] == 200
+            wait_until(lambda: not presence.is_online("ann"))
+            assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
+            # Who comes back counts again after some milliseconds.
+            wait_until(lambda: ask(RIGHT)[0] == 200 and presence.is_online("ann"))
+        assert "Traceback" not in server.output
+
+
+# Several servers and workers
+
+
+OTHER_PROGRAM = """
+import json
+from presence_middleware import Presence
+presence = Presence.from_env()
+print(json.dumps([presence.counts(), sorted(seen.id for seen in presence.online())]))
+"""
+
+
+def other_program(url: str) -> Any:
+    """What a program says that has no more than one variable in common with the sites."""
+    command = [sys.executable, "-c", OTHER_PROGRAM]
+    env = environment(PRESENCE_REDIS_URL=url)
+    return json.loads(subprocess.run(command, env=env, check=True, stdout=-1, timeout=30).stdout)
+
+
+@pytest.mark.slow
+def test_two_servers_and_another_program_report_the_same_count(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    url = f"embedded://{directory}"
+    given = {"PRESENCE_REDIS_URL": url, "PRESENCE_IDENTITY": SETTINGS["PRESENCE_IDENTITY"]}
+
+    def is_alive(lock: str) -> bool:
+        """Whether the supervisor of an embedded server, or the server, holds its lock."""
+        with (directory / lock).open("a") as descriptor:
+            return not supervisor.try_lock(descriptor.fileno())
+
+    with (
+        WebServer(gunicorn(f"{SITE}:wsgi_site", 4), ROOT, tmp_path / "wsgi", **given) as first,
+        WebServer(uvicorn(f"{SITE}:asgi_site", 2), ROOT, tmp_path / "asgi", **given) as second,
+    ):
+        sites = {"W": Site(first, 4, tmp_path), "A": Site(second, 2, tmp_path)}
+        for name, site in sites.items():
+            site.everywhere("/open", x_user="ann")
+            site.everywhere("/open", x_user=f"{name}*")
+            # Guests go by their browsers; two of them come to both sites.
+            site.everywhere("/open", user_agent="Both/*")
+            site.everywhere("/open", user_agent=f"{name}/*")
+        truth = [{"user": 7, "guest": 10, "bot": 0}, ["A0", "A1", "W0", "W1", "W2", "W3", "ann"]]
+        wait_until(lambda: other_program(url) == truth, 30)
+        for site in sites.values():
+            answers = site.everywhere("/who", user_agent="Both/0")
+            assert answers == [truth] * site.workers
+        assert other_program(url) == truth
+
+        locks = (supervisor.SUPERVISOR_LOCK, supervisor.SERVER_LOCK)
+        assert first.stop() == 0
+        assert all(is_alive(lock) for lock in locks)
+        assert second.stop() in ENDED
+        wait_until(lambda: not any(is_alive(lock) for lock in locks))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("command", "workers"),
+    [(gunicorn(f"{SITE}:wsgi_site", 4), 4), (uvicorn(f"{SITE}:asgi_site", 2), 2)],
+    ids=["gunicorn", "uvicorn"],
+)
+def test_a_logout_on_a_worker_holds_on_all_workers(
+    variables: dict[str, str], presence: Presence, tmp_path: Path, command: Command, workers: int
+) -> None:
+    variables |= {**SETTINGS, "PRESENCE_FLUSH_INTERVAL": NEVER}
+    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
+        site = Site(server, workers, tmp_path)
+        site.everywhere("/open", x_user="somebody-*")
+        wait_until(lambda: presence.count() == workers)
+        site.everywhere("/open", x_user="ann")
+        assert not presence.is_online("ann")  # every worker has yet to write that it saw her
+        site.get("/leave", x_user="ann")
+        others = [f"somebody-{n}" for n in range(workers)]
+        # Each worker writes what it holds before it answers.
+        assert [who for _, who in site.everywhere("/who")] == [others] * workers
+        assert presence.last_seen("ann") is not None
+        assert server.stop() in ENDED
+    assert not presence.is_online("ann")
+
+
+# Connections that stay open, and how they end
+
+
+OPEN = {
+    "PRESENCE_WINDOW": "3s",
+    "PRESENCE_FLUSH_INTERVAL": "0.2s",
+    "PRESENCE_IDENTITY": "user=auth, user=header:x-user, guest=user-agent:raw",
+}
+UPGRADE = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec_WebSocket_Version": "13",
+}
+
+
+class OpenSite:
+    """A server with connections that stay open."""
+
+    def __init__(self, server: WebServer, presence: Presence, clients: ExitStack) -> None:
+        """`clients` closes, in the end, what is still open."""
+        self.server, self.presence, self._clients = server, presence, clients
+
+    def get(self, path: str, user: str) -> int:
+        url, headers = f"http://{self.server.address}{path}", {"X-User": user}
+        return int(httpx.get(url, headers=headers, trust_env=False, timeout=TIMEOUT).text)
+
+    def stream(self, path: str, **headers: str) -> socket.socket:
+        """A response that has begun."""
+        lines = [f"GET {path} HTTP/1.1", "Host: site"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        connection = socket.create_connection(("127.0.0.1", self.server.port), 10)
+        self._clients.enter_context(closing(connection))
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        assert connection.recv(1000).startswith((b"HTTP/1.1 200", b"HTTP/1.1 101"))
+        return connection
+
+    def websocket(self, **headers: str) -> ClientConnection:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = f"ws://{self.server.address}/"
+        client = connect(url, additional_headers=named, user_agent_header=None, proxy=None)
+        return self._clients.enter_context(client)
+
+    def are_online(self, users: Sequence[str]) -> bool:
+        return self.presence.online_among(users) == list(users)
+
+    def wait_for_a_window(self, witness: str) -> None:
+        """Until one who has made a request when this is called is no longer online."""
+        self.get("/open", witness)
+        wait_until(lambda: self.are_online([witness]))
+        wait_until(lambda: not self.are_online([witness]))
+
+
+def reset(connection: socket.socket) -> None:
+    """Ends a TCP connection without a word."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def say(connection: ClientConnection, text: str) -> None:
+    connection.send(text)
+    with suppress(ConnectionClosed):
+        assert connection.recv(10) == "done"
+
+
+@pytest.fixture
+def open_site(
+    request: pytest.FixtureRequest, variables: dict[str, str], tmp_path: Path
+) -> Iterator[OpenSite]:
+    presence = Presence(Settings.from_env({**variables, **OPEN}))
+    with (
+        WebServer(request.param, ROOT, tmp_path / "log", **variables, **OPEN) as server,
+        ExitStack() as clients,
+    ):
+        yield OpenSite(server, presence, clients)
+
+
+@pytest.mark.parametrize("open_site", [uvicorn(f"{SITE}:asgi_site")], indirect=True)
+@pytest.mark.slow
+def test_websockets_and_streams_keep_users_online_on_uvicorn(open_site: OpenSite) -> None:
+    site = open_site
+    streams = {user: site.stream("/stream", X_User=user) for user in ("closes", "resets")}
+    streams["breaks"] = site.stream("/", X_User="breaks", **UPGRADE)
+    names = ["shuts", "fail", "cancel", "return", "leaves", "stays"]
+    sockets = {user: site.websocket(X_User=user) for user in names}
+    logins = {late: site.websocket(User_Agent=f"guest {late}") for late in ("identify", "session")}
+    wait_until(lambda: site.presence.count("guest") == 2)
+    for late, connection in logins.items():
+        say(connection, f"{late} by-{late}")
+    say(sockets["leaves"], "leave leaves")
+    everybody = [*streams, *names[:4], "stays", "by-identify", "by-session"]
+    wait_until(lambda: site.are_online(everybody), 2)
+    site.wait_for_a_window("witness")
+    assert site.are_online(everybody)
+    assert not site.are_online(["leaves"])
+    assert site.presence.count("guest") == 0, "guests no more"
+    say(sockets["leaves"], "identify leaves")
+    wait_until(lambda: site.are_online(["leaves"]))
+
+    streams["closes"].close()
+    reset(streams["resets"])
+    reset(streams["breaks"])
+    sockets["shuts"].close()
+    for told in ("fail", "cancel", "return"):
+        say(sockets[told], told)
+    wait_until(lambda: site.get("/open", "witness") == len(["leaves", *logins, "stays", "/open"]))
+    seen = {site.presence.last_seen("stays")}  # recorded again, as its connection is open
+    wait_until(lambda: len(seen | {site.presence.last_seen("stays")}) > 1)
+    site.server.process.send_signal(signal.SIGKILL)
+    wait_until(lambda: site.presence.count() == 0)
+
+
+GTHREAD = gunicorn(f"{SITE}:wsgi_site", 1, "--threads=9", "--graceful-timeout=1")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("open_site", [GTHREAD], indirect=True)
+def test_streams_keep_users_online_on_gunicorn(open_site: OpenSite) -> None:
+    site = open_site
+    names = ["closes", "resets", "fail", "return", "leaves", "stays"]
+    streams = {user: site.stream(f"/stream?name={user}", X_User=user) for user in names}
+    streams["late"] = site.stream("/stream?name=late", User_Agent="guest")
+    wait_until(lambda: site.presence.count("guest") == 1)
+    site.get("/login?late=ann", "witness")
+    everybody = [*(name for name in names if name != "leaves"), "ann"]
+    site.presence.leave("leaves")
+    wait_until(lambda: site.are_online(everybody), 2)
+    site.wait_for_a_window("witness")
+    assert site.are_online(everybody)
+    assert not site.are_online(["leaves"])
+    assert site.presence.count("guest") == 0, "a guest no more"
+
+    streams["closes"].close()
+    reset(streams["resets"])
+    site.get("/login?fail=fail&return=return", "witness")
+    wait_until(lambda: site.get("/open", "witness") == len(["leaves", "stays", "late", "/open"]))
+    site.server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: site.presence.count() == 0)

@@ -1,0 +1,181 @@
+"""The site of the tests on real servers, without a framework, once for WSGI and once for ASGI.
+
+What a path does is in `page`; every other path says hello. `X-User` is who is logged in, where the
+settings say so, and a wrong password is refused everywhere. Requests that name a meeting wait for
+each other, each in a worker of its own. Connections to `/stream` and WebSockets obey commands.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+if "WITHOUT_THREADS" in os.environ:
+    sys.modules["uwsgi"].has_threads = 0  # type: ignore[attr-defined]  # as in an older uWSGI
+
+from presence_middleware import asgi, wsgi
+from presence_middleware.asgi import Receive, Scope, Send
+from presence_middleware.recorder import recorder_for
+
+READER, VISIT = "presence_middleware.presence", "presence_middleware.visit"
+RIGHT = "Basic " + b64encode(b"ann:opensesame").decode()
+MOUNT, HTML = os.environ.get("MOUNT", ""), "HTML" in os.environ
+SCRIPTS = ["presence/widget", *(["pulse"] if "PRESENCE_PULSE_PATH" in os.environ else [])]
+PAGE = f"""<!doctype html><title>Shop</title>
+<b data-presence data-room></b> <i data-presence data-room="{MOUNT}/t/2"></i>
+<u data-presence data-room="/else/t/1"></u> <s data-presence="guest"></s>
+<s data-presence="guest" data-room></s> <em data-presence></em>
+<s data-presence="guest" data-room="/t/caf%C3%A9?page=2#last"></s>
+""" + "".join(f'<script src="{MOUNT}/{name}.js" async></script>' for name in SCRIPTS)
+HEADERS = [
+    ("Content-Type", "text/html" if HTML else "text/plain"),
+    ("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'"),
+    ("X-Site", "plain"),
+]
+logins: dict[str, str] = {}
+"""Who has logged in on a stream of this process, by the name of the stream; or how it ends."""
+
+
+def meet(folder: str, workers: str) -> None:
+    """Return when `workers` processes have reached `folder`. This blocks the worker on purpose."""
+    (Path(folder) / str(os.getpid())).touch()
+    deadline = time.monotonic() + 20
+    while len(list(Path(folder).iterdir())) < int(workers):
+        assert time.monotonic() < deadline, "not everybody came"
+        time.sleep(0.005)
+
+
+def page(path: str, query: str, headers: dict[str, str]) -> str | None:
+    """Return what is on a page; None if the reader must be asked."""
+    if "x-meeting" in headers:
+        meet(headers["x-meeting"], headers["x-workers"])
+    if path in ("/count", "/who", "/leave"):
+        return None
+    logins.update(parse_qsl(query) if path == "/login" else ())
+    if path in ("/open", "/login"):
+        return str(len(recorder_for().open_visits))
+    if path == "/pid":
+        return str(os.getpid())
+    return PAGE if HTML else f"hello {path}"
+
+
+def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    path, presence = environ["PATH_INFO"], environ.get(READER)
+    if path.startswith("/metrics"):
+        answer: Iterable[bytes] = metrics("wsgi")(environ, start_response)
+        return answer
+    if environ.get("HTTP_AUTHORIZATION", RIGHT) != RIGHT:
+        start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="site"')])
+        return [b"no"]
+    start_response("200 OK", [*HEADERS])
+    if path == "/stream":
+        return _lines(environ, dict(parse_qsl(environ["QUERY_STRING"]))["name"])
+    headers = {k[5:].replace("_", "-").lower(): v for k, v in environ.items() if k[:5] == "HTTP_"}
+    text = page(path, environ.get("QUERY_STRING", ""), headers)
+    if text is None:
+        assert presence is not None
+        if path == "/leave":
+            presence.leave(headers["x-user"])
+        count, online = presence.counts(), presence.online() if path == "/who" else []
+        text = json.dumps([count, sorted(seen.id for seen in online)])
+    return iter([text[:2].encode(), text[2:].encode()]) if path == "/parts" else [text.encode()]
+
+
+def _lines(environ: WSGIEnvironment, name: str) -> Iterator[bytes]:
+    """Yield lines until the client disconnects or the stream is ended."""
+    said = ""
+    while True:
+        yield b"line\n"
+        time.sleep(0.05)
+        told = logins.get(name, "")
+        if told == "return":
+            return
+        if told == "fail":
+            raise RuntimeError("as it was told")
+        if told != said:
+            said = told
+            environ[VISIT].identify(told)
+
+
+async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        kind = ""
+        while kind != "lifespan.shutdown":
+            kind = (await receive())["type"]
+            await send({"type": f"{kind}.complete"})
+        return
+    path, presence = scope["path"].removeprefix(scope.get("root_path", "")), scope.get(READER)
+    if path.startswith("/metrics"):
+        await metrics("asgi")(scope, receive, send)
+        return
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    is_refused = headers.get("authorization", RIGHT) != RIGHT
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close" if is_refused else "websocket.accept"})
+        while not is_refused and (message := await receive())["type"] == "websocket.receive":
+            is_refused = await _obey(scope, *message["text"].partition(" ")[::2])
+            await send({"type": "websocket.send", "text": "done"})
+        return
+    own = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
+    status = 401 if is_refused else 200
+    await send({"type": "http.response.start", "status": status, "headers": own})
+    if path == "/stream":
+        gone = asyncio.ensure_future(_disconnected(receive))
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+            await asyncio.wait([gone], timeout=0.05)
+        return
+    text = "no" if is_refused else page(path, scope["query_string"].decode(), headers)
+    if text is None:
+        assert presence is not None
+        if path == "/leave":
+            await presence.leave(headers["x-user"])
+        count, online = await presence.counts(), await presence.online() if path == "/who" else []
+        text = json.dumps([count, sorted(seen.id for seen in online)])
+    for part in (text[:2], text[2:]) if path == "/parts" else (text,):
+        await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _obey(scope: Scope, command: str, name: str) -> bool:
+    """Do what a client says on a WebSocket. Return whether the app ends."""
+    if command == "fail":
+        raise RuntimeError("as it was told")
+    if command == "cancel":
+        task: Any = asyncio.current_task()
+        task.cancel()
+    elif command == "identify":
+        scope[VISIT].identify(name)
+    elif command == "session":
+        scope["session"] = {"user_id": name}
+    elif command == "leave":
+        await scope[READER].leave(name)
+    return command == "return"
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@cache
+def metrics(protocol: str) -> Any:
+    from prometheus_client import REGISTRY, make_wsgi_app
+
+    from presence_middleware.prometheus import PresenceCollector, make_asgi_app
+
+    REGISTRY.register(PresenceCollector())
+    return make_wsgi_app() if protocol == "wsgi" else make_asgi_app()
+
+
+wsgi_site, asgi_site = wsgi.PresenceMiddleware(wsgi_app), asgi.PresenceMiddleware(asgi_app)
+print("[ready]", file=sys.stderr, flush=True)  # a worker of gunicorn that loads this obeys signals
