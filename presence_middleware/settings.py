@@ -41,8 +41,23 @@ class Settings:
     Raises `SettingsError` with all invalid settings.
     """
 
-    enabled: bool = _setting(parsers.switch, "`0` records nothing; readers still answer", "1")
     redis_url: RedisURL = _setting(parse_url, "URL of Redis or Valkey", "redis://localhost:6379/0")
+    identity: tuple[Rule, ...] = _setting(
+        parse_chain, "how visitors are identified: `kind=source`, …", "user=auth, guest=visitor"
+    )
+    session_secret: tuple[str, ...] = _setting(
+        parsers.session_secret,
+        "secret or public key of the framework's sessions or tokens; several of at least 16 "
+        "characters may be separated by commas",
+        secret=True,
+    )
+    window: float = _setting(
+        parsers.duration, "how long a user is online after their last request", "10m"
+    )
+    trusted_proxies: Proxies = _setting(
+        parse_proxies, "proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
+    )
+    enabled: bool = _setting(parsers.switch, "`0` records nothing; readers still answer", "1")
     prefix: str = _setting(parsers.prefix, "prefix of every key", "presence")
     store: tuple[tuple[str, str], ...] = _setting(
         parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}),
@@ -50,23 +65,11 @@ class Settings:
         "guest=hyperloglog`",
         "sorted-set",
     )
-    window: float = _setting(
-        parsers.duration, "how long a user is online after their last request", "10m"
-    )
     retention: float = _setting(
         parsers.duration, "how long after that the last-seen time is kept (not of guests)", "30d"
     )
-    identity: tuple[Rule, ...] = _setting(
-        parse_chain, "how visitors are identified: `kind=source`, …", "user=auth, guest=visitor"
-    )
     secret: str = _setting(
         parsers.secret, "key for hashing ids, at least 16 characters", secret=True
-    )
-    session_secret: tuple[str, ...] = _setting(
-        parsers.session_secret,
-        "secret or public key of the framework's sessions or tokens; several of at least 16 "
-        "characters may be separated by commas",
-        secret=True,
     )
     bots: str = _setting(
         parsers.one_of(BOT_MODES),
@@ -84,9 +87,6 @@ class Settings:
         parsers.paths,
         "paths that log out, such as `/logout, /accounts/logout`: their user is offline once they "
         "answer with a status below 400; `*` matches anything",
-    )
-    trusted_proxies: Proxies = _setting(
-        parse_proxies, "proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
     )
     ip_prefix: Bits = _setting(
         parse_prefix, "bits of an IPv4, IPv6 address that are used: `/24, /56`", "/32, /128"
