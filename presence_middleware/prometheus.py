@@ -14,10 +14,8 @@ from prometheus_client.registry import REGISTRY, Collector
 
 from .connections.loops import in_thread
 from .errors import PresenceError
-from .parsers import duration
 from .people import Reason
 from .presence import Presence
-from .queries import PERIODS
 from .recorder import Recorder, recorder_for
 from .stores import merge_plans
 
@@ -75,12 +73,6 @@ class PresenceCollector(Collector):
         self._recorder = recorder_for() if recorder is None else recorder
         settings = self._recorder.settings
         self._kinds, self._announced = settings.kinds, settings.events
-        self._kept = [
-            (kind, period)
-            for kind in settings.kinds
-            for period in PERIODS
-            if duration(period) <= settings.keep_seconds(kind)
-        ]
         self._presence = Presence(
             settings,
             client=client,
@@ -108,13 +100,16 @@ class PresenceCollector(Collector):
                 peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
                 sweep_lag = self._presence.backend.queries.sweep_lag
                 lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
-                active = self._presence.backend.queries.active
-                plans = [active(period, kind) for kind, period in self._kept]
-                numbers = self._presence.run(merge_plans(plans)) if plans else []
+                in_periods = self._presence.backend.queries.active_in_periods
+                active = self._presence.run(merge_plans([*map(in_periods, self._kinds)]))
                 self._site = {
                     "presence_up": True,
                     "presence_online": self._presence.counts(),
-                    "presence_active": dict(zip(self._kept, numbers, strict=True)),
+                    "presence_active": {
+                        (kind, period): number
+                        for kind, numbers in zip(self._kinds, active, strict=True)
+                        for period, number in numbers.items()
+                    },
                     "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
                     "presence_sweep_lag_seconds": {
                         kind: lag for kind, lag in lags.items() if lag is not None

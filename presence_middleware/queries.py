@@ -123,6 +123,13 @@ class Queries:
         store, seconds = self._arguments.store_and_seconds(kind, period, "period")
         return self._read(partial(store.active, period=seconds))
 
+    def active_in_periods(self, kind: str) -> Plan[dict[str, int]]:
+        """Return how many were active in each of `PERIODS` for which a kind is kept."""
+        kept = self._stores[self._arguments.kind(kind)].keep_seconds
+        periods = [period for period in PERIODS if duration(period) <= kept]
+        numbers = yield from merge_plans([self.active(period, kind) for period in periods])
+        return dict(zip(periods, numbers, strict=True))
+
     def online(
         self,
         kind: str | None = None,

@@ -66,6 +66,7 @@ class Board:
             "/history": self._history,
             "/chart.svg": self._history,
             "/peak": self._peak,
+            "/active": self._active,
             "/online": self._online,
             "/last-seen": self._last_seen,
             "/events": self._events,
@@ -171,6 +172,15 @@ class Board:
             return facts({"kind": kind, "peak": found}, REVALIDATED)
 
         return SharedRead("peak", (kind,), read(), SAMPLED)
+
+    def _active(self, request: Request) -> Answer:
+        kind = self._kind(request)
+
+        def read() -> Plan[Response]:
+            active = yield from self._ask.active_in_periods(kind)
+            return facts({"kind": kind, "active": active}, REVALIDATED)
+
+        return SharedRead("active", (kind,), read(), SAMPLED)
 
     def _online(self, request: Request) -> Answer:
         kind = self._kind(request)

@@ -104,6 +104,13 @@ function localized(chart) {
 // The server draws a chart in few widths, and the browser scales it.
 const chartWidth = () => Math.round(at("chart").clientWidth / 40) * 40;
 
+const PERIODS = { "1d": "a day", "7d": "a week", "30d": "a month" };
+
+function activity(active, kind) {
+  const parts = Object.entries(active).map(([period, count]) => `${count.toLocaleString()} in ${PERIODS[period]}`);
+  return parts.length ? ` Different ${kind}s: ${parts.join(", ")}.` : "";
+}
+
 function summary(chart, ever, kind) {
   if (!chart.querySelector(".line")) return "No samples yet: the number is taken once a minute.";
   const peak = chart.querySelector(".peak");
@@ -115,10 +122,11 @@ function summary(chart, ever, kind) {
 
 async function showChart() {
   const kind = chosen("charted"), width = chartWidth(), offset = -new Date().getTimezoneOffset();
-  const [chart, { peak }] = await Promise.all([
-    ask(query("chart.svg", { kind, width, offset })), ask(query("peak", { kind }))]);
+  const [chart, { peak }, { active }] = await Promise.all([
+    ask(query("chart.svg", { kind, width, offset })), ask(query("peak", { kind })),
+    ask(query("active", { kind }))]);
   if (kind !== chosen("charted")) return;  // another was chosen meanwhile
-  setText(at("summary"), summary(chart, peak, kind));
+  setText(at("summary"), summary(chart, peak, kind) + activity(active, kind));
   if (chart !== at("chart").firstChild) at("chart").replaceChildren(chart);
   if (at("table").open) await showHours(kind);
 }
