@@ -83,9 +83,9 @@ def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str
     ],
 )
 def test_a_django_user_is_identified_by_the_primary_key_only(user: object, id: str | None) -> None:
-    from presence_middleware.django.identify import account_of
+    from presence_middleware.django.middleware import _account_of
 
-    assert user_id(account_of(user)) == id
+    assert user_id(_account_of(user)) == id
 
 
 @pytest.mark.filterwarnings("ignore:Cookie value contains invalid bytes:RuntimeWarning")

@@ -387,8 +387,8 @@ def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_as
     request = factory.get("/", headers={"user-agent": FIREFOX})
     with pytest.raises(KeyboardInterrupt):
         at_once(layer(request))
-    assert not site.recorder.open_visits
     assert site.seen() == ["guest"]
+    assert not site.recorder.open_visits
 
 
 @pytest.mark.parametrize("streams", [False, True])
