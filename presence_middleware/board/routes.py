@@ -223,7 +223,9 @@ class Board:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
         if self.has_cursor is None:
             return problem(
-                501, "under WSGI, a worker cannot stay with a reader; ask online instead"
+                501,
+                "under WSGI, and in Django's MIDDLEWARE, a worker cannot stay with a reader; ask "
+                "online instead",
             )
         kind = self._kind(request)
         lag = self._settings.lag_seconds(kind)
