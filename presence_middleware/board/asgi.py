@@ -13,7 +13,6 @@ from ..errors import QueryError
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
-from .cache import Cache, SharedRead
 from .messages import Request, Response, problem, raw_headers
 from .routes import Board
 
@@ -33,8 +32,7 @@ class AsgiBoard(Board):
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
         super().__init__(settings, presence.backend.queries)
-        self._presence, self._cache = presence, Cache()
-        self._open_streams = 0
+        self._presence, self._open_streams = presence, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Request.url of Starlette is not used: it is built from the Host header, which may be
@@ -42,14 +40,11 @@ class AsgiBoard(Board):
         path = self.below(below_root(scope)) or ""
         query = text(scope.get("query_string", b"").decode("latin-1"))
         request = Request(scope["method"], path, query, AsgiRequest(scope).header)
-        answer = self.answer(request)
-        if isinstance(answer, SharedRead):
-            if is_trio():
-                driver = self._presence.backend.driver
-                answer = await anyio.to_thread.run_sync(self._cache.get, answer, driver.run)
-            else:
-                answer = await self._cache.get_async(answer, self._presence.run)
-        answer = answer.to(request)
+        if is_trio():
+            run = self._presence.backend.driver.run
+            answer = await anyio.to_thread.run_sync(self.respond, request, run)
+        else:
+            answer = await self.respond_async(request, self._presence.run)
         if answer.follows is not None and is_trio():
             answer = problem(503, "no events are sent under trio; ask online instead").to(request)
         if answer.follows is not None:

@@ -5,7 +5,7 @@ import math
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
 from string import Template
@@ -23,7 +23,7 @@ from ..settings import Settings
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
 from . import history
-from .cache import SharedRead
+from .cache import Cache, SharedRead
 from .history import REVALIDATED
 from .messages import Request, Response, content, facts, failure, iso, problem, to_json
 
@@ -51,7 +51,7 @@ class Board:
 
     def __init__(self, settings: Settings, ask: Queries) -> None:
         """Serve the board of `settings`; `ask` has the questions of the site."""
-        self._settings, self._ask = settings, ask
+        self._settings, self._ask, self._cache = settings, ask, Cache()
         self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         self._rooms = Rooms(settings.rooms)
@@ -80,6 +80,22 @@ class Board:
         """Return the rest of a path after the board's; None if the path is not the board's."""
         own = self._settings.board_path
         return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
+
+    def respond(self, request: Request, run: Callable[[Plan[Any]], Any]) -> Response:
+        """Return the response to send. `run` runs the plan of a read."""
+        answer = self.answer(request)
+        if isinstance(answer, SharedRead):
+            answer = self._cache.get(answer, run)
+        return answer.to(request)
+
+    async def respond_async(
+        self, request: Request, run: Callable[[Plan[Any]], Awaitable[Any]]
+    ) -> Response:
+        """Return the response to send, without blocking the loop of asyncio."""
+        answer = self.answer(request)
+        if isinstance(answer, SharedRead):
+            answer = await self._cache.get_async(answer, run)
+        return answer.to(request)
 
     def answer(self, request: Request) -> Answer:
         """Return the response to a request, or the read that it needs."""
@@ -217,7 +233,9 @@ class Board:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
         if self.has_cursor is None:
             return problem(
-                501, "under WSGI, a worker cannot stay with a reader; ask online instead"
+                501,
+                "under WSGI, and in Django's MIDDLEWARE, a worker cannot stay with a reader; ask "
+                "online instead",
             )
         kind = self._kind(request)
         lag = self._settings.lag_seconds(kind)

@@ -7,7 +7,6 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from ..presence import Presence
 from ..request import WsgiRequest, text
 from ..settings import Settings
-from .cache import Cache, SharedRead
 from .messages import Request
 from .routes import Board
 
@@ -23,15 +22,12 @@ class WsgiBoard(Board):
     def __init__(self, settings: Settings, presence: Presence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
         super().__init__(settings, presence.backend.queries)
-        self._cache, self._run = Cache(), presence.run
+        self._run = presence.run
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = self.below(environ.get("PATH_INFO", "")) or ""
         query = text(environ.get("QUERY_STRING", ""))
         request = Request(environ["REQUEST_METHOD"], path, query, WsgiRequest(environ).header)
-        answer = self.answer(request)
-        if isinstance(answer, SharedRead):
-            answer = self._cache.get(answer, self._run)
-        status, headers, body, _ = answer.to(request)
+        status, headers, body, _ = self.respond(request, self._run)
         response = webob.Response(status=status, headerlist=list(headers), app_iter=[body])
         return response(environ, start_response)  # type: ignore[no-any-return]

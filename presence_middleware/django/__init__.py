@@ -18,14 +18,13 @@ with importing("django"):
 __all__ = ["Account", "IdentifyWebSocketUser", "PresenceMiddleware"]
 
 if TYPE_CHECKING:
-    from .identify import Account, IdentifyWebSocketUser
-    from .middleware import PresenceMiddleware
-else:
+    from .middleware import Account, IdentifyWebSocketUser, PresenceMiddleware
 
-    def __getattr__(name: str) -> Any:
-        # Django imports this package with INSTALLED_APPS. The rest is imported when it is used.
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import identify, middleware
 
-        return getattr(middleware if name == "PresenceMiddleware" else identify, name)
+def __getattr__(name: str) -> Any:
+    # Django imports this package with INSTALLED_APPS. The rest is imported when it is used.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import middleware
+
+    return getattr(middleware, name)

@@ -8,4 +8,3 @@ class PresenceConfig(AppConfig):  # type: ignore[misc]  # Django has no types
 
     name = "presence_middleware.django"
     label = "presence_middleware"
-    verbose_name = "Presence"

@@ -1,29 +1,29 @@
-"""The line of `MIDDLEWARE` that counts the visitors of a Django site. See `PresenceMiddleware`."""
+"""The line of `MIDDLEWARE` that counts the visitors of a Django site, and a layer for Channels."""
 
 import os
 from collections.abc import Callable
 from functools import partial
+from inspect import getattr_static
 from typing import Any
+from weakref import finalize
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.signals import user_logged_out
 from django.core import mail
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import LazyObject, empty
 
 from ..asgi import AsgiVisit
-from ..board.cache import Cache, SharedRead
-from ..board.messages import Request as BoardRequest
-from ..board.messages import Response
+from ..board import messages
 from ..board.routes import Board
 from ..connections.loops import at_once
-from ..presence import AsyncPresence, Presence
 from ..pulse import EMPTY, pulse_for
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest, text
 from ..settings import Settings
 from ..wsgi import WsgiVisit
-from .identify import account_of, loaded_user, state_of
 
 
 class PresenceMiddleware:
@@ -43,7 +43,6 @@ class PresenceMiddleware:
     In the tests of a site, nothing is recorded unless `PRESENCE_ENABLED` is set.
     """
 
-    sync_capable = True
     async_capable = True
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
@@ -61,13 +60,8 @@ class PresenceMiddleware:
         settings = Settings.from_env(**({"enabled": False} if is_test else {}))
         self.recorder = recorder_for(settings)
         self._pulse = pulse_for(settings, _request_of, _django_response)
-        backend = self.recorder.backend
-        self._board = Board(settings, backend.queries) if settings.board_path else None
-        self._cache = Cache()
-        self._sync_run, self._run = (
-            Presence(backend=backend).run,
-            AsyncPresence(backend=backend).run,
-        )
+        queries = self.recorder.backend.queries
+        self._board = Board(settings, queries) if settings.board_path else None
 
     def __call__(self, request: HttpRequest) -> Any:
         answer = self._answer(request)
@@ -77,7 +71,7 @@ class PresenceMiddleware:
 
     async def _answer(self, request: HttpRequest) -> Any:
         """Return the response to a request, and record it unless a wrapper does."""
-        state = state_of(request)
+        state = _state_of(request)
         outer: Visit | None = state.get(VISIT)
         if outer is not None and not outer.is_over:
             return await self._respond(request, outer)
@@ -95,7 +89,8 @@ class PresenceMiddleware:
             visit.end()
             raise
         if response.streaming:
-            response._resource_closers.append(_End(visit))
+            response._resource_closers.append(visit.end)
+            finalize(response, visit.abandon)  # Django does not close it after all errors
         else:
             visit.end()
         return response
@@ -103,7 +98,7 @@ class PresenceMiddleware:
     async def _respond(self, request: HttpRequest, visit: Visit) -> Any:
         """Return the response of the inner layers, and name the user to the visit."""
         state: Any = visit.state
-        state[USER] = lambda: account_of(loaded_user(request, visit))
+        state[USER] = lambda: _account_of(_loaded_user(request, visit))
         try:
             if visit.signal is not None or visit.is_logout:
                 # No view of a pulse asks for the user, and the view of a logout forgets the user.
@@ -111,7 +106,7 @@ class PresenceMiddleware:
                 await sync_to_async(load)() if self._is_async else load()
                 visit.note_login()
             if visit.signal is not None and visit.signal.is_own:
-                return _django_response(Response(204, EMPTY, b""))
+                return _django_response(messages.Response(204, EMPTY, b""))
             response = self._get_response(request)
             if self._is_async:
                 response = await response
@@ -120,36 +115,86 @@ class PresenceMiddleware:
             return response
         finally:
             # The visit may last longer than the request, and must not refer to it.
-            state[USER] = partial(account_of, loaded_user(request, visit))
+            state[USER] = partial(_account_of, _loaded_user(request, visit))
 
     async def _show_board(self, board: Board, request: HttpRequest, path: str) -> HttpResponse:
-        query = text(request.META.get("QUERY_STRING", ""))
-        asked = BoardRequest(request.method, path, query, request.headers.get)
-        answer = board.answer(asked)
-        if isinstance(answer, SharedRead) and self._is_async:
-            answer = await self._cache.get_async(answer, self._run)
-        elif isinstance(answer, SharedRead):
-            answer = self._cache.get(answer, self._sync_run)
-        return _django_response(answer.to(asked))
+        query, backend = text(request.META.get("QUERY_STRING", "")), self.recorder.backend
+        asked = messages.Request(request.method, path, query, request.headers.get)
+        if self._is_async:
+            return _django_response(await board.respond_async(asked, backend.async_driver.run))
+        return _django_response(board.respond(asked, backend.driver.run))
 
 
-class _End:
-    """Ends a visit when its response is closed, or dropped unclosed."""
+class IdentifyWebSocketUser:
+    """Identifies the users of Django Channels' WebSockets. Wrap the router of the sockets in it:
 
-    def __init__(self, visit: Visit) -> None:
-        self._visit = visit
+    ```python
+    application = PresenceMiddleware(
+        ProtocolTypeRouter(
+            {
+                "http": get_asgi_application(),
+                "websocket": AuthMiddlewareStack(IdentifyWebSocketUser(URLRouter(routes))),
+            }
+        )
+    )
+    ```
 
-    def __call__(self) -> None:
-        self._visit.end()
+    The layers of Channels put the user into copies of the scope, which the outermost layer does not
+    see. A consumer's `channels.auth.login` and `logout` count as well. After such a login, only the
+    primary key is available, so a rule such as `auth:username` finds no id until the next
+    connection.
+    """
 
-    def __del__(self) -> None:
-        self._visit.abandon()  # does nothing after `end`
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        """Wrap `inner`, an ASGI app that has the user in its scope."""
+        self.inner = inner
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        at_connect = _session_user(scope.get("session"))
+
+        def user() -> object:
+            # A login or logout in the consumer changes the session, which all copies of the scope
+            # share, but the user only in the consumer's own copy.
+            by_now = _session_user(scope.get("session"))
+            if by_now != at_connect:
+                return by_now
+            return _account_of(_unwrapped(scope.get("user")))
+
+        visit: Any = scope.get(VISIT)
+        if visit is not None and not visit.is_over:
+            # The visit reads the scope of the server, of which this one may be a copy.
+            visit.state[USER] = user
+        return await self.inner(scope, receive, send)
+
+
+class Account:
+    """A user who is logged in, as the `auth` source reads them. No attribute causes a query.
+
+    Besides the attributes below, it has the fields that are loaded and the properties of the user.
+    """
+
+    is_authenticated = True
+
+    def __init__(self, user: Any) -> None:
+        """Wrap an instance of the site's user model that has a primary key."""
+        self._user = user
+        self.identity = str(user.pk)
+        """The id of the user, which is the primary key."""
+
+    def __getattr__(self, name: str) -> object:
+        user = self._user
+        loaded = vars(user)
+        if name in loaded:
+            return loaded[name]
+        # Other descriptors read the database: fields that are not loaded, and related objects.
+        is_property = isinstance(getattr_static(type(user), name, None), property)
+        return getattr(user, name) if is_property else None
 
 
 @receiver(user_logged_out)  # type: ignore[untyped-decorator]
 def _log_out(request: HttpRequest | None, user: object, **_: object) -> None:
     """Have the visit of a request remember its user, before Django clears the session."""
-    visit: Visit | None = state_of(request).get(VISIT)
+    visit: Visit | None = _state_of(request).get(VISIT)
     if visit is not None and user is not None:
         visit.log_out()
 
@@ -158,9 +203,57 @@ def _request_of(state: Any) -> AsgiRequest | WsgiRequest:
     return AsgiRequest(state) if "type" in state else WsgiRequest(state)
 
 
-def _django_response(response: Response) -> HttpResponse:
+def _django_response(response: messages.Response) -> HttpResponse:
     made = HttpResponse(response.body, status=response.status)
     del made["Content-Type"]
     for name, value in response.headers:
         made[name] = value
     return made
+
+
+def _state_of(request: Any) -> Any:
+    """Return the scope or environ of a request, or an empty mapping for none."""
+    # Under ASGI, a request that a synchronous layer receives has a scope as well.
+    state = getattr(request, "scope", None)
+    return getattr(request, "environ", {}) if state is None else state
+
+
+def _loaded_user(request: Any, visit: Visit) -> Any:
+    """Return the user that Django has loaded for a request, or the id in a loaded session.
+
+    If there may be a user whose id has not been loaded, have the `visit` count no guest.
+    """
+    loaded = vars(request)
+    session = _unwrapped(loaded.get("session"))
+    # The second is that of `await request.auser()`.
+    user = _unwrapped(loaded.get("user")) or loaded.get("_acached_user")
+    visit.may_be_user = False
+    if user is None and session is not None:
+        user, is_loaded = _session_user(session), "_session_cache" in vars(session)
+        # A rule may need more than the id, which is all that a loaded session has.
+        has_id = user if is_loaded else session.session_key
+        visit.may_be_user = has_id is not None and visit.recorder.resolver.reads_user
+        visit.is_usual = visit.is_usual and not visit.may_be_user
+    return user
+
+
+def _account_of(user: Any) -> Any:
+    """Return the account of a user who is logged in, an id as it is, and None for nobody."""
+    if user is None or isinstance(user, str):
+        return user
+    # A deleted user has no key.
+    return Account(user) if user.is_authenticated and user.pk is not None else None
+
+
+def _session_user(session: object) -> object:
+    """Return the id that a session holds; None if nothing has loaded the session."""
+    session = _unwrapped(session)
+    loaded = None if session is None else vars(session).get("_session_cache")
+    return loaded.get(SESSION_KEY) if loaded else None
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the object in a loaded lazy object, and other objects unchanged. Load nothing."""
+    if isinstance(value, LazyObject):
+        value = value._wrapped
+    return None if value is empty else value

@@ -246,8 +246,8 @@ class IdentityResolver:
         """The kind of the ids that an inner layer passes to `Visit.identify` without a kind."""
         self.user_kinds = rules.user_kinds(chain) or set(rules.kinds(chain))
         """The kinds that a logout takes offline: guests only where there are no users."""
-        self.user_attributes = {rule.argument for rule in chain if rule.source == "auth"}
-        """The attributes of the user that rules read; an empty text for the id."""
+        self.reads_user = any(rule.source == "auth" for rule in chain)
+        """True if a rule reads the user whom a layer has logged in."""
         set_by_app = [rule.type.set_by_app for rule in chain]
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
         # request must not be recorded under a kind from which the layer hides them.

@@ -33,6 +33,7 @@ from tests.support.asking import Request, ids
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.follower import Follower
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn, waitress
+from tests.support.transports import AsgiTransport
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.0"
 SECRET = "what this site signs with and nobody else"
@@ -527,7 +528,7 @@ class Local:
             app = self._wrapped = site.wrap(app, settings=settings)
         transport: httpx.BaseTransport
         if site.is_asgi:
-            transport = AsgiTransport(self._noting_scope(app), self._runner)
+            transport = AsgiTransport(self._noting_scope(app), self._runner.run)
         else:
             transport = httpx.WSGITransport(self._noting_environ(app))
         client = httpx.Client(transport=transport, base_url="http://site.test")
@@ -560,20 +561,6 @@ class Local:
             await app(scope, receive, send)
 
         return noting
-
-
-class AsgiTransport(httpx.BaseTransport):
-    """For a client that does not await."""
-
-    def __init__(self, app: Any, runner: asyncio.Runner) -> None:
-        self._transport, self._runner = httpx.ASGITransport(app), runner
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._runner.run(self._ask(request))
-
-    async def _ask(self, request: httpx.Request) -> httpx.Response:
-        given = await self._transport.handle_async_request(request)
-        return httpx.Response(given.status_code, headers=given.headers, content=await given.aread())
 
 
 MIDDLEWARE: dict[bool, Any] = {True: asgi.PresenceMiddleware, False: wsgi.PresenceMiddleware}

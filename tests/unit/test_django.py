@@ -25,6 +25,7 @@ from presence_middleware.connections.loops import at_once
 from presence_middleware.django import PresenceMiddleware
 from presence_middleware.recorder import Recorder, recorder_for
 from tests.support.template_sites import configure_django
+from tests.support.transports import AsgiTransport
 
 LINE = "presence_middleware.django.PresenceMiddleware"
 SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
@@ -82,21 +83,6 @@ def only_sync(get_response: View) -> View:
     return get_response
 
 
-class AsgiTransport(httpx.BaseTransport):
-    """For a client that does not await."""
-
-    def __init__(self, app: Any) -> None:
-        self._transport = httpx.ASGITransport(app)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            given = await self._transport.handle_async_request(request)
-            content = await given.aread()
-            return httpx.Response(given.status_code, headers=given.headers, content=content)
-
-        return asyncio.run(ask())
-
-
 class Site:
     """A site with the line: how it is served, and whom it recorded."""
 
@@ -117,7 +103,9 @@ class Site:
             self.last = state
             return app(state, *call)
 
-        transport = AsgiTransport(noting) if self.is_asgi else httpx.WSGITransport(noting)
+        transport = (
+            AsgiTransport(noting, asyncio.run) if self.is_asgi else httpx.WSGITransport(noting)
+        )
         self.client = httpx.Client(
             transport=transport, base_url="http://site.test", headers={"User-Agent": FIREFOX}
         )
@@ -387,8 +375,8 @@ def test_an_error_that_django_passes_on_ends_the_visit(open_site: Open, *, is_as
     request = factory.get("/", headers={"user-agent": FIREFOX})
     with pytest.raises(KeyboardInterrupt):
         at_once(layer(request))
-    assert not site.recorder.open_visits
     assert site.seen() == ["guest"]
+    assert not site.recorder.open_visits
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -5,8 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from django.template import Library, Node, TemplateSyntaxError
-from django.template.base import FilterExpression, Parser, Token, token_kwargs
-from django.template.base import render_value_in_context as shown
+from django.template.base import Parser, Token, render_value_in_context, token_kwargs
 
 from ...errors import QueryError
 from ...identity.resolver import normalize_id
@@ -23,7 +22,7 @@ COUNT_USAGE = "{% online_count [KIND] [window=WINDOW] [as NAME] %}"
 class CountNode(Node):  # type: ignore[misc]  # Django has no types
     """The tag `online_count`."""
 
-    def __init__(self, options: dict[str, FilterExpression], target: str | None) -> None:
+    def __init__(self, options: dict[str, Any], target: str | None) -> None:
         """Create a tag with `options`, to be put into the variable `target`, or shown."""
         self.options, self.target = options, target
 
@@ -34,7 +33,7 @@ class CountNode(Node):  # type: ignore[misc]  # Django has no types
         if self.target is not None:
             context[self.target] = number
             return ""
-        return "" if number is None else str(shown(number, context))
+        return "" if number is None else str(render_value_in_context(number, context))
 
 
 @register.tag  # type: ignore[untyped-decorator]
