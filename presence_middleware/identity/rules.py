@@ -50,10 +50,14 @@ class Rule:
             return "cookie" if "@" in self.argument else "authorization"
         return self.type.header
 
+    @property
+    def short(self) -> str:
+        """The kind, the source and its argument, as a site writes them."""
+        return f"{self.kind}={self.source}{self.argument and f':{self.argument}'}"
+
     def __str__(self) -> str:
-        argument = f":{self.argument}" if self.argument else ""
         form = "hashed" if self.hashed else "raw"
-        return f"{self.kind}={self.source}{argument}:{form}{':checked' if self.checked else ''}"
+        return f"{self.short}:{form}{':checked' if self.checked else ''}"
 
 
 Chain = tuple[Rule, ...]
