@@ -62,14 +62,14 @@ def missing(what: str, found: object, key: str) -> No:
         field = next((name for name in _LIKELY_FIELDS if as_id(item(value, name))), "")
         such = f", such as {key}.{field}" if field else ""
         reason = f'the key "{key}" of {what} is a dictionary: name a field{such}; it has '
-        return No(reason + _names(value), "name the field with the id", field and f"{key}.{field}")
+        return No(reason + _names(value), f"name a field of {key}", field and f"{key}.{field}")
     if value not in (None, ""):
         return No(f'the key "{key}" of {what} is a {type(value).__name__}, which is no id')
     fields = (f"{user}.{field}" for user in _USERS for field in ("", *_LIKELY_FIELDS))
     likely = (*_LIKELY_KEYS, *(name.rstrip(".") for name in fields))
     better = next((name for name in likely if as_id(nested(found, name))), "")
     named = f'no key "{key}"' if key else "no usual key of a user"
-    return No(f"{what} has {named}; it has {_names(found)}", "name the key of the user", better)
+    return No(f"{what} has {named}; it has {_names(found)}", key=better)
 
 
 def _names(found: object) -> str:

@@ -55,6 +55,9 @@ class Matcher:
         """
         raise NotImplementedError
 
+    is_visible = True
+    """False if only the app puts what it finds into a request."""
+
     def why_not(self, request: Request) -> No:
         """Return why `find` finds no id in a request."""
         raise NotImplementedError
@@ -73,6 +76,8 @@ class RuleMatcher(Matcher):
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
         self.headers = frozenset([rule.header]) if rule.header else None
+        is_header = rule.source == "environ" and rule.argument.startswith("HTTP_")
+        self.is_visible = not rule.type.set_by_app or rule.type is FUNCTION or is_header
         self.reads_user = rule.source == "auth"
         """True if it finds no id in a request that is anonymous."""
         options = SourceOptions(session_secrets, may_remember=not rule.hashed)
@@ -96,9 +101,12 @@ class RuleMatcher(Matcher):
         no, rule = self.find(request), self.rule
         if isinstance(no, No):
             return no
-        if rule.source in ("auth", "session") and request.session is not None:
+        if not no and rule.source in ("auth", "session") and request.session is not None:
             return missing("the session", request.session, rule.argument)
         return No(rule.type.absent)
+
+    def __str__(self) -> str:
+        return self.rule.short
 
     def better(self, no: No) -> str:
         """Return the rule to write in place of this one; empty if `no` names no key."""
@@ -137,8 +145,15 @@ class CrawlerMatcher(Matcher):
         is_login = name and any(login.find(request) for login in self._logins)
         return None if is_login else name
 
+    def __str__(self) -> str:
+        return f"{self.kind or 'skipped'}=crawler"
+
     def why_not(self, request: Request) -> No:
-        return No("a crawler that is logged in" if self._crawlers(request) else "no crawler")
+        return No(
+            "a crawler, but logged in"
+            if self._crawlers(request)
+            else "it is in no list of crawlers"
+        )
 
 
 class Search:

@@ -52,12 +52,16 @@ class Rule:
 
     @property
     def short(self) -> str:
-        """The kind, the source and its argument, as a site writes them."""
-        return f"{self.kind}={self.source}{self.argument and f':{self.argument}'}"
+        """The rule without what is the default of its source."""
+        rule, type = str(self), self.type
+        if self.checked and type.checked:
+            rule = rule.removesuffix(":checked")
+        return rule.removesuffix(":hashed" if type.client_supplied else ":raw")
 
     def __str__(self) -> str:
+        argument = f":{self.argument}" if self.argument else ""
         form = "hashed" if self.hashed else "raw"
-        return f"{self.short}:{form}{':checked' if self.checked else ''}"
+        return f"{self.kind}={self.source}{argument}:{form}{':checked' if self.checked else ''}"
 
 
 Chain = tuple[Rule, ...]

@@ -235,6 +235,7 @@ def _verified(
     key: str,
     options: SourceOptions,
     to_id: Callable[[Any], str | None] = as_id,
+    *,
     what: str = "the session",
 ) -> Read:
     """Return a source of signed values: `to_id` of what a payload has under `key`.

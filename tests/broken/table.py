@@ -437,7 +437,7 @@ BREAKS = [
         "differing-settings-are-silent",
         "Settings that differ between processes are logged.",
         "recorder/agreement.py",
-        "self._hints.warn_of_differences(in_force.differing)",
+        'self._hints.warn("setting", name, value, topic=name)',
         "pass",
         PRESSURE,
     ),
