@@ -58,7 +58,9 @@ def parse_request(text: str, address: str) -> Sent:
 
     Raises `ValueError` if it is no request.
     """
-    first, *lines = text.partition("\n\n")[0].strip().splitlines() or [""]
+    first, *lines = (
+        text.replace("\r\n", "\n").lstrip().partition("\n\n")[0].rstrip("\n").split("\n")
+    )
     method, _, rest = first.partition(" ")
     target, _, version = rest.partition(" ")
     if not target or not version.startswith("HTTP/"):
@@ -125,7 +127,10 @@ def _environ(sent: Sent) -> dict[str, str]:
     }
     for name, value in sent.headers:
         key = f"HTTP_{name.upper().replace('-', '_')}"
-        latin, joint = value.encode().decode("latin-1"), "; " if key == "HTTP_COOKIE" else ","
+        latin, joint = (
+            value.encode("utf-8", "surrogateescape").decode("latin-1"),
+            "; " if key == "HTTP_COOKIE" else ",",
+        )
         environ[key] = f"{environ[key]}{joint}{latin}" if key in environ else latin
     return environ
 

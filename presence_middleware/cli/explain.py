@@ -34,7 +34,8 @@ def explain_command(
         given = [parse_header(header) for header in headers]
         sent = Sent(method, path, given, address)
         if source:
-            read = parse_request(sys.stdin.read(), address)
+            text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+            read = parse_request(text, address)
             sent = read._replace(headers=[*read.headers, *given])
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
