@@ -137,28 +137,37 @@ HINTS = {
     ),
 }
 
-_SIGNED = "and PRESENCE_SESSION_SECRET to the secret of the app"
-# Credentials, the frameworks that send them, what reads them, and the remedy if no rule does.
-# Braces contain the source of a rule to set.
+
+class Credential(NamedTuple):
+    """A login that a framework sends, and what to do if no rule reads it."""
+
+    name: str
+    framework: str
+    reader: str
+    """A source that reads it."""
+    source: str
+    """The source to use, with its argument; empty if the remedy needs no rule."""
+    remedy: str = "set {} and PRESENCE_SESSION_SECRET to the secret of the app"
+    """Braces stand for the setting with that source."""
+
+
+_SESSION = "the cookie session"
 CREDENTIALS = (
-    (
-        *("the cookie sessionid", "Django", "django-session"),
+    Credential(
+        *("the cookie sessionid", "Django", "django-session", ""),
         "add presence_middleware.django.PresenceMiddleware at the end of MIDDLEWARE",
     ),
-    (
-        *("the cookie session", "Flask", "flask-session"),
-        "call presence_middleware.flask.init_app(app), or set {flask-session:_user_id} " + _SIGNED,
+    Credential(
+        *(_SESSION, "Flask", "flask-session", "flask-session:_user_id"),
+        "call presence_middleware.flask.init_app(app), or set {} and PRESENCE_SESSION_SECRET to "
+        "its SECRET_KEY",
     ),
-    ("the cookie session", "Starlette", "starlette-session", "set {session:KEY}"),
-    (
-        *("the cookie session", "Pyramid", "pyramid-session"),
-        f"set {{pyramid-session:auth.userid}} {_SIGNED}",
-    ),
-    ("the cookie auth_tkt", "Pyramid", "auth-tkt", f"set {{auth-tkt}} {_SIGNED}"),
-    ("the cookie beaker.session.id", "Beaker", "session", "set {session:KEY}"),
-    ("a bearer token", "a JWT", "bearer", f"set {{bearer:sub}} {_SIGNED}"),
+    Credential(_SESSION, "Starlette", "starlette-session", "session:KEY", "set {}"),
+    Credential(_SESSION, "Pyramid", "pyramid-session", "pyramid-session:auth.userid"),
+    Credential("the cookie auth_tkt", "Pyramid", "auth-tkt", "auth-tkt"),
+    Credential("the cookie beaker.session.id", "Beaker", "session", "session:KEY", "set {}"),
+    Credential("a bearer token", "a JWT", "bearer", "bearer:sub"),
 )
-_SOURCE = re.compile(r"\{(.*?)\}")
 
 
 class Mistake(NamedTuple):
@@ -194,8 +203,9 @@ class SetupHints:
             is_name = rule.source == "cookie" or rule.type.argument == "[COOKIE]"
             cookie = rule.argument if is_name else rule.argument.partition("@")[2]
             read.add(f"the cookie {cookie}")
-        read |= {name for name, _, source, _ in CREDENTIALS if source in read}
-        self._unread = {name for name, *_ in CREDENTIALS} - read
+        self._sources = frozenset(read)
+        read |= {each.name for each in CREDENTIALS if each.reader in read}
+        self._unread = {each.name for each in CREDENTIALS} - read
         self._reads_session = not read.isdisjoint({"auth", "session"})
         self._shared_ids = SharedIds(login_kinds(settings.identity), settings.window)
         self._seen: dict[str, tuple[Mistake, float, int]] = {}
@@ -267,20 +277,25 @@ class SetupHints:
         # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
         if request.get(USER) or (self._reads_session and request.session is not None):
             return
-        for credential in sorted(credentials_of(request) & self._unread):
-            rows = [row[1:] for row in CREDENTIALS if row[0] == credential]
-            used = [row for row in rows if row[0].lower() in sys.modules] or rows
-            remedies = [f"for {name}, {_SOURCE.sub(self._chain, text)}" for name, _, text in used]
-            yield credential, Mistake("credential", (credential, "; ".join(remedies)))
+        for name in sorted(credentials_of(request) & self._unread):
+            rows = [
+                each
+                for each in CREDENTIALS
+                if each.name == name and each.source.partition(":")[0] not in self._sources
+            ]
+            used = [each for each in rows if each.framework.lower() in sys.modules] or rows
+            remedies = [
+                f"for {each.framework}, "
+                + each.remedy.format(self._chain(f"{min(self._users)}={each.source}"))
+                for each in used
+            ]
+            yield name, Mistake("credential", (name, "; ".join(remedies)))
 
-    def _chain(self, new: str | re.Match[str], old: Rule | None = None) -> str:
+    def _chain(self, new: str, old: Rule | None = None) -> str:
         """Return the setting with a new rule in place of an old one, by default of `auth`."""
-        if isinstance(new, re.Match):
-            new = f"{min(self._users)}={new[1]}"
-        others = [rule for rule in self._settings.identity if rule is not old]
-        if old is None:
-            others = [rule for rule in others if rule.source != "auth"]
-        return f'PRESENCE_IDENTITY="{", ".join([new, *(rule.short for rule in others)])}"'
+        rules = self._settings.identity
+        others = [each for each in rules if (each.source != "auth" if old is None else each != old)]
+        return f'PRESENCE_IDENTITY="{", ".join([new, *(each.short for each in others)])}"'
 
     def warn(self, hint: str, *values: object, topic: str = "") -> None:
         """Log a mistake, unless there was a warning with its topic, by default the message."""

@@ -167,7 +167,7 @@ MISTAKES = {
         carries("the cookie session"),
         "for Flask, call presence_middleware.flask.init_app(app), or "
         + chain("user=flask-session:_user_id")
-        + WITH_SECRET,
+        + " and PRESENCE_SESSION_SECRET to its SECRET_KEY",
         framework="flask",
     ),
     "Starlette": Shows(
