@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import flask
 import jwt
@@ -122,232 +122,188 @@ def token(**claims: object) -> dict[str, str]:
     return {"authorization": f"Bearer {jwt.encode(claims, SECRET)}"}
 
 
-class Shows(NamedTuple):
-    """A mistake that each request shows: its message, and the line that mends it."""
-
-    request: dict[str, Any]
-    message: str
-    remedy: str
-    identity: str = DEFAULT
-    framework: str = ""
-    settings: dict[str, str] = {}  # noqa: RUF012 - only read
-
-
-def carries(what: str) -> str:
-    return f"requests carry {what}, which no rule of PRESENCE_IDENTITY reads, and no user was found"
-
-
 def chain(rule: str) -> str:
     return f'set PRESENCE_IDENTITY="{rule}, guest=visitor"'
 
 
-WITH_SECRET = " and PRESENCE_SESSION_SECRET to the secret of the app"
-HOPS = {"x_forwarded_for": "198.51.100.7"}
+AND_SECRET = " and PRESENCE_SESSION_SECRET to the secret of the app"
+UNREAD = ", which no rule of PRESENCE_IDENTITY reads, and no user was found so far"
+NEVER = " has never matched: "
 PROXY = (
     "requests come through a proxy that PRESENCE_TRUSTED_PROXIES does not name, so people with the "
     "same browser count as one"
 )
-NETWORKS = {
-    "10.0.0.1": "10.0.0.0/8",
-    "127.0.0.1": "127.0.0.0/8",
-    "172.16.3.4": "172.16.0.0/12",
-    "::1": "::1/128",
-    "fd00::1": "fc00::/7",
-    "::ffff:10.0.0.1": "10.0.0.0/8",
-    None: "unix",
-}
-MISTAKES = {
-    "Django": Shows(
-        {"cookie": f"a=1; sessionid={VALUE}"},
-        carries("the cookie sessionid"),
-        "for Django, add presence_middleware.django.PresenceMiddleware at the end of MIDDLEWARE",
+HOPS = {"x_forwarded_for": "198.51.100.7"}
+SESSION = {"cookie": f"a=1; session={VALUE}"}
+FLASK = "user=flask-session:"
+PEERS = ["10.0.0.1", "127.0.0.1", "172.16.3.4", "::1", "fd00::1", "::ffff:10.0.0.1", None]
+NETWORKS = [
+    "10.0.0.0/8",
+    "127.0.0.0/8",
+    "172.16.0.0/12",
+    "::1/128",
+    "fc00::/7",
+    "10.0.0.0/8",
+    "unix",
+]
+# A cookie, the framework that sends it, the rule to set, and the rest of the remedy.
+COOKIES = [
+    ("session", "Flask", f"{FLASK}_user_id", " and PRESENCE_SESSION_SECRET to its SECRET_KEY"),
+    ("session", "Starlette", "user=session:KEY", ""),
+    ("session", "Pyramid", "user=pyramid-session:auth.userid", AND_SECRET),
+    ("auth_tkt", "Pyramid", "user=auth-tkt", AND_SECRET),
+    ("beaker.session.id", "Beaker", "user=session:KEY", ""),
+]
+DJANGO = "add presence_middleware.django.PresenceMiddleware at the end of MIDDLEWARE"
+MINE = f"{FLASK}x@mine"
+# The rules before guest=visitor, a request, the message about it, the remedy, and the framework.
+MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
+    *(
+        ("user=auth", {"cookie": f"{name}={VALUE}"}, f"{name}{UNREAD}", chain(rule) + rest, made_by)
+        for name, made_by, rule, rest in COOKIES
     ),
-    "Flask": Shows(
-        {"cookie": f"session={VALUE}"},
-        carries("the cookie session"),
-        "for Flask, call presence_middleware.flask.init_app(app), or "
-        + chain("user=flask-session:_user_id")
-        + " and PRESENCE_SESSION_SECRET to its SECRET_KEY",
-        framework="flask",
+    ("user=auth", {"cookie": f"sessionid={VALUE}"}, f"sessionid{UNREAD}", DJANGO, "Django"),
+    (MINE, {"cookie": "auth_tkt=x"}, UNREAD, chain(f"user=auth-tkt, {MINE}"), "Pyramid"),
+    (
+        *(
+            "user=auth",
+            {"authorization": f"Bearer {VALUE}"},
+            f"requests carry a bearer token{UNREAD}",
+        ),
+        *(chain("user=bearer:sub") + AND_SECRET, "a JWT"),
     ),
-    "Starlette": Shows(
-        {"cookie": f"session={VALUE}"},
-        carries("the cookie session"),
-        "for Starlette, " + chain("user=session:KEY"),
-        framework="starlette",
-    ),
-    "Pyramid": Shows(
-        {"cookie": f"session={VALUE}"},
-        carries("the cookie session"),
-        "for Pyramid, " + chain("user=pyramid-session:auth.userid") + WITH_SECRET,
-        framework="pyramid",
-    ),
-    "tickets": Shows(
-        {"cookie": f"auth_tkt={VALUE}"},
-        carries("the cookie auth_tkt"),
-        chain("user=auth-tkt, user=flask-session:_user_id@mine") + WITH_SECRET,
-        identity="user=flask-session:_user_id@mine, guest=visitor",
-    ),
-    "Beaker": Shows(
-        {"cookie": f"beaker.session.id={VALUE}"},
-        carries("the cookie beaker.session.id"),
-        chain("user=session:KEY"),
-    ),
-    "a token": Shows(
-        {"authorization": f"Bearer {VALUE}"},
-        carries("a bearer token"),
-        chain("user=bearer:sub") + WITH_SECRET,
-    ),
-    "another secret": Shows(
+    (
+        f"{FLASK}user",
         flask_cookie("another", user=VALUE),
-        "the rule user=flask-session:user has never matched: signed with another secret",
+        f"the rule {FLASK}user{NEVER}signed with another secret",
         "check that PRESENCE_SESSION_SECRET is the secret of the framework",
-        identity="user=flask-session:user, guest=visitor",
+        "",
     ),
-    "another key": Shows(
+    (
+        f"{FLASK}user@session",
         flask_cookie(_user_id=VALUE, _fresh=True),
-        'has never matched: the session has no key "user"; it has _fresh, _user_id',
-        chain("user=flask-session:_user_id@session"),
-        identity="user=flask-session:user@session, guest=visitor",
+        f'{NEVER}the session has no key "user"; it has _fresh, _user_id',
+        chain(f"{FLASK}_user_id@session"),
+        "",
     ),
-    "a dictionary in a token": Shows(
+    (
+        "user=bearer:user",
         token(user={"email": VALUE, "roles": []}),
-        'the key "user" of the token is a dictionary: name a field, such as user.email; it has '
-        "email, roles",
+        'the key "user" of the token is a dictionary: name a field, such as user.email; '
+        "it has email, roles",
         chain("user=bearer:user.email"),
-        identity="user=bearer:user, guest=visitor",
+        "",
     ),
-    "a dictionary in a session": Shows(
-        {"session": {"member": {"username": VALUE}}, "cookie": f"session={VALUE}"},
-        'the key "member" of the session is a dictionary: name a field, such as member.username',
+    (
+        "user=session:member",
+        {"session": {"member": {"username": VALUE}}, **SESSION},
+        f'{NEVER}the key "member" of the session is a dictionary',
         chain("user=session:member.username"),
-        identity="user=session:member, guest=visitor",
+        "",
     ),
-    "a session with a key of its own": Shows(
-        {"session": {"account": VALUE}, "cookie": f"session={VALUE}"},
-        "the rule user=auth has never matched: the session has no usual key of a user; it has ",
+    (
+        "user=auth",
+        {"session": {"account": VALUE}, **SESSION},
+        f"the rule user=auth{NEVER}the session has no usual key of a user; it has account",
         chain("user=session:account"),
+        "",
     ),
-    **{
-        f"proxy {peer}": Shows({"peer": peer, **HOPS}, PROXY, f'_PROXIES="{network}", or add')
-        for peer, network in NETWORKS.items()
-    },
-    "proxy with Forwarded": Shows(
+    *(
+        (
+            "user=auth",
+            {"peer": peer, **HOPS},
+            PROXY,
+            f'set PRESENCE_TRUSTED_PROXIES="{network}", or',
+            "",
+        )
+        for peer, network in zip(PEERS, NETWORKS, strict=True)
+    ),
+    (
+        "user=auth",
         {"peer": "10.0.0.1", "forwarded": "for=198.51.100.7"},
         PROXY,
-        'set PRESENCE_TRUSTED_PROXIES="10.0.0.0/8", or',
-        identity="user=auth, guest=ip",
-        settings={"ip_prefix": "/24, /56"},
+        '_PROXIES="10.0.0.0/8"',
+        "",
     ),
-    "another proxy": Shows(
-        {"peer": "10.0.0.1", **HOPS},
-        PROXY,
-        'set PRESENCE_TRUSTED_PROXIES="192.168.0.0/16, 10.0.0.0/8", or',
-        settings={"trusted_proxies": "192.168.0.0/16"},
-    ),
-}
+    ("user=auth", {"peer": "192.168.0.1", **HOPS}, PROXY, '_PROXIES="192.168.0.0/16"', ""),
+]
 
 
 @BOTH
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(("rules", "request_", "message", "remedy", "framework"), MISTAKES)
 @pytest.mark.parametrize("is_quick", [True, False], ids=["at once", "slowly"])
 def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
-    name: str, view: Make, *, is_quick: bool, site: Open, monkeypatch: pytest.MonkeyPatch
+    rules: str,
+    request_: dict[str, Any],
+    message: str,
+    remedy: str,
+    framework: str,
+    *,
+    is_quick: bool,
+    view: Make,
+    site: Open,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shows = MISTAKES[name]
-    if shows.framework:
-        monkeypatch.setitem(sys.modules, shows.framework, sys)
-    one = site(shows.identity, **shows.settings)
-    one.ask(view(**shows.request), times=(VISITS if is_quick else FEW_VISITS) - 1)
+    for name in ("flask", "starlette", "pyramid"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, framework.lower(), sys)
+    one = site(f"{rules}, guest=visitor")
+    one.ask(view(**request_), times=(VISITS if is_quick else FEW_VISITS) - 1)
     assert one.said == []
     one.clock.now += 0 if is_quick else SECONDS
     if not is_quick:
         assert one.said == []
-    one.ask(view(**shows.request))
+    one.ask(view(**request_))
     notice, *others = one.said
-    assert shows.message in notice
-    assert shows.remedy in notice
-    assert notice.endswith(LOOK) is not notice.startswith("requests come")
+    assert message in notice
+    assert remedy in notice
+    assert f"so far: for {framework}, " in notice or not framework
+    assert notice.endswith(LOOK) is (message != PROXY)
     assert [other.partition(":")[0] for other in others] == ([NO_USER] if is_quick else [])
     one.clock.now += 2 * VISITS
-    one.ask(view(**shows.request), times=2 * VISITS)
+    one.ask(view(**request_), times=2 * VISITS)
     assert len(one.said) == 2
     for written in (VALUE, SECRET, "198.51", "10.0.0.1", "172.16.3.4"):
         assert written not in "".join(one.said)
 
 
-def test_a_framework_that_is_not_in_use_is_not_advised(
-    site: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "flask", sys)
-    monkeypatch.delitem(sys.modules, "starlette", raising=False)
-    monkeypatch.delitem(sys.modules, "pyramid", raising=False)
-    one = site()
-    one.ask(over_wsgi(cookie=f"session={VALUE}"), times=VISITS)
-    assert "Starlette" not in one.said[0]
-    assert "Pyramid" not in one.said[0]
-
-
-RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
-    **{
-        f"{identity} reads {cookie}": (identity, {"cookie": f"{cookie}={VALUE}"})
-        for identity, cookie in [
-            ("user=auth, guest=django-session", "sessionid"),
-            ("user=auth, guest=cookie:sessionid", "sessionid"),
-            ("user=auth, guest=django-session:session", "session"),
-            ("user=auth-tkt:session, guest=cookie:sid", "x"),
-            ("user=auth, guest=cookie:auth_tkt:raw", "auth_tkt"),
-            ("user=session:user.id, guest=visitor", "beaker.session.id"),
-            (DEFAULT, "PHPSESSID"),
-            (DEFAULT, "xsessionid"),
-            (DEFAULT, "Session"),
-        ]
-    },
-    "cookies that look like sessions": (DEFAULT, {"cookie": "a=sessionid; b=session=1; auth_tkt"}),
-    "an expired token": ("user=bearer:sub, guest=visitor", token(sub="ann", exp=1)),
-    "a guest of Flask": ("user=flask-session:_user_id", flask_cookie(csrf_token="x", _fresh=False)),
-    "a guest of Starlette": (DEFAULT, {"session": {"csrf": "x"}, "cookie": "session=x"}),
-    "no proxy": (DEFAULT, {**HOPS}),
-    "no proxy, IPv6": (DEFAULT, {"peer": "2001:4860::8888", "forwarded": "for=198.51.100.7"}),
-    "a peer without headers": (DEFAULT, {"peer": "10.0.0.1", "x_real_ip": "198.51.100.7"}),
-    "a peer that the server has read from the header": (
-        DEFAULT,
-        {"peer": "10.0.0.1", "x_forwarded_for": "198.51.100.7, 10.0.0.1"},
-    ),
-    "addresses that do not matter": (
-        "user=auth, guest=cookie:sid",
-        {"peer": "10.0.0.1", "cookie": "sid=1", **HOPS},
-    ),
-    "a crawler": (BY_HEADER, {"user_agent": "curl/8"}),
-}
+TRUSTING = {"trusted_proxies": "10.0.0.0/8, unix"}
+OWN_LAYER = {USER: lambda: None}
+RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("user=auth, guest=django-session", {"cookie": f"sessionid={VALUE}"}, {}),
+    ("user=auth, guest=cookie:sessionid", {"cookie": f"sessionid={VALUE}"}, {}),
+    ("user=auth, guest=django-session:session", SESSION, {}),
+    ("user=auth-tkt:session, guest=cookie:sid", {"cookie": "x=1"}, {}),
+    ("user=auth, guest=cookie:auth_tkt:raw", {"cookie": f"auth_tkt={VALUE}"}, {}),
+    ("user=session:user.id, guest=visitor", {"cookie": f"beaker.session.id={VALUE}"}, {}),
+    (DEFAULT, {"cookie": f"PHPSESSID={VALUE}; xsessionid={VALUE}; Session={VALUE}"}, {}),
+    (DEFAULT, {"cookie": "a=sessionid; b=session=1; auth_tkt"}, {}),
+    (DEFAULT, SESSION, OWN_LAYER),
+    (DEFAULT, {"session": {"csrf": "x"}, **SESSION}, {}),
+    ("user=flask-session:_user_id", flask_cookie(csrf_token="x", _fresh=False), {}),
+    ("user=bearer:sub, guest=visitor", token(sub="ann", exp=1), {}),
+    (DEFAULT, HOPS, {}),
+    (DEFAULT, {"peer": "2001:4860::8888", "forwarded": "for=198.51.100.7"}, {}),
+    (DEFAULT, {"peer": "10.0.0.1", "x_real_ip": "198.51.100.7"}, {}),
+    (DEFAULT, {"peer": "10.0.0.1", "x_forwarded_for": "198.51.100.7, 10.0.0.1"}, {}),
+    (DEFAULT, {"peer": "10.0.0.1", **HOPS}, TRUSTING),
+    (DEFAULT, {"peer": "10.0.0.1", **HOPS}, {"trusted_proxies": "1"}),
+    (DEFAULT, {"peer": None, **HOPS}, TRUSTING),
+    ("user=auth, guest=cookie:sid", {"peer": "10.0.0.1", "cookie": "sid=1", **HOPS}, {}),
+]
 
 
 @BOTH
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_not_reported(name: str, view: Make, site: Open) -> None:
-    identity, request = RIGHT[name]
-    one = site(identity)
-    one.ask(view(**request), times=VISITS - 1)
+@pytest.mark.parametrize(("identity", "request_", "others"), RIGHT)
+def test_what_is_right_is_not_reported(
+    identity: str, request_: dict[str, Any], others: dict[str, Any], view: Make, site: Open
+) -> None:
+    is_asked = others is OWN_LAYER
+    one = site(identity, **({} if is_asked else others))
+    request = view(**request_)
+    request.state = {**request.state, **(OWN_LAYER if is_asked else {})}
+    one.ask(request, times=VISITS - 1)
     one.clock.now += 2 * SECONDS
-    assert one.said == []
-
-
-@pytest.mark.parametrize(
-    ("proxies", "peer"), [("1", "10.0.0.1"), ("10.0.0.0/8", "10.0.0.1"), ("unix", None)]
-)
-def test_a_trusted_proxy_is_not_reported(proxies: str, peer: str | None, site: Open) -> None:
-    one = site(trusted_proxies=proxies)
-    one.ask(over_wsgi(peer, **HOPS), times=VISITS - 1)
-    one.clock.now += SECONDS
-    assert one.said == []
-
-
-def test_a_session_is_not_reported_when_a_layer_of_ours_asks_it(site: Open) -> None:
-    one = site()
-    request = over_wsgi(cookie=f"sessionid={VALUE}")
-    asked = WsgiRequest({**request.state, USER: lambda: None})
-    one.ask(asked, times=VISITS - 1)
-    one.clock.now += SECONDS
     assert one.said == []
 
 
@@ -517,44 +473,27 @@ def test_each_kind_at_its_member_limit_is_reported_once(site: Open) -> None:
     assert one.said == [f"kind user {text}", f"kind staff {text}"]
 
 
-CROWDS: dict[str, tuple[int, Callable[[int], dict[str, str | None]], str]] = {
-    "an address": (
-        100,
-        lambda number: {"user_agent": f"{VALUE} {number}"},
-        "more than 100 new guests from one address: the rest is not recorded. If the address is a "
-        "proxy, add it to PRESENCE_TRUSTED_PROXIES",
-    ),
-    "an IPv6 network": (
-        2000,
-        lambda number: {"peer": f"2001:4860:1:{number:x}::1"},
-        "more than 2000 new guests from one /48 of IPv6: the rest is not recorded. If its "
-        "addresses are proxies, add them to PRESENCE_TRUSTED_PROXIES",
-    ),
-    **{
-        f"a silent proxy at {peer}": (
-            100,
-            lambda number, peer=peer: {"peer": peer, "user_agent": f"{VALUE} {number}"},  # type: ignore[misc]
-            "more than 100 guests come from one private address or unix socket without "
-            "X-Forwarded-For: it seems to be a proxy, and people with the same browser count as "
-            "one. Let the proxy send that header (nginx: proxy_set_header X-Forwarded-For "
-            "$proxy_add_x_forwarded_for;) and add the proxy to PRESENCE_TRUSTED_PROXIES",
-        )
-        for peer in NETWORKS
-    },
-}
-
-
 @BOTH
-@pytest.mark.parametrize("name", CROWDS)
-def test_a_crowd_of_guests_is_reported_once(name: str, view: Make, site: Open) -> None:
-    quota, guest, text = CROWDS[name]
+@pytest.mark.parametrize("origin", ["address", "/48", *PEERS])
+def test_a_crowd_of_guests_is_reported_once(origin: str | None, view: Make, site: Open) -> None:
+    def guests(first: int, last: int) -> Iterator[WsgiRequest | AsgiRequest]:
+        for number in range(first, last):
+            network = f"2001:4860:1:{number:x}::1"
+            peer = {"address": PUBLIC, "/48": network}.get(str(origin), origin)
+            yield view(peer, user_agent=f"{VALUE} {number}")
+
+    quota = 2000 if origin == "/48" else 100
     one = site(BY_HEADER, trusted_proxies="10.0.0.0/8, ::1, unix")
-    one.ask(view(x_user="ann"))
-    one.ask(*(view(**guest(number)) for number in range(quota)))
+    one.ask(view(x_user="ann"), *guests(0, quota))
     assert one.said == []
-    one.ask(*(view(**guest(number)) for number in range(quota, quota + 50)))
-    assert one.said == [text]
-    is_silent = "silent" in name
+    one.ask(*guests(quota, quota + 50))
+    (notice,) = one.said
+    if is_silent := origin not in ("address", "/48"):
+        assert "come from one private address or unix socket without X-Forwarded-For" in notice
+        assert "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;" in notice
+    else:
+        assert notice.startswith(f"more than {quota} new guests from one {origin}")
+    assert "PRESENCE_TRUSTED_PROXIES" in notice
     assert one.presence.counts()["guest"] == quota + (50 if is_silent else 0)
 
 
