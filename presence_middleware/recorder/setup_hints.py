@@ -94,7 +94,7 @@ HINTS = {
         *(VISITS, math.inf, True),
     ),
     "unreadable": Hint(
-        "a request could not be read ({}) and is not recorded",
+        "a request could not be read ({}){}",
         "the server or a middleware passed an invalid environ or scope",
     ),
     "rooms": Hint(
@@ -228,8 +228,10 @@ class SetupHints:
             if arrival >= self.look_at:
                 # Seconds without an inspection add up, to one inspection each.
                 self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
-                with suppress(Exception):  # the app has put something invalid into the request
+                try:
                     self._inspect(request, arrival, who)
+                except Exception as error:  # a part that recording does not need
+                    self.warn("unreadable", type(error).__name__, "")
             return
         topics = {"logout"} if purpose in LOGOUTS else {"pulse", "guest's pulse"}
         if kind in self._users:

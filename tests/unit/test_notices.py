@@ -584,7 +584,7 @@ def test_an_unreadable_request_is_reported_once(site: Open) -> None:
     one = site()
     one.ask(WsgiRequest({"PATH_INFO": 5, "HTTP_COOKIE": VALUE}), times=3)
     (notice,) = one.said
-    assert "a request could not be read (TypeError)" in notice
+    assert "a request could not be read (TypeError) and is not recorded: " in notice
     assert VALUE not in notice
     assert one.recorder.stats().recorded == 0
 
