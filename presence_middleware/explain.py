@@ -79,18 +79,18 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
     request.locate = resolver.locate
     request.arrive(request.state)
     hints = SetupHints(settings, resolver)
-    is_own = bool(settings.pulse_path) and request.path == settings.pulse_path
-    signal = read_signal(request, is_own=is_own) if settings.pulse_path else None
+    board, pulse, path = settings.board_path, settings.pulse_path, request.path
+    signal = read_signal(request, is_own=path == pulse) if pulse else None
+    is_board = bool(board) and f"{path}/".startswith(f"{board}/")
     purpose = RequestFilter(settings, hints).purpose_of(request, signal)
     refusal = ""
-    if purpose is Purpose.NO_VISIT:
-        sender = "a page of another site sent it" if signal else ""
-        refusal = why_no_visit(request) or sender or "its path is in PRESENCE_EXCLUDE"
-    board = settings.board_path
-    if board and f"{request.path}/".startswith(f"{board}/"):
-        refusal = "the board answers it"
     if not settings.enabled:
         refusal = "PRESENCE_ENABLED is off"
+    elif is_board or (pulse and signal is None and path in (pulse, f"{pulse}.js")):
+        purpose, refusal = Purpose.NO_VISIT, "the middleware itself answers it"
+    elif purpose is Purpose.NO_VISIT:
+        sender = "a page of another site sent it" if signal else ""
+        refusal = why_no_visit(request) or sender or "its path is in PRESENCE_EXCLUDE"
     room = Rooms(settings.rooms).name_of((signal and signal.page) or request.app_path)
     what = "excluded" if "PRESENCE_EXCLUDE" in refusal else _PURPOSES.get(purpose, "no visit")
     yield f"{what}, room {room}" if room and not refusal else what

@@ -214,7 +214,8 @@ REQUESTS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
         "not counted: a page of another site embeds or fetches it",
     ),
     ({}, {"enabled": "0"}, "no visit", "not counted: PRESENCE_ENABLED is off"),
-    ({"target": "/who/counts"}, {}, "page", "not counted: the board answers it"),
+    ({"target": "/who/counts"}, {}, "no visit", "not counted: the middleware itself answers it"),
+    ({"target": "/pulse.js"}, {}, "no visit", "not counted: the middleware itself answers it"),
     (
         {
             "method": "POST",
