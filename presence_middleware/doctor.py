@@ -12,8 +12,11 @@ from typing import NamedTuple
 
 from . import parsers
 from .backend import Backend
-from .connections.server import eviction_policy, facts
+from .connections.server import Facts, eviction_policy, facts
 from .errors import PresenceError
+from .identity.bots import BOT
+from .identity.rules import user_kinds
+from .recorder.setup_hints import EXPLAIN
 from .settings import Settings, variable
 from .stores import Batch, Plan, Shards
 from .stores.plan import text
@@ -31,6 +34,13 @@ class Finding(NamedTuple):
 
     is_right: bool
     what: str
+    is_warning: bool = False
+    """True if nothing is wrong now, but something may be."""
+
+    @property
+    def mark(self) -> str:
+        """`ok`, `warn` or `WRONG`."""
+        return "WRONG" if not self.is_right else "warn" if self.is_warning else "ok"
 
     @classmethod
     def of(cls, is_right: bool, what: str, remedy: str) -> "Finding":
@@ -94,11 +104,11 @@ def examine(backend: Backend) -> Iterator[Finding]:
         for name, node in driver.nodes()
         for question in (version(), clock(), eviction(), memory())
     ]
-    ours = [_shards(backend), _shared_settings(backend, now)]
+    ours = [_shards(backend), _shared_settings(backend, now), _logins(backend)]
     for kind, store in backend.stores.items():
         ours.append(_kind(kind, settings.store_of(kind), store, now))
         if settings.store_of(kind) != "hyperloglog":
-            ours.append(_room(kind, store, settings, now))
+            ours.append(_capacity(kind, store, settings, now))
         if kind in settings.events:
             ours.append(_events(kind, backend))
     for name, asked, question in [*questions, *(("", driver, each) for each in ours)]:
@@ -132,11 +142,16 @@ def clock() -> Plan[Finding]:
 
 
 def eviction() -> Plan[Finding]:
-    """Check that the server evicts no keys."""
+    """Check that the server evicts no keys.
+
+    A `volatile` policy is the default of many hosted servers, and harmless until memory is short.
+    """
     memory = yield from facts("memory")
-    remedy = "the server may evict keys; set maxmemory-policy noeviction"
-    evicts = eviction_policy(memory) is not None
-    return Finding.of(not evicts, f"eviction: {memory['maxmemory_policy']}", remedy)
+    policy = eviction_policy(memory)
+    is_harmless = policy is not None and policy.startswith("volatile") and _has_memory(memory)
+    remedy = "; when memory is short, the server evicts keys: set maxmemory-policy noeviction"
+    what = f"eviction: {memory['maxmemory_policy']}{remedy if policy else ''}"
+    return Finding(policy is None or is_harmless, what, is_harmless)
 
 
 def memory() -> Plan[Finding]:
@@ -144,8 +159,13 @@ def memory() -> Plan[Finding]:
     memory = yield from facts("memory")
     used, most = int(memory["used_memory"]), int(memory["maxmemory"])
     limit = f" of {_bytes(most)}" if most else ", no limit"
-    is_low = not most or used < NEARLY_FULL * most
-    return Finding.of(is_low, f"memory: {_bytes(used)}{limit}", "nearly full; raise maxmemory")
+    what = f"memory: {_bytes(used)}{limit}"
+    return Finding.of(_has_memory(memory), what, "nearly full; raise maxmemory")
+
+
+def _has_memory(memory: Facts) -> bool:
+    used, most = int(memory["used_memory"]), int(memory["maxmemory"])
+    return not most or used < NEARLY_FULL * most
 
 
 def _shards(backend: Backend) -> Plan[Finding]:
@@ -184,7 +204,8 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     balance = f" ({_range(each_shard)} a shard)" if len(each_shard) > 1 else ""
     lasting = [key for key, life in zip(there, lives, strict=True) if int(life) == -1]
     summary = (
-        f"kind {kind}: {how}, {sum(members.values())} members in {len(there)} keys{balance}, "
+        f"kind {kind}: {how}, {_number(sum(members.values()), 'member')} in "
+        f"{_number(len(there), 'key')}{balance}, "
         f"{_bytes(sum(int(used or 0) for used in usage))}, expire within "
         f"{parsers.format_duration(max(map(int, lives)))}"
     )
@@ -192,7 +213,7 @@ def _kind(kind: str, how: str, store: Shards, now: float) -> Plan[Finding]:
     return Finding(not lasting, summary + never)
 
 
-def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:
+def _capacity(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Finding]:
     """Check that a kind has room for new ids. With `max_members` ids online, it refuses more."""
     if settings.store_of(kind) == "sorted-set":
         members = yield from store.count(now, settings.window)
@@ -201,7 +222,7 @@ def _room(kind: str, store: Shards, settings: Settings, now: float) -> Plan[Find
         sizes = yield Batch(tuple(("SCARD", key) for key in store.keys(now)))
         members = sum(map(int, sizes))
     share = members / settings.max_members
-    what = f"room of {kind}: {members} online of {settings.max_members} ({share:.0%})"
+    what = f"capacity of {kind}: {members} online of {settings.max_members} ({share:.0%})"
     remedy = "more ids than that are refused; raise PRESENCE_MAX_MEMBERS"
     return Finding.of(share < NEARLY_FULL, what, remedy)
 
@@ -223,6 +244,21 @@ def _events(kind: str, backend: Backend) -> Plan[Finding]:
             "PRESENCE_EVENTS and threads"
         )
     return Finding.of(remedy is None, f"events of {kind}: {what}", remedy or "")
+
+
+def _logins(backend: Backend) -> Plan[Finding]:
+    """Report who is online. If there are only guests, their logins may not count."""
+    counts = yield from backend.queries.counts()
+    users = user_kinds(backend.settings.identity)
+    has_people = any(counts[kind] for kind in counts if kind != BOT)
+    is_suspect = bool(users) and has_people and not any(counts[kind] for kind in users)
+    see = f": if users are logged in now, they count as guests{EXPLAIN}" if is_suspect else ""
+    what = ", ".join(f"{counts[kind]} {kind}" for kind in counts)
+    return Finding(True, f"online: {what}{see}", is_suspect)
+
+
+def _number(count: int, unit: str) -> str:
+    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def _range(numbers: Collection[int]) -> str:

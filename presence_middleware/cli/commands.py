@@ -17,6 +17,7 @@ from . import context, output
 from .chart import Span
 from .context import Answer
 from .events import events
+from .explain import explain_command
 from .replay import replay
 from .wait import wait
 from .watch import watch
@@ -30,6 +31,7 @@ Exit status:
 """
 _MAX_HOURS = 10 * 366 * 24
 _CHART_LINES = 14
+_STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 
 @click.group(epilog=STATUS, context_settings={"max_content_width": 100, "show_default": True})
@@ -222,8 +224,7 @@ def doctor(settings: bool, as_json: bool) -> None:
     for finding in findings:
         reports.append(finding._asdict())
         if not as_json:
-            mark, style = ("ok", "green") if finding.is_right else ("WRONG", "bold red")
-            output.line(f"{mark:5} {finding.what}", style)
+            output.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
     is_right = all(report["is_right"] for report in reports)
     if as_json:
         answer = {"is_right": is_right, "settings": _by_name(effective), "findings": reports}
@@ -261,6 +262,7 @@ def demo(host: str, port: int, crowd: int) -> None:
 
 
 presence.add_command(events)
+presence.add_command(explain_command)
 presence.add_command(watch)
 presence.add_command(replay)
 presence.add_command(wait)

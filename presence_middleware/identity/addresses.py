@@ -184,6 +184,13 @@ def hidden_clients(request: Request, proxies: Proxies) -> Literal["silent", "unn
     return None if proxies.hops or peer in proxies or is_client else "unnamed"
 
 
+def trusting(peer: str | None, proxies: Proxies) -> str:
+    """Return trusted proxies with the network of a peer, which is on this host or private."""
+    address = parse_address(str(peer or ""))
+    networks = [str(each) for each in _INTERNAL.networks if address and address in each]
+    return ", ".join(filter(None, (str(proxies), *(networks or ["unix"]))))
+
+
 def client_address(request: Request) -> str | None:
     """Return the address of a request's client in its normal form.
 

@@ -1,5 +1,6 @@
 """Helpers of sources: read a cookie, walk to a value by a dotted key, make an id of a value."""
 
+import re
 from collections.abc import Callable, Mapping
 from operator import methodcaller
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 from ..request import Request, token
 
 Read = Callable[[Request], str | None]
-"""A source, ready to use: returns the text that it finds in a request, or None."""
+"""A source, ready to use: returns the text that it finds in a request; else a `No`, or None."""
 
 Step = Callable[[object, str], object]
 """Returns what is below a value under a name, or None."""
@@ -15,6 +16,14 @@ Step = Callable[[object, str], object]
 MOST_PARTS = 8
 """The number of parts into which dots may divide a key. A longer key is refused at start-up."""
 
+MOST_NAMES = 8
+"""The number of keys of a session that a reason names, at most."""
+
+# Where sites store the user: keys of a session or token, and fields of a user.
+_LIKELY_KEYS = ("_user_id", "_auth_user_id", "auth.userid", "user_id", "username", "sub", "email")
+_USERS = ("user", "account", "member", "profile")
+_LIKELY_FIELDS = ("id", "sub", "username", "email", "name")
+_SHOWN_NAME = re.compile(r"[\w.-]{1,40}")
 _USER_NAMES = ("identity", "pk", "id", "username", "display_name")
 # The keys of sessions under which Flask-Login, Django, Pyramid and most sites store the user. A
 # session's `id` is often that of the browser, and an `email` is none that a site asks for.
@@ -29,6 +38,50 @@ class SourceOptions(NamedTuple):
     """`PRESENCE_SESSION_SECRET`: the keys with which the site's framework signs."""
     may_remember: bool = True
     """True if ids may stay in memory. False if they are to be hashed."""
+
+
+class No(str):
+    """Empty text, with the reason why a source finds no id. It contains no value of a client."""
+
+    reason: str
+    remedy: str
+    """What to do if the settings are wrong; empty if nothing shows that."""
+    key: str
+    """The key that probably holds the user, for an argument of the source; empty if unknown."""
+
+    def __new__(cls, reason: str, remedy: str = "", key: str = "") -> "No":
+        no = super().__new__(cls)
+        no.reason, no.remedy, no.key = reason, remedy, key
+        return no
+
+
+def missing(what: str, found: object, key: str) -> No:
+    """Return why a session or token has no id under a dotted `key`.
+
+    `what` names it, `found` is its content. Without a `key`, the usual keys were tried. Names of
+    keys are shown, but no values.
+    """
+    value = nested(found, key) if key else None
+    if isinstance(value, Mapping):
+        field = next((name for name in _LIKELY_FIELDS if as_id(item(value, name))), "")
+        such = f", such as {key}.{field}" if field else ""
+        reason = f'the key "{key}" of {what} is a dictionary: name a field{such}; it has '
+        return No(reason + _names(value), f"name a field of {key}", field and f"{key}.{field}")
+    if value not in (None, ""):
+        return No(f'the key "{key}" of {what} is a {type(value).__name__}, which is no id')
+    fields = (f"{user}.{field}" for user in _USERS for field in ("", *_LIKELY_FIELDS))
+    likely = (*_LIKELY_KEYS, *(name.rstrip(".") for name in fields))
+    better = next((name for name in likely if as_id(nested(found, name))), "")
+    named = f'no key "{key}"' if key else "no usual key of a user"
+    return No(f"{what} has {named}; it has {_names(found)}", key=better)
+
+
+def _names(found: object) -> str:
+    """Return the names of the keys of a mapping: the first of them, and only usual characters."""
+    keys = sorted(map(str, found)) if isinstance(found, Mapping) else []
+    shown = [key for key in keys if _SHOWN_NAME.fullmatch(key)][:MOST_NAMES]
+    others = [f"{len(keys) - len(shown)} others"] if len(keys) > len(shown) else []
+    return ", ".join(shown + others) or "none"
 
 
 def cookie(name: str, *, last: bool = False) -> Read:

@@ -17,7 +17,7 @@ from . import rules
 from .addresses import Locate
 from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
-from .reading import SourceOptions
+from .reading import No, SourceOptions, missing
 from .sources import FUNCTION, UnusableId, site_function
 
 MAX_ID_BYTES = 256  # bytes
@@ -49,10 +49,17 @@ class Matcher:
     """Its place in the search, from 0 on."""
 
     def find(self, request: Request) -> Id | None:
-        """Return the id in a request, or None. Never raises.
+        """Return the id in a request; else a `No`, None or an empty text. Never raises.
 
         If that holds for less than a minute, lower `holds_until` of the request.
         """
+        raise NotImplementedError
+
+    is_visible = True
+    """False if only the app puts what it finds into a request."""
+
+    def why_not(self, request: Request) -> No:
+        """Return why `find` finds no id in a request."""
         raise NotImplementedError
 
 
@@ -64,11 +71,13 @@ class RuleMatcher(Matcher):
     """Finds ids by a rule of `PRESENCE_IDENTITY`."""
 
     def __init__(self, rule: rules.Rule, hasher: Hasher, session_secrets: tuple[str, ...]) -> None:
-        self.kind = rule.kind
+        self.rule, self.kind = rule, rule.kind
         self.is_checked = rule.checked
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
         self.headers = frozenset([rule.header]) if rule.header else None
+        is_header = rule.source == "environ" and rule.argument.startswith("HTTP_")
+        self.is_visible = not rule.type.set_by_app or rule.type is FUNCTION or is_header
         self.reads_user = rule.source == "auth"
         """True if it finds no id in a request that is anonymous."""
         options = SourceOptions(session_secrets, may_remember=not rule.hashed)
@@ -83,10 +92,27 @@ class RuleMatcher(Matcher):
     def find(self, request: Request) -> Id | None:
         try:
             value = self._read(request)
-            return (self._to_id(value) or None) if value else None
+            return self._to_id(value) if value else value
         except Exception as error:  # the site's code, or a framework's
             self._report(error)
-            return None
+            return No(f"it raised {type(error).__name__}")
+
+    def why_not(self, request: Request) -> No:
+        no, rule = self.find(request), self.rule
+        if isinstance(no, No):
+            return no
+        if not no and rule.source in ("auth", "session") and request.session is not None:
+            return missing("the session", request.session, rule.argument)
+        return No(rule.type.absent)
+
+    def __str__(self) -> str:
+        return self.rule.short
+
+    def better(self, no: No) -> str:
+        """Return the rule to write in place of this one; empty if `no` names no key."""
+        rule, cookie = self.rule, self.rule.argument.partition("@")[2]
+        source = "session" if rule.source == "auth" else rule.source
+        return f"{rule.kind}={source}:{no.key}{cookie and f'@{cookie}'}" if no.key else ""
 
     def _report(self, error: Exception) -> None:
         """Log the first failure, without its message, which may contain data of a client."""
@@ -116,8 +142,18 @@ class CrawlerMatcher(Matcher):
             name = self._crawlers(request)
         except Exception:  # a malformed environ or scope
             return None
-        is_login = name and any(login.find(request) is not None for login in self._logins)
+        is_login = name and any(login.find(request) for login in self._logins)
         return None if is_login else name
+
+    def __str__(self) -> str:
+        return f"{self.kind or 'skipped'}=crawler"
+
+    def why_not(self, request: Request) -> No:
+        return No(
+            "a crawler, but logged in"
+            if self._crawlers(request)
+            else "it is in no list of crawlers"
+        )
 
 
 class Search:
@@ -130,6 +166,7 @@ class Search:
     def __init__(self, matchers: Sequence[Matcher]) -> None:
         for place, matcher in enumerate(matchers):
             matcher.place = place
+        self.matchers = matchers
         last = len(matchers)
         while last and matchers[last - 1].headers is not None:
             last -= 1
@@ -150,7 +187,7 @@ class Search:
         if self._first and not (self._asks_user and request.is_anonymous):
             for matcher in self._first:
                 id = matcher.find(request)
-                if id is not None:
+                if id:
                     return _found(matcher, id)
         known = self._known
         try:
@@ -175,7 +212,7 @@ class Search:
         found = None
         for matcher in self._last:
             id = matcher.find(request)
-            if id is not None:
+            if id:
                 found = _found(matcher, id)
                 break
         return found, request.holds_until - time.time()
@@ -272,6 +309,8 @@ class IdentityResolver:
             return Search([*first, crawler, *others])
 
         self._unchecked, self._search = search(unchecked), search(matchers)
+        self.matchers = self._search.matchers
+        """All steps of the search, in order."""
         self._claims = [Claim(rule) for rule in chain if rule.type.reads_nothing and rule.argument]
         self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""

@@ -56,6 +56,14 @@ class Rule:
             return "cookie" if "@" in self.argument else "authorization"
         return self.type.header
 
+    @property
+    def short(self) -> str:
+        """The rule without what is the default of its source."""
+        rule, type = str(self), self.type
+        if self.checked and type.checked:
+            rule = rule.removesuffix(":checked")
+        return rule.removesuffix(":hashed" if type.client_supplied else ":raw")
+
     def __str__(self) -> str:
         argument = f":{self.argument}" if self.argument else ""
         form = "hashed" if self.hashed else "raw"

@@ -12,7 +12,6 @@ import json
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache, partial, reduce
 from hashlib import blake2b, sha1, sha256, sha512
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from uuid import UUID
 
 from ..parsers import DAY
 from ..request import Request
-from .reading import Read, SourceOptions, as_id, cookie, nested
+from .reading import No, Read, SourceOptions, as_id, cookie, missing, nested
 
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
@@ -30,6 +29,12 @@ SIGNED_SECONDS = 31 * DAY  # of a cookie with a timestamp: as long as a session 
 PYRAMID_SECONDS = 1200
 MAX_TOKEN_LENGTH = 8192  # characters of a cookie or token; browsers send half of it
 _NEVER = float("inf")
+_ANOTHER_SECRET = No(
+    "signed with another secret",
+    "check that PRESENCE_SESSION_SECRET is the secret of the framework",
+)
+_EXPIRED = No("expired")
+_UNUSUAL = No(f"longer than {MAX_TOKEN_LENGTH} characters, or not ASCII")
 # The least of HS256 (RFC 7518 3.2); every public key (PEM) is longer. PyJWT warns of a shorter
 # secret at each token. Where warnings are errors, it accepts no token.
 TOKEN_SECRET_BYTES = 32
@@ -168,7 +173,7 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
         digits = map(_BASE62.index, expiry)
         return payload, float(reduce(lambda seconds, digit: 62 * seconds + digit, digits))
 
-    return _verified(cookie(name, last=True), verify, key, options)
+    return _verified(cookie(name, last=True), verify, key, options, what="the cookie")
 
 
 def signed_parts(argument: str) -> tuple[str, str, str]:
@@ -205,7 +210,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
             return token.strip()
         return value if read_cookie else None
 
-    return _verified(read, verify, claim, options)
+    return _verified(read, verify, claim, options, what="the token")
 
 
 def algorithms_for(secret: str) -> list[str]:
@@ -230,29 +235,37 @@ def _verified(
     key: str,
     options: SourceOptions,
     to_id: Callable[[Any], str | None] = as_id,
+    *,
+    what: str = "the session",
 ) -> Read:
     """Return a source of signed values: `to_id` of what a payload has under `key`.
 
     The value from `read` is verified with each secret. Without a `key`, the payload itself is the
     id. Verifying takes as long as recording twenty sightings, so the results are remembered for a
-    minute: only a digest of the value, the id and until when that holds.
+    minute: only a digest of the value, the id or why there is none, and until when that holds.
+    `what` names the payload in reasons.
     """
     known: dict[bytes, tuple[str | None, float]] = {}
 
     def find(request: Request) -> str | None:
         value = read(request)
-        if not value or len(value) > MAX_TOKEN_LENGTH or not value.isascii():
+        if not value:
             return None
+        if len(value) > MAX_TOKEN_LENGTH or not value.isascii():
+            return _UNUSUAL
         digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()
         id, until = known.get(digest, (None, 0.0))
         if until <= now:
-            id, until = None, _NEVER
+            id, until = _ANOTHER_SECRET, _NEVER
             for secret in options.session_secrets:
-                # It raises for another secret, and anything for malformed values.
-                with suppress(Exception):
+                try:
                     payload, expiry = verify(secret, value)
                     id, until = to_id(nested(payload, key) if key else payload), expiry
+                    id = id or missing(what, payload, key)
                     break
+                except Exception as error:  # of another secret, or anything of malformed values
+                    if "Expired" in type(error).__name__:
+                        id = _EXPIRED
             until = min(until, now + (REMEMBERED_SECONDS if id else 1))
             if options.may_remember:
                 if len(known) >= REMEMBERED:
@@ -260,6 +273,6 @@ def _verified(
                 known[digest] = id, until
         if until < request.holds_until:  # noqa: PLR1730 - a call of `min` takes longer
             request.holds_until = until
-        return id if until > now else None
+        return id if until > now else _EXPIRED
 
     return find

@@ -75,6 +75,8 @@ class SourceType:
     """The name of a module that verifies its values with `PRESENCE_SESSION_SECRET`, or empty."""
     reads_nothing: bool = False
     """True if it finds no id in a request: its kind gets ids that other rules or a layer find."""
+    absent: str = "no such cookie"
+    """Why it finds no id, if it does not say."""
     extra: str = ""
     """The name of the extra of this package that installs the module `signed`."""
 
@@ -218,15 +220,24 @@ def nearest_source(name: str) -> str | None:
 _in_cookie = partial(SourceType, header="cookie")
 _flask = partial(_in_cookie, signed="itsdangerous", extra="flask")
 _chosen = partial(SourceType, client_supplied=True, forgeable=True)
-_agent = partial(_chosen, header="user-agent", shared_key=True)
+_agent = partial(_chosen, header="user-agent", shared_key=True, absent="no User-Agent")
+_state = partial(SourceType, state, "KEY", set_by_app=True, absent="no such key")
 SOURCES: Mapping[str, SourceType] = {
-    "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True),
+    "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True, absent="nobody is logged in"),
     "identify": SourceType(
-        lambda *_: find_nothing, "[FUNCTION]", set_by_app=True, reads_nothing=True
+        lambda *_: find_nothing,
+        "[FUNCTION]",
+        set_by_app=True,
+        reads_nothing=True,
+        absent="it reads nothing: the app names the user with visit.identify",
     ),
-    "header": SourceType(header, "NAME", "X-User"),
-    "basic": SourceType(lambda *_: basic_user, checked=True, header="authorization"),
-    "session": SourceType(session, "KEY", "user_id", set_by_app=True),
+    "header": SourceType(header, "NAME", "X-User", absent="no such header"),
+    "basic": SourceType(
+        lambda *_: basic_user, checked=True, header="authorization", absent="no user of HTTP Basic"
+    ),
+    "session": SourceType(
+        session, "KEY", "user_id", set_by_app=True, absent="the app has loaded no session"
+    ),
     "flask-session": _flask(sessions.flask_session, "KEY[@COOKIE]", "_user_id"),
     "starlette-session": _flask(
         sessions.starlette_session, "KEY[@COOKIE]", "user", extra="starlette"
@@ -235,17 +246,22 @@ SOURCES: Mapping[str, SourceType] = {
         sessions.pyramid_session, "KEY[@COOKIE]", "auth.userid", signed="webob", extra="pyramid"
     ),
     "auth-tkt": _in_cookie(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
-    "bearer": SourceType(sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt"),
+    "bearer": SourceType(
+        *(sessions.bearer, "CLAIM[@COOKIE]", "sub"),
+        signed="jwt",
+        extra="jwt",
+        absent="no such token",
+    ),
     "signed": _flask(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
     "django-session": _chosen(
         lambda name, _: cookie(name or "sessionid", last=True), "[COOKIE]", header="cookie"
     ),
     "cookie": _chosen(lambda name, _: cookie(name), "NAME", "sessionid", header="cookie"),
     "user-agent": _agent(lambda *_: attrgetter("user_agent")),
-    "ip": SourceType(lambda *_: client_address, client_supplied=True),
+    "ip": SourceType(lambda *_: client_address, client_supplied=True, absent="no address"),
     "visitor": _agent(lambda *_: visitor),
-    "environ": SourceType(state, "KEY", "site.user", set_by_app=True),
-    "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
+    "environ": _state("site.user"),
+    "scope": _state("state.user.id"),
 }
-FUNCTION = SourceType(function, "callable", set_by_app=True)
+FUNCTION = SourceType(function, "callable", set_by_app=True, absent="it returned no id")
 ACCEPTED = f"sources are {', '.join(SOURCES)} and package.module:callable"

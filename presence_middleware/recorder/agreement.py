@@ -34,7 +34,8 @@ class Agreement:
         try:
             driver.run(backend.layout.claim(now))
             in_force = driver.run(backend.shared_settings.publish(backend.clock.moment(now)))
-            self._hints.warn_of_differences(in_force.differing)
+            for name, value in in_force.differing.items():
+                self._hints.warn("setting", name, value, topic=name)
             for kind, seconds in in_force.keep_seconds.items():
                 backend.stores[kind].keep_longer(seconds)
             if shared_key is not None:

@@ -11,7 +11,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -104,13 +104,13 @@ class Recorder:
         self.backend: Backend = backend_for(settings, client, clock)
         self.stamp = self.backend.clock.stamp
         """Return the current time in seconds, by the clock of all stamps in this process."""
-        self.hints = SetupHints(settings)
+        self.resolver = resolver_for(settings)
+        self.hints = SetupHints(settings, self.resolver)
         """The warnings that this process logs about its setup."""
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
-        self.backend.upkeep.forbidden = self.hints.warn_of_forbidden_upkeep
+        self.backend.upkeep.forbidden = partial(self.hints.warn, "upkeep")
         self.filter = RequestFilter(settings, self.hints)
         self.rooms = self.backend.rooms
-        self.resolver = resolver_for(settings)
         self.reset()
         live_recorders.add(self)
 
@@ -161,7 +161,7 @@ class Recorder:
         path of the request is no room.
         """
         visit.signal = signal
-        visit.purpose = self.filter.purpose_of(visit, visit.arrival, signal)
+        visit.purpose = self.filter.purpose_of(visit, signal)
         if not visit.is_counted:
             return
         if not self.worker.is_started:
@@ -182,17 +182,9 @@ class Recorder:
         `room` is its name or a path in it; empty for no room.
         """
         if self.rooms is None:
-            self.hints.warn_of_missing_rooms()
+            self.hints.warn("rooms")
             return None
         return self.rooms.number_of(room) if room else NOWHERE
-
-    def note_signal(self, who: Who | None) -> None:
-        """Note whom a pulse or goodbye named, for the warnings about the setup."""
-        self.hints.note_signal(None if who is None else who[0])
-
-    def note_logout(self, who: Who | None) -> None:
-        """Note whom a logout named, for the warnings about the setup."""
-        self.hints.note_logout(None if who is None else who[0])
 
     def admit_guest(self, request: Request, who: Who, at: float) -> bool:
         """Return whether a guest is known, or within the quota of its address and network.
@@ -275,7 +267,7 @@ class Recorder:
             if self.stamp() >= self.people.period_ends:
                 self.guests.turn(self.stamp())
             if is_written:
-                self.hints.check(self.people.recorded, self.backend.writing_driver)
+                self.hints.check(self.stamp(), self.backend.writing_driver)
         except Exception as error:
             self.health.outage(error, self.people.pending)
             is_busy = True

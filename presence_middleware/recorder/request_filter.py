@@ -13,7 +13,6 @@ from ..settings import Settings
 from ..signals import Signal
 from .setup_hints import SetupHints
 from .verdict import Purpose
-from .visit import Visit
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
@@ -38,30 +37,25 @@ class RequestFilter:
         """Until when `purpose_of` returns `PAGE` for a plain request, by the recorder's clock."""
         return -math.inf if self._inspects_all else self._hints.look_at
 
-    def purpose_of(self, request: Visit, now: float, signal: Signal | None = None) -> Purpose:
+    def purpose_of(self, request: Request, signal: Signal | None = None) -> Purpose:
         """Return what a request is.
 
-        `now` is the time by the recorder's clock, in seconds. `signal` is what a page said with the
-        request; then `PRESENCE_EXCLUDE` and `PRESENCE_LOGOUT` do not matter. Never raises: a
-        request that cannot be read is not a visit.
+        `signal` is what a page said with the request; then `PRESENCE_EXCLUDE` and `PRESENCE_LOGOUT`
+        do not matter. Never raises: a request that cannot be read is not a visit.
         """
         try:
-            if not self._enabled or _has_no_visitor(request) or _is_preflight(request):
-                return Purpose.NO_VISIT
-            is_cross_site = request.header("sec-fetch-site") == "cross-site"
-            if is_cross_site and not _opens_page(request):
+            if not self._enabled or why_no_visit(request):
                 return Purpose.NO_VISIT
             path = request.path
             is_excluded = signal is None and path in self._excluded
-            if now >= self._hints.look_at and not is_excluded:
-                self._hints.look(request, now)
             if signal is not None:
                 return _purpose_of_signal(signal)
+            is_cross_site = request.header("sec-fetch-site") == "cross-site"
             may_log_out = not is_cross_site and request.get("type") != "websocket"
             if may_log_out and path in self._logout:
                 return Purpose.EXCLUDED_LOGOUT if is_excluded else Purpose.LOGOUT
         except Exception as error:  # a malformed environ or scope
-            self._hints.unreadable(error)
+            self._hints.warn("unreadable", type(error).__name__, " and is not recorded")
             return Purpose.NO_VISIT
         return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
 
@@ -72,26 +66,22 @@ def _purpose_of_signal(signal: Signal) -> Purpose:
     return Purpose.GOODBYE if signal.is_goodbye else Purpose.PULSE
 
 
-def _has_no_visitor(request: Request) -> bool:
+def why_no_visit(request: Request) -> str:
+    """Return why no user looks at the response to a request; empty if a user may."""
     if (request.header("presence") or "").lower() == "passive":
-        return True
-    purpose = (
-        request.header("sec-purpose") or request.header("purpose") or request.header("x-moz") or ""
-    )
-    return _AHEAD.search(purpose) is not None
-
-
-def _is_preflight(request: Request) -> bool:
-    """Return whether a request is a CORS preflight (Fetch 3.2.2)."""
-    if request.method != "OPTIONS":
-        return False
-    return bool(request.header("origin") and request.header("access-control-request-method"))
-
-
-def _opens_page(request: Request) -> bool:
-    """Return whether a browser opens a page in a tab, and not in a frame (Fetch Metadata 2)."""
-    is_navigation = request.header("sec-fetch-mode") == "navigate"
-    return is_navigation and request.header("sec-fetch-dest") == "document"
+        return "it has the header Presence: passive"
+    ahead = map(request.header, ("sec-purpose", "purpose", "x-moz"))
+    if _AHEAD.search(next(filter(None, ahead), "")):
+        return "a prefetch"
+    is_cors = request.header("origin") and request.header("access-control-request-method")
+    if request.method == "OPTIONS" and is_cors:  # Fetch 3.2.2
+        return "a CORS preflight"
+    if request.header("sec-fetch-site") == "cross-site":
+        # A browser may open a page in a tab, but not in a frame (Fetch Metadata 2).
+        is_navigation = request.header("sec-fetch-mode") == "navigate"
+        if not (is_navigation and request.header("sec-fetch-dest") == "document"):
+            return "a page of another site embeds or fetches it"
+    return ""
 
 
 def matching_paths(paths: tuple[str, ...]) -> Container[str]:

@@ -18,6 +18,9 @@ class Purpose(Enum):
     EXCLUDED_LOGOUT = "a path of PRESENCE_LOGOUT and of PRESENCE_EXCLUDE"
 
 
+LOGOUTS = (Purpose.LOGOUT, Purpose.EXCLUDED_LOGOUT)
+
+
 class Answer(Enum):
     """What the status of a response says about a login."""
 
@@ -66,8 +69,7 @@ def verdict(purpose: Purpose, answer: Answer, before: Login, now: Login) -> Act 
     the user of `Act.LEFT`, at the moment of the answer. `now` is what the request shows at its end.
     It is the user of all other acts: seen when the request arrived.
     """
-    is_logout = purpose in (Purpose.LOGOUT, Purpose.EXCLUDED_LOGOUT)
-    if is_logout and before and answer in ENDS_LOGIN:
+    if purpose in LOGOUTS and before and answer in ENDS_LOGIN:
         return Act.LEFT
     if not now or (now is Login.CHECKED and answer is not Answer.ACCEPTED):
         return None

@@ -17,7 +17,8 @@ from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
-from .verdict import ENDS_LOGIN, Answer, Login, Purpose, answer_of, verdict
+from .setup_hints import SetupHints
+from .verdict import ENDS_LOGIN, LOGOUTS, Answer, Login, Purpose, answer_of, verdict
 
 NOBODY = (None, None)
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
@@ -32,6 +33,7 @@ class Recording(Protocol):
     settings: Settings
     resolver: IdentityResolver
     open_visits: dict["Visit", None]
+    hints: SetupHints
     people: People
     rooms: Rooms | None
     usual_until: float
@@ -45,8 +47,6 @@ class Recording(Protocol):
         self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
     ) -> None: ...
     def room_number(self, room: str) -> int | None: ...
-    def note_signal(self, who: Who | None) -> None: ...
-    def note_logout(self, who: Who | None) -> None: ...
     def write_for_reader(self) -> None: ...
     def abandoned(self, visit: "Visit") -> None: ...
 
@@ -123,7 +123,7 @@ class Visit(StateRequest):
     @property
     def is_logout(self) -> bool:
         """True if the request logs its user out, unless its response is an error."""
-        return self.purpose in (Purpose.LOGOUT, Purpose.EXCLUDED_LOGOUT)
+        return self.purpose in LOGOUTS
 
     @property
     def is_over(self) -> bool:
@@ -295,10 +295,9 @@ class Visit(StateRequest):
             if self._is_long and who == self._noted:
                 self.stamp = recorder.stamp()
             act = self._conclude(who, matcher, again=self._is_long)
-            if self.signal is not None:
-                recorder.note_signal(None if act is None else who)
-            if self.is_logout and answer_of(self.status) in ENDS_LOGIN:
-                recorder.note_logout(self._login[0] if self._login else who)
+            if not self.is_logout or answer_of(self.status) in ENDS_LOGIN:
+                shown = None if act is None else who if self._login is None else self._login[0]
+                recorder.hints.note(self, self.arrival, self.purpose, shown)
         # The environ refers to the visit. Released, both are freed with the last reference.
         self.release()
 

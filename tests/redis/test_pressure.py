@@ -304,7 +304,7 @@ def test_the_doctor_warns_from_nine_tenths_of_the_room(
 
     def is_right() -> bool:
         found = examine(recorder.backend)
-        (room,) = [each for each in found if each.what.startswith("room of user")]
+        (room,) = [each for each in found if each.what.startswith("capacity of user")]
         return room.is_right
 
     for number in range(8):

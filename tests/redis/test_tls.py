@@ -407,5 +407,5 @@ def test_without_permission_for_info_the_doctor_reports_the_rest(
     assert found.returncode == 1
     assert "WRONG Redis refused: " in found.stdout
     assert "ok    clock: " in found.stdout
-    assert "ok    kind user: sorted-set, 1 members in 1 keys" in found.stdout
+    assert "ok    kind user: sorted-set, 1 member in 1 key" in found.stdout
     assert PASSWORD not in found.stdout + found.stderr

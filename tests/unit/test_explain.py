@@ -1,0 +1,354 @@
+"""`presence explain`: who a request counts as, and why."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import jwt
+import pytest
+from flask.sessions import SecureCookieSessionInterface
+from itsdangerous import TimestampSigner, URLSafeSerializer
+
+from presence_middleware import Request, Settings
+from presence_middleware.explain import Sent, explain, parse_header, parse_request
+from tests.support.servers import environment
+
+pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
+
+SECRET = "a secret of the test's own, long enough for a token"
+VALUE = "canary-value"
+BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+CRAWLER = "User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+SET_BY_APP = (
+    "set by the app, so it cannot be seen from outside: ask in a handler with visit.identity"
+)
+UNLESS = ", unless the app shows another user"
+NOT_ASKED = "not asked"
+
+
+def session(secret: str = SECRET, **content: object) -> str:
+    app = flask.Flask(__name__)
+    app.secret_key = secret
+    serializer = SecureCookieSessionInterface().get_signing_serializer(app)
+    assert serializer
+    return f"Cookie: theme=x; session={serializer.dumps(content)!s}"
+
+
+def token(secret: str = SECRET, **claims: object) -> str:
+    return f"Authorization: Bearer {jwt.encode(claims, secret)}"
+
+
+def old_session() -> str:
+    signer = TimestampSigner(SECRET)
+    signer.get_timestamp = lambda: int(time.time()) - 15 * 86400  # type: ignore[method-assign]
+    return f"Cookie: session={signer.sign(b'e30=').decode()}"
+
+
+def by_key(request: Request) -> str | None:
+    return {"k1": "shop-7"}.get(request.header("x-key") or "")
+
+
+def broken(_: Request) -> str:
+    raise KeyError(VALUE)
+
+
+def is_hidden(id: str) -> bool:
+    return id == "42"
+
+
+HERE = f"{__name__}:"
+# Of a rule, what it prints for some headers.
+RULES: list[tuple[str, list[str], str]] = [
+    ("user=flask-session:_user_id", [session(_user_id=42)], "user 42"),
+    ("user=flask-session:_user_id", [], "no: no such cookie"),
+    (
+        "user=flask-session:_user_id",
+        [session("another", _user_id=42)],
+        "no: signed with another secret",
+    ),
+    ("user=flask-session:_user_id", [f"Cookie: session={VALUE}"], "no: signed with another secret"),
+    (
+        "user=flask-session:_user_id",
+        [f"Cookie: session={'x' * 9000}"],
+        "no: longer than 8192 characters, or not ASCII",
+    ),
+    (
+        "user=flask-session:user",
+        [session(_user_id=VALUE, _fresh=True, _id=VALUE)],
+        'no: the session has no key "user"; it has _fresh, _id, _user_id '
+        "(try flask-session:_user_id)",
+    ),
+    (
+        "user=flask-session:user@session",
+        [session(user={"email": VALUE, "name": VALUE})],
+        'no: the key "user" of the session is a dictionary: name a field, such as user.email; '
+        "it has email, name (try flask-session:user.email@session)",
+    ),
+    (
+        "user=flask-session:user",
+        [session(user={"a b": 1, "roles": []})],
+        'no: the key "user" of the session is a dictionary: name a field; it has roles, 1 others',
+    ),
+    (
+        "user=flask-session:user",
+        [session(user=[VALUE])],
+        'no: the key "user" of the session is a list, which is no id',
+    ),
+    (
+        "user=flask-session:user",
+        [session(account={"id": VALUE}, a=1, b=1, c=1, d=1, e=1, f=1, g=1, h=1, i=1)],
+        'no: the session has no key "user"; it has a, account, b, c, d, e, f, g, 2 others '
+        "(try flask-session:account.id)",
+    ),
+    (
+        "user=flask-session:user",
+        [session(user=None)],
+        'no: the session has no key "user"; it has user',
+    ),
+    ("user=starlette-session:user", [old_session()], "no: expired"),
+    ("user=bearer:sub", [token(sub="ann")], "user ann"),
+    ("user=bearer:sub", [], "no: no such token"),
+    ("user=bearer:sub", [token(sub="ann", exp=1)], "no: expired"),
+    ("user=bearer:sub", [token("a" * 40, sub="ann")], "no: signed with another secret"),
+    (
+        "user=bearer:id",
+        [token(email=VALUE)],
+        'no: the token has no key "id"; it has email (try bearer:email)',
+    ),
+    (
+        "user=signed:@login",
+        [f"Cookie: login={URLSafeSerializer(SECRET).dumps({'x': VALUE})!s}"],
+        "no: the cookie has no usual key of a user; it has x",
+    ),
+    (
+        "user=pyramid-session:auth.userid",
+        [f"Cookie: session={VALUE}"],
+        "no: signed with another secret",
+    ),
+    ("user=auth-tkt", [f"Cookie: auth_tkt={VALUE}"], "no: signed with another secret"),
+    ("user=header:X-User", ["X-User: ann"], "user ann"),
+    ("user=header:X-User", [], "no: no such header"),
+    ("user=cookie:sid:raw", ["Cookie: sid=1"], "user 1"),
+    ("user=cookie:sid", ["Cookie: sid"], "no: no such cookie"),
+    ("user=environ:HTTP_X_USER", ["x-user: ann"], "user ann"),
+    ("user=environ:HTTP_X_USER", [], "no: no such key"),
+    ("user=environ:site.user", [], SET_BY_APP),
+    ("user=scope:state.user", [], SET_BY_APP),
+    ("user=auth", [], SET_BY_APP),
+    ("user=session:user", [], SET_BY_APP),
+    ("user=identify", [], SET_BY_APP),
+    ("user=basic", ["Authorization: Basic YW5uOmI="], "user ann"),
+    ("user=basic", [f"Authorization: Basic {VALUE}"], "no: no user of HTTP Basic"),
+    (f"user={HERE}by_key", ["X-Key: k1"], "user shop-7"),
+    (f"user={HERE}by_key", [], "no: it returned no id"),
+    (f"user={HERE}broken", [], "no: it raised KeyError"),
+    ("user=ip:raw", [], "user 203.0.113.9"),
+    ("user=user-agent:raw", [], "no: no User-Agent"),
+]
+
+
+def explained(settings: dict[str, str], sent: Sent) -> tuple[list[str], dict[str, str]]:
+    given = {"session_secret": SECRET, "secret": SECRET, **settings}
+    lines = list(explain(Settings.from_env({}, **given), sent))
+    texts = [line for line in lines if isinstance(line, str)]
+    return texts, dict(line for line in lines if not isinstance(line, str))
+
+
+@pytest.mark.parametrize(("rule", "headers", "expected"), RULES)
+def test_each_rule_says_what_it_finds_or_why_it_finds_nothing(
+    rule: str, headers: list[str], expected: str
+) -> None:
+    sent = Sent(headers=list(map(parse_header, headers)), address="203.0.113.9")
+    texts, steps = explained({"identity": rule, "bots": "off"}, sent)
+    assert steps == {rule: expected}
+    printed = "\n".join([*texts, *steps.values()])
+    assert VALUE not in printed
+    assert SECRET not in printed
+
+
+CHAIN = "user=auth, user=header:X-User, guest=ip:raw"
+CHECKED = "user=header:X-User:checked, guest=ip:raw"
+SITE = {"identity": CHAIN, "rooms": "/t/{x}/*", "pulse_path": "/pulse", "board_path": "/who"}
+SITE |= {"exclude": "/healthz, /sign-out", "logout": "/logout, /sign-out", "bots": "off"}
+Change = Callable[[Sent], Sent]
+# What a request is, and what it counts as.
+REQUESTS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
+    ({}, {}, "page", f"counted as guest{UNLESS}"),
+    ({"target": "/t/%34%32/x?y=1"}, {}, "page, room /t/42", f"counted as guest{UNLESS}"),
+    ({"headers": ["X-User: ann"]}, {}, "page", f"counted as user{UNLESS}"),
+    ({}, {"identity": "user=cookie:sid"}, "page", "not counted: no rule finds an id"),
+    ({"target": "/healthz"}, {}, "excluded", "not counted: its path is in PRESENCE_EXCLUDE"),
+    (
+        {"target": "/logout", "headers": ["X-User: ann"]},
+        {},
+        "logout",
+        f"not counted: a logout, which takes user offline if it succeeds{UNLESS}",
+    ),
+    (
+        {"target": "/sign-out"},
+        {},
+        "logout",
+        f"not counted: a logout, which takes nobody offline if it succeeds{UNLESS}",
+    ),
+    ({"headers": ["Purpose: prefetch"]}, {}, "no visit", "not counted: a prefetch"),
+    (
+        {"headers": ["Presence: passive"]},
+        {},
+        "no visit",
+        "not counted: it has the header Presence: passive",
+    ),
+    (
+        {"method": "options", "headers": ["Origin: a", "Access-Control-Request-Method: PUT"]},
+        {},
+        "no visit",
+        "not counted: a CORS preflight",
+    ),
+    (
+        {"headers": ["Sec-Fetch-Site: cross-site"]},
+        {},
+        "no visit",
+        "not counted: a page of another site embeds or fetches it",
+    ),
+    ({}, {"enabled": "0"}, "no visit", "not counted: PRESENCE_ENABLED is off"),
+    ({"target": "/who/counts"}, {}, "no visit", "not counted: the middleware itself answers it"),
+    ({"target": "/pulse.js"}, {}, "no visit", "not counted: the middleware itself answers it"),
+    (
+        {
+            "method": "POST",
+            "target": "/pulse?presence=here:/t/7",
+            "headers": ["Sec-Fetch-Site: same-origin"],
+        },
+        {},
+        "pulse: a page is still open, room /t/7",
+        f"counted as guest{UNLESS}",
+    ),
+    (
+        {"method": "POST", "target": "/x?presence=bye", "headers": ["Sec-Fetch-Site: same-origin"]},
+        {},
+        "pulse: a page was closed",
+        f"counted as guest{UNLESS}",
+    ),
+    (
+        {"method": "POST", "target": "/pulse?presence=bye"},
+        {},
+        "no visit",
+        "not counted: a page of another site sent it",
+    ),
+    (
+        {"headers": ["X-User: ann"]},
+        {"identity": CHECKED},
+        "page",
+        "counted as user if the response has a status of 200 to 299, 101 or 304; "
+        "with 401 or 403 counted as guest",
+    ),
+    (
+        {"headers": ["X-User: ann"]},
+        {"identity": "user=header:X-User:checked"},
+        "page",
+        "counted as user if the response has a status of 200 to 299, 101 or 304; "
+        "with 401 or 403 not counted",
+    ),
+    (
+        {"headers": ["X-User: 42"]},
+        {"identity": f"user=header:X-User, hidden=identify:{HERE}is_hidden, guest=visitor"},
+        "page",
+        "counted as hidden",
+    ),
+    ({"headers": [CRAWLER]}, {"bots": "count"}, "page", f"counted as bot{UNLESS}"),
+    ({"headers": [CRAWLER]}, {"bots": "skip"}, "page", f"not counted: a crawler{UNLESS}"),
+    (
+        {"headers": [CRAWLER, "X-User: ann"]},
+        {"bots": "count", "identity": "guest=cookie:a, user=header:X-User"},
+        "page",
+        "counted as user",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "settings", "what", "conclusion"), REQUESTS)
+def test_a_request_is_named_and_counted(
+    request_: dict[str, Any], settings: dict[str, str], what: str, conclusion: str
+) -> None:
+    headers = [parse_header(header) for header in request_.get("headers", ())]
+    sent = Sent(**{**request_, "headers": headers})
+    texts, _ = explained({**SITE, **settings}, sent)
+    assert texts == [what, conclusion]
+
+
+def test_the_steps_are_those_of_the_search() -> None:
+    chain = "user=header:X-User, other=flask-session:x:hashed, guest=visitor"
+    sent = Sent(headers=[parse_header(CRAWLER)], address="203.0.113.9")
+    assert list(explained({"identity": chain}, sent)[1].items()) == [
+        ("user=header:X-User", "no: no such header"),
+        ("other=flask-session:x:hashed", "no: no such cookie"),
+        ("bot=crawler", "bot Googlebot"),
+        ("guest=visitor", NOT_ASKED),
+    ]
+    sent = sent._replace(headers=[parse_header(BROWSER)])
+    _, steps = explained({"identity": "user=header:X-User, guest=visitor", "secret": ""}, sent)
+    assert steps["bot=crawler"] == "no: it is in no list of crawlers"
+    assert steps["guest=visitor"] == "guest with an id that is hashed with a key in Redis"
+
+
+def test_hints_are_those_of_the_log() -> None:
+    sent = Sent(headers=[("X-Forwarded-For", "1.2.3.4"), ("Cookie", f"sessionid={VALUE}")])
+    texts, steps = explained({"identity": "user=header:X-User, guest=ip:raw"}, sent)
+    assert steps["guest=ip:raw"] == "guest 127.0.0.1"
+    proxy, cookie = texts[2:]
+    assert proxy.startswith("hint: requests come through a proxy")
+    assert 'set PRESENCE_TRUSTED_PROXIES="127.0.0.0/8"' in proxy
+    assert cookie.startswith("hint: requests carry the cookie sessionid, which no rule")
+    _, steps = explained({"identity": "guest=ip:raw", "trusted_proxies": "127.0.0.0/8"}, sent)
+    assert steps["guest=ip:raw"] == "guest 1.2.3.4"
+
+
+@pytest.mark.parametrize("text", ["", "GET /", "GET / FTP/1", "GET / HTTP/1.1\nno header"])
+def test_text_that_is_no_request_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_request(text, "127.0.0.1")
+
+
+RAW = (
+    b"post /t/42 HTTP/1.1\r\nHost: x\r\nX-User: \xfcmit\x1b\r\nCookie: a=1\r\nCookie: b=2\r\n\r\n"
+    b"a body, which is ignored"
+)
+
+
+def test_the_command_asks_neither_app_nor_redis() -> None:
+    command = [sys.executable, "-c", "from presence_middleware.cli import main; main()", "explain"]
+    given = {
+        "PRESENCE_REDIS_URL": "redis://127.0.0.1:1",
+        "PRESENCE_IDENTITY": "guest=cookie:b:raw, user=header:X-User",
+        "PRESENCE_APP": "nosuch:app",
+        "PRESENCE_ROOMS": "/t/{x}",
+    }
+
+    def run(*options: str, status: int = 0) -> str:
+        ended = subprocess.run(
+            [*command, *options],
+            input=RAW,
+            env=environment(**given),
+            capture_output=True,
+            timeout=30,
+        )
+        assert ended.returncode == status, ended.stderr
+        return (ended.stderr if status else ended.stdout).decode()
+
+    assert run("-").splitlines() == [
+        "page, room /t/42",
+        "1 bot=crawler         no: it is in no list of crawlers",
+        "2 guest=cookie:b:raw  guest 2",
+        "3 user=header:X-User  not asked",
+        "counted as guest",
+    ]
+    found = json.loads(run("-", "--header", "Purpose: prefetch", "--json"))
+    assert (found["request"], found["conclusion"]) == ("no visit", "not counted: a prefetch")
+    options = ("--path", "/x", "--method", "GET", "--address", "::1", "--header", "X-User: \x1b")
+    assert "3 user=header:X-User  user \\x1b\n" in run(*options)
+    assert "expected NAME: VALUE" in run("--header", "Cookie", status=2)
+    given["PRESENCE_IDENTITY"] = "user=nosuch.module:function"
+    assert "PRESENCE_IDENTITY" in run(status=2)
