@@ -847,6 +847,8 @@ def test_the_login_request_counts_for_the_user_if_the_framework_exposes_it(
     assert here.identity != KNOWN
 
 
+FOUND = {"", "auth:username", "session:user"}
+"""What the default chain finds as well: a user of the framework, or a usual key of a session."""
 SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id"})
 
 
@@ -854,7 +856,7 @@ SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id
 @pytest.mark.parametrize(
     ("site", "is_known"),
     [
-        *((SITES[name], SITES[name].source in {"", "auth:username"}) for name in LOCAL),
+        *((SITES[name], SITES[name].source in FOUND) for name in LOCAL),
         (SESSION_USER_ID, True),
     ],
     ids=[*LOCAL, "starlette, session of user_id"],
