@@ -7,7 +7,6 @@ which is at the latest when the response is complete.
 import base64
 import difflib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -202,8 +201,7 @@ def check_module(path: str) -> None:
     The current directory counts, as it does for servers. The site's code is not imported.
     """
     name = path.partition(":")[0].partition(".")[0]
-    here = PathFinder.find_spec(name, [str(Path.cwd())])
-    if name not in sys.modules and here is None and find_spec(name) is None:
+    if find_spec(name) is None and PathFinder.find_spec(name, [str(Path.cwd())]) is None:
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path}: there is neither a source nor a module {name!r}; "
             f"{ACCEPTED}"

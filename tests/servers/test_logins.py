@@ -158,7 +158,7 @@ WSGI, ASGI, CHANNELS = "django_site:wsgi", "django_site:asgi", "channels_site:as
 BY_NAME: dict[str, Any] = {"source": "auth:username", "user": f"user-{USER}", "at_once": True}
 EVERY_USERNAME = {**EVERY_USER, "SITE_FIELD": "username"}
 SITES: dict[str, Site] = {
-    "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
+    "flask-login": Site("flask_login_site:create_app", **INIT_APP),
     "flask": Site(FLASK, **INIT_APP),
     "flask, nested, in a cookie of its own": Site(
         FLASK,
@@ -167,7 +167,6 @@ SITES: dict[str, Site] = {
         own={"SITE_COOKIE": "shop"},
         workers=1,
     ),
-    "flask-login, init_app": Site("flask_login_site:create_app", **INIT_APP),
     "flask-session": Site("flask_site:with_sessions_on_the_server", **INIT_APP),
     "starlette auth": Site(STARLETTE_AUTH),
     "starlette auth of user_id": Site(
@@ -223,7 +222,7 @@ SITES: dict[str, Site] = {
     ),
 }
 USUAL = {
-    *("flask-login, init_app", "flask, nested, in a cookie of its own", "starlette-session"),
+    *("flask-login", "flask, nested, in a cookie of its own", "starlette-session"),
     *("fastapi, HS256", "pyramid", "django", "django, ASGI"),
 }
 EACH_SITE = pytest.mark.parametrize(
