@@ -180,7 +180,9 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
             call = getattr(call, part)
     except (ImportError, AttributeError) as error:
         near = nearest_source(module)
-        remedy = f"; the source with the nearest name is {near}" if near else f"; {ACCEPTED}"
+        remedy = (
+            f"; the source with the nearest name is {near}" if near else f"; {accepted_sources()}"
+        )
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
             f"{error}{remedy}"
@@ -204,8 +206,13 @@ def check_module(path: str) -> None:
     if find_spec(name) is None and PathFinder.find_spec(name, [str(Path.cwd())]) is None:
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path}: there is neither a source nor a module {name!r}; "
-            f"{ACCEPTED}"
+            f"{accepted_sources()}"
         )
+
+
+def accepted_sources() -> str:
+    """Return the sources that a rule may have, for error messages."""
+    return f"sources are {', '.join(SOURCES)} and package.module:callable"
 
 
 def nearest_source(name: str) -> str | None:
@@ -246,4 +253,3 @@ SOURCES: Mapping[str, SourceType] = {
     "scope": SourceType(state, "KEY", "state.user.id", set_by_app=True),
 }
 FUNCTION = SourceType(function, "callable", set_by_app=True)
-ACCEPTED = f"sources are {', '.join(SOURCES)} and package.module:callable"
