@@ -2,7 +2,7 @@
 
 from flask import Flask, redirect, render_template_string, request, session
 
-from presence_middleware import PresenceUnavailable, presence_of, visit_of
+from presence_middleware import PresenceUnavailable, presence_of
 from presence_middleware.flask import init_app
 
 PAGE = """<title>Flask</title>
@@ -22,11 +22,6 @@ def ask(read, *args, **kwargs):
         return read(*args, **kwargs)
     except PresenceUnavailable:
         return None
-
-
-@app.before_request
-def identify():
-    visit_of(request).identify(session.get("user"))
 
 
 @app.get("/")
@@ -56,12 +51,12 @@ def friends():
 
 @app.get("/login/<name>")
 def login(name):
-    session["user"] = name
-    identify()
+    session["user"] = name  # a user who counts, from this request on
     return redirect("/")
 
 
 @app.get("/logout")
 def logout():
+    # The end of the login is noticed, too, but the other workers learn it a moment later.
     presence_of(request).leave(session.pop("user", None))
     return "bye"

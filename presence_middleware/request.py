@@ -118,8 +118,9 @@ class Request(Protocol):
     def user(self) -> object:
         """Return the user that a server or a layer has logged in so far, or None.
 
-        This is `REMOTE_USER` under WSGI, `scope["user"]` under ASGI, and with
-        `presence_middleware.django` an object with the `pk` and the loaded fields of the account.
+        This is `REMOTE_USER` under WSGI and `scope["user"]` under ASGI. It is the id with
+        `presence_middleware.flask`, and with `presence_middleware.django` an object with the `pk`
+        and the loaded fields of the account.
         """
 
     @property

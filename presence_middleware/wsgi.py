@@ -63,8 +63,8 @@ class PresenceMiddleware:
         if outer is not None:
             if outer.recorder is self.recorder and not outer.is_over:
                 return self.app(environ, start_response)
-            for key in (USER, SESSION):  # of an earlier request: the server uses an environ again
-                environ.pop(key, None)
+            environ.pop(USER, None)  # of an earlier request, if the server uses an environ again
+            environ.pop(SESSION, None)
         signal: Signal | None = None
         for responder in self._responders:
             received = responder.receive(environ.get("PATH_INFO", ""), environ)

@@ -12,7 +12,14 @@ from ..request import token
 from .bots import BOT, COUNT, OFF
 from .reading import MOST_PARTS
 from .sessions import signed_parts
-from .sources import ACCEPTED, CREDENTIAL_HEADERS, FUNCTION, SOURCES, SourceType, nearest_source
+from .sources import (
+    CREDENTIAL_HEADERS,
+    FUNCTION,
+    SOURCES,
+    SourceType,
+    accepted_sources,
+    nearest_source,
+)
 
 CHAIN_FORM = (
     "A chain is kind=source[:argument][:raw|:hashed][:checked], separated by commas, such as "
@@ -142,7 +149,7 @@ def _rule(item: str) -> Rule:
             return Rule(kind, spec, "", form == "hashed", is_checked)
         if near := nearest_source(name):
             raise ValueError(f"there is no source {name!r}; the nearest is {near}")
-        raise ValueError(f"there is no source {spec!r}; {ACCEPTED}")
+        raise ValueError(f"there is no source {spec!r}; {accepted_sources()}")
     source = SOURCES[name]
     if argument and not source.argument:
         raise ValueError(f"{name} takes no argument, not {argument!r}")

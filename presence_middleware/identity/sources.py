@@ -7,7 +7,6 @@ which is at the latest when the response is complete.
 import base64
 import difflib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -183,7 +182,9 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
             call = getattr(call, part)
     except (ImportError, AttributeError) as error:
         near = nearest_source(module)
-        remedy = f"; the source with the nearest name is {near}" if near else f"; {ACCEPTED}"
+        remedy = (
+            f"; the source with the nearest name is {near}" if near else f"; {accepted_sources()}"
+        )
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
             f"{error}{remedy}"
@@ -204,12 +205,16 @@ def check_module(path: str) -> None:
     The current directory counts, as it does for servers. The site's code is not imported.
     """
     name = path.partition(":")[0].partition(".")[0]
-    here = PathFinder.find_spec(name, [str(Path.cwd())])
-    if name not in sys.modules and here is None and find_spec(name) is None:
+    if find_spec(name) is None and PathFinder.find_spec(name, [str(Path.cwd())]) is None:
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path}: there is neither a source nor a module {name!r}; "
-            f"{ACCEPTED}"
+            f"{accepted_sources()}"
         )
+
+
+def accepted_sources() -> str:
+    """Return the sources that a rule may have, for error messages."""
+    return f"sources are {', '.join(SOURCES)} and package.module:callable"
 
 
 def nearest_source(name: str) -> str | None:
@@ -264,4 +269,3 @@ SOURCES: Mapping[str, SourceType] = {
     "scope": _state("state.user.id"),
 }
 FUNCTION = SourceType(function, "callable", set_by_app=True, absent="it returned no id")
-ACCEPTED = f"sources are {', '.join(SOURCES)} and package.module:callable"

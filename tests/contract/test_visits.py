@@ -177,7 +177,8 @@ def login(request: StarletteRequest) -> Response:
     ("identity", "headers", "id"),
     [
         ("user=auth", [(b"x-login", b"ann")], "ann"),
-        ("user=auth", [], None),
+        ("user=auth", [], "42"),
+        ("user=session:member", [], None),
         ("user=session:user.id", [], "42"),
         ("user=session:user.name, user=auth", [(b"x-login", b"ann")], "ann"),
     ],

@@ -167,7 +167,7 @@ BY_NAME: dict[str, Any] = {
     **{"source": "auth:username", "user": f"user-{USER}", "own": {"SITE_FIELD": "username"}}
 }
 SITES: dict[str, Site] = {
-    "flask-login": Site("flask_login_site:create_app", "flask-session:_user_id", signed=True),
+    "flask-login": Site("flask_login_site:create_app", **INIT_APP),
     "flask": Site(FLASK, **INIT_APP),
     "flask, nested, in a cookie of its own": Site(
         FLASK,
@@ -176,7 +176,6 @@ SITES: dict[str, Site] = {
         own={"SITE_COOKIE": "shop"},
         workers=1,
     ),
-    "flask-login, init_app": Site("flask_login_site:create_app", **INIT_APP),
     "flask-session": Site("flask_site:with_sessions_on_the_server", **INIT_APP),
     "starlette auth": Site(STARLETTE_AUTH),
     "starlette auth of user_id": Site(
@@ -214,7 +213,7 @@ SITES: dict[str, Site] = {
     "starlette auth, usernames": Site(STARLETTE_AUTH, "auth:username"),
 }
 USUAL = {
-    *("flask-login, init_app", "flask, nested, in a cookie of its own", "starlette-session"),
+    *("flask-login", "flask, nested, in a cookie of its own", "starlette-session"),
     *("fastapi, HS256", "pyramid", "django", "django, ASGI"),
 }
 EACH_SITE = pytest.mark.parametrize(
@@ -792,6 +791,8 @@ def test_the_login_request_counts_for_the_user_if_the_framework_exposes_it(
     assert here.identity != KNOWN
 
 
+FOUND = {"", "auth:username", "session:user"}
+"""What the default chain finds as well: a user of the framework, or a usual key of a session."""
 SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id"})
 
 
@@ -799,7 +800,7 @@ SESSION_USER_ID = replace(SITES["starlette, session"], own={"SITE_KEY": "user_id
 @pytest.mark.parametrize(
     ("site", "is_known"),
     [
-        *((SITES[name], SITES[name].source in {"", "auth:username"}) for name in LOCAL),
+        *((SITES[name], SITES[name].source in FOUND) for name in LOCAL),
         (SESSION_USER_ID, True),
     ],
     ids=[*LOCAL, "starlette, session of user_id"],

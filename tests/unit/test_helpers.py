@@ -385,36 +385,34 @@ def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
     assert client.get("/api?key=1&ask=1").text == "1"
 
 
+ANN = {"_user_id": "ann", "name": "Ann"}
+
+
 @pytest.mark.parametrize(
-    ("chain", "server", "id"),
+    ("chain", "session", "server", "id"),
     [
-        ("user=auth, guest=ip:raw", "", "ann"),
-        ("user=auth, guest=ip:raw", "bob", "ann"),
-        ("user=session:_fresh_id, user=auth", "bob", "ann"),
-        ("user=session:name, user=auth", "", "Ann"),
-        ("user=header:X-User, user=auth", "", "eve"),
-        ("user=environ:REMOTE_USER, user=auth", "bob", "bob"),
+        ("user=auth, guest=ip:raw", ANN, "", "ann"),
+        ("user=auth, guest=ip:raw", ANN, "bob", "ann"),
+        ("user=auth, guest=ip:raw", {}, "zo\xc3\xab", "zo\xeb"),
+        ("user=session:name, user=auth", ANN, "", "Ann"),
+        ("user=session:nickname, user=auth", ANN, "bob", "ann"),
+        ("user=header:X-User, user=auth", ANN, "", "eve"),
+        ("user=environ:REMOTE_USER, user=auth", ANN, "bob", "bob"),
     ],
 )
 def test_the_chain_decides_whether_flasks_session_counts(
-    chain: str, server: str, id: str, prefix: str
+    chain: str, session: dict[str, str], server: str, id: str, prefix: str
 ) -> None:
     settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain)
     app = flask_site(settings)
     client = app.test_client()
-    with client.session_transaction() as session:
-        session.update(_user_id="ann", name="Ann")
+    with client.session_transaction() as stored:
+        stored.update(session)
     environ = {"REMOTE_USER": server} if server else {}
-    text = client.get("/", headers={"X-User": "eve"}, environ_overrides=environ).text
-    assert text == str(Identity("user", id))
-
-
-def test_a_user_of_the_server_counts_in_flask_without_a_session(memory: Settings) -> None:
-    app, server = flask_site(memory), {"REMOTE_USER": "zo\xeb".encode().decode("latin-1")}
-    user = str(Identity("user", "zo\xeb"))
-    assert app.test_client().get("/", environ_overrides=server).text == user, "in the view"
+    page = client.get("/", headers={"X-User": "eve"}, environ_overrides=environ)
+    assert page.text == str(Identity("user", id)), "in the view"
     app.wsgi_app.recorder.flush()
-    assert [seen.id for seen in Presence(memory).online()] == ["zo\xeb"]
+    assert [seen.id for seen in Presence(settings).online()] == [id]
 
 
 def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(
