@@ -66,7 +66,7 @@ def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> N
         expect(here).to_have_text("2 people on this page", timeout=SECONDS)
         other.goto(f"{demo.url}/t/stars")
         expect(here).to_have_text("1 person on this page", timeout=SECONDS)
-        expect(page.locator("[data-page='/t/stars']")).to_have_text("1", timeout=SECONDS)
+        expect(page.locator("[data-page='/t/stars']")).to_have_text("1 person", timeout=SECONDS)
 
         other.get_by_label("your name").fill("Ada")
         other.get_by_role("button", name="log in").click()
@@ -76,7 +76,7 @@ def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> N
         wait_until(partial(is_online_until, demo, time.monotonic() + 10))
         expect(here).to_have_text("1 person on this page")
         other.close()
-        expect(page.locator("[data-page='/t/stars']")).to_have_text("0", timeout=SECONDS)
+        expect(page.locator("[data-page='/t/stars']")).to_have_text("0 people", timeout=SECONDS)
 
 
 def is_online_until(demo: Demo, moment: float) -> bool:

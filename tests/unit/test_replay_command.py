@@ -187,9 +187,9 @@ def test_the_chart_is_a_self_contained_svg(log: Path, tmp_path: Path) -> None:
     assert {"12:01", "12:02", "12:03", "0", "1", "2"} <= set(words)
     lines = [element.get("d") for element in svg.iter() if element.get("class") == "line"]
     assert lines == [
-        "M18.0 158.0L477.0 36.0L936.0 36.0",
-        "M18.0 158.0L477.0 158.0L936.0 158.0",
-        "M18.0 280.0L477.0 280.0L936.0 158.0",
+        "M34.0 158.0L480.0 36.0L926.0 36.0",
+        "M34.0 158.0L480.0 158.0L926.0 158.0",
+        "M34.0 280.0L480.0 280.0L926.0 158.0",
     ]
 
 
