@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ..identity.rules import Rule
+from ..parsers import format_duration
 from ..replay import FIELDS, Logs, Moment, Replay, Summary, size_of
 from ..stores import Sample, moment_of
 from . import context, output
@@ -61,11 +62,16 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
     if blind := [str(rule) for rule in settings.identity if not _may_match(rule)]:
         click.echo(f"never matches, because a log has no such field: {', '.join(blind)}", err=True)
     logs = _read(site, paths, is_shown=has_charts or not output.is_terminal())
-    requests = logs.lines - logs.unreadable
-    if not requests and logs.unreadable:
-        raise click.ClickException("no line is in the common or combined format")
+    requests = logs.parser.lines - logs.parser.unreadable
+    if not requests and logs.parser.unreadable:
+        raise click.ClickException(
+            f"no line is in the common or combined format: the first is {logs.parser.example}"
+        )
     uncounted = {
-        "unreadable": (logs.unreadable, "in neither format"),
+        "unreadable": (
+            logs.parser.unreadable,
+            f"in neither format, such as: {logs.parser.example}",
+        ),
         "late": (site.late, "out of order by more than the window, not counted"),
         "ahead": (logs.ahead, "more than a day ahead of the log, not counted"),
         "refused": (site.refused, "past the quota of new guests per address, not counted"),
@@ -79,7 +85,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         rest |= {problem: lines for problem, (lines, _) in uncounted.items()}
         print(f"{'' if summary.series.points else before_minute}\n], {json.dumps(rest)[1:]}")
     elif has_charts:
-        output.line(f"{requests:,} requests", "bold")
+        output.line(
+            f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
+        )
         series = summary.series
         for place, (kind, peak) in enumerate(summary.peaks.items()):
             if peak is None:
@@ -88,7 +96,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
             output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
             samples = [Sample(moment_of(each.at), each.counts[place]) for each in series.points]
             span = Span(samples[0].at, samples[-1].at + timedelta(seconds=series.step))
-            output.print_chart(samples, span, _CHART_LINES)
+            output.print_chart(samples, span, _CHART_LINES, peak)
     for lines, problem in uncounted.values():
         if lines:
             click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {problem}", err=True)

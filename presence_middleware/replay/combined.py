@@ -32,6 +32,10 @@ FIELDS = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", *_OPTIONAL)
 """The keys of a WSGI environ that a line may hold."""
 
 
+MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
+EXAMPLE = 100  # bytes that are shown of a line that cannot be read
+
+
 class Line(NamedTuple):
     """A line that can be read."""
 
@@ -69,6 +73,28 @@ def parse(line: bytes) -> Line | None:
         if written not in {None, "-", "", '""'}:
             environ[field] = _unescaped(written)
     return Line(at, WsgiRequest(environ))
+
+
+class Parser:
+    """Parses lines, and counts those that cannot be read."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        """The number of lines so far."""
+        self.unreadable = 0
+        """The number of lines in neither format."""
+        self.example = ""
+        """The beginning of the first of these, without control characters."""
+
+    def parse(self, raw: bytes) -> Line | None:
+        """Return the request of a line; None if it cannot be read."""
+        self.lines += 1
+        line = parse(raw) if len(raw) <= MAX_LINE else None
+        if line is None:
+            self.unreadable += 1
+            shown = raw[:EXAMPLE].decode(errors="replace").strip()
+            self.example = self.example or repr(shown)
+        return line
 
 
 def _unescaped(written: str) -> str:
