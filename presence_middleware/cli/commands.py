@@ -1,4 +1,4 @@
-"""The `presence` command and its subcommands, except `events`, `watch` and `replay`."""
+"""The `presence` command and its subcommands, except those with files of their own."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from . import context, output
 from .chart import Span
 from .context import Answer
 from .events import events
+from .follow import follow
 from .replay import replay
 from .watch import watch
 
@@ -244,3 +245,4 @@ def demo(host: str, port: int, crowd: int) -> None:
 presence.add_command(events)
 presence.add_command(watch)
 presence.add_command(replay)
+presence.add_command(follow)

@@ -7,6 +7,7 @@ that timed out, cannot be read.
 """
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -32,10 +33,6 @@ FIELDS = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", *_OPTIONAL)
 """The keys of a WSGI environ that a line may hold."""
 
 
-MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
-EXAMPLE = 100  # bytes that are shown of a line that cannot be read
-
-
 class Line(NamedTuple):
     """A line that can be read."""
 
@@ -55,46 +52,32 @@ def parse(line: bytes) -> Line | None:
         at = _seconds(minute, zone) + int(second)
     except ValueError:  # such as the 31st of February
         return None
+    fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
+    return line_of(at, status, fields, _unescaped)
+
+
+def line_of(
+    at: int, status: str, fields: dict[str, str | None], unescaped: Callable[[str], str] = str
+) -> Line:
+    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path.
+
+    `unescaped` removes the escapes that the format has in its fields.
+    """
+    target = fields["PATH_INFO"] or ""
     path = target.partition("?")[0]
     if not path.startswith("/"):
         # A target may be a whole URL. Any other, such as `*`, is unchanged.
         with suppress(ValueError):
             path = urlsplit(path).path or "/"
-    environ = {
-        "REMOTE_ADDR": address,
-        "REQUEST_METHOD": method,
-        # The path that the application received: decoded, and without the query.
-        "PATH_INFO": unquote(_unescaped(path), "latin-1"),
-    }
-    # A 401 names the user whose password was refused.
-    user = None if status == "401" else user
-    for field, written in zip(_OPTIONAL, (user, referer, agent), strict=True):
+    # The path that the application received: decoded, and without the query.
+    fields["PATH_INFO"] = unquote(unescaped(path), "latin-1")
+    if status == "401":
+        fields["REMOTE_USER"] = None  # the user whose password was refused
+    for field in _OPTIONAL:
         # A log has `-` in place of a field that was absent.
-        if written not in {None, "-", "", '""'}:
-            environ[field] = _unescaped(written)
-    return Line(at, WsgiRequest(environ))
-
-
-class Parser:
-    """Parses lines, and counts those that cannot be read."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        """The number of lines so far."""
-        self.unreadable = 0
-        """The number of lines in neither format."""
-        self.example = ""
-        """The beginning of the first of these, without control characters."""
-
-    def parse(self, raw: bytes) -> Line | None:
-        """Return the request of a line; None if it cannot be read."""
-        self.lines += 1
-        line = parse(raw) if len(raw) <= MAX_LINE else None
-        if line is None:
-            self.unreadable += 1
-            shown = raw[:EXAMPLE].decode(errors="replace").strip()
-            self.example = self.example or repr(shown)
-        return line
+        written = fields[field]
+        fields[field] = None if written in {None, "-", "", '""'} else unescaped(written or "")
+    return Line(at, WsgiRequest({key: value for key, value in fields.items() if value is not None}))
 
 
 def _unescaped(written: str) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ..parsers import DAY
-from .combined import MAX_LINE, Line, Parser
+from .combined import Line
+from .lines import MAX_LINE, Parser
 
 BUFFER = 1 << 16  # bytes
 AHEAD = DAY

@@ -13,6 +13,40 @@ from .combined import Line
 from .timeline import Moment, Timeline
 
 
+class Visitors:
+    """Finds whom the lines of a log count for, in the order of the log."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Go by `settings`.
+
+        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
+        """
+        self._excluded = matching_paths(settings.exclude)
+        # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
+        # a budget of its own, so all of them are looked up.
+        self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
+        self._memory = Memory(settings.window)
+        self._guests = Guests(self._memory, settings.window, settings.trusted_proxies)
+        self.refused = 0
+        """The number of visits that were not counted because of the quota of their address."""
+
+    def who(self, line: Line) -> Who | None:
+        """Return the kind and id that a line counts for, or None."""
+        request = line.request
+        request.locate = self._resolver.locate
+        if request.path in self._excluded:
+            return None
+        # A log does not show whether the site accepted a login, so checked rules find no id.
+        who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
+        if who is None or matcher is None or not matcher.has_quota:
+            return who
+        if self._guests.admit(request, who, line.at):
+            self._memory.recent.add(who)
+            return who
+        self.refused += 1
+        return None
+
+
 class Replay:
     """Counts who would have been online at each full minute of a log."""
 
@@ -21,37 +55,25 @@ class Replay:
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
-        self._excluded = matching_paths(settings.exclude)
-        # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
-        # a budget of its own, so all of them are looked up.
-        self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
+        self._visitors = Visitors(settings)
         self._timeline = Timeline(settings.kinds, settings.window, report)
-        self._memory = Memory(settings.window)
-        self._guests = Guests(self._memory, settings.window, settings.trusted_proxies)
-        self.refused = 0
-        """The number of visits that were not counted because of the quota of their address."""
 
     @property
     def late(self) -> int:
         """The number of lines that were not counted because they are a window or more late."""
         return self._timeline.late
 
+    @property
+    def refused(self) -> int:
+        """The number of visits that were not counted because of the quota of their address."""
+        return self._visitors.refused
+
     def add(self, line: Line) -> Who | None:
         """Count a line; return the kind and id that it counts for, or None.
 
         Lines may be out of order by as much as the window.
         """
-        request, who = line.request, None
-        request.locate = self._resolver.locate
-        if request.path not in self._excluded:
-            # A log does not show whether the site accepted a login, so checked rules find no id.
-            who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
-            if who is not None and matcher is not None and matcher.has_quota:
-                if self._guests.admit(request, who, line.at):
-                    self._memory.recent.add(who)
-                else:
-                    self.refused += 1
-                    who = None
+        who = self._visitors.who(line)
         self._timeline.add(line.at, who)
         return who
 

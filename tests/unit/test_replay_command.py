@@ -56,7 +56,7 @@ def log(tmp_path: Path) -> Path:
 def test_a_pipe_gets_a_line_for_each_minute(log: Path) -> None:
     ended = replay(log)
     assert ended.stdout.splitlines() == MINUTES
-    assert ended.stderr == "1 line in neither format, such as: 'garbage'\n"
+    assert ended.stderr == "1 line in no known format, such as: 'garbage'\n"
     assert ended.returncode == 0
 
 
@@ -107,7 +107,7 @@ def test_a_line_of_a_wrong_clock_is_set_aside_and_reported(tmp_path: Path, place
     ended = replay(log)
     assert ended.stdout.splitlines() == MINUTES
     assert ended.stderr.splitlines() == [
-        "1 line in neither format, such as: 'garbage'",
+        "1 line in no known format, such as: 'garbage'",
         "1 line more than a day ahead of the log, not counted",
     ]
     answer = json.loads(replay("--json", log).stdout)
@@ -142,7 +142,7 @@ def test_replay_uses_the_settings_of_the_site(log: Path) -> None:
         (["/nowhere/access.log"], 2, "'/nowhere/access.log' does not exist"),
         (["-", "-"], 2, "can be read only once"),
         (["-", "--window", "soon"], 2, "PRESENCE_WINDOW='soon'"),
-        (["-"], 1, "no line is in the common or combined format"),
+        (["-"], 1, "no line is in the common, the combined or a JSON format"),
         (["-", "--chart", "/nowhere/chart.svg"], 1, "/nowhere/chart.svg"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_terminal_shows_a_bar_while_it_reads_then_charts(log: Path) -> None:
     for text in (
         "4 requests, each online for 10m",
         "user: 2 at most, 2026-01-05T12:02:00Z",
-        "1 line in neither format, such as: 'garbage'",
+        "1 line in no known format, such as: 'garbage'",
     ):
         assert text in "\n".join(shown)
     assert sum("█" in row for row in shown) >= 3 * 4

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Replay
-from presence_middleware.replay.combined import MAX_LINE, Line, parse
+from presence_middleware.replay.combined import Line, parse
 from presence_middleware.replay.files import BUFFER
+from presence_middleware.replay.lines import MAX_LINE
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.log_lines import request_of

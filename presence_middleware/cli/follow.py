@@ -1,0 +1,147 @@
+"""`presence follow`: record the visits of any site from its access log, as it grows."""
+
+import signal
+import time
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse
+
+import click
+
+from .. import parsers
+from ..board import wsgi_board
+from ..errors import SettingsError
+from ..presence import Presence
+from ..replay import Follower, GrowingLog, Parser, Pipe, Source
+from ..settings import Settings
+from . import context
+from .replay import blind_rules
+
+POLL_SECONDS = 0.2  # between two looks at logs that do not grow
+BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
+
+
+def _since(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else time.time() - parsers.duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: expected {error}") from None
+
+
+def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    host, _colon, port = (value or "").rpartition(":")
+    if value is not None and not (host and port.isdecimal() and int(port) < 1 << 16):
+        raise click.BadParameter(f"{value!r}: expected HOST:PORT, such as 127.0.0.1:8001")
+    return None if value is None else (host, int(port))
+
+
+@click.command()
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="LOG...",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+)
+@click.option(
+    "--since",
+    metavar="DURATION",
+    callback=_since,
+    help="Begin with the lines of the last 10m, for example, not at the end.",
+)
+@click.option(
+    "--board", metavar="HOST:PORT", callback=_address, help="Serve the board at this address."
+)
+def follow(paths: tuple[str, ...], since: float | None, board: tuple[str, int] | None) -> None:
+    """Record who is online on any site, from its access log as it grows, until Ctrl-C.
+
+    Logs are those of nginx, Apache or Caddy: common, combined or JSON. They may be rotated by
+    renaming or by truncation; - is a pipe, such as from journalctl -f. Each line counts at its own
+    time, by this host's clock, and the settings (PRESENCE_*) apply as on a site. Guests are
+    addresses with a User-Agent; users are those that the log names.
+    """
+    with context.exit_on_error():
+        settings = context.site_settings()
+        if board and not settings.board_path:
+            settings = context.site_settings(board_path=BOARD_PATH)
+        if not board:
+            context.site_client(settings)  # nobody could read memory://
+        if blind := blind_rules(settings):
+            raise SettingsError(
+                f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "
+                "field; set rules with auth, ip, visitor or user-agent, such as the default "
+                "user=auth, guest=visitor"
+            )
+        follower, parser = Follower(settings), Parser()
+        if board:
+            _serve_board(settings, *board)
+    try:
+        sources: list[Source] = [
+            Pipe() if path == "-" else GrowingLog(path, since) for path in dict.fromkeys(paths)
+        ]
+    except OSError as error:
+        raise click.FileError(str(error.filename), error.strerror) from error
+    stopped: list[int] = []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda signum, _: stopped.append(signum))
+    click.echo(f"following {', '.join(paths)}; Ctrl-C ends", err=True)
+    due, reported = 0.0, frozenset[str]()
+    while not stopped and not all(source.has_ended for source in sources):
+        lines = [line for source in sources for line in source.read()]
+        for line in filter(None, map(parser.parse, lines)):
+            follower.add(line)
+        reported = _report(parser, follower, reported)
+        if time.monotonic() >= due or follower.is_nearly_full:
+            follower.write()
+            due = time.monotonic() + settings.flush_interval
+        elif not lines:
+            time.sleep(POLL_SECONDS)
+    follower.close()
+    click.echo(
+        f"{parser.lines:,} lines; {parser.unreadable:,} in no known format, {follower.old:,} older "
+        f"than the window, {follower.ahead:,} of the future, {follower.refused:,} past the quota "
+        "of new guests per address",
+        err=True,
+    )
+
+
+def _report(parser: Parser, follower: Follower, reported: frozenset[str]) -> frozenset[str]:
+    """Print what is found in a log for the first time; return what is reported by now."""
+    news = {
+        f"the lines are in the {parser.format} format": bool(parser.format),
+        f"a line is in no known format: {parser.example}": bool(parser.unreadable),
+        "a line is of the future, and counts as now": bool(follower.ahead),
+    }
+    found = frozenset(text for text, is_found in news.items() if is_found)
+    for text in found - reported:
+        click.echo(text, err=True)
+    return found
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Log no request."""
+
+
+def _serve_board(settings: Settings, host: str, port: int) -> None:
+    """Serve the board in a thread; other paths lead to it. Raises `SettingsError` if it cannot."""
+    serve = wsgi_board(settings, Presence(settings))
+
+    def app(environ: dict[str, Any], start_response: StartResponse) -> Any:
+        if serve is not None and serve.below(environ["PATH_INFO"]) is not None:
+            return serve(environ, start_response)
+        start_response("303 See Other", [("Location", settings.board_path)])
+        return []
+
+    try:
+        server = make_server(host, port, app, _Server, _Handler)
+    except OSError as error:
+        raise SettingsError(f"--board {host}:{port}: cannot listen ({error.strerror})") from error
+    Thread(target=server.serve_forever, name="presence-board", daemon=True).start()
+    click.echo(f"the board: http://{host}:{port}{settings.board_path}", err=True)
