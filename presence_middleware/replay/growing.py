@@ -80,7 +80,8 @@ class GrowingLog:
     def read(self) -> list[bytes]:
         """Return the whole lines that have come. Never waits."""
         now = self._monotonic()
-        self._rotated = [(file, until) for file, until in self._rotated if now < until]
+        while self._rotated and self._rotated[0][1] <= now:
+            self._rotated.pop(0)[0].close()
         lines = [line for file, _ in self._rotated for line in file.read()]
         lines += self._current.read()
         if not lines:
@@ -91,12 +92,18 @@ class GrowingLog:
                     self._current = new
         return lines
 
+    def close(self) -> None:
+        """Close all files."""
+        for file in (self._current, *(file for file, _ in self._rotated)):
+            file.close()
+
 
 class _File:
     """An open file, and how far it is read."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)  # closed with this object
+        self._file = path.open("rb", buffering=0)
+        self.close = self._file.close
         self.seek(0)
 
     def seek(self, position: int) -> None:

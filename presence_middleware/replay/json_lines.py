@@ -8,7 +8,10 @@ from typing import Any
 from .combined import Line, line_of
 
 _TIMES = ("ts", "time", "time_iso8601", "timestamp", "@timestamp", "msec", "time_local")
+MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds
 _NGINX_TIME = "%d/%b/%Y:%H:%M:%S %z"
+# Anything may be in a line: numbers in place of objects, or a thousand brackets.
+_MALFORMED = (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 _NAMES = {
     "REMOTE_ADDR": ("client_ip", "remote_ip", "remote_addr"),
     "REQUEST_METHOD": ("method", "request_method"),
@@ -33,10 +36,7 @@ def parse_json(line: bytes) -> Line | None:
         if not (found["REMOTE_ADDR"] and found["REQUEST_METHOD"] and found["PATH_INFO"]):
             return None
         return line_of(at, str(fields.get("status")), found)
-    # Anything may be in a line: numbers in place of objects, or a thousand brackets.
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration):
-        return None
-    except (TypeError, ValueError):
+    except _MALFORMED:
         return None
 
 
@@ -52,8 +52,11 @@ def _seconds(time: Any) -> int:
     """Return the seconds since the epoch of a number, an ISO 8601 text or that of `$time_local`."""
     try:
         seconds = float(time)
-        return int(seconds / 1000 if seconds > 1e11 else seconds)  # Caddy may write milliseconds
     except ValueError:
         is_local = time[2:3] == "/"
         moment = datetime.strptime(time, _NGINX_TIME) if is_local else datetime.fromisoformat(time)
-        return int(moment.timestamp())
+        seconds = moment.timestamp()
+    seconds = seconds / 1000 if seconds > MOST_SECONDS else seconds  # Caddy may write milliseconds
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise ValueError(time)
+    return int(seconds)
