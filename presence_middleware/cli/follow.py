@@ -14,7 +14,9 @@ from .. import parsers
 from ..board import wsgi_board
 from ..errors import SettingsError
 from ..presence import Presence
-from ..replay import Follower, GrowingLog, Parser, Pipe, Source
+from ..replay.follower import Follower
+from ..replay.growing import GrowingLog, Pipe
+from ..replay.lines import Parser
 from ..settings import Settings
 from . import context
 from .replay import blind_rules
@@ -28,13 +30,6 @@ def _since(_: click.Context, __: click.Parameter, value: str | None) -> float | 
         return None if value is None else time.time() - parsers.duration(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: expected {error}") from None
-
-
-def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    host, _colon, port = (value or "").rpartition(":")
-    if value is not None and not (host and port.isdecimal() and int(port) < 1 << 16):
-        raise click.BadParameter(f"{value!r}: expected HOST:PORT, such as 127.0.0.1:8001")
-    return None if value is None else (host, int(port))
 
 
 @click.command()
@@ -51,10 +46,8 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
     callback=_since,
     help="Begin with the lines of the last 10m, for example, not at the end.",
 )
-@click.option(
-    "--board", metavar="HOST:PORT", callback=_address, help="Serve the board at this address."
-)
-def follow(paths: tuple[str, ...], since: float | None, board: tuple[str, int] | None) -> None:
+@click.option("--board", metavar="HOST:PORT", help="Serve the board at this address.")
+def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> None:
     """Record who is online on any site, from its access log as it grows, until Ctrl-C.
 
     Logs are those of nginx, Apache or Caddy: common, combined or JSON. They may be rotated by
@@ -74,11 +67,11 @@ def follow(paths: tuple[str, ...], since: float | None, board: tuple[str, int] |
                 "field; set rules with auth, ip, visitor or user-agent, such as the default "
                 "user=auth, guest=visitor"
             )
-        follower, parser = Follower(settings), Parser()
+        follower, parser = Follower(settings, _say), Parser(_say)
         if board:
-            _serve_board(settings, *board)
+            _serve_board(settings, board)
     try:
-        sources: list[Source] = [
+        sources = [
             Pipe() if path == "-" else GrowingLog(path, since) for path in dict.fromkeys(paths)
         ]
     except OSError as error:
@@ -86,38 +79,23 @@ def follow(paths: tuple[str, ...], since: float | None, board: tuple[str, int] |
     stopped: list[int] = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, _: stopped.append(signum))
-    click.echo(f"following {', '.join(paths)}; Ctrl-C ends", err=True)
-    due, reported = 0.0, frozenset[str]()
+    _say(f"following {', '.join(paths)}; Ctrl-C ends")
     while not stopped and not all(source.has_ended for source in sources):
         lines = [line for source in sources for line in source.read()]
         for line in filter(None, map(parser.parse, lines)):
             follower.add(line)
-        reported = _report(parser, follower, reported)
-        if time.monotonic() >= due or follower.is_nearly_full:
-            follower.write()
-            due = time.monotonic() + settings.flush_interval
-        elif not lines:
+        if not follower.write_if_due() and not lines:
             time.sleep(POLL_SECONDS)
-    follower.close()
-    click.echo(
+    follower.recorder.close()
+    _say(
         f"{parser.lines:,} lines; {parser.unreadable:,} in no known format, {follower.old:,} older "
         f"than the window, {follower.ahead:,} of the future, {follower.refused:,} past the quota "
-        "of new guests per address",
-        err=True,
+        "of new guests per address"
     )
 
 
-def _report(parser: Parser, follower: Follower, reported: frozenset[str]) -> frozenset[str]:
-    """Print what is found in a log for the first time; return what is reported by now."""
-    news = {
-        f"the lines are in the {parser.format} format": bool(parser.format),
-        f"a line is in no known format: {parser.example}": bool(parser.unreadable),
-        "a line is of the future, and counts as now": bool(follower.ahead),
-    }
-    found = frozenset(text for text, is_found in news.items() if is_found)
-    for text in found - reported:
-        click.echo(text, err=True)
-    return found
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -129,7 +107,7 @@ class _Handler(WSGIRequestHandler):
         """Log no request."""
 
 
-def _serve_board(settings: Settings, host: str, port: int) -> None:
+def _serve_board(settings: Settings, address: str) -> None:
     """Serve the board in a thread; other paths lead to it. Raises `SettingsError` if it cannot."""
     serve = wsgi_board(settings, Presence(settings))
 
@@ -139,9 +117,12 @@ def _serve_board(settings: Settings, host: str, port: int) -> None:
         start_response("303 See Other", [("Location", settings.board_path)])
         return []
 
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise SettingsError(f"--board {address}: expected HOST:PORT, such as 127.0.0.1:8001")
     try:
-        server = make_server(host, port, app, _Server, _Handler)
-    except OSError as error:
-        raise SettingsError(f"--board {host}:{port}: cannot listen ({error.strerror})") from error
+        server = make_server(host, int(port), app, _Server, _Handler)
+    except (OSError, OverflowError) as error:
+        raise SettingsError(f"--board {address}: cannot listen ({error})") from error
     Thread(target=server.serve_forever, name="presence-board", daemon=True).start()
-    click.echo(f"the board: http://{host}:{port}{settings.board_path}", err=True)
+    _say(f"the board: http://{address}{settings.board_path}")

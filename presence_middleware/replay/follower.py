@@ -12,15 +12,22 @@ from .site import Visitors
 AHEAD_SECONDS = 1.0  # by which the clock of a log may be ahead without a word
 
 
-class Follower:
+class Follower(Visitors):
     """Records lines of a log by their own time. Nothing is written until `write` is called."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] | None = None) -> None:
-        """Record by `settings`. `clock` replaces the clocks of this host and of the server.
+    def __init__(
+        self,
+        settings: Settings,
+        report: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Record by `settings`, and call `report` with a sentence about the first odd line.
 
-        Raises `SettingsError` as `Recorder` does.
+        `clock` replaces the clocks of this host and of the server. Raises `SettingsError` as
+        `Recorder` does.
         """
-        self._now, self._visitors = clock or time.time, Visitors(settings)
+        super().__init__(settings)
+        self._report, self._now, self._settings = report, clock or time.time, settings
         self.recorder = Recorder(settings, clock=clock, background=False)
         # Advice about cookies and logins does not fit a log.
         self.recorder.hints.check = lambda *_: None  # type: ignore[method-assign]
@@ -28,36 +35,32 @@ class Follower:
         """The number of lines that were as old as the window, and counted nobody."""
         self.ahead = 0
         """The number of lines of the future, which counted as now."""
-
-    @property
-    def refused(self) -> int:
-        """The number of visits that were not counted because of the quota of their address."""
-        return self._visitors.refused
+        self._due = 0.0
 
     def add(self, line: Line) -> None:
         """Note whom a line counts for."""
         age = self._now() - line.at
-        if age >= self.recorder.settings.window:
+        if age >= self._settings.window:
             self.old += 1
             return
-        self.ahead += age < -AHEAD_SECONDS
-        who = self._visitors.who(line)
-        if who is None:
+        if age < -AHEAD_SECONDS:
+            self.ahead += 1
+            if self.ahead == 1:
+                self._report(f"a line is {-age:.0f} seconds ahead of this clock; it counts as now")
+        if (who := self.who(line)) is None:
             return
-        at, room, rooms = self.recorder.stamp() - max(0.0, age), None, self.recorder.rooms
-        if rooms is not None and (number := rooms.number_for(line.request)) is not None:
-            room = Room(number, at)
-        self.recorder.record(who, at, room=room)
+        at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.rooms
+        number = None if rooms is None else rooms.number_for(line.request)
+        self.recorder.record(who, at, room=None if number is None else Room(number, at))
 
-    @property
-    def is_nearly_full(self) -> bool:
-        """Return whether half of the people that may wait do, so that `write` is due."""
-        return 2 * self.recorder.people.pending > self.recorder.settings.max_pending
+    def write_if_due(self) -> bool:
+        """Write what was noted and do the upkeep, once a flush interval. Never raises.
 
-    def write(self) -> None:
-        """Write what was noted, and do the upkeep of the site. Never raises."""
+        Also if half of the people that may wait do. Return whether it was due.
+        """
+        is_nearly_full = 2 * self.recorder.people.pending > self._settings.max_pending
+        if time.monotonic() < self._due and not is_nearly_full:
+            return False
         self.recorder.run_once()
-
-    def close(self) -> None:
-        """Write everything that waits, in at most two seconds. Never raises."""
-        self.recorder.close()
+        self._due = time.monotonic() + self._settings.flush_interval
+        return True

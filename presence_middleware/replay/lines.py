@@ -1,5 +1,7 @@
 """Lines of an access log in any known format: common, combined, or JSON."""
 
+from collections.abc import Callable
+
 from . import combined
 from .combined import Line
 from .json_lines import parse_json
@@ -16,15 +18,15 @@ def parse(line: bytes) -> Line | None:
 class Parser:
     """Parses lines, and counts those that cannot be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[str], object] = lambda _: None) -> None:
+        """Call `report` with the format, and with the first line that cannot be read."""
+        self._report = report
         self.lines = 0
         """The number of lines so far."""
         self.unreadable = 0
         """The number of lines in no known format."""
         self.example = ""
         """The beginning of the first of these, in quotes and without control characters."""
-        self.format = ""
-        """The format of the first line that could be read."""
 
     def parse(self, raw: bytes) -> Line | None:
         """Return the request of a line; None if it cannot be read."""
@@ -32,10 +34,10 @@ class Parser:
         line = parse(raw) if len(raw) <= MAX_LINE else None
         if line is None:
             self.unreadable += 1
-            shown = raw[:EXAMPLE_BYTES].decode(errors="replace").strip()
-            self.example = self.example or repr(shown)
-        elif not self.format:
-            quotes = raw.count(b'"')
-            is_json = raw.startswith(b"{")
-            self.format = "JSON" if is_json else "combined" if quotes > 2 else "common"
+            if self.unreadable == 1:
+                self.example = repr(raw[:EXAMPLE_BYTES].decode(errors="replace").strip())
+                self._report(f"a line is in no known format: {self.example}")
+        elif self.lines - self.unreadable == 1:
+            name = "combined" if raw.count(b'"') > len('""') else "common"
+            self._report(f"the format is {'JSON' if raw.startswith(b'{') else name}")
         return line

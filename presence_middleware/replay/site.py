@@ -47,7 +47,7 @@ class Visitors:
         return None
 
 
-class Replay:
+class Replay(Visitors):
     """Counts who would have been online at each full minute of a log."""
 
     def __init__(self, settings: Settings, report: Callable[[Moment], object]) -> None:
@@ -55,7 +55,7 @@ class Replay:
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
-        self._visitors = Visitors(settings)
+        super().__init__(settings)
         self._timeline = Timeline(settings.kinds, settings.window, report)
 
     @property
@@ -63,17 +63,12 @@ class Replay:
         """The number of lines that were not counted because they are a window or more late."""
         return self._timeline.late
 
-    @property
-    def refused(self) -> int:
-        """The number of visits that were not counted because of the quota of their address."""
-        return self._visitors.refused
-
     def add(self, line: Line) -> Who | None:
         """Count a line; return the kind and id that it counts for, or None.
 
         Lines may be out of order by as much as the window.
         """
-        who = self._visitors.who(line)
+        who = self.who(line)
         self._timeline.add(line.at, who)
         return who
 

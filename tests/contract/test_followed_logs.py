@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from presence_middleware import Presence
-from presence_middleware.replay import Follower, GrowingLog, Moment, Parser, Replay
-from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS
-from presence_middleware.replay.lines import parse
+from presence_middleware.replay import Moment, Replay
+from presence_middleware.replay.follower import Follower
+from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS, GrowingLog
+from presence_middleware.replay.lines import Parser, parse
 from tests.support.backends import Server, wait_until
 from tests.support.reference import Reference
 from tests.support.servers import environment, free_port
@@ -176,7 +177,7 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
         valkey.url, prefix, identity="user=auth, guest=ip:raw", window=300, exclude=("/robots.txt",)
     )
     rng, clock, moments = random.Random(5), Clock(MINUTE), list[Moment]()
-    replay, follower, parser = Replay(site, moments.append), Follower(site, clock), Parser()
+    replay, follower, parser = Replay(site, moments.append), Follower(site, clock=clock), Parser()
     source, presence, seen = growing(), Presence(site, clock=clock), []
     crowds = {kind: Reference() for kind in site.kinds}
     for number in range(1, 25):
@@ -200,7 +201,7 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
             kind, id = ("user", request.user) if request.user else ("guest", request.address)
             if request.path != "/robots.txt":
                 crowds[kind].saw(str(id), each.at)
-        follower.write()
+        follower.recorder.run_once()
         seen.append(Moment(int(clock.now), tuple(presence.counts().values())))
         expected = (len(crowd.online(clock.now, 300)) for crowd in crowds.values())
         assert seen[-1].counts == tuple(expected)
@@ -209,18 +210,18 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
     assert max(moment.counts for moment in moments) > (20, 20)
     assert min(moment.counts for moment in moments) == (0, 0)
     assert (parser.unreadable, follower.old, follower.ahead, follower.refused) == (0, 0, 0, 0)
-    follower.close()
+    follower.recorder.close()
 
 
 def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
     clock, site = Clock(), settings(valkey.url, prefix, identity="user=auth", rooms=("/t/{t}",))
-    follower, presence = Follower(site, clock), Presence(site, clock=clock)
+    follower, presence = Follower(site, clock=clock), Presence(site, clock=clock)
     ages = {"now": 0.0, "ann": 599.0, "old": 600.0, "older": 86400.0, "soon": -60.0}
     for user, age in ages.items():
         parsed = parse(line(int(clock.now) - age, user, path=f"/t/{user}"))
         assert parsed
         follower.add(parsed)
-    follower.write()
+    follower.recorder.run_once()
     assert {each.id for each in presence.online()} == {"now", "ann", "soon"}
     seen = presence.last_seen("soon")
     assert seen
@@ -229,7 +230,7 @@ def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
     assert (follower.old, follower.ahead) == (2, 1)
     clock.now += 2
     assert presence.count() == 2
-    follower.close()
+    follower.recorder.close()
 
 
 CADDY: dict[str, Any] = {
@@ -319,7 +320,7 @@ def test_a_pipe_is_followed_to_its_end(
         _, said = process.communicate(b"garbage\n" + line(time.time(), "ann").strip(), timeout=60)
     assert process.returncode == 0
     assert Presence(settings(valkey.url, prefix)).is_online("ann")
-    for text in ("the combined format", "no known format: 'garbage'", "2 lines; 1 in no known"):
+    for text in ("the format is combined", "no known format: 'garbage'", "2 lines; 1 in no known"):
         assert text in said.decode()
 
 
