@@ -1,7 +1,9 @@
 """`presence follow`: record the visits of any site from its access log, as it grows."""
 
+import os
 import signal
 import time
+from pathlib import Path
 from socketserver import ThreadingMixIn
 from threading import Thread
 from typing import Any
@@ -72,7 +74,10 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
             _serve_board(settings, board)
     try:
         sources = [
-            Pipe() if path == "-" else GrowingLog(path, since) for path in dict.fromkeys(paths)
+            GrowingLog(path, since)
+            if Path(path).is_file()
+            else Pipe(0 if path == "-" else os.open(path, os.O_RDONLY))
+            for path in dict.fromkeys(paths)
         ]
     except OSError as error:
         raise click.FileError(str(error.filename), error.strerror) from error
@@ -88,9 +93,9 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
             time.sleep(POLL_SECONDS)
     follower.recorder.close()
     _say(
-        f"{parser.lines:,} lines; {parser.unreadable:,} in no known format, {follower.old:,} older "
-        f"than the window, {follower.ahead:,} of the future, {follower.refused:,} past the quota "
-        "of new guests per address"
+        f"lines: {parser.lines:,}; in no known format: {parser.unreadable:,}; older than the "
+        f"window: {follower.old:,}; of the future: {follower.ahead:,}; past the quota of new guests "
+        f"per address: {follower.refused:,}"
     )
 
 

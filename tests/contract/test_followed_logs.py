@@ -320,7 +320,11 @@ def test_a_pipe_is_followed_to_its_end(
         _, said = process.communicate(b"garbage\n" + line(time.time(), "ann").strip(), timeout=60)
     assert process.returncode == 0
     assert Presence(settings(valkey.url, prefix)).is_online("ann")
-    for text in ("the format is combined", "no known format: 'garbage'", "2 lines; 1 in no known"):
+    for text in (
+        "the format is combined",
+        "no known format: 'garbage'",
+        "lines: 2; in no known format: 1;",
+    ):
         assert text in said.decode()
 
 
