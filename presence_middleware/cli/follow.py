@@ -94,8 +94,8 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     follower.recorder.close()
     _say(
         f"lines: {parser.lines:,}; in no known format: {parser.unreadable:,}; older than the "
-        f"window: {follower.old:,}; of the future: {follower.ahead:,}; past the quota of new guests "
-        f"per address: {follower.refused:,}"
+        f"window: {follower.old:,}; of the future: {follower.ahead:,}; past the quota of new "
+        f"guests per address: {follower.refused:,}"
     )
 
 
