@@ -16,7 +16,10 @@ from typing import NamedTuple
 WIDTH = 960  # pixels, unless the caller chooses
 MIN_HEIGHT = 230
 LABEL_WIDTH = 80  # of the times below, with the room between two of them
+MARGIN = 34  # on both sides, of which half a label of the times below needs most
 KEY_WIDTH = 290  # of an entry of the legend
+SMALL = 100  # counts of a chart in which a single visitor is seen
+SPELL_WIDTH = 8  # of a point in such a chart
 FOOT = 40  # below the plot: the times, and the time zone
 DAY = 86400
 # The distance of times below, in seconds. Longer ones are whole days.
@@ -86,7 +89,7 @@ def draw(
     unit = next(n * 10**e for e in range(20) for n in (1, 2, 5) if 5 * n * 10**e >= highest)
     most = math.ceil(highest / unit) * unit
     height = max(MIN_HEIGHT, width // 3)
-    left, right = 10 + 8 * len(f"{most:,}"), width - 24
+    left, right = max(MARGIN, 10 + 8 * len(f"{most:,}")), width - MARGIN
     columns = max(1, (right - left) // KEY_WIDTH)  # of the legend
     rows = math.ceil(len(lines) / columns) if len(lines) > 1 else 1
     top, bottom = 16 + 20 * rows, height - FOOT
@@ -117,11 +120,13 @@ def draw(
         svg.append(f'<path class="grid" d="M{x:.1f} {bottom}v5"/>')
         svg.append(_text(x, bottom + 20, "middle", "axis", time_at(at, form)))
     svg.append(_text(right, height - 4, "end", "axis zone", str(zone.tzname(None))))
+    # Each visitor is a spike in a line of small numbers, so of such a line few points are drawn.
+    spell = next((step for step in STEPS if step * a_second >= SPELL_WIDTH), DAY)
     for number, line in enumerate(lines):
-        points = line.points
-        breaks = [number for number, (a, b) in enumerate(pairwise(points), 1) if b[0] - a[0] > gap]
-        places = [f"{x0 + at * a_second:.1f} {bottom - count * a_head:.1f}" for at, count in points]
-        runs = [places[first:last] for first, last in pairwise([0, *breaks, len(places)])]
+        runs = [
+            [f"{x0 + at * a_second:.1f} {bottom - count * a_head:.1f}" for at, count in run]
+            for run in _runs(line.points, gap, spell if most <= SMALL else 1)
+        ]
         svg.append(f'<g class="c{line.colour % COLOURS}">')
         if len(lines) == 1:
             for run in runs:
@@ -146,6 +151,23 @@ def draw(
                 svg.append(_text(x, y - 10, anchor, "label", label))
         svg.append("</g>")
     return "\n".join([*svg, "</svg>\n"])
+
+
+def _runs(points: Sequence[Point], gap: int, spell: int) -> list[list[Point]]:
+    """Return the points without gaps in them: the highest of each `spell` seconds, and both ends.
+
+    Of equal points, the first is the highest.
+    """
+    breaks = [number for number, (a, b) in enumerate(pairwise(points), 1) if b[0] - a[0] > gap]
+    runs = []
+    for first, last in pairwise([0, *breaks, len(points)]):
+        highest: dict[int, Point] = {}
+        for point in points[first:last]:
+            best = highest.setdefault(point[0] // spell, point)
+            if point[1] > best[1]:
+                highest[point[0] // spell] = point
+        runs.append(sorted({points[first], *highest.values(), points[last - 1]}))
+    return runs
 
 
 def _peak(line: Line, zone: timezone) -> str:

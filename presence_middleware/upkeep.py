@@ -196,7 +196,8 @@ class Upkeep:
 
     def give_up(self, driver: Driver) -> None:
         """Let another process take the lease at once. Never raises."""
-        if self._lease.is_held and driver.health.is_well(""):
+        # A forked child has a copy of the lease, and exits without a round trip.
+        if self._lease.pid == getpid() and self._lease.is_held and driver.health.is_well(""):
             self._look_at = -math.inf
             with suppress(PresenceError):
                 driver.run(self._lease.give_up())

@@ -23,14 +23,17 @@ class Span(NamedTuple):
     until: datetime
 
 
-def chart(samples: Iterable[Sample], span: Span, width: int, height: int) -> list[str]:
+def chart(
+    samples: Iterable[Sample], span: Span, width: int, height: int, peak: Sample | None = None
+) -> list[str]:
     """Return a chart of the samples of a span as lines of text.
 
     The first line marks the peak, bars follow, and the last line has the times. `width` is in
-    columns; `height` is in lines, and at least 4 are returned.
+    columns; `height` is in lines, and at least 4 are returned. `peak` is the exact minute of the
+    highest sample, if samples are longer than that.
     """
     within = [sample for sample in samples if span.since <= sample.at <= span.until]
-    peak = max(within, key=attrgetter("count"), default=Sample(span.until, 0))
+    peak = peak or max(within, key=attrgetter("count"), default=Sample(span.until, 0))
     margin, lines = len(str(peak.count)), max(1, height - 3)
     counts = resample(within, span, max(1, width - margin - 2))
     columns = len(counts)

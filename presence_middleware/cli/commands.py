@@ -18,6 +18,7 @@ from .chart import Span
 from .context import Answer
 from .events import events
 from .explain import explain_command
+from .follow import follow
 from .replay import replay
 from .wait import wait
 from .watch import watch
@@ -266,3 +267,4 @@ presence.add_command(explain_command)
 presence.add_command(watch)
 presence.add_command(replay)
 presence.add_command(wait)
+presence.add_command(follow)

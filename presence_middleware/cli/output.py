@@ -70,10 +70,12 @@ def remark(text: str) -> None:
         line(text)
 
 
-def print_chart(samples: Sequence[Sample], span: Span, height: int) -> None:
-    """Print a chart that is `height` lines high and as wide as the terminal."""
+def print_chart(
+    samples: Sequence[Sample], span: Span, height: int, peak: Sample | None = None
+) -> None:
+    """Print a `chart` that is `height` lines high and as wide as the terminal."""
     device = console()
-    for line in styled(chart(samples, span, device.width - 1, height), device.options):
+    for line in styled(chart(samples, span, device.width - 1, height, peak), device.options):
         device.print(line, no_wrap=True, overflow="crop")
 
 

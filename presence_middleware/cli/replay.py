@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from ..identity.rules import Rule
+from ..parsers import format_duration
 from ..replay import FIELDS, Logs, Moment, Replay, Summary, size_of
+from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
 from .chart import Span
@@ -30,7 +32,8 @@ _CHART_LINES = 8
 def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:
     """Show how many were online, from the access logs of a site.
 
-    No Redis is needed. Logs are in the common or combined format, also gzip; - is standard input.
+    No Redis is needed. Logs are in the common, combined or a JSON format, also gzip; - is standard
+    input.
     Several logs are merged by time. The settings (PRESENCE_*) apply as on the site: they decide
     which requests are visits, and of which kind. A log has no cookies, and no headers except
     Referer and User-Agent.
@@ -58,14 +61,20 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
         summary = Summary(settings.kinds)
         site = Replay(settings, report)
-    if blind := [str(rule) for rule in settings.identity if not _may_match(rule)]:
+    if blind := blind_rules(settings):
         click.echo(f"never matches, because a log has no such field: {', '.join(blind)}", err=True)
     logs = _read(site, paths, is_shown=has_charts or not output.is_terminal())
-    requests = logs.lines - logs.unreadable
-    if not requests and logs.unreadable:
-        raise click.ClickException("no line is in the common or combined format")
+    requests = logs.parser.lines - logs.parser.unreadable
+    if not requests and logs.parser.unreadable:
+        raise click.ClickException(
+            "no line is in the common, the combined or a JSON format: the first is "
+            f"{logs.parser.example}"
+        )
     uncounted = {
-        "unreadable": (logs.unreadable, "in neither format"),
+        "unreadable": (
+            logs.parser.unreadable,
+            f"in no known format, such as: {logs.parser.example}",
+        ),
         "late": (site.late, "out of order by more than the window, not counted"),
         "ahead": (logs.ahead, "more than a day ahead of the log, not counted"),
         "refused": (site.refused, "past the quota of new guests per address, not counted"),
@@ -79,7 +88,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         rest |= {problem: lines for problem, (lines, _) in uncounted.items()}
         print(f"{'' if summary.series.points else before_minute}\n], {json.dumps(rest)[1:]}")
     elif has_charts:
-        output.line(f"{requests:,} requests", "bold")
+        output.line(
+            f"{requests:,} requests, each online for {format_duration(settings.window)}", "bold"
+        )
         series = summary.series
         for place, (kind, peak) in enumerate(summary.peaks.items()):
             if peak is None:
@@ -88,7 +99,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
             output.line(f"{kind}: {peak.count:,} at most, {output.iso(peak.at)}", "bold")
             samples = [Sample(moment_of(each.at), each.counts[place]) for each in series.points]
             span = Span(samples[0].at, samples[-1].at + timedelta(seconds=series.step))
-            output.print_chart(samples, span, _CHART_LINES)
+            output.print_chart(samples, span, _CHART_LINES, peak)
     for lines, problem in uncounted.values():
         if lines:
             click.echo(f"{lines:,} line{'' if lines == 1 else 's'} {problem}", err=True)
@@ -101,6 +112,11 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
             raise click.FileError(chart, error.strerror) from error
     # Flushed here, where a closed pipe ends the command without an error.
     sys.stdout.flush()
+
+
+def blind_rules(settings: Settings) -> list[str]:
+    """Return the rules of `PRESENCE_IDENTITY` that find nobody in a log."""
+    return [str(rule) for rule in settings.identity if not _may_match(rule)]
 
 
 def _may_match(rule: Rule) -> bool:

@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
+from ..parsers import format_duration
 from ..stores import Sample
 from . import context, output
 from .chart import Span, chart
@@ -27,14 +28,14 @@ class Recent:
     """The counts of a kind in the last hours: the site's samples, and the counts read since."""
 
     def __init__(self, hours: float) -> None:
-        self._length = timedelta(hours=hours)
+        self.length = timedelta(hours=hours)
         self.recorded: list[Sample] = []
         """The samples that the site recorded."""
         self._read: dict[int, Sample] = {}
 
     def add(self, sample: Sample) -> None:
         """Add a count. A slot of time has only its highest count."""
-        slot = int(sample.at.timestamp() // (self._length.total_seconds() / _SLOTS))
+        slot = int(sample.at.timestamp() // (self.length.total_seconds() / _SLOTS))
         former = self._read.pop(slot, sample)
         self._read[slot] = max(former, sample, key=attrgetter("count"))
         if len(self._read) > _SLOTS:
@@ -47,7 +48,7 @@ class Recent:
     def span(self, now: datetime) -> Span:
         """Return the last hours, or the time since the first sample if that is shorter."""
         first = min((sample.at for sample in self.samples()), default=now)
-        return Span(max(now - self._length, min(first, now - _MIN_SPAN)), now)
+        return Span(max(now - self.length, min(first, now - _MIN_SPAN)), now)
 
 
 class Screen:
@@ -99,6 +100,8 @@ class Screen:
             span = self._recent.span(self._at)
             drawn = chart(self._recent.samples(), span, options.max_width - 1, height)
             title = Text(f"{self._kind:>10}", "bold")
+            length = format_duration(self._recent.length.total_seconds())
+            title.append(f"  in the last {length}", "dim")
             lines += [Text(), title, *output.styled(drawn, options)]
         for line in lines:
             line.no_wrap, line.overflow = True, "crop"

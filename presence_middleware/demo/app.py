@@ -17,6 +17,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from webob import Request, Response
 
 from ..errors import PresenceError
+from ..parsers import format_duration
 from ..settings import Settings
 from ..template import template_presence
 
@@ -63,7 +64,7 @@ class Site:
                 response.content_type = "application/json"
                 response.json = self._state(environ, query.get("page", ["/"])[0])
             case "GET", _ if path in PAGES and "text/html" in environ.get("HTTP_ACCEPT", ""):
-                response.text = self._as_html(environ, path)
+                response.text = self._as_html(environ, path, name)
             case "GET", _ if path in PAGES:
                 response.content_type = "text/plain"
                 response.text = _as_text(self._state(environ, path))
@@ -86,14 +87,15 @@ class Site:
         start_response(response.status, response.headerlist)
         return [response.body]
 
-    def _as_html(self, environ: WSGIEnvironment, path: str) -> str:
+    def _as_html(self, environ: WSGIEnvironment, path: str, user: str) -> str:
         # None in an outage: then the page leaves the sentence out.
         counts = template_presence(environ).counts(room=path)
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
         (title, sentence), links, paths = PAGES[path], [], [f"{settings.pulse_path}.js"]
         for other, (name, _) in PAGES.items():
             current = " aria-current=page" if other == path else ""
-            links.append(f'<a href="{other}"{current}>{name} <b data-page="{other}"></b></a>\n')
+            count = f'<small data-page="{other}"></small>'
+            links.append(f'<a href="{other}"{current}>{name}{count}</a>\n')
         if settings.board_path:
             paths.append(f"{settings.board_path}/widget.js")
         scripts = [f'<script src="{escape(each)}" async></script>\n' for each in paths]
@@ -102,11 +104,15 @@ class Site:
             text=sentence,
             path=path,
             here="" if counts is None else _people(sum(counts.values())),
-            crowd=self._crowd,
+            crowd=self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
             board=escape(settings.board_path),
             links="".join(links),
             scripts="".join(scripts),
+            name=escape(user),
+            window=format_duration(settings.window),
             not_front="" if path == "/" else "hidden",
+            no_login="hidden" if user else "",
+            no_logout="" if user else "hidden",
             no_board="" if settings.board_path else "hidden",
         )
 

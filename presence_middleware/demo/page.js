@@ -5,9 +5,11 @@
   const at = (id) => document.getElementById(id);
   const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
 
+  const people = (count) => `${count} ${count === 1 ? "person" : "people"}`;
+
   function box(kind, count) {
     const div = document.createElement("div");
-    div.append(element("b", count), `${kind}${count === 1 ? "" : "s"}`);
+    div.append(element("b", count), `${kind}${count === 1 ? "" : "s"} online`);
     return div;
   }
 
@@ -19,10 +21,9 @@
   }
 
   function show({ counts, pages, here, online, you, worker }) {
-    if (here !== null) at("here").textContent = `${here} ${here === 1 ? "person" : "people"} on this page`;
+    if (here !== null) at("here").textContent = `${people(here)} on this page`;
     for (const place of document.querySelectorAll("[data-page]")) {
-      const count = pages[place.dataset.page];
-      place.textContent = count === null ? "" : count;
+      place.textContent = people(pages[place.dataset.page]);
     }
     at("counts").replaceChildren(...Object.entries(counts).map(([kind, count]) => box(kind, count)));
     at("online").replaceChildren(
@@ -42,13 +43,19 @@
     }
   }
 
+  // The server draws a chart in few widths, by the clock of this browser.
   function redraw() {
-    const chart = at("chart"), address = new URL(chart.src);
+    const chart = at("chart"), address = new URL(chart.dataset.src, location.href);
+    if (!chart.clientWidth) return;  // hidden
+    address.searchParams.set("width", Math.round(chart.clientWidth / 40) * 40);
+    address.searchParams.set("offset", -new Date().getTimezoneOffset());
     address.searchParams.set("at", Date.now());  // another address, so that it is loaded again
     chart.src = address;
   }
 
   refresh();
   setInterval(refresh, POLL);
+  redraw();
   setInterval(redraw, CHART);
+  addEventListener("resize", redraw);
 })();

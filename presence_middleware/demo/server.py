@@ -1,6 +1,5 @@
 """Run the demo site under gunicorn with two workers. No process is left when it ends."""
 
-import atexit
 import fcntl
 import os
 import secrets
@@ -33,13 +32,14 @@ FIXED = {
     "PRESENCE_IDENTITY": "user=auth, guest=visitor",
     "PRESENCE_ROOMS": "/,/t/{topic}",
     "PRESENCE_PULSE_PATH": "/pulse",
+    "PRESENCE_EVENTS": "user,guest",
 }
 # Never that of a site whose settings are in the environment. Simulated visitors have a prefix of
 # their own, so that a demo without them counts none that a demo before it has left.
 PREFIX, CROWD_PREFIX = "demo", "demo-crowd"
-IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS")
+IN_ANOTHER_SHELL = ("REDIS_URL", "PREFIX", "WINDOW", "ROOMS", "PULSE_PATH", "EVENTS")
 CONNECTS = 2  # attempts: the first may use up its time for imports
-STOP_SECONDS = 5  # at most, for requests that are being answered
+STOP_SECONDS = 5  # at most, for workers that write what waits
 STARTS = 5  # attempts of some seconds each to start the embedded server on a busy machine
 
 
@@ -52,6 +52,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
         `options` are settings of gunicorn, and `crowd` is the number of simulated visitors.
         """
         self._options, self._crowd, self._lock = options, crowd, lock
+        self.site: PresenceMiddleware | None = None
+        """The site of a worker. None in the process that starts the workers."""
         super().__init__()
 
     def load_config(self) -> None:
@@ -61,19 +63,21 @@ class Demo(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> PresenceMiddleware:
         """Return the site, wrapped. Each worker calls this once."""
-        # Ctrl-C reaches all processes, and the first of them stops the workers. A worker that gets
-        # both signals at once may hang.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        site = PresenceMiddleware(Site(self._crowd))
+        # A terminal sends its signals to all processes, and the first of them stops the workers by
+        # another. A worker that gets two signals at once may hang.
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        self.site = site = PresenceMiddleware(Site(self._crowd))
         connect(site)
         if self._crowd:
-            stop = start_crowd(site, tuple(PAGES), self._crowd, lambda: has_lock(self._lock))
-            atexit.register(stop)
+            start_crowd(site, tuple(PAGES), self._crowd, lambda: has_lock(self._lock))
         return site
 
 
 def serve(host: str, port: int, crowd: int) -> None:
     """Serve the demo site on `host` and `port` until Ctrl-C, with `crowd` simulated visitors.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does.
 
     Settings come from the environment; an embedded server is the default. Raises `PresenceError` if
     the port is taken or the embedded server does not start, and `SettingsError` for invalid
@@ -90,6 +94,12 @@ def serve(host: str, port: int, crowd: int) -> None:
         raise PresenceError(
             f"cannot listen on {host}:{port} ({error.strerror}): pass another --port"
         ) from error
+
+    def when_ready(arbiter: Any) -> None:
+        # On SIGTERM, gunicorn would wait for open connections; on SIGHUP, it would start again.
+        arbiter.handle_term = arbiter.handle_hup = arbiter.handle_int
+        print(_welcome(f"http://{host}:{port}", crowd), flush=True)
+
     options = {
         "bind": f"fd://{listener.fileno()}",
         "workers": 2,
@@ -100,15 +110,25 @@ def serve(host: str, port: int, crowd: int) -> None:
         "graceful_timeout": STOP_SECONDS,
         "loglevel": "warning",
         "control_socket_disable": True,
-        "when_ready": lambda _: print(_welcome(f"http://{host}:{port}", crowd), flush=True),
+        "when_ready": when_ready,
     }
+    parent = os.getpid()
     try:
         if url.scheme == "embedded":
             start_server(Path(url.target))
         with tempfile.TemporaryFile() as lock:
-            Demo(options, crowd, lock).run()
+            demo = Demo(options, crowd, lock)
+            try:
+                demo.run()
+            except SystemExit:
+                # A worker comes here, too. It waits neither for browsers that hold a connection
+                # open nor for the embedded server, which the parent stops.
+                if os.getpid() != parent and demo.site is not None:
+                    demo.site.recorder.close()
+                    os._exit(0)
+                raise
     finally:
-        if url.scheme == "embedded":
+        if url.scheme == "embedded" and os.getpid() == parent:
             embedded.wait_until_stopped(Path(url.target))
 
 
@@ -154,6 +174,7 @@ def _welcome(url: str, crowd: int) -> str:
         "  open it in a browser or two, and call it with curl",
         f"  the board: {url}{board}, its token: {token}",
         f"  in another shell: {shell} {sys.argv[0]} count guest",
+        "    or, in place of `count guest`: watch, events guest, doctor",
     ]
     if crowd:
         lines.append(

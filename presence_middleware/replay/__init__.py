@@ -1,4 +1,4 @@
-"""Counts who would have been online, from access logs, by the rules of the middleware."""
+"""Who is or was online, from access logs, by the rules of the middleware."""
 
 from .combined import FIELDS
 from .files import Logs, size_of

@@ -7,6 +7,7 @@ that timed out, cannot be read.
 """
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -51,24 +52,32 @@ def parse(line: bytes) -> Line | None:
         at = _seconds(minute, zone) + int(second)
     except ValueError:  # such as the 31st of February
         return None
+    fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
+    return line_of(at, status, fields, _unescaped)
+
+
+def line_of(
+    at: int, status: str, fields: dict[str, str | None], unescaped: Callable[[str], str] = str
+) -> Line:
+    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path.
+
+    `unescaped` removes the escapes that the format has in its fields.
+    """
+    target = fields["PATH_INFO"] or ""
     path = target.partition("?")[0]
     if not path.startswith("/"):
         # A target may be a whole URL. Any other, such as `*`, is unchanged.
         with suppress(ValueError):
             path = urlsplit(path).path or "/"
-    environ = {
-        "REMOTE_ADDR": address,
-        "REQUEST_METHOD": method,
-        # The path that the application received: decoded, and without the query.
-        "PATH_INFO": unquote(_unescaped(path), "latin-1"),
-    }
-    # A 401 names the user whose password was refused.
-    user = None if status == "401" else user
-    for field, written in zip(_OPTIONAL, (user, referer, agent), strict=True):
+    # The path that the application received: decoded, and without the query.
+    fields["PATH_INFO"] = unquote(unescaped(path), "latin-1")
+    if status == "401":
+        fields["REMOTE_USER"] = None  # the user whose password was refused
+    for field in _OPTIONAL:
         # A log has `-` in place of a field that was absent.
-        if written not in {None, "-", "", '""'}:
-            environ[field] = _unescaped(written)
-    return Line(at, WsgiRequest(environ))
+        written = fields[field]
+        fields[field] = None if written in {None, "-", "", '""'} else unescaped(written or "")
+    return Line(at, WsgiRequest({key: value for key, value in fields.items() if value is not None}))
 
 
 def _unescaped(written: str) -> str:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ..parsers import DAY
-from .combined import Line, parse
+from .combined import Line
+from .lines import MAX_LINE, Parser
 
 BUFFER = 1 << 16  # bytes
-MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
 AHEAD = DAY
 FOLLOWING = 100  # lines that are compared, if the log has as many left
 SEVERAL = 10  # lines that must agree with a line of the future
@@ -55,10 +55,8 @@ class Logs:
         `report` is called with the number of bytes each time some are read from disk.
         """
         self._paths, self._report = list(paths), report
-        self.lines = 0
-        """The number of lines read so far."""
-        self.unreadable = 0
-        """The number of lines in neither format."""
+        self.parser = Parser()
+        """Counts the lines read so far."""
         self.ahead = 0
         """The number of lines set aside because they are more than a day ahead of their log."""
         self.broken: dict[str, str] = {}
@@ -80,16 +78,12 @@ class Logs:
                 is_packed = stored.peek(len(GZIP)).startswith(GZIP)
                 file: io.BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
                 # Of a truncated gzip, this reads all lines before the end.
-                while raw := file.readline(MAX_LINE):
-                    is_whole = len(raw) < MAX_LINE or raw.endswith(b"\n")
-                    rest = b"" if is_whole else raw
+                while raw := file.readline(MAX_LINE + 1):
+                    rest = raw if len(raw) > MAX_LINE else b"\n"
                     while rest and not rest.endswith(b"\n"):
                         rest = file.readline(MAX_LINE)
-                    self.lines += 1
-                    line = parse(raw) if is_whole else None
-                    if line is None:
-                        self.unreadable += 1
-                    else:
+                    line = self.parser.parse(raw)
+                    if line is not None:
                         yield line
         except (OSError, EOFError, zlib.error) as error:  # such as a truncated gzip
             self.broken[path] = str(error)

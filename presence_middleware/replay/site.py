@@ -13,11 +13,11 @@ from .combined import Line
 from .timeline import Moment, Timeline
 
 
-class Replay:
-    """Counts who would have been online at each full minute of a log."""
+class Visitors:
+    """Finds whom the lines of a log count for, in the order of the log."""
 
-    def __init__(self, settings: Settings, report: Callable[[Moment], object]) -> None:
-        """Count by `settings`, and call `report` with each minute in order.
+    def __init__(self, settings: Settings) -> None:
+        """Go by `settings`.
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
@@ -25,11 +25,38 @@ class Replay:
         # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
         # a budget of its own, so all of them are looked up.
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
-        self._timeline = Timeline(settings.kinds, settings.window, report)
         self._memory = Memory(settings.window)
         self._guests = Guests(self._memory, settings.window, settings.trusted_proxies)
         self.refused = 0
         """The number of visits that were not counted because of the quota of their address."""
+
+    def who(self, line: Line) -> Who | None:
+        """Return the kind and id that a line counts for, or None."""
+        request = line.request
+        request.locate = self._resolver.locate
+        if request.path in self._excluded:
+            return None
+        # A log does not show whether the site accepted a login, so checked rules find no id.
+        who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
+        if who is None or matcher is None or not matcher.has_quota:
+            return who
+        if self._guests.admit(request, who, line.at):
+            self._memory.recent.add(who)
+            return who
+        self.refused += 1
+        return None
+
+
+class Replay(Visitors):
+    """Counts who would have been online at each full minute of a log."""
+
+    def __init__(self, settings: Settings, report: Callable[[Moment], object]) -> None:
+        """Count by `settings`, and call `report` with each minute in order.
+
+        Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
+        """
+        super().__init__(settings)
+        self._timeline = Timeline(settings.kinds, settings.window, report)
 
     @property
     def late(self) -> int:
@@ -41,17 +68,7 @@ class Replay:
 
         Lines may be out of order by as much as the window.
         """
-        request, who = line.request, None
-        request.locate = self._resolver.locate
-        if request.path not in self._excluded:
-            # A log does not show whether the site accepted a login, so checked rules find no id.
-            who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
-            if who is not None and matcher is not None and matcher.has_quota:
-                if self._guests.admit(request, who, line.at):
-                    self._memory.recent.add(who)
-                else:
-                    self.refused += 1
-                    who = None
+        who = self.who(line)
         self._timeline.add(line.at, who)
         return who
 

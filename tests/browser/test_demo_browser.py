@@ -1,5 +1,6 @@
 """The pages of `presence demo` in a real browser: Chromium, where it is installed."""
 
+import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.support.backends import wait_until
 from tests.support.browsers import chromium, needs_chromium
@@ -35,11 +36,10 @@ def browser() -> Iterator[Browser]:
 def open_page(browser: Browser) -> Iterator[Opened]:
     """Opens a page of a demo in a browser of its own; in the end, none may have had an error."""
     errors: list[str] = []
-    contexts: list[BrowserContext] = []
+    numbers = itertools.count()
 
     def opened(demo: Demo, path: str) -> Page:
-        context = browser.new_context(user_agent=AGENT.format(len(contexts)), locale="en-GB")
-        contexts.append(context)
+        context = browser.new_context(user_agent=AGENT.format(next(numbers)), locale="en-GB")
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if _is_error(line) else None)
@@ -47,9 +47,14 @@ def open_page(browser: Browser) -> Iterator[Opened]:
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
+    close_all(browser)
     assert errors == []
+
+
+def close_all(browser: Browser) -> None:
+    """Close all pages, before their demo ends in the middle of an answer."""
+    for context in browser.contexts:
+        context.close()
 
 
 def _is_error(line: Any) -> bool:
@@ -57,7 +62,9 @@ def _is_error(line: Any) -> bool:
 
 
 @pytest.mark.slow
-def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> None:
+def test_a_page_shows_who_comes_and_goes(
+    browser: Browser, open_page: Opened, tmp_path: Path
+) -> None:
     with Demo(tmp_path, PRESENCE_WINDOW="9s") as demo:
         page = open_page(demo, "/t/tea")
         here = page.locator("#here")
@@ -66,7 +73,7 @@ def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> N
         expect(here).to_have_text("2 people on this page", timeout=SECONDS)
         other.goto(f"{demo.url}/t/stars")
         expect(here).to_have_text("1 person on this page", timeout=SECONDS)
-        expect(page.locator("[data-page='/t/stars']")).to_have_text("1", timeout=SECONDS)
+        expect(page.locator("[data-page='/t/stars']")).to_have_text("1 person", timeout=SECONDS)
 
         other.get_by_label("your name").fill("Ada")
         other.get_by_role("button", name="log in").click()
@@ -76,7 +83,8 @@ def test_a_page_shows_who_comes_and_goes(open_page: Opened, tmp_path: Path) -> N
         wait_until(partial(is_online_until, demo, time.monotonic() + 10))
         expect(here).to_have_text("1 person on this page")
         other.close()
-        expect(page.locator("[data-page='/t/stars']")).to_have_text("0", timeout=SECONDS)
+        expect(page.locator("[data-page='/t/stars']")).to_have_text("0 people", timeout=SECONDS)
+        close_all(browser)
 
 
 def is_online_until(demo: Demo, moment: float) -> bool:
@@ -85,7 +93,9 @@ def is_online_until(demo: Demo, moment: float) -> bool:
     return time.monotonic() > moment
 
 
-def test_the_widget_counts_who_is_on_the_page(open_page: Opened, tmp_path: Path) -> None:
+def test_the_widget_counts_who_is_on_the_page(
+    browser: Browser, open_page: Opened, tmp_path: Path
+) -> None:
     with Demo(tmp_path) as demo:
         open_page(demo, "/t/tea")
         page = open_page(demo, "/t/tea")
@@ -100,10 +110,13 @@ def test_the_widget_counts_who_is_on_the_page(open_page: Opened, tmp_path: Path)
         wait_until(shows_both)
         expect(page.locator("[data-presence=user]")).to_have_text("0 online")
         expect(page.locator("#crowd")).to_be_hidden()
+        close_all(browser)
 
 
 @pytest.mark.slow
-def test_page_chart_and_board_move_with_the_crowd(open_page: Opened, tmp_path: Path) -> None:
+def test_page_chart_and_board_move_with_the_crowd(
+    browser: Browser, open_page: Opened, tmp_path: Path
+) -> None:
     with Demo(tmp_path, crowd=None) as demo:
         page = open_page(demo, "/")
         expect(page.locator("#crowd")).to_contain_text("40 visitors are simulated")
@@ -118,3 +131,4 @@ def test_page_chart_and_board_move_with_the_crowd(open_page: Opened, tmp_path: P
         expect(board.locator("#state")).to_have_text("live", timeout=SECONDS)
         expect(board.locator("#count-guest")).to_have_text(re.compile("[1-9]"), timeout=SECONDS)
         expect(board.locator("#chart path.line").first).to_be_visible(timeout=SECONDS)
+        close_all(browser)

@@ -113,15 +113,19 @@ def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
     first, _ = processes.all
     first.run_once()
     holder = client.get(processes.key)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            processes.go_on(70, first)
-            first.close()
-        finally:
-            os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert client.get(processes.key) == holder
+    for seconds in (0, 70):  # a child that exits at once, and one that does something first
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if seconds:
+                    processes.go_on(seconds, first)
+                first.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert client.get(processes.key) == holder
+    processes.clock.now += 70
+    assert processes.samples() == 1  # of the parent
 
 
 def test_whoever_reads_the_name_of_another_process_steps_down(

@@ -44,7 +44,9 @@ def test_the_numbers_follow_the_site(variables: dict[str, str], presence: Presen
 def test_the_chart_begins_with_the_recorded_history(variables: dict[str, str]) -> None:
     _, at, _ = record(variables, 3, 9, 4)
     with Terminal(variables, *FAST) as terminal:
-        screen = terminal.wait_for(f"▼ 9 at {at:%H:%M}", "user  0  ", "peak 9, ", "└──")
+        screen = terminal.wait_for(
+            f"▼ 9 at {at:%H:%M}", "user  0  ", "peak 9, ", "user  in the last 1h", "└──"
+        )
         assert "█" in screen
         terminal.press("\x03")
         terminal.end()

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -40,6 +41,17 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in listed.splitlines() if str(folder) in line]
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_demo_ends_without_a_word(tmp_path: Path, signum: int) -> None:
+    """Also while a browser holds a connection open, ahead of a request."""
+    with Demo(tmp_path, crowd=3) as demo, socket.create_connection(("127.0.0.1", demo.port)):
+        wait_until(lambda: sum(demo.state()["counts"].values()) > 0)
+        printed = demo.output()
+        assert demo.interrupt(signum) == 0
+        assert demo.log.read_text() == printed
+        assert processes_of(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_the_demo_shows_visitors_and_leaves_nothing_behind(demo: Demo, tmp_path: Path) -> None:
     assert "simulated" not in demo.output()
@@ -71,6 +83,9 @@ def test_the_demo_shows_visitors_and_leaves_nothing_behind(demo: Demo, tmp_path:
     # The worker that answered without asking writes the second guest within its interval.
     wait_until(lambda: shell(count, demo.environment) == "2\n")
     assert shell(f"{count} --room /t/tea", demo.environment) == "0\n"
+    examined = shell(count.replace("count guest", "doctor"), demo.environment)
+    assert "ok    events of guest" in examined
+    assert "WRONG" not in examined
     demo.client.post("/logout")
     assert demo.client.get("/online.json").json()["counts"]["user"] == 0
     assert demo.client.get("/nothing").status_code == 404
@@ -226,6 +241,6 @@ def test_the_settings_of_a_site_do_not_bring_the_demo_into_it(tmp_path: Path) ->
     with Demo(tmp_path, 10, **site) as demo:
         wait_until(lambda: demo.state()["counts"].get("guest", 0) > 0)
         assert "PRESENCE_PREFIX=demo-crowd" in demo.output()
-        socket = socket_path(tmp_path / "presence_middleware" / "demo")
-        with Redis(unix_socket_path=str(socket), decode_responses=True) as client:
+        path = socket_path(tmp_path / "presence_middleware" / "demo")
+        with Redis(unix_socket_path=str(path), decode_responses=True) as client:
             assert {key.partition(":")[0] for key in client.scan_iter()} == {"demo-crowd"}

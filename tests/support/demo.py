@@ -25,7 +25,8 @@ class Demo:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = environment(XDG_STATE_HOME=str(state), **settings)
-        self._log = (state / f"log-{self.port}").open("w+")
+        self.log = state / f"log-{self.port}"
+        self._log = self.log.open("w+")
         option = [] if crowd is None else [f"--crowd={crowd}"]
         self.process = subprocess.Popen(
             [PRESENCE, "demo", f"--port={self.port}", *option],
@@ -53,8 +54,8 @@ class Demo:
 
     def output(self) -> str:
         """Return what it has printed. It must still run."""
-        assert self.process.poll() is None, Path(self._log.name).read_text()
-        return Path(self._log.name).read_text()
+        assert self.process.poll() is None, self.log.read_text()
+        return self.log.read_text()
 
     def get(self, agent: str, path: str = "/") -> str:
         """Return a page as a client that is no browser receives it."""
@@ -70,7 +71,7 @@ class Demo:
         address, token = re.findall(r"the board: (\S+), its token: (\S+)", self.output())[0]
         return address, {"Authorization": f"Bearer {token}", "Presence": "passive"}
 
-    def interrupt(self) -> int:
-        """Press Ctrl-C, which reaches the whole group, and return the exit status."""
-        os.killpg(self.process.pid, signal.SIGINT)
+    def interrupt(self, signum: int = signal.SIGINT) -> int:
+        """Press Ctrl-C, or send a signal to the whole group, and return the exit status."""
+        os.killpg(self.process.pid, signum)
         return self.process.wait(30)

@@ -56,7 +56,7 @@ def log(tmp_path: Path) -> Path:
 def test_a_pipe_gets_a_line_for_each_minute(log: Path) -> None:
     ended = replay(log)
     assert ended.stdout.splitlines() == MINUTES
-    assert ended.stderr == "1 line in neither format\n"
+    assert ended.stderr == "1 line in no known format, such as: 'garbage'\n"
     assert ended.returncode == 0
 
 
@@ -107,7 +107,7 @@ def test_a_line_of_a_wrong_clock_is_set_aside_and_reported(tmp_path: Path, place
     ended = replay(log)
     assert ended.stdout.splitlines() == MINUTES
     assert ended.stderr.splitlines() == [
-        "1 line in neither format",
+        "1 line in no known format, such as: 'garbage'",
         "1 line more than a day ahead of the log, not counted",
     ]
     answer = json.loads(replay("--json", log).stdout)
@@ -142,7 +142,7 @@ def test_replay_uses_the_settings_of_the_site(log: Path) -> None:
         (["/nowhere/access.log"], 2, "'/nowhere/access.log' does not exist"),
         (["-", "-"], 2, "can be read only once"),
         (["-", "--window", "soon"], 2, "PRESENCE_WINDOW='soon'"),
-        (["-"], 1, "no line is in the common or combined format"),
+        (["-"], 1, "no line is in the common, the combined or a JSON format"),
         (["-", "--chart", "/nowhere/chart.svg"], 1, "/nowhere/chart.svg"),
     ],
 )
@@ -187,9 +187,9 @@ def test_the_chart_is_a_self_contained_svg(log: Path, tmp_path: Path) -> None:
     assert {"12:01", "12:02", "12:03", "0", "1", "2"} <= set(words)
     lines = [element.get("d") for element in svg.iter() if element.get("class") == "line"]
     assert lines == [
-        "M18.0 158.0L477.0 36.0L936.0 36.0",
-        "M18.0 158.0L477.0 158.0L936.0 158.0",
-        "M18.0 280.0L477.0 280.0L936.0 158.0",
+        "M34.0 158.0L480.0 36.0L926.0 36.0",
+        "M34.0 158.0L480.0 158.0L926.0 158.0",
+        "M34.0 280.0L480.0 280.0L926.0 158.0",
     ]
 
 
@@ -199,10 +199,27 @@ def test_a_terminal_shows_a_bar_while_it_reads_then_charts(log: Path) -> None:
         size = log.stat().st_size
         assert f"{size}/{size} bytes" in terminal.text
         shown = terminal.text.splitlines()
-    for text in ("4 requests", "user: 2 at most, 2026-01-05T12:02:00Z", "1 line in neither format"):
+    for text in (
+        "4 requests, each online for 10m",
+        "user: 2 at most, 2026-01-05T12:02:00Z",
+        "1 line in no known format, such as: 'garbage'",
+    ):
         assert text in "\n".join(shown)
     assert sum("█" in row for row in shown) >= 3 * 4
     assert sum("▼ 2 at 12:02" in row for row in shown) == 1
+
+
+def test_the_mark_of_a_long_chart_has_the_minute_of_the_peak(log: Path) -> None:
+    """Its points are of two minutes or more; the peak is at 04:06."""
+    days = [line(0).replace(b"05/Jan", day) for day in (b"05/Jan", b"06/Jan", b"07/Jan")]
+    busy = [line(5, user).replace(b":12:", b":04:") for user in ("ann", "bob")]
+    log.write_bytes(
+        b"".join([days[0], *(each.replace(b"05/", b"06/") for each in busy), *days[1:]])
+    )
+    with Terminal(NOWHERE, "replay", "--window", "1m", str(log)) as terminal:
+        assert terminal.end() == 0
+        assert "user: 2 at most, 2026-01-06T04:06:00Z" in terminal.text
+        assert "▼ 2 at 01-06 04:06" in terminal.text
 
 
 def test_a_terminal_also_lists_kinds_without_members(log: Path) -> None:

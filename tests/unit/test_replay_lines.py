@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from presence_middleware import Settings
 from presence_middleware.replay import Logs, Replay
 from presence_middleware.replay.combined import Line, parse
-from presence_middleware.replay.files import BUFFER, MAX_LINE
+from presence_middleware.replay.files import BUFFER
+from presence_middleware.replay.lines import MAX_LINE
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.log_lines import request_of
@@ -161,7 +162,7 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     log.write_bytes(good + b"x" * (3 * MAX_LINE) + b"\n" + edge + b"x" + edge + good + COMBINED)
     logs = Logs([str(log)])
     assert len(list(logs)) == 4
-    assert (logs.lines, logs.unreadable) == (6, 2)
+    assert (logs.parser.lines, logs.parser.unreadable) == (6, 2)
 
 
 def test_progress_counts_bytes_on_disk(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def replayed(path: Path, lines: list[bytes], window: str) -> list[Moment]:
     for request in logs:
         site.add(request)
     site.finish()
-    assert (logs.unreadable, site.late, site.refused) == (0, 0, 0)
+    assert (logs.parser.unreadable, site.late, site.refused) == (0, 0, 0)
     return moments
 
 

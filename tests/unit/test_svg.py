@@ -91,6 +91,26 @@ def test_a_line_has_a_gap_where_samples_are_missing() -> None:
     assert paths(parsed(one, gap=60), "line")[0].endswith("h0"), "a single point is a dot"
 
 
+@pytest.mark.parametrize(("most", "points"), [(9, 97), (100, 97), (101, 1440)])
+def test_a_day_of_small_numbers_is_a_line_of_few_points(most: int, points: int) -> None:
+    """The highest of each quarter of an hour, and the last: no spike for each visitor."""
+    counts = [most - minute % 7 % 3 for minute in range(1440)]
+    chart = parsed(line(*counts), minutes=1440)
+    (drawn,) = paths(chart, "line")
+    assert drawn.count("L") + 1 == points
+    (peak,) = (each for each in chart.iter() if each.get("class") == "peak")
+    assert f"M{peak.get('cx')} {peak.get('cy')}L" in drawn
+
+
+@pytest.mark.parametrize("width", [280, 720, 960])
+def test_the_longest_label_of_a_time_fits_below(width: int) -> None:
+    """ "12:00 AM" is 60 pixels wide."""
+    chart = parsed(line(7), minutes=1440, width=width)
+    labels = [each for each in chart.iter() if each.get("text-anchor") == "middle"]
+    places = [float(each.get("x") or 0) for each in labels if "axis" in str(each.attrib)]
+    assert 32 <= min(places) <= max(places) <= width - 32
+
+
 def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
     both = parsed(line(1, 7), line(5, kind="guest", colour=1), Line("bot", [], None))
     assert paths(both, "area") == texts(both, "label") == []

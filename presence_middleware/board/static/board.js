@@ -48,7 +48,7 @@ const query = (path, parameters) => `${path}?${new URLSearchParams(parameters)}`
 // Words
 
 const many = (count, kind) => `${count.toLocaleString()} ${kind}${count === 1 ? "" : "s"}`;
-const clock = (time) => time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+const clock = (time) => time.toLocaleTimeString([], { hour: "numeric", minute: "2-digit" });
 const date = (time) => time.toLocaleDateString([], { day: "numeric", month: "long", year: "numeric" });
 
 function ago(seen) {

@@ -1,0 +1,133 @@
+"""`presence follow`: record the visits of any site from its access log, as it grows."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse
+
+import click
+
+from .. import parsers
+from ..board import wsgi_board
+from ..errors import SettingsError
+from ..presence import Presence
+from ..replay.follower import Follower
+from ..replay.growing import GrowingLog, Pipe
+from ..replay.lines import Parser
+from ..settings import Settings
+from . import context
+from .replay import blind_rules
+
+POLL_SECONDS = 0.2  # between two looks at logs that do not grow
+BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
+
+
+def _since(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else time.time() - parsers.duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: expected {error}") from None
+
+
+@click.command()
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="LOG...",
+    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
+)
+@click.option(
+    "--since",
+    metavar="DURATION",
+    callback=_since,
+    help="Begin with the lines of the last 10m, for example, not at the end.",
+)
+@click.option("--board", metavar="HOST:PORT", help="Serve the board at this address.")
+def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> None:
+    """Record who is online on any site, from its access log as it grows, until Ctrl-C.
+
+    Logs are those of nginx, Apache or Caddy: common, combined or JSON. They may be rotated by
+    renaming or by truncation; - is a pipe, such as from journalctl -f. Each line counts at its own
+    time, by this host's clock, and the settings (PRESENCE_*) apply as on a site. Guests are
+    addresses with a User-Agent; users are those that the log names.
+    """
+    with context.exit_on_error():
+        settings = context.site_settings()
+        if board and not settings.board_path:
+            settings = context.site_settings(board_path=BOARD_PATH)
+        if not board:
+            context.site_client(settings)  # nobody could read memory://
+        if blind := blind_rules(settings):
+            raise SettingsError(
+                f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "
+                "field; set rules with auth, ip, visitor or user-agent, such as the default "
+                "user=auth, guest=visitor"
+            )
+        follower, parser = Follower(settings, _say), Parser(_say)
+        if board:
+            _serve_board(settings, board)
+    try:
+        sources = [
+            GrowingLog(path, since)
+            if Path(path).is_file()
+            else Pipe(0 if path == "-" else os.open(path, os.O_RDONLY))
+            for path in dict.fromkeys(paths)
+        ]
+    except OSError as error:
+        raise click.FileError(str(error.filename), error.strerror) from error
+    stopped: list[int] = []
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda signum, _: stopped.append(signum))
+    _say(f"following {', '.join(paths)}; Ctrl-C ends")
+    while not stopped and not all(source.has_ended for source in sources):
+        lines = [line for source in sources for line in source.read()]
+        for line in filter(None, map(parser.parse, lines)):
+            follower.add(line)
+        if not follower.write_if_due() and not lines:
+            time.sleep(POLL_SECONDS)
+    follower.recorder.close()
+    _say(
+        f"lines: {parser.lines:,}; in no known format: {parser.unreadable:,}; older than the "
+        f"window: {follower.old:,}; of the future: {follower.ahead:,}; past the quota of new "
+        f"guests per address: {follower.refused:,}"
+    )
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Log no request."""
+
+
+def _serve_board(settings: Settings, address: str) -> None:
+    """Serve the board in a thread; other paths lead to it. Raises `SettingsError` if it cannot."""
+    serve = wsgi_board(settings, Presence(settings))
+
+    def app(environ: dict[str, Any], start_response: StartResponse) -> Any:
+        if serve is not None and serve.below(environ["PATH_INFO"]) is not None:
+            return serve(environ, start_response)
+        start_response("303 See Other", [("Location", settings.board_path)])
+        return []
+
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise SettingsError(f"--board {address}: expected HOST:PORT, such as 127.0.0.1:8001")
+    try:
+        server = make_server(host, int(port), app, _Server, _Handler)
+    except (OSError, OverflowError) as error:
+        raise SettingsError(f"--board {address}: cannot listen ({error})") from error
+    Thread(target=server.serve_forever, name="presence-board", daemon=True).start()
+    _say(f"the board: http://{address}{settings.board_path}")

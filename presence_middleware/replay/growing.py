@@ -1,0 +1,130 @@
+"""Logs that grow: files, also through rotations, and pipes."""
+
+import os
+import select
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from .lines import MAX_LINE, parse
+
+CHUNK = 1 << 16  # bytes that are read at once
+COMPARED = 256  # bytes before a position, which show whether the file is still the same
+ROTATED_SECONDS = 60.0  # for which a file that was renamed is read: servers reopen their log late
+
+
+class _Splitter:
+    """Splits what is read into lines. The last waits for its end."""
+
+    rest = b""
+
+    def split(self, chunk: bytes) -> list[bytes]:
+        *lines, rest = (self.rest + chunk).split(b"\n")
+        self.rest = rest[: MAX_LINE + 1]  # a longer line cannot be read
+        return lines
+
+
+class Pipe(_Splitter):
+    """The lines of a pipe, such as standard input."""
+
+    has_ended = False
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self._descriptor = descriptor
+
+    def read(self) -> list[bytes]:
+        """Return the whole lines that have come, a bounded number of them. Never waits."""
+        if self.has_ended or not select.select([self._descriptor], [], [], 0)[0]:
+            return []
+        chunk = os.read(self._descriptor, CHUNK)
+        self.has_ended = not chunk
+        return self.split(chunk or b"\n" * bool(self.rest))
+
+
+class GrowingLog:
+    """The lines of a log as it grows, also after it was renamed or truncated."""
+
+    has_ended = False
+
+    def __init__(
+        self,
+        path: str,
+        since: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with the lines since a time in seconds since the epoch, by default at the end.
+
+        Raises `OSError` if the file cannot be opened.
+        """
+        self._path, self._monotonic = Path(path), monotonic
+        self._current, self._rotated = _File(self._path), list[tuple[_File, float]]()
+        self._current.seek_time(since)
+
+    def read(self) -> list[bytes]:
+        """Return the whole lines that have come, a bounded number of them. Never waits."""
+        now = self._monotonic()
+        while self._rotated and self._rotated[0][1] <= now:
+            self._rotated.pop(0)[0].close()
+        lines = [line for file, _ in self._rotated for line in file.read()] + self._current.read()
+        if not lines:
+            with suppress(OSError):  # between two names, there is no file
+                if not os.path.samestat(self._current.status(), self._path.stat()):
+                    new = _File(self._path)
+                    self._rotated.append((self._current, now + ROTATED_SECONDS))
+                    self._current = new
+        return lines
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in (self._current, *(file for file, _ in self._rotated)):
+            file.close()
+
+
+class _File(_Splitter):
+    """An open file, and how far it is read."""
+
+    _position = 0
+    _before = b""
+    """What is in front of the position."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def status(self) -> os.stat_result:
+        return os.fstat(self._descriptor)
+
+    def read(self) -> list[bytes]:
+        # By its size alone, a file that was truncated and has grown since would seem the same.
+        before = self._position - len(self._before)
+        if os.pread(self._descriptor, len(self._before), before) != self._before:
+            self._seek(0)
+        chunk = os.pread(self._descriptor, CHUNK, self._position)
+        self._position += len(chunk)
+        self._before = (self._before + chunk)[-COMPARED:]
+        return self.split(chunk)
+
+    def _seek(self, position: int) -> None:
+        start = max(0, position - COMPARED)
+        self._position = position
+        self._before = os.pread(self._descriptor, position - start, start)
+        self.rest = self._before.rpartition(b"\n")[2]  # of a line that has no end yet
+
+    def seek_time(self, at: float | None) -> None:
+        """Go to the lines of a time, or to the end. Lines are nearly in order, so it halves."""
+        low, high = 0, self.status().st_size
+        if at is None:
+            self._seek(high)
+            return
+        while high - low > CHUNK:
+            middle = (low + high) // 2
+            lines = os.pread(self._descriptor, CHUNK, middle).split(b"\n")[1:-1]
+            line = next(filter(None, map(parse, lines)), None)
+            if line is None or line.at >= at:
+                high = middle
+            else:
+                low = middle
+        self._seek(low and low + os.pread(self._descriptor, CHUNK, low).find(b"\n") + 1)

@@ -1,0 +1,377 @@
+"""Logs that grow: each line is read once, and the numbers are those of `presence replay`."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from presence_middleware import Presence
+from presence_middleware.replay import Moment, Replay
+from presence_middleware.replay.follower import Follower
+from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS, GrowingLog
+from presence_middleware.replay.lines import Parser, parse
+from tests.support.backends import Server, wait_until
+from tests.support.reference import Reference
+from tests.support.servers import environment, free_port
+from tests.support.terminal import COMMAND
+from tests.support.timed_site import NOON, Clock, settings
+
+MINUTE = int(NOON) // 60 * 60
+
+
+def line(at: float, user: str = "-", address: str = "192.0.2.7", path: str = "/") -> bytes:
+    moment = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(at))
+    return f'{address} - {user} [{moment}] "GET {path} HTTP/1.1" 200 1 "-" "Firefox"\n'.encode()
+
+
+class Log:
+    """A log that a web server writes, and how often it was rotated."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rotations = path, 0
+        self.files: list[Any] = []
+        """The newest is that in which it writes."""
+        self.reopen()
+
+    def write(self, text: bytes) -> None:
+        self.files[-1].write(text)
+
+    def rename(self) -> None:
+        """Rotate as logrotate does; the server reopens its log later."""
+        self.rotations += 1
+        self.path.rename(self.path.with_suffix(f".{self.rotations}"))
+
+    def reopen(self) -> None:
+        self.files.append(self.path.open("ab", buffering=0))
+
+    def truncate(self) -> None:
+        """Rotate as with `copytruncate`."""
+        os.truncate(self.path, 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = Log(tmp_path / "access.log")
+    yield log
+    for file in log.files:
+        file.close()
+
+
+@pytest.fixture
+def growing(log: Log) -> Iterator[Callable[..., GrowingLog]]:
+    """Follows the log; closed in the end."""
+    sources = []
+
+    def opened(**options: Any) -> GrowingLog:
+        sources.append(GrowingLog(str(log.path), **options))
+        return sources[-1]
+
+    yield opened
+    for source in sources:
+        source.close()
+
+
+Growing = Callable[..., GrowingLog]
+
+
+def read(source: GrowingLog) -> list[bytes]:
+    """Return all lines that have come, in several reads."""
+    lines, quiet = list[bytes](), 0
+    while quiet < 3:
+        found = source.read()
+        lines += found
+        quiet = 0 if found else quiet + 1
+    return lines
+
+
+def test_a_log_is_followed_from_its_end(growing: Growing, log: Log) -> None:
+    log.write(b"one\ntwo\nbeg")
+    source = growing()
+    assert read(source) == []
+    log.write(b"un\nnext")
+    assert read(source) == [b"begun"]
+    log.write(b"\n")
+    assert read(source) == [b"next"]
+
+
+def test_a_renamed_log_is_read_to_its_end_and_then_for_a_minute(growing: Growing, log: Log) -> None:
+    clock = Clock(0.0)
+    source = growing(monotonic=clock)
+    log.write(b"a\n")
+    log.rename()
+    log.write(b"b\n")
+    assert read(source) == [b"a", b"b"]  # there is no file of that name for a while
+    (before,) = log.files
+    log.reopen()
+    log.write(b"c\n")
+    before.write(b"late\n")
+    assert sorted(read(source)) == [b"c", b"late"]
+    before.write(b"later\n")
+    assert read(source) == [b"later"]
+    clock.now = ROTATED_SECONDS
+    before.write(b"too late\n")
+    log.write(b"d\n")
+    assert read(source) == [b"d"]
+
+
+@pytest.mark.parametrize("regrown", [b"", b"x\n", b"as long as before\n" * 40])
+def test_a_truncated_log_is_read_from_its_beginning(
+    growing: Growing, log: Log, regrown: bytes
+) -> None:
+    """Also if it is as long as before, or longer, when it is looked at again."""
+    log.write(b"one line of many\n" * 30)
+    source = growing(since=0.0)
+    assert len(read(source)) == 30
+    log.truncate()
+    log.write(regrown)
+    assert read(source) == regrown.splitlines()
+    log.write(b"end\n")
+    assert read(source) == [b"end"]
+
+
+@pytest.mark.parametrize("ago", [0, 1, 59, 600, 3599, 9999])
+def test_a_large_log_is_read_since_a_time(growing: Growing, log: Log, ago: int) -> None:
+    """It begins at most a chunk before the line of that time."""
+    log.write(b"".join(line(MINUTE - 3600 + second) for second in range(3600)))
+    lines = read(growing(since=MINUTE - ago))
+    assert len(lines) >= min(ago, 3600)
+    assert len(lines) <= min(ago, 3600) + 2 * CHUNK // len(line(0))
+    assert b"".join(each + b"\n" for each in lines).endswith(line(MINUTE - 1))
+    assert all(map(parse, lines))
+
+
+def test_an_endless_line_takes_bounded_memory_and_counts_as_one(growing: Growing, log: Log) -> None:
+    source, parser = growing(), Parser()
+    for _ in range(100):
+        log.write(b"x" * CHUNK)
+        assert read(source) == []
+    log.write(b"\n" + line(MINUTE))
+    assert [bool(parser.parse(raw)) for raw in read(source)] == [False, True]
+    assert parser.example == repr("x" * 100)
+
+
+def traffic(rng: random.Random, minute: int) -> list[bytes]:
+    """Return the lines of a minute: users, guests, crawlers and files that are no visits."""
+    lines = []
+    for second in sorted(rng.choices(range(1, 61), k=200)):
+        user = rng.choice(["-", "-", f"user{int(rng.paretovariate(0.7)) % 60}"])
+        address = f"198.51.100.{int(rng.paretovariate(0.6)) % 250}"
+        path = rng.choice(["/", "/t/1", "/robots.txt", "/t/2?a=1"])
+        lines.append(line(minute - 60 + second, user, address, path))
+    return lines
+
+
+def test_a_followed_log_gives_the_numbers_of_a_replay(
+    valkey: Server, prefix: str, growing: Growing, log: Log
+) -> None:
+    """Minute by minute, through rotations of both kinds, and as a count of the same lines does."""
+    site = settings(
+        valkey.url, prefix, identity="user=auth, guest=ip:raw", window=300, exclude=("/robots.txt",)
+    )
+    rng, clock, moments = random.Random(5), Clock(MINUTE), list[Moment]()
+    replay, follower, parser = Replay(site, moments.append), Follower(site, clock=clock), Parser()
+    source, presence, seen = growing(), Presence(site, clock=clock), []
+    crowds = {kind: Reference() for kind in site.kinds}
+    for number in range(1, 25):
+        clock.now = MINUTE + 60 * number
+        lines = traffic(rng, int(clock.now)) if not 10 <= number < 17 else []
+        rotated = rng.randrange(len(lines) + 1)
+        log.write(b"".join(lines[:rotated]))
+        if number % 3 == 1:
+            log.rename()
+        log.write(b"".join(lines[rotated:]))
+        read_lines = read(source)
+        if number % 3 == 1:
+            log.reopen()
+        elif number % 3 == 2:
+            log.truncate()
+        assert read_lines == [each.removesuffix(b"\n") for each in lines]
+        for each in filter(None, map(parser.parse, read_lines)):
+            follower.add(each)
+            replay.add(each)
+            request = each.request
+            kind, id = ("user", request.user) if request.user else ("guest", request.address)
+            if request.path != "/robots.txt":
+                crowds[kind].saw(str(id), each.at)
+        follower.recorder.run_once()
+        seen.append(Moment(int(clock.now), tuple(presence.counts().values())))
+        expected = (len(crowd.online(clock.now, 300)) for crowd in crowds.values())
+        assert seen[-1].counts == tuple(expected)
+    replay.finish()
+    assert moments == seen
+    assert max(moment.counts for moment in moments) > (20, 20)
+    assert min(moment.counts for moment in moments) == (0, 0)
+    assert (parser.unreadable, follower.old, follower.ahead, follower.refused) == (0, 0, 0, 0)
+    follower.recorder.close()
+
+
+def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
+    clock, site = Clock(), settings(valkey.url, prefix, identity="user=auth", rooms=("/t/{t}",))
+    follower, presence = Follower(site, clock=clock), Presence(site, clock=clock)
+    ages = {"now": 0.0, "ann": 599.0, "old": 600.0, "older": 86400.0, "soon": -60.0}
+    for user, age in ages.items():
+        parsed = parse(line(int(clock.now) - age, user, path=f"/t/{user}"))
+        assert parsed
+        follower.add(parsed)
+    follower.recorder.run_once()
+    assert {each.id for each in presence.online()} == {"now", "ann", "soon"}
+    seen = presence.last_seen("soon")
+    assert seen
+    assert seen.timestamp() == clock.now
+    assert presence.count(room="/t/ann") == 1
+    assert (follower.old, follower.ahead) == (2, 1)
+    clock.now += 2
+    assert presence.count() == 2
+    follower.recorder.close()
+
+
+CADDY: dict[str, Any] = {
+    "level": "info",
+    "ts": 1767614430.52,
+    "request": {
+        "remote_ip": "10.0.0.1",
+        "client_ip": "192.0.2.7",
+        "method": "GET",
+        "uri": "/caf%C3%A9?a=1",
+        "headers": {"User-Agent": ["Firefox"], "Referer": ["http://from.example/"]},
+    },
+    "user_id": "ann",
+    "status": 200,
+}
+NGINX = {
+    "time_local": "05/Jan/2026:12:00:30 +0000",
+    "remote_addr": "192.0.2.7",
+    "remote_user": "ann",
+    "request": "GET /caf%C3%A9?a=1 HTTP/1.1",
+    "status": "200",
+    "http_referer": "http://from.example/",
+    "http_user_agent": "Firefox",
+}
+TIMES = ["2026-01-05T12:00:30Z", "2026-01-05T13:00:30+01:00", 1767614430520, "1767614430.123"]
+
+
+@pytest.mark.parametrize(
+    "fields", [CADDY, NGINX, *({**CADDY, "ts": time} for time in TIMES)], ids=str
+)
+def test_lines_of_json_are_read(fields: dict[str, Any]) -> None:
+    found = parse(json.dumps(fields).encode())
+    assert found
+    request = found.request
+    assert found.at == 1767614430
+    assert (request.address, request.method, request.path) == ("192.0.2.7", "GET", "/café")
+    assert (request.user, request.user_agent) == ("ann", "Firefox")
+    assert request.header("referer") == "http://from.example/"
+
+
+@pytest.mark.parametrize("is_escaped", [True, False])
+def test_names_in_json_may_be_in_any_script(is_escaped: bool) -> None:
+    text = json.dumps({**NGINX, "remote_user": "éve 愛"}, ensure_ascii=is_escaped)
+    found = parse(text.encode())
+    assert found
+    assert found.request.user == "éve 愛"
+    refused = parse(json.dumps({**CADDY, "status": 401}).encode())
+    assert refused
+    assert refused.request.user is None
+
+
+WRONG_TIMES: list[Any] = [None, "soon", [], 1e400, -1e300, -1, "31/Feb/2026:12:00:30 +0000"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "{}", "{" * 9999, '{"ts": 1' + "0" * 5000 + "}", '{"request": 7, "ts": 1}'),
+        *(json.dumps({**CADDY, "ts": wrong}) for wrong in WRONG_TIMES),
+        json.dumps({**CADDY, "request": {"headers": {"User-Agent": []}}}),
+        json.dumps({**NGINX, "request": "-"}),
+        json.dumps({**NGINX, "remote_addr": 7}),
+    ],
+)
+def test_other_json_is_unreadable(text: str) -> None:
+    assert parse(text.encode()) is None
+
+
+def follow(*arguments: object, **variables: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*COMMAND, "follow", *map(str, arguments)],
+        env=environment(**variables),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def variables(valkey: Server, prefix: str) -> dict[str, str]:
+    return {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
+
+
+def test_a_pipe_is_followed_to_its_end(
+    variables: dict[str, str], valkey: Server, prefix: str
+) -> None:
+    with follow("-", **variables) as process:
+        _, said = process.communicate(b"garbage\n" + line(time.time(), "ann").strip(), timeout=60)
+    assert process.returncode == 0
+    assert Presence(settings(valkey.url, prefix)).is_online("ann")
+    for text in (
+        "the format is combined",
+        "no known format: 'garbage'",
+        "lines: 2; in no known format: 1;",
+    ):
+        assert text in said.decode()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_writes_what_waits_and_the_board_shows_it(
+    variables: dict[str, str], valkey: Server, prefix: str, log: Log, signum: int
+) -> None:
+    log.write(line(time.time() - 60, "ann"))
+    port = free_port()
+    process = follow(log.path, "--since", "5m", "--board", f"127.0.0.1:{port}", **variables)
+    with process, httpx.Client(trust_env=False, base_url=f"http://127.0.0.1:{port}") as client:
+        wait_until(_answers(client, {"user": 1, "guest": 0, "bot": 0}), 60)
+        assert client.get("/").headers["location"] == "/presence"
+        assert "Who is online" in client.get("/presence").text
+        log.write(line(time.time(), "bob"))
+        wait_until(_answers(client, {"user": 2, "guest": 0, "bot": 0}), 60)
+        process.send_signal(signum)
+        assert process.wait(30) == 0
+    assert Presence(settings(valkey.url, prefix)).is_online("bob")
+
+
+def _answers(client: httpx.Client, counts: dict[str, int]) -> Callable[[], bool]:
+    def answers() -> bool:
+        try:
+            return bool(client.get("/presence/counts").json()["counts"] == counts)
+        except httpx.TransportError:
+            return False
+
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "site", "says"),
+    [
+        (["-"], {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
+        (["-"], {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
+        (["-", "--since", "soon"], {}, "'soon'"),
+        (["-", "--board", "8001"], {}, "HOST:PORT"),
+        (["/nowhere/access.log"], {}, "does not exist"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    variables: dict[str, str], arguments: list[str], site: dict[str, str], says: str
+) -> None:
+    secret = {"PRESENCE_SECRET": "a secret of a test"}
+    with follow(*arguments, **{**variables, **secret, **site}) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert says in said.decode()
+    assert "Traceback" not in said.decode()
