@@ -286,7 +286,7 @@ BREAKS = [
         "people.py",
         "self.lock = threading.Lock()",
         "self.lock: Any = threading.Semaphore(99)",
-        ("redis/test_broken_core.py", *OUTAGES),
+        RECORDER,
     ),
     Break(
         "newer-sighting-forgets-an-arrival",
@@ -294,7 +294,7 @@ BREAKS = [
         "people.py",
         "person.arrival = max(person.arrival, taken.arrival)",
         "person.arrival = person.arrival",
-        (*OPEN, *RECORDER),
+        RECORDER,
     ),
     Break(
         "unbounded-memory-in-an-outage",
@@ -383,7 +383,7 @@ BREAKS = [
         "recorder/writer.py",
         "people.restore()",
         "pass",
-        RECORDER,
+        OUTAGES,
     ),
     Break(
         "return-after-logout-is-refused",
@@ -529,7 +529,7 @@ BREAKS = [
         "connections/health.py",
         "if is_first:",
         "if True:",
-        (*RECORDER, "security/test_attacks.py"),
+        (*OUTAGES, "security/test_attacks.py"),
     ),
     Break(
         "busy-connections-are-an-outage",
