@@ -26,6 +26,7 @@ from redis.retry import Retry
 from presence_middleware import AsyncPresence, Presence, Settings, embedded
 from presence_middleware.embedded import supervisor
 from presence_middleware.errors import PresenceUnavailable, SettingsError
+from tests.support.backends import wait_until
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = [
@@ -45,13 +46,6 @@ def serve(): say(embedded.serve(directory))
 def wait(): return sys.stdin.readline()
 """
 SERVE_AND_WAIT = "serve(); wait()"
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
-        time.sleep(0.005)
 
 
 def parents(directory: Path) -> dict[int, tuple[int, bool]]:
@@ -92,7 +86,7 @@ def kill(directory: Path, *kinds: str) -> None:
 
 
 def wait_until_gone(directory: Path) -> None:
-    wait_for(lambda: not parents(directory), f"the end of {parents(directory)}")
+    wait_until(lambda: not parents(directory))
 
 
 def stop_and_wait(directory: Path) -> None:
@@ -191,7 +185,62 @@ def directory(tmp_path: Path) -> Iterator[Path]:
             os.kill(process, signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The place of a server that runs before and after a test."""
+    directory = tmp_path_factory.mktemp("running") / "state"
+    embedded.serve(directory)
+    yield directory
+    stop_and_wait(directory)
+
+
 # Starting
+
+
+def test_serving_again_is_cheap_and_changes_nothing(running: Path) -> None:
+    before = processes(running), len(list(Path("/proc/self/fd").iterdir()))
+    with Stopwatch() as watch:
+        for _ in range(100):
+            embedded.serve(running)
+    assert watch.seconds < 1
+    assert (processes(running), len(list(Path("/proc/self/fd").iterdir()))) == before
+
+
+def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = processes(running)["server"]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
+        for start in (True, False):
+            silent = pytest.raises(PresenceUnavailable, match="no answer")
+            with Stopwatch() as watch, silent:
+                embedded.serve(running, start=start)
+            assert watch.seconds < 2
+    finally:
+        os.kill(server, signal.SIGCONT)
+        monkeypatch.undo()
+    embedded.serve(running)
+    assert processes(running)["server"] == server
+
+
+def test_a_server_that_loads_its_data_is_waited_for(
+    running: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([b"-LOADING data\r\n"] * 40)
+    real = supervisor.send_command
+    monkeypatch.setattr(
+        embedded, "send_command", lambda *given: next(answers, None) or real(*given)
+    )
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
+    embedded.serve(running)
+    assert next(answers, None) is None
+
+
+def test_the_log_does_not_grow_for_ever(running: Path) -> None:
+    log = running / "server.log"
+    with log.open("a") as file:
+        file.write("x" * (supervisor.LOG_BYTES + 1))
+    wait_until(lambda: log.stat().st_size < supervisor.LOG_BYTES)
 
 
 def test_racing_processes_and_threads_start_one_server_quickly(directory: Path) -> None:
@@ -216,16 +265,6 @@ say(*paths); say(watch.seconds); wait(); embedded.release(directory); say("relea
             user.go()
             assert user.line() == "released"
         wait_until_gone(directory)
-
-
-def test_serving_again_is_cheap_and_changes_nothing(directory: Path) -> None:
-    embedded.serve(directory)
-    before = processes(directory), len(list(Path("/proc/self/fd").iterdir()))
-    with Stopwatch() as watch:
-        for _ in range(100):
-            embedded.serve(directory)
-    assert watch.seconds < 1
-    assert (processes(directory), len(list(Path("/proc/self/fd").iterdir()))) == before
 
 
 HOSTS = {
@@ -294,40 +333,6 @@ def test_unreadable_data_is_an_error_with_the_log(directory: Path) -> None:
     assert journal.read_bytes() == b"made by something else\n"
 
 
-def test_a_server_that_hangs_is_unavailable(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedded.serve(directory)
-    server = processes(directory)["server"]
-    os.kill(server, signal.SIGSTOP)
-    try:
-        monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
-        for start in (True, False):
-            silent = pytest.raises(PresenceUnavailable, match="no answer")
-            with Stopwatch() as watch, silent:
-                embedded.serve(directory, start=start)
-            assert watch.seconds < 2
-    finally:
-        os.kill(server, signal.SIGCONT)
-        monkeypatch.undo()
-    embedded.serve(directory)
-    assert processes(directory)["server"] == server
-
-
-def test_a_server_that_loads_its_data_is_waited_for(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedded.serve(directory)
-    answers = iter([b"-LOADING data\r\n"] * 40)
-    real = supervisor.send_command
-    monkeypatch.setattr(
-        embedded, "send_command", lambda *given: next(answers, None) or real(*given)
-    )
-    monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
-    embedded.serve(directory)
-    assert next(answers, None) is None
-
-
 def test_joining_holds_a_share_but_starts_nothing_and_makes_nothing(directory: Path) -> None:
     nothing = "no embedded server is running"
     with pytest.raises(PresenceUnavailable, match=nothing):
@@ -368,7 +373,7 @@ def test_a_user_that_arrives_during_a_stop_gets_the_next_server(directory: Path)
     server = processes(directory)["server"]
     os.kill(server, signal.SIGSTOP)  # it takes its time to end
     embedded.release(directory)
-    wait_for(lambda: is_stopping(directory), "the supervisor to stop it")
+    wait_until(lambda: is_stopping(directory))
     with pytest.raises(PresenceUnavailable, match="no answer"):
         embedded.serve(directory, start=False)
     user = threading.Thread(target=embedded.serve, args=[directory])
@@ -504,9 +509,9 @@ def test_a_killed_supervisor_is_replaced_together_with_its_server(
         client.set("a", "kept")
         before = processes(directory)
         kill(directory, *victims)
-        wait_for(lambda: set(processes(directory)) == left, f"{left} to be left")
-    wait_for(is_kept, "the data")
-    wait_for(lambda: set(processes(directory)) == ALL, "the new processes")
+        wait_until(lambda: set(processes(directory)) == left)
+    wait_until(is_kept)
+    wait_until(lambda: set(processes(directory)) == ALL)
     assert not set(processes(directory).values()) & set(before.values())
 
 
@@ -542,7 +547,7 @@ def test_a_killed_server_loses_nothing_that_was_written(
             client.incr("n")
             client.sadd("online", "ann")
             client.srem("online", "ann")
-            wait_for(lambda: is_written(client), "the last command in the journal")
+            wait_until(lambda: is_written(client))
         kill(directory, *victims)
         wait_until_gone(directory)
         with pytest.raises(PresenceUnavailable):
@@ -575,11 +580,11 @@ def test_a_full_disk_stops_no_writes_and_loses_nothing_once_there_is_room(
 ) -> None:
     with full_disk(directory) as client:
         client.config_set("rdb-key-save-delay", 300_000)  # microseconds: a slow disk
-        wait_for(lambda: can_write(client), "a server that takes writes")
+        wait_until(lambda: can_write(client))
         rewriting = "aof_rewrite_in_progress"
-        wait_for(lambda: client.info("persistence")[rewriting], "another journal in the making")
+        wait_until(lambda: client.info("persistence")[rewriting])
         if is_killed:
-            wait_for(lambda: is_written(client), "another journal")
+            wait_until(lambda: is_written(client))
             kill(directory, "server")
     stop_and_wait(directory)
     with connect(directory) as client:
@@ -592,7 +597,7 @@ def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
     with full_disk(directory) as client:
         shutil.rmtree(directory / "appendonlydir")
         (directory / "appendonlydir").touch()  # so that there can be no other journal
-        wait_for(lambda: can_write(client), "a server that takes writes")
+        wait_until(lambda: can_write(client))
     embedded.release(directory)
     with Stopwatch() as watch:
         wait_until_gone(directory)
@@ -608,7 +613,7 @@ def test_a_server_in_its_last_moments_is_waited_for(directory: Path) -> None:
     lock = supervisor.open_lock(directory / supervisor.SERVER_LOCK)
     assert supervisor.try_lock(lock)
     with User(directory, SERVE_AND_WAIT) as user:
-        wait_for(lambda: processes(directory), "a supervisor")
+        wait_until(lambda: processes(directory))
         time.sleep(0.2)
         assert set(processes(directory)) == {"supervisor"}
         os.close(lock)
@@ -633,16 +638,8 @@ def test_after_its_directory_was_deleted_a_new_server_starts(directory: Path) ->
         embedded.serve(directory, start=False)
     embedded.serve(directory)
     for process in before.values():
-        wait_for(lambda: not Path(f"/proc/{process}/exe").exists(), "the end of the former")  # noqa: B023
+        wait_until(lambda: not Path(f"/proc/{process}/exe").exists())  # noqa: B023
     assert set(processes(directory)) == ALL
-
-
-def test_the_log_does_not_grow_for_ever(directory: Path) -> None:
-    embedded.serve(directory)
-    log = directory / "server.log"
-    with log.open("a") as file:
-        file.write("x" * (supervisor.LOG_BYTES + 1))
-    wait_for(lambda: log.stat().st_size < supervisor.LOG_BYTES, "a shorter log")
 
 
 # Places and permissions

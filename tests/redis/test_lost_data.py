@@ -145,7 +145,7 @@ def test_a_key_that_was_evicted_alone_is_written_again(
     if writes_first:
         other.saw("bob")
     worker.recorder.health.lost_connection()  # so that it looks at once
-    worker.passes(1)
+    worker.recorder.run_once()
     worker.writes()
     assert worker.online() == ["ann", "bob"][: 1 + writes_first]
 

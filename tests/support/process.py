@@ -53,6 +53,7 @@ class Process:
         for _ in range(math.ceil(seconds / step)):
             self.clock.now += step
             self.recorder.run_once()
+        assert self.recorder.health.is_outage or not self.recorder.stats().pending
 
     def online(self, kind: str = "user") -> list[str]:
         return sorted(who.id for who in self.presence.online(kind, limit=None))
