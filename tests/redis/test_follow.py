@@ -508,7 +508,7 @@ def test_a_node_that_is_away_stops_only_its_own_events(
         lost = cluster.owner_of(keys.upkeep(prefix))  # also the node of the lease
         there = [id for id in ids if node_of(id) is not lost]
         away = [id for id in ids if node_of(id) is lost]
-        lost.process.send_signal(19)
+        lost.pause()
         for id in there:
             site.presence.leave(id)
         wait_until(lambda: not follower.online & set(there))
@@ -517,7 +517,7 @@ def test_a_node_that_is_away_stops_only_its_own_events(
         wait_until(lambda: follower.online == set(ids))
         site.clock.now += WINDOW + LAG + 1
         wait_until(lambda: follower.online == set(away))  # the others are swept
-        lost.process.send_signal(18)
+        lost.go_on()
         wait_until(lambda: follower.online == set())
         assert follower.lost == 0
         follower.close()

@@ -3,7 +3,6 @@
 At the end every room and the list of the follower must be true, whatever happened meanwhile.
 """
 
-import logging
 import os
 import random
 import signal
@@ -195,53 +194,44 @@ def test_rooms_and_events_are_true_over_tls_whose_connections_are_cut(
     assert walk.follower.lost == 0
 
 
-def walks_for_a_while(url: str, prefix: str, stack: ExitStack, **given: Any) -> Walk:
-    walk = Walk(url, prefix, stack, **given)
-    with walk.going_on():
-        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
-        time.sleep(1)
-    assert walk.follower.lost == 0
-    return walk
+RENAMED = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")
+WITHOUT_SET = ("--rename-command", "SET", "SET-OF-THE-HOST")
 
 
-def test_rooms_and_events_need_no_more_rights_than_the_documentation_says(
-    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rules", "options", "may_do_upkeep"),
+    [
+        (SHORT.split(), [], True),  # no more rights than the documentation says
+        ([], [part for name in RENAMED for part in ("--rename-command", name, "")], True),
+        ([*SHORT.split(), "-set"], [], False),
+        ([], WITHOUT_SET, False),
+    ],
+    ids=["few rights", "commands that hosts rename", "not the lease", "no command of the lease"],
+)
+def test_rooms_and_events_are_true_with_few_commands(
+    tmp_path: Path,
+    prefix: str,
+    stack: ExitStack,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    rules: list[str],
+    options: list[str],
+    may_do_upkeep: bool,
 ) -> None:
-    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split()), prefix, stack)
-    assert not caplog.records
-
-
-def test_rooms_and_events_need_none_of_the_commands_that_hosts_rename(
-    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    renamed = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")
-    options = [part for name in renamed for part in ("--rename-command", name, "")]
+    """Whoever may not take the lease of the upkeep records all the same, and the log says so."""
+    monkeypatch.setattr("presence_middleware.events.feed.READ_EVERY", 0.05)
     server = Server(str(find_server()), tmp_path, *options)
     stack.callback(server.stop)
-    walks_for_a_while(server.url, prefix, stack)
-    assert not caplog.records
-
-
-def check_upkeep_warning(records: list[logging.LogRecord]) -> None:
-    messages = [record.getMessage() for record in records]
-    assert 1 <= len(messages) <= WORKERS
-    assert set(messages) == {messages[0]}
-    assert messages[0].startswith("stale entries may stay, the history may have gaps and leaves")
-    assert PASSWORD not in messages[0]
-    assert "args" not in messages[0], "they may be ids"
-
-
-def test_a_user_who_may_not_take_the_lease_records_all_the_same_and_the_log_says_so_once(
-    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split(), "-set"), prefix, stack)
-    check_upkeep_warning(caplog.records)
-
-
-def test_a_server_without_the_command_of_the_lease_records_and_the_log_says_so_once(
-    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = Server(str(find_server()), tmp_path, "--rename-command", "SET", "SET-OF-THE-HOST")
-    stack.callback(server.stop)
-    walks_for_a_while(server.url, prefix, stack)
-    check_upkeep_warning(caplog.records)
+    walk = Walk(url_of_user(server, prefix, *rules) if rules else server.url, prefix, stack)
+    with walk.going_on():
+        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
+        time.sleep(0.3)
+    assert walk.follower.lost == 0
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(set(messages)) == (not may_do_upkeep)
+    assert len(messages) <= WORKERS
+    for message in messages:
+        assert message.startswith("stale entries may stay, the history may have gaps and leaves")
+        assert PASSWORD not in message
+        assert "args" not in message, "they may be ids"

@@ -1,5 +1,6 @@
 """A real Cluster: some primaries that share the slots, each with replicas or none."""
 
+import signal
 import subprocess
 from contextlib import suppress
 from functools import partial
@@ -43,6 +44,12 @@ class Node:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def ask(self, *command: str | int) -> Any:
         """Return the reply to a command, parsed by the library."""
