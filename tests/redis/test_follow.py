@@ -35,7 +35,6 @@ from presence_middleware.events import feed as feed_module
 from presence_middleware.events import outage as outage_module
 from presence_middleware.events import page as page_module
 from presence_middleware.events.streams import events_of
-from presence_middleware.recorder import Recorder
 from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import keys, moment_of
 from tests.support.acts import record
@@ -862,26 +861,6 @@ def test_without_events_no_command_is_about_events(own: Server, prefix: str, ope
         for commands in (off, on)
     ]
     assert of_users[0] == [each for each in of_users[1] if ":guest:" not in each]
-
-
-# Processes that do not agree.
-
-
-def test_a_process_with_other_events_is_warned_of(
-    own: Server, prefix: str, opened: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = opened()
-    other = Recorder(settings(own.url, prefix, flush_interval=1), clock=one.clock, background=False)
-    one.saw("ann")
-    other.record(("user", "bob"), one.clock.now)
-    assert other.flush()
-    assert "PRESENCE_EVENTS is 'user' in another process of this site" in caplog.text
-    caplog.clear()
-    one.clock.now += 20  # the agreement is checked again now and then
-    one.saw("ann")
-    assert "PRESENCE_EVENTS is '' in another process of this site" in caplog.text
-    assert "PRESENCE_STORE" not in caplog.text
-    other.close()
 
 
 @pytest.mark.parametrize("announces", [False, True])

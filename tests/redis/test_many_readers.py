@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from presence_middleware.connections import limits
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
-from tests.redis.test_sentinel import sentinels  # noqa: F401 - a fixture
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, hung
@@ -58,6 +58,13 @@ async def ask_in_tasks(presence: AsyncPresence, readers: int = READERS) -> list[
     )
     await presence.aclose()
     return [answer if isinstance(answer, int) else str(answer) for answer in answers]
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
+    sentinels = Sentinels(tmp_path)
+    yield sentinels
+    sentinels.close()
 
 
 @pytest.fixture(params=["valkey", "cluster", *matrix("sentinels")])

@@ -20,7 +20,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.template import TemplatePresence
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
-from tests.support.backends import Server, matrix, wait_until
+from tests.support.backends import Server, matrix
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -47,9 +47,20 @@ def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[
         finally:
             await presence.aclose()
 
+    def asked() -> object:
+        visit = WsgiVisit(Recorder(settings, background=False), {"HTTP_X_USER": "bob"})
+        try:
+            return visit.online(limit=limit)
+        finally:
+            visit.end()
+
     presence = Presence(settings)
     presence.touch("ann")
-    return {"sync": lambda: presence.online(limit=limit), "async": lambda: asyncio.run(listed())}
+    return {
+        "sync": lambda: presence.online(limit=limit),
+        "async": lambda: asyncio.run(listed()),
+        "handler": asked,
+    }
 
 
 def seconds_in_vain(ask: Callable[[], object]) -> float:
@@ -60,8 +71,10 @@ def seconds_in_vain(ask: Callable[[], object]) -> float:
     return watch.seconds
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "new"])
+@pytest.mark.parametrize(
+    ("mode", "is_open"),
+    [("sync", True), ("sync", False), ("async", True), ("async", False), ("handler", True)],
+)
 def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
     place: Place, prefix: str, mode: str, is_open: bool
 ) -> None:
@@ -117,18 +130,6 @@ def test_a_handler_that_asks_often_waits_for_an_outage_once(
     assert recorder.flush()
     assert asyncio.run(count()) == (path == "/")
     visit.end()
-    recorder.close()
-
-
-def test_a_handler_that_asks_such_a_server_waits_no_longer(place: Place, prefix: str) -> None:
-    recorder = Recorder(settings_of(place.url, prefix))
-    visit = WsgiVisit(recorder, {"HTTP_X_USER": "bob"})
-    place.proxy.drip = DRIP
-    assert seconds_in_vain(visit.count) < TOO_LONG
-    visit.end()
-    place.proxy.drip = None
-    place.proxy.cut()
-    wait_until(recorder.flush)
     recorder.close()
 
 
