@@ -125,25 +125,25 @@ def test_a_failover_under_traffic_loses_nobody(tmp_path: Path, prefix: str) -> N
         cluster.close()
 
 
-def test_keys_that_move_to_another_node_are_followed(own: Site) -> None:
-    own.comes(*PEOPLE)
-    wait_until(own.is_everyone_there)
-    shard = own.shards.shard_for(PEOPLE[0])
-    slot, source = keys.slot_of(shard.name), own.home_of(PEOPLE[0])
-    target = next(node for node in own.cluster.primaries if node is not source)
-    target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
-    source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
-    moving = source.ask("CLUSTER GETKEYSINSLOT", slot, 100)
-    source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moving)
-    own.comes("while moving", *PEOPLE)
-    for node in (target, source):
-        node.ask("CLUSTER SETSLOT", slot, "NODE", target.ask("CLUSTER MYID"))
-    wait_until(lambda: own.is_online("while moving"))
-    own.presence.forget("while moving")
-    wait_until(own.recorder.flush)
-    wait_until(own.is_everyone_there)
-    assert own.presence.last_seen(PEOPLE[0]) is not None
-    assert target.client.exists(shard.keys(0)[0])
+def test_keys_that_move_to_another_node_are_followed(cluster: Cluster, settings: Settings) -> None:
+    site = Site(cluster, settings)
+    site.comes(*PEOPLE)
+    wait_until(site.is_everyone_there)
+    shard, source = site.shards.shard_for(PEOPLE[0]), site.home_of(PEOPLE[0])
+    slot = keys.slot_of(shard.name)
+    target = next(node for node in cluster.primaries if node is not source)
+    cluster.move(slot, source, target, lambda: site.comes("while moving", *PEOPLE))
+    try:
+        wait_until(lambda: site.is_online("while moving"))
+        site.presence.forget("while moving")
+        wait_until(site.recorder.flush)
+        wait_until(site.is_everyone_there)
+        assert site.presence.last_seen(PEOPLE[0]) is not None
+        assert target.client.exists(shard.keys(0)[0])
+    finally:
+        cluster.move(slot, target, source)  # other tests use this Cluster, and its clients
+    wait_until(site.is_everyone_there)
+    site.recorder.close()
 
 
 def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(

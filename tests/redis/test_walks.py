@@ -23,7 +23,7 @@ from presence_middleware.stores import keys
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import PASSWORD, PROGRAM, SHORT, TlsServer, url_of_user
 from tests.support.backends import Server, wait_until
-from tests.support.clusters import Cluster, Node
+from tests.support.clusters import Cluster
 from tests.support.follower import Follower
 from tests.support.sentinels import Sentinels
 
@@ -117,22 +117,6 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def move_slot(slot: int, source: Node, target: Node, others: list[Node]) -> int:
-    """Move a slot as redis-cli does, a key at a time; return the number of keys."""
-    target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
-    source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
-    moved = 0
-    while found := source.ask("CLUSTER GETKEYSINSLOT", slot, 1):
-        with suppress(redis.ResponseError):  # it has expired meanwhile
-            source.ask("MIGRATE", "127.0.0.1", target.port, found[0], 0, 5000)
-            moved += 1
-        time.sleep(0.05)  # a scrap of the slot is here, and the rest is there
-    for node in (target, source, *others):
-        with suppress(redis.ResponseError):
-            node.ask("CLUSTER SETSLOT", slot, "NODE", target.ask("CLUSTER MYID"))
-    return moved
-
-
 @pytest.mark.slow
 def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
     tmp_path: Path, prefix: str, stack: ExitStack
@@ -146,10 +130,8 @@ def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
         wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
         for slot in [*homes, *homes]:
             source = homes[slot]
-            position = cluster.primaries.index(source)
-            homes[slot] = target = cluster.primaries[position - 1]
-            others = [node for node in cluster.primaries if node not in (source, target)]
-            assert move_slot(slot, source, target, others) > 3
+            homes[slot] = target = cluster.primaries[cluster.primaries.index(source) - 1]
+            assert cluster.move(slot, source, target) > 3
     assert walk.follower.lost == 0
 
 
