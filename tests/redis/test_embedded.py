@@ -210,7 +210,8 @@ def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.M
     server = processes(running)["server"]
     os.kill(server, signal.SIGSTOP)
     try:
-        monkeypatch.setattr(embedded, "START_SECONDS", 0.2)
+        for name in ("START_SECONDS", "JOIN_SECONDS"):
+            monkeypatch.setattr(embedded, name, 0.2)
         for start in (True, False):
             silent = pytest.raises(PresenceUnavailable, match="no answer")
             with Stopwatch() as watch, silent:
@@ -367,7 +368,10 @@ def test_killed_users_leave_nothing_but_the_data(directory: Path) -> None:
         assert not (directory / "server.sock").exists()
 
 
-def test_a_user_that_arrives_during_a_stop_gets_the_next_server(directory: Path) -> None:
+def test_a_user_that_arrives_during_a_stop_gets_the_next_server(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "JOIN_SECONDS", 0.2)
     with connect(directory) as client:
         client.set("a", "kept")
     server = processes(directory)["server"]
