@@ -81,7 +81,8 @@ def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
     if not is_open:
         place.proxy.cut()
     place.proxy.drip = DRIP
-    assert seconds_in_vain(listed) < TOO_LONG
+    # A handler writes first, and may take a second more for that.
+    assert seconds_in_vain(listed) < TOO_LONG + (mode == "handler")
     place.proxy.drip = None
     place.proxy.cut()
     assert listed()
