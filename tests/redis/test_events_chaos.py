@@ -3,18 +3,15 @@
 Eight processes record at random, with clocks apart. They are killed and replaced all the time.
 """
 
-import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from presence_middleware import Event, Presence, PresenceUnavailable, Settings
@@ -23,10 +20,9 @@ from presence_middleware.stores import Batch, Plan, Store
 from presence_middleware.stores.plan import members_with_scores
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
-from tests.support.event_worker import next_visit
 from tests.support.follower import Follower
 from tests.support.sentinels import Sentinels
-from tests.support.servers import ROOT, WebServer, environment, gunicorn, uvicorn
+from tests.support.servers import ROOT, environment
 
 WORKERS, WINDOW = 8, 3
 CHAOS = 15.0  # seconds
@@ -99,73 +95,6 @@ class Workers:
                     yield did == "came", id, float(moment)
 
 
-class WebServers:
-    """gunicorn and uvicorn with four workers each, and visitors. The clocks are a minute apart."""
-
-    def __init__(self, folder: Path, **variables: str) -> None:
-        self.killed = 0
-        self._visits: list[tuple[bool, str, float]] = []
-        self._pids: dict[int, None] = {}
-        self._is_over = threading.Event()
-        self._stack = ExitStack()
-        variables |= {"PRESENCE_LOGOUT": "/logout", "PRESENCE_PULSE_PATH": "/pulse"}
-        wsgi = gunicorn("tests.support.event_site:wsgi_site()", WORKERS // 2)
-        asgi = uvicorn("tests.support.event_site:asgi_site", WORKERS // 2, "--factory")
-        self._servers = [
-            self._stack.enter_context(
-                WebServer(command, ROOT, folder / name, **variables, **clock_ahead(ahead))
-            )
-            for command, name, ahead in ((wsgi, "wsgi", 30), (asgi, "asgi", -30))
-        ]
-        self._visitors = [threading.Thread(target=self._visit, args=(n,)) for n in range(4)]
-        for visitor in self._visitors:
-            visitor.start()
-
-    def _visit(self, number: int) -> None:
-        address = f"http://{self._servers[number % 2].address}"
-        limits = httpx.Limits(max_keepalive_connections=0)  # so that any worker may answer
-        same_site = {"Sec-Fetch-Site": "same-origin"}
-        with httpx.Client(
-            base_url=address, limits=limits, headers=same_site, trust_env=False, verify=False
-        ) as client:
-            while not self._is_over.wait(0.005):
-                id, is_leaving, is_closing = next_visit()
-                method, path = "GET", "/logout" if is_leaving else "/"
-                if is_closing:
-                    method, path = "POST", "/pulse?presence=bye"
-                with suppress(httpx.TransportError):  # the worker was killed
-                    response = client.request(method, path, headers={"X-User": id})
-                    assert response.is_success, response.text
-                    if not is_closing:
-                        self._pids[int(response.text)] = None
-                    self._visits.append((not (is_leaving or is_closing), id, time.monotonic()))
-
-    def kill_one(self) -> None:
-        """Kill a worker; its server starts another."""
-        wait_until(lambda: self._pids)
-        pid = random.choice(list(self._pids))
-        self._pids.clear()
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            self.killed += 1
-
-    def end(self) -> None:
-        """Let all end as a deploy does: they write what waits."""
-        self._is_over.set()
-        for visitor in self._visitors:
-            visitor.join()
-        for server in self._servers:
-            server.stop()
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._stack.close()
-
-    def visits(self) -> Iterator[tuple[bool, str, float]]:
-        """Yield whether somebody came, who, and when, for each response."""
-        yield from self._visits
-
-
 def announced(shards: list[Store]) -> Plan[set[str]]:
     """Return who is announced online, by the keys in Redis."""
     ids: set[str] = set()
@@ -183,16 +112,7 @@ def announced(shards: list[Store]) -> Plan[set[str]]:
 class Chaos:
     """A site under which everything is killed, and a follower."""
 
-    def __init__(
-        self,
-        url: str,
-        prefix: str,
-        folder: Path,
-        shards: int,
-        stack: ExitStack,
-        *,
-        start: Callable[..., Workers | WebServers] = Workers,
-    ) -> None:
+    def __init__(self, url: str, prefix: str, folder: Path, shards: int, stack: ExitStack) -> None:
         given = {
             "PRESENCE_REDIS_URL": url,
             "PRESENCE_PREFIX": prefix,
@@ -205,7 +125,7 @@ class Chaos:
         self.presence = Presence(Settings.from_env(given))
         self.follower = Follower(self.presence)
         stack.callback(self.follower.close)
-        self.workers = start(folder, **given)
+        self.workers = Workers(folder, **given)
         stack.callback(self.workers.close)
 
     def kill_workers(self, seconds: float) -> None:
@@ -271,41 +191,18 @@ def test_workers_and_the_server_are_killed(tmp_path: Path, prefix: str, shards: 
         print(f"{chaos.workers.killed} workers and {restarts} servers killed, {came} came and went")
 
 
-def test_workers_of_web_servers_are_killed(tmp_path: Path, prefix: str) -> None:
-    server = Server(str(find_server()), tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+@pytest.mark.parametrize(("url", "shards"), [("sentinels", 1), ("cluster", 6)])
+def test_a_primary_is_killed(tmp_path: Path, prefix: str, url: str, shards: int) -> None:
+    servers: Sentinels | Cluster
+    servers = Sentinels(tmp_path) if url == "sentinels" else Cluster(tmp_path, replicas=1)
     with ExitStack() as stack:
-        stack.callback(server.stop)
-        chaos = Chaos(server.url, prefix, tmp_path, 4, stack, start=WebServers)
-        for _ in range(3):
-            chaos.kill_workers(4)
-            server.stop()
-            server.start()
-        chaos.settle()
-        came = check_alternation(chaos.follower.received)
-        assert chaos.follower.lost == 0
-        assert chaos.workers.killed > 10
-        print(f"{chaos.workers.killed} workers killed, {came} came and went")
-
-
-def test_a_sentinel_fails_over(tmp_path: Path, prefix: str) -> None:
-    with ExitStack() as stack:
-        sentinels = Sentinels(tmp_path)
-        stack.callback(sentinels.close)
-        chaos = Chaos(sentinels.url, prefix, tmp_path, 1, stack)
+        stack.callback(servers.close)
+        chaos = Chaos(servers.url, prefix, tmp_path, shards, stack)
         chaos.kill_workers(5)
-        sentinels.primary.kill()
-        chaos.kill_workers(8)
-        chaos.settle()
-        print(f"{chaos.follower.lost} times lost, {len(chaos.follower.received)} events")
-
-
-def test_a_primary_of_a_cluster_is_killed(tmp_path: Path, prefix: str) -> None:
-    with ExitStack() as stack:
-        cluster = Cluster(tmp_path, replicas=1)
-        stack.callback(cluster.close)
-        chaos = Chaos(cluster.url, prefix, tmp_path, 6, stack)
-        chaos.kill_workers(5)
-        cluster.primaries[1].stop()
+        if isinstance(servers, Sentinels):
+            servers.primary.kill()
+        else:
+            servers.primaries[1].stop()
         chaos.kill_workers(10)
         chaos.settle()
         print(f"{chaos.follower.lost} times lost, {len(chaos.follower.received)} events")

@@ -1,156 +1,164 @@
-"""After a server lost its data, the sightings of the window are written again."""
+"""After a server lost its data, or a key of it, whatever still counts is written again."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
-import redis
 
-from presence_middleware import Presence
-from presence_middleware.embedded import find_server
-from presence_middleware.recorder import Recorder
-from presence_middleware.recorder import lost as module
+from presence_middleware.recorder.lost import CHECK_EVERY
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
 from tests.support.clusters import Cluster
-from tests.support.timed_site import NOON, WINDOW, Clock, settings
+from tests.support.process import Start
+from tests.support.timed_site import NOON, WINDOW
 
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Server]:
-    server = Server(str(find_server()), tmp_path)
-    yield server
-    server.stop()
-
-
-class Worker:
-    """A process of a site, and a reader elsewhere."""
-
-    def __init__(self, url: str, prefix: str, **given: object) -> None:
-        site = settings(url, prefix, flush_interval="0.05s", **given)
-        self.clock = Clock()
-        self.recorder = Recorder(site, clock=self.clock, background=False)
-        self.presence = Presence(site, clock=self.clock)
-
-    def saw(self, *names: str) -> None:
-        for name in names:
-            self.recorder.record(("user", name), self.clock.now)
-        assert self.recorder.flush()
-
-    def look(self) -> None:
-        """As the thread does now and then."""
-        self.clock.now += module.CHECK_EVERY + 1
-        self.recorder.run_once()
-
-    def has(self, *names: str) -> bool:
-        return self.presence.count() == len(names)
+GRACE = 75.0
+SEEN, LEFT, GOODBYE = Act.SEEN, Act.LEFT, Act.GOODBYE
 
 
 def test_after_a_restart_without_data_all_sightings_are_written_again_with_their_times(
-    own: Server, prefix: str, store: str
+    own: Server, start: Start, store: str
 ) -> None:
-    workers = [Worker(own.url, prefix, store=store) for _ in range(2)]
-    workers[0].saw("ann", "bob")
-    workers[1].saw("bob", "cy")
+    first, second = workers = [start(own.url, store=store) for _ in range(2)]
+    first.saw("ann", "bob")
+    second.saw("bob", "cy")
     for worker in workers:
-        worker.look()
+        worker.looks()
     own.stop()
     own.start()
-    assert workers[0].has()
+    assert first.presence.count() == 0
     for worker in workers:
-        worker.look()
-    for worker in workers:
-        worker.recorder.flush()
-    assert workers[0].has("ann", "bob", "cy")
+        worker.looks()
+        worker.writes()
+    assert first.presence.count() == 3
     if store == "sorted-set":
-        assert workers[1].presence.last_seen("ann") == moment_of(NOON)
+        assert second.presence.last_seen("ann") == moment_of(NOON)
     for worker in workers:
-        stats = worker.recorder.stats()
-        dropped = sum(stats.dropped.values())
-        assert stats.recorded == stats.coalesced + stats.flushed + stats.pending + dropped == 4
-        worker.recorder.close()
+        assert worker.dropped == {}
+        assert worker.recorder.stats().recorded == 4
 
 
-def test_only_lost_sightings_of_the_window_are_written_again(own: Server, prefix: str) -> None:
-    worker = Worker(own.url, prefix)
-    worker.saw("early")
-    worker.look()
-    worker.saw("late")
-    worker.look()
+def test_only_lost_sightings_of_the_window_are_written_again(
+    own: Server, client: Any, start: Start
+) -> None:
+    worker = start(own.url)
+    for name in ("early", "late"):
+        worker.saw(name)
+        worker.looks()
     assert worker.recorder.stats().recorded == 2
-    worker.clock.now = NOON + WINDOW - module.CHECK_EVERY - 1
-    with redis.Redis.from_url(own.url) as client:
-        client.flushall()
-    worker.look()
-    assert worker.recorder.flush()
-    assert worker.has("late")
+    worker.clock.now = NOON + WINDOW - CHECK_EVERY - 1
+    client.flushall()
+    worker.looks()
+    worker.writes()
+    assert worker.online() == ["late"]
     assert worker.recorder.stats().recorded == 3
-    worker.recorder.close()
 
 
 def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
-    valkey: Server, prefix: str
+    valkey: Server, start: Start
 ) -> None:
-    worker = Worker(valkey.url, prefix)
+    worker = start(valkey.url)
     worker.saw("ann")
     worker.clock.now += WINDOW + 300
     (shard,) = worker.recorder.backend.stores["user"].all
     # Another process cleans up, and forgets the processes that are silent.
     worker.recorder.backend.driver.run(shard.clean_up(worker.clock.now))
-    worker.recorder.record(("user", "bob"), worker.clock.now, act=Act.LEFT)
+    worker.did("bob", act=LEFT)
     worker.clock.now += 1
     worker.saw("bob")
     assert worker.recorder.stats().recorded == 2
     assert worker.presence.is_online("bob")
 
 
-def test_departed_ids_are_not_written_again(own: Server, prefix: str) -> None:
-    worker = Worker(own.url, prefix)
+def test_departed_ids_are_not_written_again(own: Server, client: Any, start: Start) -> None:
+    worker = start(own.url)
     worker.saw("ann", "bob")
-    worker.look()
+    worker.looks()
     worker.presence.leave("ann")
-    worker.recorder.record(("user", "ann"), worker.clock.now - 5)
-    assert worker.recorder.flush(), "a request of before was refused"
-    with redis.Redis.from_url(own.url) as client:
-        client.flushall()
-    worker.look()
-    assert worker.recorder.flush()
-    assert worker.has("bob")
+    worker.saw("ann", ago=5)  # a request of before is refused
+    client.flushall()
+    worker.looks()
+    worker.writes()
+    assert worker.online() == ["bob"]
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize(
+    ("acts", "until"),
+    [
+        ([GOODBYE], NOON + 1 + GRACE),
+        ([GOODBYE, SEEN], NOON + 2 + WINDOW),
+        ([GOODBYE, LEFT], None),
+        ([LEFT, GOODBYE], None),  # the page of the logout is closed as well
+    ],
+)
+def test_departures_are_written_again(
+    own: Server,
+    client: Any,
+    start: Start,
+    acts: list[Act],
+    until: float | None,
+    *,
+    is_waiting: bool,
+) -> None:
+    worker = start(own.url, pulse_path="/pulse")
+    worker.saw("ann")
+    for act in acts:
+        worker.clock.now += 1
+        worker.did("ann", act=act)
+        if not is_waiting:
+            worker.writes()
+    worker.writes()
+    last_seen = worker.presence.last_seen("ann")
+    worker.looks()
+    client.flushall()
     assert not worker.presence.is_online("ann")
-    worker.recorder.close()
+    worker.looks()
+    worker.writes()
+    if until is None:
+        assert not worker.presence.is_online("ann")
+    else:
+        assert worker.is_online_until(until)
+        assert worker.presence.last_seen("ann") == last_seen
 
 
-def test_remembered_sightings_never_exceed_the_configured_limit(own: Server, prefix: str) -> None:
-    worker = Worker(own.url, prefix, max_pending=10)
-    worker.saw(*(f"user{n}" for n in range(8)))
-    worker.saw(*(f"more{n}" for n in range(8)))
-    worker.look()
-    with redis.Redis.from_url(own.url) as client:
-        client.flushall()
-    worker.look()
-    assert worker.recorder.flush()
+def test_remembered_sightings_never_exceed_the_configured_limit(
+    own: Server, client: Any, start: Start
+) -> None:
+    worker = start(own.url, max_pending=10)
+    for name in ("user", "more"):
+        worker.saw(*(f"{name}{n}" for n in range(8)))
+    worker.looks()
+    client.flushall()
+    worker.looks()
+    worker.writes()
     assert worker.presence.count() == 10
-    worker.recorder.close()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
-    yield cluster
-    cluster.close()
+@pytest.mark.parametrize("writes_first", [False, True])
+def test_a_key_that_was_evicted_alone_is_written_again(
+    own: Server, client: Any, start: Start, prefix: str, *, writes_first: bool
+) -> None:
+    """As under `volatile-lru`. Another process may write to the shard before."""
+    worker, other = start(own.url), start(own.url)
+    worker.saw("ann")
+    client.delete(f"{prefix}:user:seen")
+    if writes_first:
+        other.saw("bob")
+    worker.recorder.health.lost_connection()  # so that it looks at once
+    worker.recorder.run_once()
+    worker.writes()
+    assert worker.online() == ["ann", "bob"][: 1 + writes_first]
 
 
 def test_a_cluster_node_that_lost_its_data_gets_its_shards_again(
-    cluster: Cluster, prefix: str
+    cluster: Cluster, start: Start
 ) -> None:
-    worker = Worker(cluster.url, prefix, shards=6)
-    names = [f"user{n}" for n in range(60)]
+    worker, names = start(cluster.url, shards=6), [f"user{n}" for n in range(60)]
     worker.saw(*names)
-    worker.look()
+    worker.looks()
     cluster.primaries[1].ask("FLUSHALL")
     assert 30 < worker.presence.count() < 50
-    worker.look()
-    assert worker.recorder.flush()
-    assert worker.has(*names)
+    worker.looks()
+    worker.writes()
+    assert worker.online() == sorted(names)
     assert worker.recorder.stats().recorded < 100, "no more than was lost"
-    worker.recorder.close()

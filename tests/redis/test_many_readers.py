@@ -21,10 +21,9 @@ from presence_middleware.connections import limits
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
-from tests.redis.test_sentinel import sentinels  # noqa: F401 - a fixture
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.clusters import Cluster
-from tests.support.faults import Place, at_a_place, hung
+from tests.support.faults import Place, hung
 from tests.support.sentinels import Sentinels
 from tests.support.servers import environment
 from tests.support.stopwatch import Stopwatch
@@ -61,6 +60,13 @@ async def ask_in_tasks(presence: AsyncPresence, readers: int = READERS) -> list[
     return [answer if isinstance(answer, int) else str(answer) for answer in answers]
 
 
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
+    sentinels = Sentinels(tmp_path)
+    yield sentinels
+    sentinels.close()
+
+
 @pytest.fixture(params=["valkey", "cluster", *matrix("sentinels")])
 def url(request: pytest.FixtureRequest) -> str:
     server: Server | Cluster | Sentinels = request.getfixturevalue(request.param)
@@ -80,18 +86,15 @@ def test_hundreds_of_readers_at_once_are_all_answered(url: str, prefix: str, mod
 
 @pytest.mark.parametrize("mode", ["threads", "tasks"])
 def test_max_connections_in_the_url_limits_the_readers(
-    mode: str, tmp_path: Path, valkey: Server, prefix: str
+    mode: str, own: Server, client: Any, prefix: str
 ) -> None:
-    server = Server(valkey.binary, tmp_path)
-    settings = settings_of(f"{server.url}?max_connections=3", prefix)
+    settings = settings_of(f"{own.url}?max_connections=3", prefix)
     if mode == "threads":
         answers = ask_at_once(Presence(settings), 50)
     else:
         answers = asyncio.run(ask_in_tasks(AsyncPresence(settings), 50))
-    with redis.Redis.from_url(server.url) as admin:
-        came = admin.info("stats")["total_connections_received"]
-    server.stop()
     assert set(answers) == {0}
+    came = client.info("stats")["total_connections_received"]
     assert came <= 3 + 4  # the test's own, of which there are up to four
 
 
@@ -150,8 +153,8 @@ def test_readers_leave_connections_for_the_writer(valkey: Server, prefix: str) -
     recorder.close()
 
 
-def test_busy_async_connections_are_no_outage(tmp_path: Path, valkey: Server, prefix: str) -> None:
-    async def ask(place: Place) -> None:
+def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None:
+    async def ask() -> None:
         presence = AsyncPresence(settings_of(f"{place.url}?max_connections=1", prefix))
         assert await presence.count() == 0
         with hung(place):
@@ -171,8 +174,7 @@ def test_busy_async_connections_are_no_outage(tmp_path: Path, valkey: Server, pr
         assert presence.backend.health.generation == generation
         await presence.aclose()
 
-    with at_a_place(valkey.binary, tmp_path) as place:
-        asyncio.run(ask(place))
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])

@@ -1,70 +1,10 @@
-"""A real Sentinel: three of them watch a primary and its replica, and the primary is killed."""
-
-import asyncio
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+"""URLs of Sentinels. How a failover is survived, test_walks.py and test_events_chaos.py show."""
 
 import pytest
 
-from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
+from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.recorder import Recorder
-from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import wait_until
-from tests.support.sentinels import Sentinels
 from tests.support.servers import free_port
-
-
-@pytest.fixture
-def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
-    sentinels = Sentinels(tmp_path)
-    yield sentinels
-    sentinels.close()
-
-
-def comes(recorder: Recorder, name: str) -> None:
-    WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
-
-
-def answers(presence: Presence) -> bool:
-    with suppress(PresenceUnavailable):
-        return presence.count() > 0
-    return False
-
-
-@pytest.mark.matrix
-def test_nobody_is_missing_after_a_failover(sentinels: Sentinels, prefix: str) -> None:
-    settings = Settings.from_env(
-        {},
-        redis_url=sentinels.url,
-        prefix=prefix,
-        identity="user=header:X-User",
-        flush_interval="0.05s",
-    )
-    recorder, presence = Recorder(settings), Presence(settings)
-    comes(recorder, "before")
-    wait_until(lambda: answers(presence))
-    wait_until(sentinels.is_replicated)
-    sentinels.primary.kill()
-    number = 0
-    while not (answers(presence) and number > 20):
-        number += 1
-        comes(recorder, f"during{number}")
-        recorder.flush(0.1)
-    comes(recorder, "after")
-    wait_until(recorder.flush)
-    names = {"before", "after", *(f"during{n + 1}" for n in range(number))}
-    assert {seen.id for seen in presence.online(limit=None)} == names
-    recorder.close()
-
-    async def ask() -> int:
-        readers = AsyncPresence(settings)
-        count = await readers.count()
-        await readers.aclose()
-        return count
-
-    assert asyncio.run(ask()) == len(names)
 
 
 def test_without_a_sentinel_redis_is_unavailable_and_nothing_waits(prefix: str) -> None:

@@ -5,15 +5,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis
 
 from presence_middleware import Presence, Settings
-from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from tests.redis.test_tls import SHORT, url_of_user
@@ -27,20 +25,6 @@ EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
 UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Server]:
-    """A server of which all commands are counted."""
-    server = Server(str(find_server()), tmp_path)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def client(own: Server) -> Iterator[Any]:
-    with redis.Redis.from_url(own.url) as client:
-        yield client
-
-
 class Processes:
     """Some processes of a site, whose clock the test moves."""
 
@@ -48,7 +32,7 @@ class Processes:
         self.clock, self.key = Clock(), keys.upkeep(prefix)
         site = settings(url, prefix, **given)
         self.all = [Recorder(site, clock=self.clock, background=False) for _ in range(number)]
-        self.presence = Presence(site, clock=self.clock)
+        self.first, self.presence = self.all[0], Presence(site, clock=self.clock)
 
     def go_on(self, seconds: int, *others: Recorder) -> None:
         """Let time pass, with a round of each process in each second; `others` only those."""
@@ -62,16 +46,29 @@ class Processes:
 
 
 @pytest.fixture
-def processes(own: Server, prefix: str) -> Iterator[Processes]:
-    processes = Processes(own.url, prefix)
-    yield processes
-    for recorder in processes.all:
-        recorder.close()
+def opened(own: Server, prefix: str) -> Iterator[Callable[..., Processes]]:
+    """Starts processes, which end with the test."""
+    with ExitStack() as stack:
+
+        def start(number: int = 2, url: str = own.url, **given: Any) -> Processes:
+            processes = Processes(url, prefix, number, **given)
+            for recorder in processes.all:
+                stack.callback(recorder.close)
+            return processes
+
+        yield start
+
+
+@pytest.fixture
+def processes(opened: Callable[..., Processes]) -> Processes:
+    """Two processes, of which the first has the lease."""
+    processes = opened()
+    processes.first.run_once()
+    return processes
 
 
 def test_one_process_holds_the_lease_until_it_ends(processes: Processes, client: Any) -> None:
     first, second = processes.all
-    first.run_once()
     holder = client.get(processes.key)
     assert 0 < client.pttl(processes.key) <= 66_000
     processes.go_on(300)
@@ -87,8 +84,7 @@ def test_one_process_holds_the_lease_until_it_ends(processes: Processes, client:
 def test_when_the_holder_is_killed_another_process_goes_on(
     processes: Processes, client: Any
 ) -> None:
-    first, second = processes.all
-    first.run_once()
+    second = processes.all[1]
     holder = client.get(processes.key)
     processes.go_on(5, second)
     assert client.get(processes.key) == holder
@@ -99,19 +95,10 @@ def test_when_the_holder_is_killed_another_process_goes_on(
     assert processes.samples() == 2
 
 
-def test_a_lease_of_another_process_is_not_given_up(processes: Processes, client: Any) -> None:
-    first, _ = processes.all
-    first.run_once()
-    client.set(processes.key, "another", px=600_000)  # it has not looked since
-    first.close()
-    assert client.get(processes.key) == b"another"
-
-
 def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
     processes: Processes, client: Any
 ) -> None:
-    first, _ = processes.all
-    first.run_once()
+    first = processes.first
     holder = client.get(processes.key)
     for seconds in (0, 70):  # a child that exits at once, and one that does something first
         pid = os.fork()
@@ -128,15 +115,16 @@ def test_a_forked_child_does_not_hold_the_lease_of_its_parent(
     assert processes.samples() == 1  # of the parent
 
 
-def test_whoever_reads_the_name_of_another_process_steps_down(
-    processes: Processes, client: Any
+@pytest.mark.parametrize("has_looked", [False, True])
+def test_whoever_lost_the_lease_steps_down_and_gives_up_nothing(
+    processes: Processes, client: Any, *, has_looked: bool
 ) -> None:
-    first, _ = processes.all
-    first.run_once()
+    first = processes.first
     client.set(processes.key, "another", px=600_000)
-    processes.go_on(600, first)
-    assert client.get(processes.key) == b"another"
-    assert processes.samples() == 2, "it had not looked when the first minute began"
+    if has_looked:
+        processes.go_on(600, first)
+        assert client.get(processes.key) == b"another"
+        assert processes.samples() == 2, "it had not looked when the first minute began"
     first.close()
     assert client.get(processes.key) == b"another"
 
@@ -144,8 +132,7 @@ def test_whoever_reads_the_name_of_another_process_steps_down(
 def test_a_lease_that_was_lost_with_all_data_is_taken_again(
     processes: Processes, client: Any
 ) -> None:
-    first, _ = processes.all
-    first.run_once()
+    first = processes.first
     client.flushall()
     processes.go_on(120, first)
     assert client.exists(processes.key)
@@ -183,32 +170,28 @@ def test_an_idle_process_sends_few_commands(
 
 
 def test_processes_that_wait_for_the_lease_only_ask_how_long(
-    own: Server, prefix: str, client: Any
+    opened: Callable[..., Processes], client: Any
 ) -> None:
-    processes = Processes(own.url, prefix, 5, **EVERYTHING)
+    processes = opened(5, **EVERYTHING)
     processes.go_on(5)
     client.config_resetstat()
     processes.go_on(300, *processes.all[1:])
     assert set(sent(client)) == {"pttl"}
     assert sent(client)["pttl"] <= 4 * 5 * 3
-    for recorder in processes.all:
-        recorder.close()
 
 
 def test_a_user_who_may_not_take_the_lease_asks_for_it_now_and_then(
-    own: Server, client: Any, prefix: str
+    own: Server, opened: Callable[..., Processes], client: Any, prefix: str
 ) -> None:
-    waiting = Processes(url_of_user(own, prefix, *SHORT.split(), "-set"), prefix, number=1)
-    waiting.go_on(60)
+    opened(1, url_of_user(own, prefix, *SHORT.split(), "-set")).go_on(60)
     assert 1 < client.info("commandstats")["cmdstat_set"]["rejected_calls"] <= 11
-    waiting.all[0].close()
 
 
 def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
-    own: Server, prefix: str, client: Any
+    opened: Callable[..., Processes], client: Any
 ) -> None:
-    processes = Processes(own.url, prefix, 1, events="user", flush_interval=1)
-    (recorder,) = processes.all
+    processes = opened(1, events="user", flush_interval=1)
+    recorder = processes.first
     recorder.record(("user", "ann"), processes.clock.now)
     processes.go_on(2)
     client.config_resetstat()
@@ -218,23 +201,15 @@ def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
     assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
     processes.go_on(3)
     assert recorder.stats().went == {"user": 1}
-    recorder.close()
 
 
+@pytest.mark.parametrize(
+    ("number", "most_seconds"), [(20_000, 20), pytest.param(200_000, 60, marks=pytest.mark.slow)]
+)
 def test_a_mass_leave_is_announced_in_steps_that_are_short(
-    own: Server, prefix: str, client: Any
+    own: Server, prefix: str, client: Any, number: int, most_seconds: float
 ) -> None:
-    announce_mass_leave(FollowedSite(own.url, prefix), client, 20_000, most_seconds=20)
-
-
-@pytest.mark.slow
-def test_two_hundred_thousand_leaves_are_announced_soon(
-    own: Server, prefix: str, client: Any
-) -> None:
-    announce_mass_leave(FollowedSite(own.url, prefix), client, 200_000, most_seconds=60)
-
-
-def announce_mass_leave(site: FollowedSite, client: Any, number: int, most_seconds: float) -> None:
+    site = FollowedSite(own.url, prefix)
     site.saw("ann")
     site.recorder.run_once()
     key = f"{site.settings.prefix}:user:seen"

@@ -3,7 +3,6 @@
 At the end every room and the list of the follower must be true, whatever happened meanwhile.
 """
 
-import logging
 import os
 import random
 import signal
@@ -24,7 +23,7 @@ from presence_middleware.stores import keys
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import PASSWORD, PROGRAM, SHORT, TlsServer, url_of_user
 from tests.support.backends import Server, wait_until
-from tests.support.clusters import Cluster, Node
+from tests.support.clusters import Cluster
 from tests.support.follower import Follower
 from tests.support.sentinels import Sentinels
 
@@ -118,22 +117,6 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def move_slot(slot: int, source: Node, target: Node, others: list[Node]) -> int:
-    """Move a slot as redis-cli does, a key at a time; return the number of keys."""
-    target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
-    source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
-    moved = 0
-    while found := source.ask("CLUSTER GETKEYSINSLOT", slot, 1):
-        with suppress(redis.ResponseError):  # it has expired meanwhile
-            source.ask("MIGRATE", "127.0.0.1", target.port, found[0], 0, 5000)
-            moved += 1
-        time.sleep(0.05)  # a scrap of the slot is here, and the rest is there
-    for node in (target, source, *others):
-        with suppress(redis.ResponseError):
-            node.ask("CLUSTER SETSLOT", slot, "NODE", target.ask("CLUSTER MYID"))
-    return moved
-
-
 @pytest.mark.slow
 def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
     tmp_path: Path, prefix: str, stack: ExitStack
@@ -147,10 +130,8 @@ def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
         wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
         for slot in [*homes, *homes]:
             source = homes[slot]
-            position = cluster.primaries.index(source)
-            homes[slot] = target = cluster.primaries[position - 1]
-            others = [node for node in cluster.primaries if node not in (source, target)]
-            assert move_slot(slot, source, target, others) > 3
+            homes[slot] = target = cluster.primaries[cluster.primaries.index(source) - 1]
+            assert cluster.move(slot, source, target) > 3
     assert walk.follower.lost == 0
 
 
@@ -195,53 +176,44 @@ def test_rooms_and_events_are_true_over_tls_whose_connections_are_cut(
     assert walk.follower.lost == 0
 
 
-def walks_for_a_while(url: str, prefix: str, stack: ExitStack, **given: Any) -> Walk:
-    walk = Walk(url, prefix, stack, **given)
-    with walk.going_on():
-        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
-        time.sleep(1)
-    assert walk.follower.lost == 0
-    return walk
+RENAMED = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")
+WITHOUT_SET = ("--rename-command", "SET", "SET-OF-THE-HOST")
 
 
-def test_rooms_and_events_need_no_more_rights_than_the_documentation_says(
-    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rules", "options", "may_do_upkeep"),
+    [
+        (SHORT.split(), [], True),  # no more rights than the documentation says
+        ([], [part for name in RENAMED for part in ("--rename-command", name, "")], True),
+        ([*SHORT.split(), "-set"], [], False),
+        ([], WITHOUT_SET, False),
+    ],
+    ids=["few rights", "commands that hosts rename", "not the lease", "no command of the lease"],
+)
+def test_rooms_and_events_are_true_with_few_commands(
+    tmp_path: Path,
+    prefix: str,
+    stack: ExitStack,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    rules: list[str],
+    options: list[str],
+    may_do_upkeep: bool,
 ) -> None:
-    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split()), prefix, stack)
-    assert not caplog.records
-
-
-def test_rooms_and_events_need_none_of_the_commands_that_hosts_rename(
-    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    renamed = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")
-    options = [part for name in renamed for part in ("--rename-command", name, "")]
+    """Whoever may not take the lease of the upkeep records all the same, and the log says so."""
+    monkeypatch.setattr("presence_middleware.events.feed.READ_EVERY", 0.05)
     server = Server(str(find_server()), tmp_path, *options)
     stack.callback(server.stop)
-    walks_for_a_while(server.url, prefix, stack)
-    assert not caplog.records
-
-
-def check_upkeep_warning(records: list[logging.LogRecord]) -> None:
-    messages = [record.getMessage() for record in records]
-    assert 1 <= len(messages) <= WORKERS
-    assert set(messages) == {messages[0]}
-    assert messages[0].startswith("stale entries may stay, the history may have gaps and leaves")
-    assert PASSWORD not in messages[0]
-    assert "args" not in messages[0], "they may be ids"
-
-
-def test_a_user_who_may_not_take_the_lease_records_all_the_same_and_the_log_says_so_once(
-    valkey: Server, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    walks_for_a_while(url_of_user(valkey, prefix, *SHORT.split(), "-set"), prefix, stack)
-    check_upkeep_warning(caplog.records)
-
-
-def test_a_server_without_the_command_of_the_lease_records_and_the_log_says_so_once(
-    tmp_path: Path, prefix: str, stack: ExitStack, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = Server(str(find_server()), tmp_path, "--rename-command", "SET", "SET-OF-THE-HOST")
-    stack.callback(server.stop)
-    walks_for_a_while(server.url, prefix, stack)
-    check_upkeep_warning(caplog.records)
+    walk = Walk(url_of_user(server, prefix, *rules) if rules else server.url, prefix, stack)
+    with walk.going_on():
+        wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
+        time.sleep(0.3)
+    assert walk.follower.lost == 0
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(set(messages)) == (not may_do_upkeep)
+    assert len(messages) <= WORKERS
+    for message in messages:
+        assert message.startswith("stale entries may stay, the history may have gaps and leaves")
+        assert PASSWORD not in message
+        assert "args" not in message, "they may be ids"

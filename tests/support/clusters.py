@@ -1,6 +1,9 @@
 """A real Cluster: some primaries that share the slots, each with replicas or none."""
 
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,6 +46,12 @@ class Node:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def ask(self, *command: str | int) -> Any:
         """Return the reply to a command, parsed by the library."""
@@ -89,6 +98,24 @@ class Cluster:
     def owner_of(self, key: str) -> Node:
         """The primary that had a key's slot in the beginning."""
         return self.primaries[slot_of(key) * len(self.primaries) // SLOTS]
+
+    def move(
+        self, slot: int, source: Node, target: Node, meanwhile: Callable[[], None] = lambda: None
+    ) -> int:
+        """Move a slot as redis-cli does, a key at a time; return the number of keys."""
+        target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.ask("CLUSTER MYID"))
+        source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.ask("CLUSTER MYID"))
+        moved = 0
+        while found := source.ask("CLUSTER GETKEYSINSLOT", slot, 1):
+            with suppress(redis.ResponseError):  # it has expired meanwhile
+                source.ask("MIGRATE", "127.0.0.1", target.port, found[0], 0, 5000)
+                moved += 1
+            time.sleep(0.05)  # a scrap of the slot is here, and the rest is there
+        meanwhile()
+        for node in (target, source, *self.primaries):
+            with suppress(redis.ResponseError):
+                node.ask("CLUSTER SETSLOT", slot, "NODE", target.ask("CLUSTER MYID"))
+        return moved
 
     def close(self) -> None:
         for node in self.nodes:

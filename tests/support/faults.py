@@ -70,10 +70,13 @@ def unreachable(place: Place) -> Iterator[None]:
 
 
 @contextmanager
-def hung(place: Place) -> Iterator[None]:
-    os.kill(place.server.process.pid, signal.SIGSTOP)
-    yield
-    os.kill(place.server.process.pid, signal.SIGCONT)
+def hung(place: Place | Server) -> Iterator[None]:
+    server = place.server if isinstance(place, Place) else place
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
 
 
 @contextmanager
