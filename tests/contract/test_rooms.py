@@ -103,18 +103,6 @@ def test_processes_with_different_windows_empty_no_room(site: Open) -> None:
         assert workers.room() == ["bob"]
 
 
-@pytest.mark.parametrize("name", ["progress", "at", "seen"])
-def test_an_evicted_key_is_found_by_whoever_writes_first(site: Open, name: str) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann", "bob")  # a worker that does not come back
-    workers.one.flush()
-    workers.redis.delete(workers.key(name))
-    workers.view(workers.other, "/t/1", "cid")
-    workers.other.flush()
-    assert workers.site.held()[workers.key("at")] == ["", "cid"]
-    assert workers.room() == ["cid"]
-
-
 @pytest.mark.parametrize("names", [["seen"], ["seen", "at", "progress", "moved", "writers"]])
 def test_lost_rooms_are_written_again(site: Open, names: list[str]) -> None:
     workers = site()
@@ -189,17 +177,6 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(site: Open)
     for _ in range(20):
         backend.driver.run(backend.stores["user"].all[0].clean_up(workers.clock.now))
     assert workers.room() == sorted(people[300:])
-
-
-def test_many_who_go_at_once_leave_their_room(site: Open) -> None:
-    workers = site()
-    people = [f"user{number}" for number in range(2000)]
-    workers.view(workers.one, "/t/1", *people)
-    workers.one.flush()
-    workers.clock.now += WINDOW
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    assert workers.room() == ["ann"]
 
 
 def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(site: Open) -> None:
