@@ -65,30 +65,6 @@ def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) ->
     assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
 
 
-@pytest.mark.parametrize("meanwhile", ["clean up", "sweep", "touch", "leave", "goodbye"])
-def test_an_evicted_key_is_noticed_whoever_comes_first(site: FollowedSite, meanwhile: str) -> None:
-    site.saw("ann", "bob")
-    site.announced()
-    site.delete("seen")
-    if meanwhile == "clean up":
-        site.clean_up()
-    elif meanwhile == "sweep":
-        site.sweep()
-    elif meanwhile == "touch":
-        site.presence.touch("ann")
-        site.presence.touch("bob")
-    elif meanwhile == "leave":
-        site.presence.leave("ann")
-    else:
-        site.say_goodbye("ann")
-    site.clock.now += 1
-    site.saw("bob", "ann")
-    with pytest.raises(EventsLost):
-        site.announced()
-    site.skip()
-    assert {name for name, _ in after(site, GONE)} == {"-ann", "-bob"}
-
-
 def test_an_evicted_key_is_noticed_when_its_writers_are_forgotten(site: FollowedSite) -> None:
     site.saw("ann")
     site.announced()

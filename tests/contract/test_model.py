@@ -263,6 +263,7 @@ class Machine(RuleBasedStateMachine):
         while page := self.ask.online(
             limit=limit, before=listed[-1] if listed else None, window=window
         ):
+            assert page[-1] not in listed
             listed += page
         assert [who.id for who in listed] == expected
         for who in listed if self.is_exact else ():
