@@ -928,7 +928,7 @@ BREAKS = [
         "stores/in_room.lua",
         "redis.call('HSET', progress, 'rooms_told', offline_before)",
         "",
-        MODEL,
+        CROWDED,
     ),
     Break(
         "room-keeps-who-was-counted-as-gone",
@@ -936,7 +936,7 @@ BREAKS = [
         "stores/rooms.lua",
         "if told and #ids > 0 and told + 0 > swept + 0 then",
         "if false then",
-        MODEL,
+        CROWDED,
     ),
     Break(
         "count-looks-up-all-who-are-gone",
@@ -1017,7 +1017,7 @@ BREAKS = [
         "stores/sweep.lua",
         "while found[#found] == last do found[#found], found[#found - 1] = nil, nil end",
         "last = found[#found]",
-        MODEL,
+        EVENTS,
     ),
     Break(
         "hole-in-the-stream",

@@ -181,6 +181,13 @@ def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> N
     assert len(announced) == len(dict(announced)), "once"
 
 
+def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
+    crowd = [f"user{number}" for number in range(300)]
+    site.saw(*crowd)
+    site.announced()
+    assert {name for name, _ in after(site, GONE)} == {f"-{id}" for id in crowd}
+
+
 def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:
     site = opened(shards=1)
     crowd = [f"user{number}" for number in range(5000)]  # open connections of a process

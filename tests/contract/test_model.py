@@ -49,11 +49,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "pulse": PULSE,
     "rooms": IN_ROOMS | PULSE,
-    "events": EVENTS,
+    "events": EVENTS | PULSE,
     "everything": EVENTS | IN_ROOMS | PULSE,
 }
 
 ids = st.sampled_from(PEOPLE)
+processes = st.sampled_from(["A", "B"])
 later = st.tuples(st.sampled_from([0, 1, 10, 100, 606]), st.booleans())
 sightings = st.lists(
     st.tuples(
@@ -63,7 +64,8 @@ sightings = st.lists(
         st.one_of(st.none(), st.integers(0, 2)),  # the room that was entered
         st.sampled_from([0, 0, 2, 100]),  # so many seconds before
     ),
-    max_size=3,
+    min_size=1,
+    max_size=4,
 )
 departures = st.lists(
     st.tuples(
@@ -137,15 +139,12 @@ class Machine(RuleBasedStateMachine):
     def of(self, id: str) -> Any:
         return self.kind.shard_for(id)
 
-    @rule(later=later, sightings=sightings, departures=departures)
-    def a_process_writes(self, later: Any, sightings: list[Any], departures: list[Any]) -> None:
-        self.write("A", later, sightings, departures)
-
-    @rule(later=later, sightings=sightings, departures=departures)
-    def another_process_writes(
-        self, later: Any, sightings: list[Any], departures: list[Any]
-    ) -> None:
-        self.write("B", later, sightings, departures)
+    @rule(
+        writes=st.lists(st.tuples(processes, later, sightings, departures), min_size=1, max_size=4)
+    )
+    def processes_write(self, writes: list[tuple[str, Any, list[Any], list[Any]]]) -> None:
+        for each in writes:
+            self.write(*each)
 
     def write(self, process: str, later: Any, sightings: list[Any], departures: list[Any]) -> None:
         """Let time pass, perhaps let somebody read, and write what a process has seen."""
@@ -201,6 +200,12 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 60, 100, 400, 600, 606, 650, 3000]))
     def time_passes(self, seconds: int) -> None:
         self.clock.now += seconds
+
+    @precondition(lambda self: self.is_followed and not self.has_rooms)
+    @rule(seconds=st.sampled_from([1, 100, 300, 1000]))
+    def the_clock_is_set_back(self, seconds: int) -> None:
+        self.clock.now -= seconds
+        self.may_lose = True
 
     @rule(is_whole=st.booleans())
     def a_process_does_the_upkeep(self, *, is_whole: bool) -> None:
@@ -335,7 +340,7 @@ def check(
         type("Machine", (Machine,), {**given, "features": FEATURES[features]}),
         settings=settings(
             max_examples=examples,
-            stateful_step_count=25,
+            stateful_step_count=20,
             deadline=None,
             derandomize=not is_random,
             suppress_health_check=list(HealthCheck),
