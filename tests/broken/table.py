@@ -872,7 +872,7 @@ BREAKS = [
         "stores/rooms.lua",
         "and not has_left(id, moment) and",
         "and",
-        MODEL,
+        ROOMS,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-wsgi",
