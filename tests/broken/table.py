@@ -1113,7 +1113,7 @@ BREAKS = [
         "events/page.py",
         "place.is_behind, place.next = True, None",
         "place.next = None",
-        (*FOLLOW, *NAMED),
+        FOLLOW,
     ),
     Break(
         "page-without-bound",
