@@ -965,7 +965,7 @@ BREAKS = [
         "stores/rooms.lua",
         "and not has_left(id, moment) and",
         "and",
-        MODEL,
+        ROOMS,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-wsgi",
@@ -1021,7 +1021,7 @@ BREAKS = [
         "stores/in_room.lua",
         "redis.call('HSET', progress, 'rooms_told', offline_before)",
         "",
-        MODEL,
+        CROWDED,
     ),
     Break(
         "room-keeps-who-was-counted-as-gone",
@@ -1029,7 +1029,7 @@ BREAKS = [
         "stores/rooms.lua",
         "if told and #ids > 0 and told + 0 > swept + 0 then",
         "if false then",
-        MODEL,
+        CROWDED,
     ),
     Break(
         "count-looks-up-all-who-are-gone",
@@ -1110,7 +1110,7 @@ BREAKS = [
         "stores/sweep.lua",
         "while found[#found] == last do found[#found], found[#found - 1] = nil, nil end",
         "last = found[#found]",
-        MODEL,
+        EVENTS,
     ),
     Break(
         "hole-in-the-stream",
@@ -1206,7 +1206,7 @@ BREAKS = [
         "events/page.py",
         "place.is_behind, place.next = True, None",
         "place.next = None",
-        (*FOLLOW, *NAMED),
+        FOLLOW,
     ),
     Break(
         "page-without-bound",

@@ -147,6 +147,20 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(
     assert site.presence.count(room="/t/0") == 10
 
 
+def test_whoever_comes_back_without_a_page_before_the_sweep_is_in_no_room(
+    crowd: Callable[..., Crowd],
+) -> None:
+    site = crowd()
+    site.enter("user", 3, lambda n: 0)
+    site.clock.now += WINDOW + 1
+    assert site.presence.count(room="/t/0") == 0
+    site.recorder.record(("user", "user1"), site.clock.now)
+    site.recorder.flush()
+    assert site.presence.is_online("user1")
+    assert site.presence.count(room="/t/0") == 0
+    assert site.presence.online(room="/t/0") == []
+
+
 @pytest.mark.parametrize("between_pages", ["nothing", "a sweep", "all sweeps", "a logout"])
 @pytest.mark.parametrize("wanted", ["a number", "a list"])
 def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(

@@ -321,24 +321,6 @@ def test_who_closed_the_last_page_is_offline_after_the_grace(pages: Pages) -> No
     pages.online_from_until("ann", WINDOW - 30)
 
 
-def test_goodbyes_without_a_clean_up_are_true_as_long_as_they_are_stored(pages: Pages) -> None:
-    pages.sees("ann", ago=30)
-    pages.closes("ann")
-    pages.clock.now += 29 * DAY
-    assert pages.presence.last_seen("ann") == moment_of(NOON)
-
-
-def test_a_click_that_arrives_before_the_goodbye_of_its_page_is_undone_by_the_next_pulse(
-    pages: Pages,
-) -> None:
-    pages.sees("ann", ago=0.03)  # the GET of the next page
-    pages.closes("ann")
-    pages.clock.now += 0.05
-    pages.sees("ann")  # the pulse of the next page
-    pages.online_from_until("ann", WINDOW)
-    assert pages.presence.last_seen("ann") == moment_of(NOON + 0.05)
-
-
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_late_sighting_from_before_the_goodbye_is_dropped(pages: Pages, worker: int) -> None:
     pages.sees("ann", ago=60)
@@ -355,26 +337,6 @@ def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(page
     pages.online_from_until("ann", GRACE - 3)
 
 
-def test_a_repeated_goodbye_does_not_prolong_the_first(pages: Pages) -> None:
-    pages.sees("ann", ago=30)
-    pages.closes("ann")
-    pages.clock.now += 20
-    pages.closes("ann", worker=0)
-    pages.online_from_until("ann", GRACE - 20)
-    pages.clock.now += GRACE
-    pages.closes("ann")
-    assert not pages.presence.is_online("ann")
-
-
-def test_a_goodbye_between_two_pages_hides_nobody_else(pages: Pages) -> None:
-    for number in range(9):
-        pages.sees(f"user{number}", ago=2.0 * number)
-    first = pages.presence.online(limit=4)
-    pages.closes("user2", "user7")
-    rest = pages.presence.online(limit=None, before=first[-1])
-    assert {"user4", "user5", "user6", "user8"} <= {each.id for each in rest}
-
-
 def test_a_goodbye_from_ahead_of_a_clock_that_was_set_back_gives_way_to_the_next_sighting(
     pages: Pages,
 ) -> None:
@@ -387,12 +349,3 @@ def test_a_goodbye_from_ahead_of_a_clock_that_was_set_back_gives_way_to_the_next
     pages.clock.now = NOON + GRACE + 1
     assert not pages.presence.is_online("ann")
     assert pages.presence.last_seen("ann") == moment_of(NOON)
-
-
-def test_shorter_windows_see_a_goodbye_at_once(pages: Pages) -> None:
-    """For them, the id was last seen so long ago that its window ends after the grace."""
-    pages.sees("ann", "bob", ago=30)
-    pages.closes("ann")
-    assert pages.presence.is_online("bob", window="2m")
-    assert not pages.presence.is_online("ann", window="2m")
-    assert pages.presence.is_online("ann", window="1d")

@@ -65,30 +65,6 @@ def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) ->
     assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
 
 
-@pytest.mark.parametrize("meanwhile", ["clean up", "sweep", "touch", "leave", "goodbye"])
-def test_an_evicted_key_is_noticed_whoever_comes_first(site: FollowedSite, meanwhile: str) -> None:
-    site.saw("ann", "bob")
-    site.announced()
-    site.delete("seen")
-    if meanwhile == "clean up":
-        site.clean_up()
-    elif meanwhile == "sweep":
-        site.sweep()
-    elif meanwhile == "touch":
-        site.presence.touch("ann")
-        site.presence.touch("bob")
-    elif meanwhile == "leave":
-        site.presence.leave("ann")
-    else:
-        site.say_goodbye("ann")
-    site.clock.now += 1
-    site.saw("bob", "ann")
-    with pytest.raises(EventsLost):
-        site.announced()
-    site.skip()
-    assert {name for name, _ in after(site, GONE)} == {"-ann", "-bob"}
-
-
 def test_an_evicted_key_is_noticed_when_its_writers_are_forgotten(site: FollowedSite) -> None:
     site.saw("ann")
     site.announced()
@@ -203,6 +179,13 @@ def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> N
     site.saw("ann")
     announced = site.announced()
     assert len(announced) == len(dict(announced)), "once"
+
+
+def test_people_of_one_moment_leave_together(site: FollowedSite) -> None:
+    crowd = [f"user{number}" for number in range(300)]
+    site.saw(*crowd)
+    site.announced()
+    assert {name for name, _ in after(site, GONE)} == {f"-{id}" for id in crowd}
 
 
 def test_a_crowd_of_one_moment_leaves_in_several_entries(opened: Open) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ class Case(NamedTuple):
 LOGGED_IN = {"REMOTE_USER": "ann", "user": "ann"}
 BASIC = {"Authorization": basic("ann:secret")}
 COOKIE = {"Cookie": "sid=1"}
-CROSS = {"Sec_Fetch_Site": "cross-site"}
+cross = partial(out, Sec_Fetch_Site="cross-site")
 CASES = {
     **{
         f"{method}: {status}": Case(out(status, method=method), status >= 400)
@@ -112,10 +113,10 @@ CASES = {
     "a prefetch": Case(out(Sec_Purpose="prefetch"), True),
     "an old prefetch": Case(out(Purpose="prefetch"), True),
     "a passive request": Case(out(Presence="passive"), True),
-    "an image": Case(out(**CROSS, Sec_Fetch_Mode="no-cors"), True),
-    "another site": Case(out(**CROSS, Sec_Fetch_Mode="cors"), True),
+    "an image": Case(cross(Sec_Fetch_Mode="no-cors"), True),
+    "another site": Case(cross(Sec_Fetch_Mode="cors"), True),
     "a page of another site": Case(
-        out(**CROSS, Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document"), True
+        cross(Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document"), True
     ),
     "a preflight": Case(
         out(method="OPTIONS", Origin="https://a", Access_Control_Request_Method="POST"), True

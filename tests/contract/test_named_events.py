@@ -50,26 +50,27 @@ class Site:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.presence = self.process()
-        self._opened: list[Events] = []
+        self.opened: list[Events] = []
 
     def process(self) -> Presence:
         return Presence(backend=Backend(self.settings))
 
     def named(self, **arguments: Any) -> Events:
         iterator = self.process().events(**{"name": "mailer", **arguments})
-        self._opened.append(iterator)
+        self.opened.append(iterator)
         return iterator
 
-    def holder(self) -> Any:
-        return run(self.presence, "HGET", self.lease_key, "who")
+    def holder(self, name: str = "mailer", kind: str = "user") -> Any:
+        shard = self.presence.backend.stores[kind].all[0]
+        return run(self.presence, "HGET", f"{shard.name}:reader:{name}", "who")
 
     @property
     def lease_key(self) -> str:
         return f"{self.presence.backend.stores['user'].all[0].name}:reader:mailer"
 
-    def begun(self, iterator: Any) -> Any:
-        """Wait until an iterator holds the lease."""
-        wait_until(lambda: iterator._lease.is_held)
+    def begun(self, iterator: Any, **of: str) -> Any:
+        """Wait until an iterator holds the lease, which nobody held."""
+        wait_until(lambda: self.holder(**of))
         return iterator
 
     def come(self, *ids: str) -> None:
@@ -77,7 +78,7 @@ class Site:
             self.presence.touch(id)
 
     def close(self) -> None:
-        for iterator in self._opened:
+        for iterator in self.opened:
             iterator.close()
 
 
@@ -118,11 +119,10 @@ def settings(url: str, prefix: str, shards: int) -> Settings:
 
 def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) -> None:
     first = site.begun(site.named())
-    second = site.named()
+    holder, second = site.holder(), site.named()
     site.come("ann", "bob", "cid")
     seen = ids(first, 2)
-    assert second._lease is not None
-    assert not second._lease.is_held
+    assert site.holder() == holder
     first.close()
     seen += ids(second, 2)
     # The one that was handled is handled once; the one in hand is handled again.
@@ -228,13 +228,10 @@ def test_a_slow_process_keeps_the_lease_and_misses_nothing(
     plain.come(*expected[:10])
     seen = ids(first, 5)
     began = time.monotonic()
-    second = plain.named()
+    holder, _second = plain.holder(), plain.named()
     plain.come(*expected[10:])
     wait_until(lambda: time.monotonic() > began + 1.5)  # the work takes longer than a lease
-    assert first._lease is not None
-    assert first._lease.is_held
-    assert second._lease is not None
-    assert not second._lease.is_held
+    assert plain.holder() == holder
     assert sorted(seen + ids(first, 25)) == sorted(expected)
 
 
@@ -325,7 +322,7 @@ def test_a_name_excludes_a_cursor(plain: Site) -> None:
 
 def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
     iterators = [
-        plain.begun(plain.named(name=name, kind=kind))
+        plain.begun(plain.named(name=name, kind=kind), name=name, kind=kind)
         for name in ("a", "b")
         for kind in ("user", "guest")
     ]
@@ -577,9 +574,9 @@ def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(
 
 
 def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> None:
-    plain.begun(plain.named())
-    (feed,) = {iterator._feed for iterator in plain._opened}
-    feed.close(10)
+    process = plain.process()
+    _events = plain.begun(process.events(name="mailer"))
+    process.backend.feed("user").close(10)
     assert plain.holder() is None
 
 

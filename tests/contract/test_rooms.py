@@ -64,6 +64,21 @@ def site(valkey: Server, prefix: str) -> Iterator[Open]:
         each.site.close()
 
 
+@pytest.mark.parametrize("manner", ["leave", "forget"])
+def test_a_page_from_before_a_departure_is_no_room_afterwards(site: Open, manner: str) -> None:
+    workers = site()
+    workers.view(workers.one, "/t/1", "ann")
+    workers.clock.now += 0.25
+    getattr(workers.presence, manner)("ann")
+    workers.call(workers.one, "ann")
+    workers.one.flush()
+    assert workers.presence.is_online("ann")
+    assert workers.room() == []
+    workers.view(workers.one, "/t/1", "ann")
+    workers.one.flush()
+    assert workers.room() == ["ann"]
+
+
 def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
     """By the clock of the server, the page may seem to be the earlier of the two."""
     given = settings(valkey.url, prefix, rooms="/t/{topic}", flush_interval="3m")
@@ -101,18 +116,6 @@ def test_processes_with_different_windows_empty_no_room(site: Open) -> None:
     after_deploy.clock.now = before.clock.now
     for workers in (before, after_deploy, before, after_deploy):
         assert workers.room() == ["bob"]
-
-
-@pytest.mark.parametrize("name", ["progress", "at", "seen"])
-def test_an_evicted_key_is_found_by_whoever_writes_first(site: Open, name: str) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann", "bob")  # a worker that does not come back
-    workers.one.flush()
-    workers.redis.delete(workers.key(name))
-    workers.view(workers.other, "/t/1", "cid")
-    workers.other.flush()
-    assert workers.site.held()[workers.key("at")] == ["", "cid"]
-    assert workers.room() == ["cid"]
 
 
 @pytest.mark.parametrize("names", [["seen"], ["seen", "at", "progress", "moved", "writers"]])
@@ -189,17 +192,6 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(site: Open)
     for _ in range(20):
         backend.driver.run(backend.stores["user"].all[0].clean_up(workers.clock.now))
     assert workers.room() == sorted(people[300:])
-
-
-def test_many_who_go_at_once_leave_their_room(site: Open) -> None:
-    workers = site()
-    people = [f"user{number}" for number in range(2000)]
-    workers.view(workers.one, "/t/1", *people)
-    workers.one.flush()
-    workers.clock.now += WINDOW
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    assert workers.room() == ["ann"]
 
 
 def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(site: Open) -> None:

@@ -52,6 +52,8 @@ class Model:
     """Whether the server noted that there are members."""
     cut: int | None = None
     """Whoever was seen later is announced to be online."""
+    is_swept: bool = False
+    """Whether a sweep has set the cut."""
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None
@@ -62,9 +64,10 @@ class Model:
         if not self.seen:
             self.room, self.moved = {}, {}
             if self.is_marked:  # the server has lost the members
-                self.writers, self.bye, self.cut = {}, {}, now - self.limits.window
-        if seen and self.cut is None:
-            self.cut = now - self.limits.window
+                self.writers, self.bye, self.cut = {}, {}, None
+        is_lost = not self.seen and self.is_marked
+        if self.cut is None and (seen or is_lost):
+            self.cut, self.is_swept = now - self.limits.window, False
         before = self.noted(write)
         refused, full = self._see(seen, now)
         for departure in departures:
@@ -172,7 +175,11 @@ class Model:
         self.leave_rooms(now)
         passed = now - self.limits.window
         if self.limits.lag is not None:
-            passed = self.cut = max(passed - self.limits.lag, self.cut or 0)
+            gone, reached = passed - self.limits.lag, self.cut or 0
+            is_ahead = reached - SLACK > gone and (self.is_swept or reached > now)
+            if is_ahead or gone > reached:  # the clock was set back, or time has passed
+                self.cut, self.is_swept = gone, True
+            passed = self.cut = self.cut or gone
         for id in [id for id, goodbye in self.bye.items() if goodbye <= passed]:
             goodbye = self.bye.pop(id)
             if id in self.seen:
