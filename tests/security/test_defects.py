@@ -65,12 +65,22 @@ def test_an_internal_error_while_writing_loses_no_sighting(
 def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
     """Without `aclose`, a single connection stays open, not a connection per loop."""
     presence = AsyncPresence(site(f"{valkey.url}?client_name={prefix}", prefix))
+
+    async def ask_and_close() -> None:
+        await presence.count()
+        await presence.aclose()
+
     with redis.Redis.from_url(valkey.url) as client:
+
+        def are_open(most: int) -> bool:
+            gc.collect()
+            return [each["name"] for each in client.client_list()].count(prefix) <= most
+
         for _ in range(5):
             asyncio.run(presence.count())
-            gc.collect()
-            wait_until(lambda: [each["name"] for each in client.client_list()].count(prefix) <= 1)
-    asyncio.run(presence.aclose())
+            wait_until(lambda: are_open(1))
+        asyncio.run(ask_and_close())
+        wait_until(lambda: are_open(0))
 
 
 @pytest.mark.parametrize(
