@@ -293,6 +293,10 @@ def test_addresses_are_cut_to_the_prefix(prefix: str, address: str, kept: str) -
     assert located(NETWORKS, for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
 
 
+def test_a_proxy_is_trusted_over_ipv4_and_over_ipv6() -> None:
+    assert located(NETWORKS, for_("6.6.6.6"), "::ffff:10.0.0.1") == "6.6.6.6"
+
+
 def test_the_prefix_cuts_client_addresses_but_never_trusted_proxies() -> None:
     """The neighbour of a trusted proxy is not trusted."""
     assert located("10.0.0.2", for_("198.51.100.7"), "10.0.0.3", "/24, /56") == "10.0.0.0"
