@@ -646,6 +646,22 @@ BREAKS = [
         CLUSTER,
     ),
     Break(
+        "finished-loop-keeps-its-connection",
+        "An event loop that has ended keeps no connection, even without `aclose`.",
+        "connections/clients.py",
+        "for closed in [other for other in _async if other.is_closed()]:",
+        "for closed in ():",
+        ("security/test_defects.py",),
+    ),
+    Break(
+        "handler-waits-in-an-outage",
+        "In an outage, no handler waits for a write.",
+        "recorder/recorder.py",
+        "        self._write(self.health.is_well)",
+        "        self._write(lambda _: True)",
+        ("security/test_defects.py",),
+    ),
+    Break(
         "slow-answer-sets-the-clock",
         "A slow first connection does not make the clock uncertain.",
         "connections/server.py",

@@ -36,6 +36,7 @@ from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import Clock
 
+SECRET = "a secret of the test's own, long enough"
 BOB = {"HTTP_X_USER": "bob"}
 
 
@@ -65,12 +66,22 @@ def test_an_internal_error_while_writing_loses_no_sighting(
 def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
     """Without `aclose`, a single connection stays open, not a connection per loop."""
     presence = AsyncPresence(site(f"{valkey.url}?client_name={prefix}", prefix))
+
+    async def ask_and_close() -> None:
+        await presence.count()
+        await presence.aclose()
+
     with redis.Redis.from_url(valkey.url) as client:
+
+        def are_open(most: int) -> bool:
+            gc.collect()
+            return [each["name"] for each in client.client_list()].count(prefix) <= most
+
         for _ in range(5):
             asyncio.run(presence.count())
-            gc.collect()
-            wait_until(lambda: [each["name"] for each in client.client_list()].count(prefix) <= 1)
-    asyncio.run(presence.aclose())
+            wait_until(lambda: are_open(1))
+        asyncio.run(ask_and_close())
+        wait_until(lambda: are_open(0))
 
 
 @pytest.mark.parametrize(
@@ -319,3 +330,17 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
     for call in calls:
         with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
             call()
+
+
+@pytest.mark.parametrize(
+    "known", ["-----BEGIN", "MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}']
+)
+def test_a_public_key_is_never_used_as_a_shared_secret(known: str) -> None:
+    with pytest.raises(SettingsError, match="whole public keys"):
+        Settings.from_env({}, session_secret=known)
+
+
+def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
+    for given in ([SECRET, b"other"], (SECRET, "other")):
+        assert Settings.from_env({}, session_secret=given).session_secret == (SECRET, "other")
+    assert Settings.from_env({}, session_secret=SECRET.encode()).session_secret[0] == SECRET

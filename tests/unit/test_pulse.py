@@ -3,7 +3,8 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -35,81 +36,149 @@ def site(request: pytest.FixtureRequest, prefix: str) -> Make:
     return make
 
 
-QUIET = {"cache-control": "no-store"}
+USER, GOOGLEBOT = ("user", "ann"), "Googlebot/2.1 (+http://www.google.com/bot.html)"
+LATE = "user=auth, guest=ip:raw"
+Whose = list[tuple[str, str]]
 
 
-def test_a_pulse_is_a_visit_a_goodbye_is_none_and_both_responses_are_empty(site: Make) -> None:
-    for query, seen, gone in ((HERE, [("user", "ann")], []), (BYE, [], [("user", "ann")])):
-        here = site()
-        answer = here.pulse(query, headers=ANN)
-        assert (answer.status, answer.body, answer.headers) == (204, b"", QUIET)
-        assert (here.seen, here.gone, here.app.calls) == (seen, gone, [])
-        here.recorder.reset()
+def logs_in(state: Any) -> None:
+    state["REMOTE_USER"] = state["user"] = "ann"
 
 
-def test_any_other_post_to_the_path_is_a_pulse_from_an_unknown_page(site: Make) -> None:
-    here = site(rooms="/{any}")
-    for query in ("", "presence", "presence=", "presence=away", "x=1", "%00"):
-        here.recorder.reset()
-        assert here.pulse(query).status == 204
-        assert (here.seen, here.gone) == ([GUEST], [])
-        assert entrances(here) == [None]
+class Row(NamedTuple):
+    """A request, and whom the process then takes for present and for gone."""
+
+    method: str = "POST"
+    path: str = "/pulse"
+    query: str = HERE
+    headers: dict[str, str] = SAME
+    given: dict[str, Any] = {}  # noqa: RUF012 - settings
+    app: App = App(404)
+    root: str = ""
+    user: str | None = None
+    status: int = 204
+    seen: Whose = []  # noqa: RUF012
+    gone: Whose = []  # noqa: RUF012
+    is_app_asked: bool = False
+
+
+# ---- At the path of the setting, for chains that read headers or await a layer of the app.
+SAYS, LEAVES = Row(seen=[GUEST]), Row(query=BYE, gone=[GUEST])
+AWAITING = Row(given={"identity": LATE}, is_app_asked=True)
+FOREIGN = AWAITING._replace(status=403, is_app_asked=False)
+HERS = "http://shop.example:8000"
+ROWS = [
+    *(SAYS, LEAVES, Row(headers=ANN, seen=[USER]), Row(query=BYE, headers=ANN, gone=[USER])),
+    *(SAYS._replace(query=said) for said in ("", "presence", "presence=", "presence=away", "%00")),
+    *(each._replace(root="/shop") for each in (SAYS, LEAVES)),
+    *(
+        AWAITING._replace(headers=headers, seen=[GUEST])
+        for headers in (SAME, {"Origin": HERS}, {"Origin": "https://SHOP.example:8000"})
+    ),
+    *(
+        FOREIGN._replace(headers=headers, query=query)
+        for query in (HERE, BYE)
+        for headers in (
+            *({"Sec-Fetch-Site": said} for said in ("cross-site", "same-site", "none", "")),
+            *({"Sec-Fetch-Site": "same-origin, cross-site"}, {**CROSS, "Origin": HERS}, {}),
+            *(
+                {"Origin": said}
+                for said in (
+                    *("http://shop.example", "http://evil.example", f"{HERS}.evil.example"),
+                    *("http://evil.example/shop.example:8000", "null", "http://[::1"),
+                    "shop.example:8000",
+                )
+            ),
+            {"Origin": "null", "Host": ""},
+        )
+    ),
+    *(
+        Row(method, headers=ANN, status=405)
+        for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")
+    ),
+    Row("POST", "/pulse.js", headers=ANN, status=405),
+    *(
+        each._replace(given={"exclude": e})
+        for e in ("/pulse", "*", "/p*")
+        for each in (SAYS, LEAVES)
+    ),
+    AWAITING._replace(given={"identity": LATE, "logout": "*"}, user="ann", seen=[USER]),
+    *(each._replace(given={"enabled": "0"}, seen=[], gone=[]) for each in (SAYS, LEAVES)),
+    *(
+        each._replace(
+            headers={**SAME, "User-Agent": GOOGLEBOT}, given={"bots": "skip"}, seen=[], gone=[]
+        )
+        for each in (SAYS, LEAVES)
+    ),
+    Row(headers={**SAME, "User-Agent": GOOGLEBOT}, seen=[("bot", "Googlebot")]),
+    Row(query=BYE, headers={**SAME, "User-Agent": GOOGLEBOT}),
+    *(Row(query=BYE, given={"store": store}) for store in ("minute-sets", "hyperloglog")),
+    *(
+        AWAITING._replace(app=App(status, layer=logs_in), seen=[USER])
+        for status in (200, 302, 403, 404, 405, 500)
+    ),
+    AWAITING._replace(app=App(layer=logs_in), query=BYE, gone=[USER]),
+    *(
+        Row(
+            headers=ANN,
+            given={"identity": "user=header:X-User:raw:checked, guest=ip:raw"},
+            app=App(status),
+            seen=seen,
+            is_app_asked=True,
+        )
+        for status, seen in ((200, [USER]), (404, []), (401, [GUEST]), (500, []))
+    ),
+]
+# ---- Elsewhere, where the app answers, and other requests are ordinary visits.
+APPS = Row(path="/me", app=App(200), status=200, is_app_asked=True)
+ROWS += [
+    *(APPS._replace(query=query, headers=CROSS) for query in (HERE, BYE)),
+    APPS._replace(query=BYE, gone=[GUEST]),
+    *(
+        APPS._replace(method=method, query=query, seen=[GUEST])
+        for method, query in (
+            *(
+                ("GET", BYE),
+                ("GET", HERE),
+                ("PUT", BYE),
+                ("POST", "presence=bye&x=1"),
+                ("POST", ""),
+            ),
+            *(
+                ("POST", f"{said}")
+                for said in ("presence=byebye", "nopresence=bye", "presence=%62ye")
+            ),
+            ("POST", f"x={'x' * MAX_QUERY}&{BYE}"),
+        )
+    ),
+    *(
+        APPS._replace(path=path, query="", headers=ANN, seen=[USER])
+        for path in ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/")
+    ),
+    *(
+        APPS._replace(path=path, headers=ANN, query="", given={"pulse_path": ""}, seen=[USER])
+        for path in ("/pulse", "/pulse.js")
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_request_says_who_is_there_or_goes(site: Make, row: Row) -> None:
+    here = site(replace(row.app, calls=[]), **row.given)
+    answer = here.ask(row.method, row.path, row.query, row.headers, root=row.root, user=row.user)
+    assert (answer.status, here.seen, here.gone) == (row.status, row.seen, row.gone)
+    assert bool(here.app.calls) is row.is_app_asked
+    assert not any(each.left for each in here.people)
+    if row.status == 204:
+        assert (answer.body, answer.headers) == (b"", {"cache-control": "no-store"})
+    elif row.status == 403:
+        assert answer.headers["cache-control"] == "no-store"
+    elif row.status == 405:
+        assert answer.headers["allow"] == ("POST" if row.path == "/pulse" else "GET, HEAD")
 
 
 def entrances(here: PulsingSite) -> list[int | None]:
     return [each.room.number if each.room else None for each in here.people if each.seen > NEVER]
-
-
-ORIGINS = {  # of its headers: whether a page of this site sent a request
-    **{"same-origin": True, "cross-site": False, "same-site": False, "none": False, "": False},
-    **{"same-origin, cross-site": False, "http://shop.example:8000": True},
-    **{"https://SHOP.example:8000": True, "http://shop.example": False, "null": False},
-    **{"http://evil.example": False, "http://shop.example:8000.evil.example": False},
-    **{"http://evil.example/shop.example:8000": False, "http://[::1": False},
-    "shop.example:8000": False,
-}
-
-
-@pytest.mark.parametrize("said", ORIGINS)
-def test_only_a_page_of_this_site_may_send_it(site: Make, said: str) -> None:
-    name = "Origin" if ":" in said or said == "null" else "Sec-Fetch-Site"
-    check_origin(site, {name: said}, is_same=ORIGINS[said])
-
-
-def test_a_request_that_tells_no_origin_or_a_foreign_site_is_refused(site: Make) -> None:
-    same = "http://shop.example:8000"
-    for headers in ({}, {"Origin": "null", "Host": ""}, {**CROSS, "Origin": same}):
-        check_origin(site, headers, is_same=False)
-
-
-def check_origin(site: Make, headers: dict[str, str], *, is_same: bool) -> None:
-    for query in (HERE, BYE):
-        here = site(identity="user=auth, guest=ip:raw")
-        here.recorder.reset()
-        answer = here.pulse(query, headers=headers)
-        assert answer.status == (204 if is_same else 403)
-        assert answer.headers["cache-control"] == "no-store"
-        assert bool(here.seen or here.gone) == bool(here.app.calls) == is_same
-
-
-def test_it_is_below_the_mount_point_of_the_app_and_other_paths_are_the_apps(site: Make) -> None:
-    here = site(App(status=200))
-    for root in ("", "/shop"):
-        assert here.pulse(root=root).status == 204
-        assert here.ask("GET", "/pulse.js", root=root).status == 200
-    assert here.app.calls == []
-    others = ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/")
-    assert [here.ask("POST", path).status for path in others] == [200] * len(others)
-    assert len(here.app.calls) == len(others)
-
-
-def test_other_methods_are_refused_and_are_no_visit(site: Make) -> None:
-    here = site()
-    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"):
-        answer = here.ask(method, "/pulse", HERE)
-        assert (answer.status, answer.headers["allow"]) == (405, "POST")
-    assert here.ask("POST", "/pulse.js").headers["allow"] == "GET, HEAD"
-    assert (here.seen, here.app.calls) == ([], [])
 
 
 def test_the_script_is_served_with_the_times_of_the_site(site: Make) -> None:
@@ -136,42 +205,6 @@ def test_the_script_is_served_with_the_times_of_the_site(site: Make) -> None:
     assert site(window="30m").ask("GET", "/pulse.js", headers=etag).status == 200
 
 
-def test_without_the_setting_the_app_gets_every_request(site: Make) -> None:
-    here = site(App(status=200), pulse_path="")
-    for path in ("/pulse", "/pulse.js"):
-        assert here.ask("POST", path, BYE, headers=ANN).status == 200
-    assert (here.seen, here.gone) == ([("user", "ann")], [])
-
-
-@pytest.mark.parametrize("exclude", ["/pulse", "*", "/p*"])
-def test_an_excluded_path_does_not_swallow_it(site: Make, exclude: str) -> None:
-    here = site(exclude=exclude)
-    here.pulse()
-    assert here.seen == [GUEST]
-    here.pulse(BYE)
-    assert here.gone == [GUEST]
-
-
-def test_a_path_that_logs_out_does_not_swallow_it_and_a_disabled_site_does(site: Make) -> None:
-    here = site(logout="*", identity="user=auth, guest=ip:raw")
-    here.pulse(user="ann")
-    assert here.seen == [("user", "ann")]
-    assert not any(each.left or each.goodbye for each in here.people)
-    here = site(enabled="0")
-    assert here.pulse().status == here.pulse(BYE).status == 204
-    assert (here.seen, here.gone) == ([], [])
-
-
-@pytest.mark.parametrize("mode", ["count", "skip"])
-def test_crawlers_are_crawlers(site: Make, mode: str) -> None:
-    here = site(bots=mode)
-    crawler = {**SAME, "User-Agent": "Googlebot/2.1 (+http://www.google.com/bot.html)"}
-    here.pulse(headers=crawler)
-    here.pulse(BYE, headers=crawler)
-    assert [kind for kind, _ in here.seen] == (["bot"] if mode == "count" else [])
-    assert here.gone == []
-
-
 def test_guests_have_a_quota(site: Make) -> None:
     here = site(identity="guest=visitor")
     for number in range(150):
@@ -183,15 +216,6 @@ def test_guests_have_a_quota(site: Make) -> None:
         here.pulse(BYE, headers={**SAME, "User-Agent": f"{FIREFOX} {number}"})
     assert len(here.gone) == 100
     assert here.recorder.stats().dropped == {"quota": 250}
-
-
-@pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
-def test_a_goodbye_to_a_store_that_takes_none_is_answered_and_ignored(
-    site: Make, store: str
-) -> None:
-    here = site(store=store)
-    assert here.pulse(BYE).status == 204
-    assert (here.seen, here.gone) == ([], [])
 
 
 # Rooms.
@@ -252,29 +276,6 @@ def test_a_post_with_the_parameter_is_a_signal_and_the_app_answers_it(site: Make
     assert here.gone == [("user", "ann")]
 
 
-def test_there_another_site_says_nothing(site: Make) -> None:
-    here = site(App(status=200))
-    for query in (HERE, BYE):
-        answer = here.ask("POST", "/me", query, headers=CROSS)
-        assert answer.status == 200
-    assert (here.seen, here.gone, len(here.app.calls)) == ([], [], 2)
-
-
-ORDINARY = [
-    *("presence=bye&x=1", "presence=byebye", "nopresence=bye", "presence=%62ye", ""),
-    f"x={'x' * MAX_QUERY}&{BYE}",
-]
-
-
-def test_other_requests_are_ordinary_visits(site: Make) -> None:
-    here = site(App(status=200))
-    posts = [("POST", query) for query in ORDINARY]
-    for method, query in [("GET", BYE), ("GET", HERE), ("PUT", BYE), *posts]:
-        here.recorder.reset()
-        assert here.ask(method, "/me", query).status == 200
-        assert (here.seen, here.gone) == ([GUEST], []), query
-
-
 def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None:
     """Neither by a reader in its handler nor while its response goes on."""
 
@@ -291,16 +292,10 @@ def test_a_visit_that_says_goodbye_is_not_recorded_meanwhile(site: Make) -> None
 
 # Chains that layers of the app fill in.
 
-LATE = "user=auth, guest=ip:raw"
-
 
 @pytest.fixture
 def late(prefix: str) -> Settings:
     return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse")
-
-
-def logs_in(state: Any) -> None:
-    state["REMOTE_USER"] = state["user"] = "ann"
 
 
 def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
@@ -312,20 +307,6 @@ def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
     assert here.pulse(BYE).status == 204
     assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")])
     assert here.app.calls == ["POST /pulse"] * 2
-
-
-def test_whatever_the_app_answers_the_pulse_counts(site: Make) -> None:
-    for status in (200, 302, 403, 405, 500):
-        here = site(App(status=status, layer=logs_in), identity=LATE)
-        here.recorder.reset()
-        assert (here.pulse().status, here.seen) == (204, [("user", "ann")]), status
-
-
-def test_a_checked_login_needs_a_status_that_accepts_it(site: Make) -> None:
-    for status, seen in ((200, [("user", "ann")]), (404, []), (401, [GUEST]), (500, [])):
-        here = site(App(status=status), identity="user=header:X-User:raw:checked, guest=ip:raw")
-        here.recorder.reset()
-        assert (here.pulse(headers=ANN).status, here.seen) == (204, seen), status
 
 
 def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:

@@ -40,8 +40,10 @@ class Gateway:
 class Lines:
     """A body that is no list: says what was asked of it."""
 
-    def __init__(self, *lines: bytes, failure: Exception | None = None) -> None:
-        self.lines, self.failure = list(lines), failure
+    def __init__(
+        self, *lines: bytes, failure: Exception | None = None, closing: Exception | None = None
+    ) -> None:
+        self.lines, self.failure, self.closing = list(lines), failure, closing
         self.log: list[str] = []
 
     def __iter__(self) -> Self:
@@ -56,11 +58,18 @@ class Lines:
 
     def close(self) -> None:
         self.log.append("close")
+        if self.closing:
+            raise self.closing
 
 
 class SizedLines(Lines):
     def __len__(self) -> int:
         return len(self.lines)
+
+
+@pytest.fixture
+def wrap(settings: Settings) -> Wrap:
+    return lambda app: PresenceMiddleware(app, settings=settings)
 
 
 def returning(body: Any) -> WSGIApplication:
@@ -75,7 +84,7 @@ def recorded(app: PresenceMiddleware) -> int:
     return app.recorder.stats().recorded
 
 
-def check_environ_and_start_response_are_the_servers(wrap: Wrap) -> None:
+def test_environ_and_start_response_are_the_servers(wrap: Wrap) -> None:
     seen: list[object] = []
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
@@ -91,7 +100,7 @@ def check_environ_and_start_response_are_the_servers(wrap: Wrap) -> None:
     assert gateway.environ.keys() - before.keys() == OURS
 
 
-def check_status_headers_and_exc_info_arrive_as_they_are(wrap: Wrap) -> None:
+def test_status_headers_and_exc_info_arrive_as_they_are(wrap: Wrap) -> None:
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         try:
             environ["no such key"]
@@ -109,37 +118,29 @@ def check_status_headers_and_exc_info_arrive_as_they_are(wrap: Wrap) -> None:
     assert HEADERS == [("Content-Type", "text/plain")]
 
 
-def check_whole_bodies_go_back_as_they_are(wrap: Wrap) -> None:
+def test_whole_bodies_go_back_as_they_are(wrap: Wrap) -> None:
     file = io.BytesIO(b"file")
     for body in ([b"a"], [b"a", b"b"], (b"a",), [], FileWrapper(file), file):
         gateway = Gateway(**{"wsgi.file_wrapper": FileWrapper})
         assert gateway.ask(wrap(returning(body))) is body
 
 
-def check_a_body_is_read_only_as_the_server_reads_it(wrap: Wrap) -> None:
-    body = Lines(b"a", b"b")
-    result = Gateway().ask(wrap(returning(body)))
-    assert body.log == []
-    lines = iter(result)
-    assert lines is body
-    assert next(lines) == b"a"
-    assert body.log == ["iter", "next"]
-
-
-def check_a_body_is_closed_once(wrap: Wrap) -> None:
-    for read in (list, iter, bool):
-        body = Lines(b"a")
+def test_a_body_is_read_only_as_the_server_reads_it_and_closed_once(wrap: Wrap) -> None:
+    for read in (list, next, bool):
+        body = Lines(b"a", b"b")
         app = wrap(returning(body))
-        result = Gateway().ask(app)
-        read(result)
         before = recorded(app)
-        assert body.log.count("close") == 0
+        result = Gateway().ask(app)
+        assert body.log == []
+        lines = iter(result)
+        assert lines is body
+        read(lines)
+        assert (body.log.count("close"), recorded(app)) == (0, before)
         result.close()
-        assert body.log.count("close") == 1
-        assert recorded(app) == before + 1
+        assert (body.log.count("close"), recorded(app)) == (1, before + 1)
 
 
-def check_a_generator_is_closed_where_it_stands(wrap: Wrap) -> None:
+def test_a_generator_is_closed_where_it_stands(wrap: Wrap) -> None:
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
         try:
@@ -158,26 +159,26 @@ def check_a_generator_is_closed_where_it_stands(wrap: Wrap) -> None:
     assert said == ["closed"]
 
 
-def check_an_exception_while_iterating_is_the_apps_own(wrap: Wrap) -> None:
+def test_an_exception_of_a_body_is_the_apps_own_and_its_end_ends_the_visit(wrap: Wrap) -> None:
     error = ValueError("half way")
-    app = wrap(returning(Lines(b"a", failure=error)))
+    app = wrap(returning(Lines(b"a", failure=error, closing=error)))
     result = Gateway().ask(app)
     lines = iter(result)
     assert next(lines) == b"a"
-    with pytest.raises(ValueError, match="half way") as caught:
-        next(lines)
-    assert caught.value is error
-    assert recorded(app) == 0
-    result.close()
+    for call in (lambda: next(lines), result.close):
+        assert recorded(app) == 0
+        with pytest.raises(ValueError, match="half way") as caught:
+            call()
+        assert caught.value is error
     assert recorded(app) == 1
 
 
-def check_a_length_is_kept(wrap: Wrap) -> None:
+def test_a_length_is_kept(wrap: Wrap) -> None:
     assert len(Gateway().ask(wrap(returning(SizedLines(b"a"))))) == 1
     assert not hasattr(Gateway().ask(wrap(returning(Lines(b"a")))), "__len__")
 
 
-def check_the_request_body_is_not_read(wrap: Wrap) -> None:
+def test_the_request_body_is_not_read(wrap: Wrap) -> None:
     class Untouched:
         def __getattribute__(self, name: str) -> Any:
             raise AssertionError(f"wsgi.input.{name}")
@@ -186,7 +187,7 @@ def check_the_request_body_is_not_read(wrap: Wrap) -> None:
     gateway.ask(wrap(returning([])))
 
 
-def check_what_the_app_raises_is_its_own_and_ends_the_visit(wrap: Wrap) -> None:
+def test_what_the_app_raises_is_its_own_and_ends_the_visit(wrap: Wrap) -> None:
     for error in (ValueError("boom"), SystemExit(3), GeneratorExit()):
 
         def app(*_: Any, error: BaseException = error) -> Any:
@@ -200,13 +201,13 @@ def check_what_the_app_raises_is_its_own_and_ends_the_visit(wrap: Wrap) -> None:
         assert recorded(wrapped) == before + 1
 
 
-def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
+def test_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
     app = wrap(wrap(returning([])))
     Gateway().ask(app)
     assert recorded(app) == 1
 
 
-def check_handlers_have_visit_and_reader(wrap: Wrap) -> None:
+def test_handlers_have_visit_and_reader(wrap: Wrap) -> None:
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
         assert isinstance(environ["presence_middleware.presence"], Presence)
@@ -216,32 +217,13 @@ def check_handlers_have_visit_and_reader(wrap: Wrap) -> None:
     Gateway().ask(wrap(app))
 
 
-def check_a_validator_outside_is_content(wrap: Wrap) -> None:
-    for body in ([b"a"], (b"a",), Lines(b"a")):
-        result = Gateway().ask(validator(wrap(returning(body))))
-        assert list(result) == [b"a"]
-        result.close()
-
-
-CHECKS = [check for name, check in list(globals().items()) if name.startswith("check_")]
-
-
-def _named(value: Any) -> str:
-    return str(value.__name__).removeprefix("check_")
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=_named)
-def test_an_app_behaves_the_same_inside_the_wrapper(
-    check: Callable[[Wrap], None], settings: Settings
-) -> None:
-    check(lambda app: PresenceMiddleware(app, settings=settings))
-
-
-def test_a_validator_inside_the_wrapper_reports_nothing(settings: Settings) -> None:
+def test_a_validator_outside_or_inside_is_content(wrap: Wrap) -> None:
     """PEP 3333 requires a dot in the keys of extensions; other values must be text."""
-    result = Gateway().ask(PresenceMiddleware(validator(returning([b"a"])), settings=settings))
-    assert list(result) == [b"a"]
-    result.close()
+    for body in ([b"a"], (b"a",), Lines(b"a")):
+        for app in (validator(wrap(returning(body))), wrap(validator(returning([b"a"])))):
+            result = Gateway().ask(app)
+            assert list(result) == [b"a"]
+            result.close()
 
 
 def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: str) -> None:
@@ -254,15 +236,3 @@ def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: st
         assert app.recorder.flush()
         assert app.presence.is_online("ann")
         app.recorder.close()
-
-
-def test_a_close_that_fails_is_the_apps_own_and_ends_the_visit(settings: Settings) -> None:
-    class Failing(Lines):
-        def close(self) -> None:
-            raise ValueError("closing")
-
-    app = PresenceMiddleware(returning(Failing(b"a")), settings=settings)
-    result = Gateway().ask(app)
-    with pytest.raises(ValueError, match="closing"):
-        result.close()
-    assert recorded(app) == 1
