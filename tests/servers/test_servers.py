@@ -48,6 +48,7 @@ TOKEN = "the-token-of-the-board"
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
 RIGHT, WRONG = basic("ann:opensesame"), basic("ann:guessed")
+WRONG_OF_BOB = {"Authorization": basic("bob:guessed")}
 SETTINGS = {
     "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
     "PRESENCE_FLUSH_INTERVAL": "0.05s",
@@ -230,9 +231,7 @@ def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
             if protocol(name) == "asgi":
                 url, agent = f"ws://{server.address}/", {"user_agent_header": FIREFOX}
                 with pytest.raises(InvalidStatus, match="403"):
-                    connect(url, additional_headers={"Authorization": WRONG}, **agent)
-                ask(WRONG)
-                wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
+                    connect(url, additional_headers=WRONG_OF_BOB, **agent)
                 with connect(url, additional_headers={"Authorization": RIGHT}, **agent):
                     wait_until(lambda: presence.is_online("ann"))
             assert ask(RIGHT, "/parts") == (200, "hello /parts")
@@ -243,6 +242,7 @@ def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
             assert ask(RIGHT, "/logout")[0] == 200
             wait_until(lambda: not presence.is_online("ann"))
             assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
+            assert presence.last_seen("bob") is None
             # Who comes back counts again after some milliseconds.
             wait_until(lambda: ask(RIGHT)[0] == 200 and presence.is_online("ann"))
         assert "Traceback" not in server.output
