@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,10 +230,10 @@ def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
             wait_until(lambda: presence.count("guest") == 1)
             assert presence.count("user") == 0
             if protocol(name) == "asgi":
-                url, agent = f"ws://{server.address}/", {"user_agent_header": FIREFOX}
+                open_socket = partial(connect, f"ws://{server.address}/", user_agent_header=FIREFOX)
                 with pytest.raises(InvalidStatus, match="403"):
-                    connect(url, additional_headers=WRONG_OF_BOB, **agent)
-                with connect(url, additional_headers={"Authorization": RIGHT}, **agent):
+                    open_socket(additional_headers=WRONG_OF_BOB)
+                with open_socket(additional_headers={"Authorization": RIGHT}):
                     wait_until(lambda: presence.is_online("ann"))
             assert ask(RIGHT, "/parts") == (200, "hello /parts")
             wait_until(lambda: presence.is_online("ann"))
