@@ -18,16 +18,14 @@ from tests.support.servers import ROOT
 pytestmark = [pytest.mark.products, pytest.mark.timeout(170)]
 
 NOT_FOR_USERS = {"test", "uwsgi", "demo"}
-PRODUCTS = {
-    **{"apache-superset": "3.11", "indico": "3.12.5", "open-webui": "3.12"},
-    **dict.fromkeys(
-        ["arq", "celery[redis]", "channels-redis", "datasette", "django-redis"], "3.13"
-    ),
-    **dict.fromkeys(["dramatiq[redis]", "fastapi-users", "flask-limiter[redis]", "gradio"], "3.13"),
-    **dict.fromkeys(["kinto", "limits[redis]", "litestar[redis]", "marimo", "mlflow"], "3.13"),
-    **dict.fromkeys(["nicegui", "otterwiki", "pypiserver", "rq", "starlette-admin"], "3.13"),
-    "weblate": "3.13",
-}
+NEWEST = [
+    *("arq", "celery[redis]", "channels-redis", "datasette", "django-redis", "dramatiq[redis]"),
+    *("fastapi-users", "flask-limiter[redis]", "gradio", "kinto", "limits[redis]"),
+    *("litestar[redis]", "marimo", "mlflow", "nicegui", "otterwiki", "pypiserver", "rq"),
+    *("starlette-admin", "weblate"),
+]
+OLDER = {"apache-superset": "3.11", "indico": "3.12.5", "open-webui": "3.12"}
+PRODUCTS = OLDER | dict.fromkeys(NEWEST, "3.13")
 """What a site may have installed beside this package, and a Python that it supports."""
 
 
