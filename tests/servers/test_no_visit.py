@@ -288,8 +288,9 @@ def test_a_passive_request_is_identified_and_answered_but_not_recorded(
     sent(send, polled, Request(True, (BOB,)))
     sent(send, polled, of_ann, ask)
     assert answers == [0, 1], "who asks does not count himself, Bob does"
-    assert passive.identity == guest.identity, "the same in passive requests and visits"
+    assert guest.identity is not None
     assert guest.identity.kind == "guest"
+    assert passive.identity == guest.identity, "the same in passive requests and visits"
     sent(send, polled, Request(True, (ANN,)))
     assert recorder.flush()
     assert presence.is_online("ann"), "the same without it is a visit"
