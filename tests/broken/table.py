@@ -716,7 +716,7 @@ BREAKS = [
         "stores/departures.lua",
         "and not at_least(redis.call('ZSCORE', left, erased(id)), last_known)",
         "",
-        ("contract/test_store_model.py",),
+        MODEL,
     ),
     Break(
         "no-cap",
@@ -740,7 +740,7 @@ BREAKS = [
         "stores/record.lua",
         "elseif not at_least(goodbye_at[id], later(time, arrival)) then",
         "else",
-        GOODBYES,
+        MODEL,
     ),
     Break(
         "lowered-time-is-believed",
@@ -748,7 +748,7 @@ BREAKS = [
         "stores/record.lua",
         "local last_seen = score and later(score, goodbye)",
         "local last_seen = score",
-        GOODBYES,
+        MODEL,
     ),
     Break(
         "older-departure-wins",
@@ -764,7 +764,7 @@ BREAKS = [
         "stores/record.lua",
         "if added > 0 and",
         "if false and",
-        ("contract/test_store_model.py",),
+        MODEL,
     ),
     Break(
         "refused-id-loses-its-time",
@@ -772,7 +772,7 @@ BREAKS = [
         "stores/record.lua",
         "    ids = accepted_ids\n",
         "",
-        ("contract/test_store_model.py",),
+        MODEL,
     ),
     Break(
         "older-sighting-lowers-the-time",

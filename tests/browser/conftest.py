@@ -1,4 +1,4 @@
-"""One Chromium for all tests of pages, where it is installed."""
+"""A Chromium for the tests of pages, where it is installed."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 from tests.support.browsers import PERSON, chromium
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     # The beacon of a page that is closing does not have the user agent of its context.
     flag, kept = f"--user-agent={PERSON}", ["--disable-back-forward-cache"]

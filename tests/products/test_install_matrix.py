@@ -18,31 +18,14 @@ from tests.support.servers import ROOT
 pytestmark = [pytest.mark.products, pytest.mark.timeout(170)]
 
 NOT_FOR_USERS = {"demo"}
-PRODUCTS = {
-    "apache-superset": "3.11",
-    "arq": "3.13",
-    "celery[redis]": "3.13",
-    "channels-redis": "3.13",
-    "datasette": "3.13",
-    "django-redis": "3.13",
-    "dramatiq[redis]": "3.13",
-    "fastapi-users": "3.13",
-    "flask-limiter[redis]": "3.13",
-    "gradio": "3.13",
-    "indico": "3.12.5",
-    "kinto": "3.13",
-    "limits[redis]": "3.13",
-    "litestar[redis]": "3.13",
-    "marimo": "3.13",
-    "mlflow": "3.13",
-    "nicegui": "3.13",
-    "open-webui": "3.12",
-    "otterwiki": "3.13",
-    "pypiserver": "3.13",
-    "rq": "3.13",
-    "starlette-admin": "3.13",
-    "weblate": "3.13",
-}
+NEWEST = [
+    *("arq", "celery[redis]", "channels-redis", "datasette", "django-redis", "dramatiq[redis]"),
+    *("fastapi-users", "flask-limiter[redis]", "gradio", "kinto", "limits[redis]"),
+    *("litestar[redis]", "marimo", "mlflow", "nicegui", "otterwiki", "pypiserver", "rq"),
+    *("starlette-admin", "weblate"),
+]
+OLDER = {"apache-superset": "3.11", "indico": "3.12.5", "open-webui": "3.12"}
+PRODUCTS = OLDER | dict.fromkeys(NEWEST, "3.13")
 """What a site may have installed beside this package, and a Python that it supports."""
 
 

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import trio
 from redis import Redis
-from werkzeug.test import Client
 
 from presence_middleware import (
     AsyncPresence,
@@ -25,7 +24,6 @@ from presence_middleware import (
     Settings,
     asgi,
     sse,
-    wsgi,
 )
 from presence_middleware.board import asgi as board
 from presence_middleware.connections.clients import close_async_clients
@@ -34,6 +32,7 @@ from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
+from tests.support.sending import over_asgi, over_wsgi
 from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
 
 TOKEN = "the-token-of-the-board"
@@ -224,22 +223,12 @@ async def test_others_get_no_stream(
         assert (stream.status, (await stream.sent.get())["body"]) == (200, b"")
 
 
-def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(
-    settings: Settings, site: asgi.PresenceMiddleware
-) -> None:
-    client = Client(wsgi.PresenceMiddleware(lambda *_: [], settings=settings))
-    answer = client.get("/presence/events", headers=BEARER)
-    assert answer.status_code == 501
-    assert "under WSGI" in answer.text
-    assert client.get("/presence/events").status_code == 401
-    assert 'data-live=""' in client.get("/presence").text
-
-    async def page() -> str:
-        transport = httpx.ASGITransport(site)
-        async with httpx.AsyncClient(transport=transport, base_url="http://site") as asked:
-            return (await asked.get("/presence")).text
-
-    assert 'data-live="user"' in asyncio.run(page())
+def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(settings: Settings) -> None:
+    answer = over_wsgi(settings, "/presence/events", headers=BEARER)
+    assert (answer.status, b"under WSGI" in answer.body) == (501, True)
+    assert over_wsgi(settings, "/presence/events").status == 401
+    assert b'data-live=""' in over_wsgi(settings, "/presence").body
+    assert b'data-live="user"' in over_asgi(settings, "/presence").body
 
 
 @in_loop

@@ -1,22 +1,19 @@
 """The board on a site: the same under WSGI and ASGI."""
 
-import asyncio
 import importlib.util
-import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from typing import Any
 
 import pytest
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
-from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.recorder import recorder_for
 from tests.support.backends import Server
+from tests.support.sending import OWN, Answer, Send, over_asgi, over_wsgi
 from tests.support.servers import ROOT
 
 TOKEN = "the-token-of-the-board"
@@ -26,84 +23,6 @@ PATHS = [
     *("/chart.svg", "/online", "/last-seen?id=bob", "/last-seen?id=%3Cb%3E%e6%97%a5%ff"),
     *("/nothing", "/%ff"),
 ]
-OWN = b"the app's own"
-
-
-class Answer(NamedTuple):
-    """What a client receives."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-Send = Callable[..., Answer]
-
-
-def over_wsgi(
-    settings: Settings, url: str | bytes, method: str = "GET", root: str = "", **headers: str
-) -> Answer:
-    """Send a request for any bytes, which a client library would escape."""
-    path, _, query = _bytes(url).partition(b"?")
-    environ = {
-        **{"REQUEST_METHOD": method, "SCRIPT_NAME": root, "wsgi.url_scheme": "http"},
-        **{"PATH_INFO": unquote_to_bytes(path).decode("latin-1")},
-        **{"QUERY_STRING": query.decode("latin-1"), "HTTP_HOST": "site"},
-        **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
-    }
-    started: list[Any] = []
-
-    def app(_: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [])
-        return [OWN]
-
-    def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[..., object]:
-        started[:] = int(status[:3]), headers
-        return print
-
-    wrapped: Any = wsgi.PresenceMiddleware(app, settings=settings)
-    body = b"".join(wrapped(environ, start))
-    return Answer(started[0], [(name.lower(), value) for name, value in started[1]], body)
-
-
-def over_asgi(
-    settings: Settings, url: str | bytes, method: str = "GET", root: str = "", **headers: str
-) -> Answer:
-    path, _, query = _bytes(url).partition(b"?")
-    sent: list[Any] = []
-    given = {"host": "site", **{name.replace("_", "-"): v for name, v in headers.items()}}
-    scope: Any = {
-        **{"type": "http", "method": method, "query_string": query, "root_path": root},
-        "path": root + unquote_to_bytes(path).decode(errors="replace"),
-        "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
-    }
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": OWN})
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def ask() -> None:
-        await asgi.PresenceMiddleware(app, settings=settings)(scope, receive, send)
-        await close_async_clients()
-
-    asyncio.run(ask())
-    answered = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
-    return Answer(sent[0]["status"], answered, b"".join(part["body"] for part in sent[1:]))
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
-
-
 BOTH = pytest.mark.parametrize("send", [over_wsgi, over_asgi])
 
 
@@ -124,9 +43,11 @@ def but_time(answer: Answer) -> Any:
 @pytest.mark.parametrize("path", PATHS)
 def test_wsgi_and_asgi_answer_with_the_same_bytes(site: Settings, path: str) -> None:
     for method in ("GET", "HEAD", "POST"):
-        for headers in ({}, BEARER, {"If_None_Match": "*", **BEARER}):
+        for headers in ({}, BEARER, {"If-None-Match": "*", **BEARER}):
             url = f"/presence{path}"
-            one, other = (send(site, url, method, **headers) for send in (over_wsgi, over_asgi))
+            one, other = (
+                send(site, url, method, headers=headers) for send in (over_wsgi, over_asgi)
+            )
             assert (one.status, one.headers) == (other.status, other.headers)
             assert but_time(one) == but_time(other)
 
@@ -138,14 +59,14 @@ def test_the_board_shows_the_online_users(site: Settings, send: Send) -> None:
         presence.touch(id)
     counts = send(site, "/presence/counts").json()
     assert counts == {"counts": {"user": 2, "guest": 0, "bot": 0}}
-    online = send(site, "/presence/online", **BEARER).json()["online"]
+    online = send(site, "/presence/online", headers=BEARER).json()["online"]
     assert [one["id"] for one in online] == ["bob", "<b>eve</b>"]
-    found = send(site, "/presence/last-seen?id=%3Cb%3Eeve%3C/b%3E", **BEARER).json()
+    found = send(site, "/presence/last-seen?id=%3Cb%3Eeve%3C/b%3E", headers=BEARER).json()
     assert (found["id"], found["online"]) == ("<b>eve</b>", True)
     assert found["last_seen"] == online[1]["last_seen"]
-    both = send(site, "/presence/last-seen?id=zoe&id=bob", **BEARER).json()["last_seen"]
+    both = send(site, "/presence/last-seen?id=zoe&id=bob", headers=BEARER).json()["last_seen"]
     assert both == {"zoe": None, "bob": online[0]["last_seen"]}
-    unknown = send(site, "/presence/last-seen?id=zoe", **BEARER).json()
+    unknown = send(site, "/presence/last-seen?id=zoe", headers=BEARER).json()
     assert (unknown["online"], unknown["last_seen"]) == (False, None)
 
 
@@ -154,7 +75,7 @@ def test_a_list_has_a_hundred_at_most(site: Settings, send: Send) -> None:
     presence = Presence(site)
     for id in range(101):
         presence.touch(id)
-    assert len(send(site, "/presence/online", **BEARER).json()["online"]) == 100
+    assert len(send(site, "/presence/online", headers=BEARER).json()["online"]) == 100
     assert send(site, "/presence/counts").json()["counts"]["user"] == 101
 
 
@@ -169,7 +90,7 @@ def test_the_board_is_found_below_a_mount_point(site: Settings, send: Send) -> N
 @BOTH
 def test_looking_at_the_board_is_not_recorded_as_a_visit(site: Settings, send: Send) -> None:
     for path in PATHS:
-        send(site, f"/presence{path}", **BEARER)
+        send(site, f"/presence{path}", headers=BEARER)
     assert recorder_for(site).stats().recorded == 0
     assert recorder_for(site).open_visits == {}
     send(site, "/elsewhere")
@@ -187,12 +108,14 @@ def test_any_host_header_and_any_query_are_answered(
 
     monkeypatch.setattr("starlette.datastructures.URL.__init__", refuse)
     for host in ("[", "[::1", "a b", "", "http://x/", "x:port", "\x7f"):
-        counts = send(site, "/presence/counts?kind=user", Host=host)
+        counts = send(site, "/presence/counts?kind=user", headers={"Host": host})
         assert counts.json() == {"counts": {"user": 0, "guest": 0, "bot": 0}}
-        assert send(site, "/presence", Host=host).status == 200
+        assert send(site, "/presence", headers={"Host": host}).status == 200
     for raw, id in {"日".encode(): "日", b"a#b": "a#b", b"\xff": None, b"%ff": None}.items():
         url = b"/presence/last-seen?kind=guest&id=" + raw
-        found, other = (each(site, url, Host="[", **BEARER) for each in (over_wsgi, over_asgi))
+        found, other = (
+            each(site, url, headers={"Host": "[", **BEARER}) for each in (over_wsgi, over_asgi)
+        )
         assert but_time(found) == but_time(other)
         assert found.json()["kind"] == "guest"
         assert id in (None, found.json()["id"])

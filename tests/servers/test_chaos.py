@@ -110,11 +110,9 @@ def served(settings: dict[str, str], folder: Path) -> Iterator[list[Traffic]]:
         for name, (serve, protocol, workers) in SERVERS.items():
             app = f"{SITE}:{protocol}_app"
             wrapped = serve(WRAPPER.format(protocol), workers)
-            servers = [
-                WebServer(serve(app, workers), ROOT, folder / f"{name}-bare"),
-                WebServer(wrapped, ROOT, folder / name, **settings, PRESENCE_APP=app),
-            ]
-            traffic.append(Traffic(name, *map(stack.enter_context, servers)))
+            bare = WebServer(serve(app, workers), ROOT, folder / f"{name}-bare")
+            other = WebServer(wrapped, ROOT, folder / name, **settings, PRESENCE_APP=app)
+            traffic.append(Traffic(name, stack.enter_context(bare), stack.enter_context(other)))
         yield traffic
 
 

@@ -1,7 +1,6 @@
 """Requests that are not visits, and passive requests that do not keep their user online."""
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,14 +16,13 @@ from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, State, nothing
 from tests.support.backends import Server
+from tests.support.sending import Send, over_asgi, over_websocket, over_wsgi
 from tests.support.timed_site import Clock
 
 Header = tuple[str, str]
 ANN, BOB = ("X-User", "ann"), ("X-User", "bob")
 PREFETCH, PASSIVE = ("Sec-Purpose", "prefetch"), ("Presence", "passive")
 ORIGIN, ASKING = ("Origin", "https://a.example"), ("Access-Control-Request-Method", "PUT")
-WSGI_REQUEST: State = {"SCRIPT_NAME": "", "REMOTE_ADDR": "192.0.2.7"}
-ASGI_REQUEST: State = {"client": ("192.0.2.7", 1), "root_path": "", "query_string": b""}
 
 
 class Request(NamedTuple):
@@ -36,45 +34,14 @@ class Request(NamedTuple):
     method: str = "GET"
 
 
-Send = Callable[..., State]
-"""Sends one request through a wrapper, and returns what the app inside found."""
-
-
-def over_wsgi(settings: Settings, request: Request, inner: Inner = nothing) -> State:
-    def app(environ: State, _: object) -> list[bytes]:
-        inner(environ)
-        return []
-
-    environ: dict[str, Any] = {"REQUEST_METHOD": request.method, "PATH_INFO": request.path}
-    for name, value in request.headers:
-        environ["HTTP_" + name.upper().replace("-", "_")] = value
-    environ |= WSGI_REQUEST
-    wsgi.PresenceMiddleware(app, settings=settings)(environ, lambda *_: list[bytes]().append)
-    return environ
-
-
-def over_asgi(
-    settings: Settings, request: Request, inner: Inner = nothing, type: str = "http"
-) -> State:
-    async def app(scope: State, *_: object) -> None:
-        found = inner(scope)
-        if inspect.isawaitable(found):
-            await found
-            await scope["presence_middleware.presence"].aclose()
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
-
-    # In the case as given.
-    headers = [(name.encode(), value.encode()) for name, value in request.headers]
-    scope: State = {**ASGI_REQUEST, "type": type, "path": request.path, "headers": headers}
-    scope["method"] = request.method
-    asyncio.run(asgi.PresenceMiddleware(app, settings=settings)(scope, never, never))
-    return scope
-
-
-def over_websocket(settings: Settings, request: Request, inner: Inner = nothing) -> State:
-    return over_asgi(settings, request, inner, "websocket")
+def sent(
+    send: Send, settings: Settings, request: Request, inner: Inner = nothing
+) -> "WsgiVisit | AsgiVisit":
+    """Send a request, and return the visit that the app found."""
+    headers = dict(request.headers)
+    found = send(settings, request.path, request.method, headers, inner=inner).state
+    visit: WsgiVisit | AsgiVisit = found["presence_middleware.visit"]
+    return visit
 
 
 EVERYWHERE = pytest.mark.parametrize("send", [over_wsgi, over_asgi, over_websocket])
@@ -99,7 +66,7 @@ def become_usual(settings: Settings, send: Send) -> None:
     """Have the process take the short way, in which the filter sees only unusual requests."""
     recorder = recorder_for(settings)
     for _ in range(80):  # more than are inspected at a start
-        send(settings, Request(True, (BOB,)))
+        sent(send, settings, Request(True, (BOB,)))
     assert recorder.usual_until > recorder.stamp() or recorder.stats().recorded == 0
 
 
@@ -199,8 +166,8 @@ def test_only_visits_show_who_is_online(
     }
     for name, request in asked.items():
         given = request._replace(headers=(("X-User", name), *request.headers))
-        found = send(settings, given)
-        assert found["presence_middleware.visit"].identity == Identity("user", name)
+        found = sent(send, settings, given)
+        assert found.identity == Identity("user", name)
     recorder = recorder_for(settings)
     assert recorder.flush()
     online = {who.id for who in Presence(settings).online(limit=None)} - {"bob"}
@@ -216,14 +183,11 @@ def test_non_ascii_paths_can_be_excluded(
     send: Send, site: Callable[..., Settings], prefix: str
 ) -> None:
     """PEP 3333 decodes the bytes of a path as latin-1; an ASGI server decodes them as UTF-8."""
-    path = "/caf\xe9/menu"
-    if send is over_wsgi:
-        path = path.encode().decode("latin-1")
     for exclude, is_visit in (("/caf\xe9*", False), ("/caf\xe9/menu", False), ("/tea*", True)):
         settings = site(exclude=exclude, prefix=prefix + exclude[1:3])
         for _ in range(80):
-            send(settings, Request(True, (BOB,)))
-        send(settings, Request(is_visit, (ANN,), path))
+            sent(send, settings, Request(True, (BOB,)))
+        sent(send, settings, Request(is_visit, (ANN,), "/caf\xe9/menu"))
         assert recorder_for(settings).flush()
         assert Presence(settings).is_online("ann") == is_visit
 
@@ -258,14 +222,15 @@ def test_the_path_of_a_mounted_app_includes_its_mount_point(
 
     app = wrap(wsgi.PresenceMiddleware, answer, "mounted")
     app = wrap(wsgi.PresenceMiddleware, DispatcherMiddleware(app, {"/api": app}), "outside")
-    app({**WSGI_REQUEST, "REQUEST_METHOD": "GET", "PATH_INFO": path, "HTTP_X_USER": "ann"}, print)
+    environ = {"SCRIPT_NAME": "", "REQUEST_METHOD": "GET", "PATH_INFO": path}
+    app({**environ, "HTTP_X_USER": "ann"}, print)
     assert recorder_for(settings).stats().recorded == is_visit
 
     mount = "/api" if path.startswith("/api") else ""
     inner = wrap(asgi.PresenceMiddleware, reply, "mounted")
     inner = Starlette(routes=[Mount(mount, app=inner)])
     inner = wrap(asgi.PresenceMiddleware, inner, "outside")
-    scope = {**ASGI_REQUEST, "type": "http", "method": "GET", "path": path}
+    scope = {"type": "http", "root_path": "", "method": "GET", "path": path}
     asyncio.run(inner({**scope, "headers": [(b"x-user", b"ann")]}, None, None))
     assert recorder_for(settings).stats().recorded == 2 * is_visit
     assert inside == [path, path]
@@ -318,20 +283,21 @@ def test_a_passive_request_is_identified_and_answered_but_not_recorded(
         visit.identify("eve", kind="guest")
         assert visit.identity == Identity("guest", "eve")
 
-    send(polled, of_ann, identify)
-    passive = send(polled, request_)["presence_middleware.visit"]
-    send(polled, of_ann, ask)
+    sent(send, polled, of_ann, identify)
+    passive = sent(send, polled, request_)
+    sent(send, polled, of_ann, ask)
     assert recorder.flush()
     assert recorder.stats().recorded == 0
     assert presence.counts() == {"user": 0, "guest": 0, "bot": 0}
     assert presence.last_seen("ann") is None
-    guest = send(polled, Request(True))["presence_middleware.visit"]
-    send(polled, Request(True, (BOB,)))
-    send(polled, of_ann, ask)
+    guest = sent(send, polled, Request(True))
+    sent(send, polled, Request(True, (BOB,)))
+    sent(send, polled, of_ann, ask)
     assert answers == [0, 1], "who asks does not count himself, Bob does"
-    assert passive.identity == guest.identity, "the same in passive requests and visits"
+    assert guest.identity is not None
     assert guest.identity.kind == "guest"
-    send(polled, Request(True, (ANN,)))
+    assert passive.identity == guest.identity, "the same in passive requests and visits"
+    sent(send, polled, Request(True, (ANN,)))
     assert recorder.flush()
     assert presence.is_online("ann"), "the same without it is a visit"
 
@@ -378,7 +344,7 @@ def test_a_long_passive_response_ends_without_a_log_message(polled: Settings) ->
 
     for close in (True, False):
         wrapped = wsgi.PresenceMiddleware(app, settings=polled)
-        environ = {**WSGI_REQUEST, "PATH_INFO": "/poll", "HTTP_X_USER": "ann"}
+        environ = {"PATH_INFO": "/poll", "HTTP_X_USER": "ann"}
         body = wrapped(environ, lambda *_: list[bytes]().append)
         assert list(body) == [b"a"]
         assert wrapped.recorder.open_visits == {}
@@ -396,12 +362,12 @@ def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_addr
     for number in range(150):
         agent = ("User-Agent", f"Firefox {number}")
         for send in (over_wsgi, over_asgi):
-            send(polled, Request(False, (agent, PASSIVE)))
-            send(polled, Request(False, (agent,), "/healthz"))
+            sent(send, polled, Request(False, (agent, PASSIVE)))
+            sent(send, polled, Request(False, (agent,), "/healthz"))
     recorder = recorder_for(polled)
     assert recorder.flush()
     assert (recorder.stats().recorded, recorder.stats().dropped) == (0, {})
-    over_wsgi(polled, Request(True, (("User-Agent", "somebody who looks at a page"),)))
+    sent(over_wsgi, polled, Request(True, (("User-Agent", "somebody who looks at a page"),)))
     assert recorder.flush()
     assert Presence(polled).count("guest") == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ TOKEN = "the-token-of-the-board"
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 WSGI, ASGI = "presence_middleware.wsgi_app:application", "presence_middleware.asgi_app:application"
 RIGHT, WRONG = basic("ann:opensesame"), basic("ann:guessed")
+WRONG_OF_BOB = {"Authorization": basic("bob:guessed")}
 SETTINGS = {
     "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
     "PRESENCE_FLUSH_INTERVAL": "0.05s",
@@ -228,12 +230,10 @@ def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
             wait_until(lambda: presence.count("guest") == 1)
             assert presence.count("user") == 0
             if protocol(name) == "asgi":
-                url, agent = f"ws://{server.address}/", {"user_agent_header": FIREFOX}
+                open_socket = partial(connect, f"ws://{server.address}/", user_agent_header=FIREFOX)
                 with pytest.raises(InvalidStatus, match="403"):
-                    connect(url, additional_headers={"Authorization": WRONG}, **agent)
-                ask(WRONG)
-                wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
-                with connect(url, additional_headers={"Authorization": RIGHT}, **agent):
+                    open_socket(additional_headers=WRONG_OF_BOB)
+                with open_socket(additional_headers={"Authorization": RIGHT}):
                     wait_until(lambda: presence.is_online("ann"))
             assert ask(RIGHT, "/parts") == (200, "hello /parts")
             wait_until(lambda: presence.is_online("ann"))
@@ -243,6 +243,7 @@ def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
             assert ask(RIGHT, "/logout")[0] == 200
             wait_until(lambda: not presence.is_online("ann"))
             assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
+            assert presence.last_seen("bob") is None
             # Who comes back counts again after some milliseconds.
             wait_until(lambda: ask(RIGHT)[0] == 200 and presence.is_online("ann"))
         assert "Traceback" not in server.output
