@@ -107,7 +107,8 @@ const chartWidth = () => Math.round(at("chart").clientWidth / 40) * 40;
 const PERIODS = { "1d": "a day", "7d": "a week", "30d": "a month" };
 
 function activity(active, kind) {
-  const parts = Object.entries(active).map(([period, count]) => `${count.toLocaleString()} in ${PERIODS[period]}`);
+  const parts = Object.entries(active).filter(([, count]) => count)
+    .map(([period, count]) => `${count.toLocaleString()} in ${PERIODS[period]}`);
   return parts.length ? ` Different ${kind}s: ${parts.join(", ")}.` : "";
 }
 
