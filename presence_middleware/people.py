@@ -293,7 +293,7 @@ class People(Memory):
                         person.seen = at
                     if arrival > person.arrival:  # noqa: PLR1730
                         person.arrival = arrival
-                elif at < person.seen and not is_move:
+                elif at < person.seen and arrival <= person.arrival and not is_move:
                     self.coalesced += 1  # it is older than what is written
                 elif self._has_no_room_for(person):
                     self.dropped["full"] += 1
@@ -302,7 +302,7 @@ class People(Memory):
                     if at > person.seen:
                         person.seen = at
                     else:
-                        person.sent = NEVER  # only the room is new, or the clock stands still
+                        person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival
                     if not person.is_queued:
                         person.is_queued = True

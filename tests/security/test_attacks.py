@@ -526,7 +526,7 @@ ATTACKS = ADDRESSES | LOGINS | SIGNED
 
 # What the log may say: that the settings do not fit, or that a server hands over what is no text.
 HINTS = re.compile(
-    "PROXIES does not|no user among 20 visits|has never matched|could not be read|raised TypeError at"
+    "PROXIES does not|no user among 20 visits|has never matched|could not be read|raised TypeError"
 )
 
 

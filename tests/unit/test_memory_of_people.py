@@ -43,3 +43,17 @@ def test_a_person_who_comes_again_and_again_takes_no_further_room() -> None:
     for moment in range(2 * ROOM):
         known.note(("guest", "a regular"), float(moment), float(moment))
     assert sum(map(known.knows, guests(ROOM, 1000))) < 10
+
+
+def test_a_request_counts_though_an_older_connection_was_seen_just_after_it() -> None:
+    """The server may refuse the connection, because its user logged out since it was opened."""
+    ann = ("user", "ann")
+    known = people()
+    known.note(ann, 10.0, 0.0)  # a connection, opened at 0
+    (taken,) = known.take(LIMIT)
+    known.note(ann, 9.9, 9.9)  # a request, reported late
+    known.written([taken], {0}, 0)
+    (again,) = known.take(LIMIT)
+    assert again.arrival == 9.9
+    known.written([again], set(), 0)
+    assert (known.flushed, known.pending, known.dropped["left"]) == (1, 0, 1)
