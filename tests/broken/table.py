@@ -92,6 +92,54 @@ SETTINGS = ("unit/test_settings.py",)
 LOGINS = ("servers/test_logins.py",)
 
 BREAKS = [
+    Break(
+        "active-leaves-out-who-left",
+        "Active users are also those who logged out since.",
+        "stores/sorted_set.py",
+        "sets = self._seen, self.gone",
+        "sets = (self._seen,)",
+        ("contract/test_active.py",),
+    ),
+    Break(
+        "active-of-less-than-a-goodbye-hides",
+        "A period in which a goodbye hides people is refused.",
+        "stores/sorted_set.py",
+        "if period < self.window + self.lowered_by:",
+        "if False:",
+        ("contract/test_active.py",),
+    ),
+    Break(
+        "errors-of-credentials-are-shown",
+        "What a provider of credentials raises may contain a token, and is not shown.",
+        "connections/credentials.py",
+        "raised {type(error).__name__}",
+        "raised {error}",
+        ("redis/test_changing_credentials.py",),
+    ),
+    Break(
+        "wait-ends-in-an-outage",
+        "`presence wait` goes on through an outage.",
+        "cli/wait.py",
+        "failure = error",
+        "raise error",
+        ("servers/test_command_wait.py",),
+    ),
+    Break(
+        "late-request-is-lost",
+        "A request counts though an older connection was seen just after it.",
+        "people.py",
+        "and arrival <= person.arrival and not is_move",
+        "and not is_move",
+        MEMORY,
+    ),
+    Break(
+        "admin-shows-an-outage-as-offline",
+        "In an outage, the admin's list has dashes.",
+        "django/admin.py",
+        "if user.presence is None:",
+        "if False:",
+        ("servers/test_django_admin.py",),
+    ),
     # Which requests are visits.
     Break(
         "prefetch-counts",
