@@ -2,13 +2,15 @@
 
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from presence_middleware import Presence, Settings
+from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.cli.commands import presence as command
 from tests.support.backends import Server, wait_until
 from tests.support.faults import at_a_place
 from tests.support.servers import environment
@@ -61,15 +63,32 @@ def test_its_statuses_tell_too_many_from_no_answer(
         assert wrong.wait(20) == 2
 
 
-def test_it_waits_through_an_outage(tmp_path: Path, valkey: Server, prefix: str) -> None:
-    with at_a_place(valkey.binary, tmp_path) as place:
-        variables = {"PRESENCE_REDIS_URL": place.url, "PRESENCE_PREFIX": prefix}
-        reader = Presence(Settings.from_env(variables, redis_url=place.server.url))
+def test_it_waits_through_an_outage(
+    tmp_path: Path, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int | None] = []
+    count = Presence.count
+
+    def counting(reader: Presence, *arguments: Any, **named: Any) -> int:
+        try:
+            counted.append(count(reader, *arguments, **named))
+        except PresenceUnavailable:
+            counted.append(None)
+            raise
+        return counted[-1] or 0
+
+    monkeypatch.setattr(Presence, "count", counting)
+    monkeypatch.setattr("presence_middleware.cli.wait.ASK_EVERY", 0.01)
+    with at_a_place(valkey.binary, tmp_path) as place, ThreadPoolExecutor() as thread:
+        for name, value in {"REDIS_URL": place.url, "PREFIX": prefix}.items():
+            monkeypatch.setenv(f"PRESENCE_{name}", value)
+        reader = Presence(Settings.from_env(redis_url=place.server.url))
         reader.touch("ann")
-        before = calls(place.admin, "zcount")
-        with start(variables) as waiting:
-            wait_until(lambda: calls(place.admin, "zcount") > before)
-            place.proxy.refuse()
-            reader.leave("ann")
-            place.proxy.listen()
-            assert waiting.wait(30) == 0
+        waiting = thread.submit(command.main, ["wait"], standalone_mode=False)
+        wait_until(lambda: 1 in counted)
+        place.proxy.refuse()
+        wait_until(lambda: None in counted)
+        reader.leave("ann")
+        place.proxy.listen()
+        assert waiting.result(30) is None
+    assert counted[-1] == 0
