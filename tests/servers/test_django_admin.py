@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from playwright.sync_api import expect
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server
-from tests.support.servers import ROOT, environment
+from tests.support.browsers import chromium, needs_chromium
+from tests.support.servers import ROOT, Command, WebServer, environment
 
 SITE = """
 import sys, django
@@ -49,6 +51,10 @@ urlpatterns = [path("admin/", admin.site.urls)]
 call_command("migrate", verbosity=0)
 root = User.objects.create(username="root", is_staff=True, is_superuser=True)
 User.objects.bulk_create(User(username=f"user{n}") for n in range(40))
+if len(sys.argv) > 2:
+    root.set_password("secret")
+    root.save()
+    call_command("runserver", sys.argv[2], use_reloader=False)
 client = Client()
 client.force_login(root)
 for _ in range(2):
@@ -87,12 +93,39 @@ def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
     assert {(online, seen) for _, online, seen in page} == {("-", "-")}
 
 
-def list_of_users(folder: Path, field: str, variables: dict[str, str]) -> list[tuple[str, ...]]:
+@needs_chromium
+def test_a_browser_shows_the_columns(
+    tmp_path: Path, valkey: Server, variables: dict[str, str]
+) -> None:
+    Presence(Settings.from_env(variables)).touch("3")
+    write_site(tmp_path)
+    started: Command = lambda port: ["shop", "pk", str(port)]  # noqa: E731
+    site = WebServer(started, tmp_path, tmp_path / "log", PRESENCE_ENABLED="1", **variables)
+    with site, chromium() as browser, redis.Redis.from_url(valkey.url) as server:
+        page = browser.new_page()
+        page.goto(f"http://{site.address}/admin/auth/user/")
+        page.fill("#id_username", "root")
+        page.fill("#id_password", "secret")
+        page.click("[type=submit]")
+        row = page.locator("tr", has=page.get_by_role("link", name="user1", exact=True))
+        expect(row.locator(".field-online")).to_have_text("●")
+        expect(page.locator("tr", has_text="root").locator(".field-online")).to_have_text("●")
+        server.config_resetstat()
+        page.reload()
+        expect(row.locator(".field-last_seen")).to_have_text(re.compile("now|ago"))
+        assert server.info("commandstats")["cmdstat_zmscore"]["calls"] <= 4
+
+
+def write_site(folder: Path) -> None:
     recipes = (ROOT / "docs" / "recipes.md").read_text()
     (recipe,) = re.findall(r"^```text\n(.*?PresenceAdminMixin.*?)^```$", recipes, re.M | re.S)
-    (folder / "site.py").write_text(SITE.replace("RECIPE\n", recipe))
+    (folder / "shop.py").write_text(SITE.replace("RECIPE\n", recipe))
+
+
+def list_of_users(folder: Path, field: str, variables: dict[str, str]) -> list[tuple[str, ...]]:
+    write_site(folder)
     done = subprocess.run(
-        [sys.executable, "site.py", field],
+        [sys.executable, "shop.py", field],
         cwd=folder,
         env=environment(**variables, PRESENCE_ENABLED="1"),
         capture_output=True,
