@@ -123,7 +123,8 @@ def test_request_targets_are_normalized_before_they_are_matched(served: Served) 
     is_below = "below" in served.name
     seen = {
         **{"/healthz": False, "/%68ealthz": False, "/healthz?a=/b": False, "/healthz?": False},
-        **{"/healthz/": False, "/healthz%2F": False, "/a/../healthz": True, "/HEALTHZ": True},
+        **{"/healthz/": False, "/healthz%2F": False, "/HEALTHZ": True},
+        "/a/../healthz": "uwsgi" not in served.name,  # uWSGI resolves it
         **dict.fromkeys(["/static/a", "/static/a%2Fb", "/static%2Fa"], is_below),
         "/static": True,
     }
@@ -163,7 +164,9 @@ def test_the_board_is_served(served: Served) -> None:
         assert client.get("/presence/online").status_code == 401
         named = client.get("/presence/online", headers={"Authorization": f"Basic {password}"})
         assert "bob" in [who["id"] for who in named.json()["online"]]
-        assert client.post("/presence", content=b"x" * 10000).status_code == 405
+        # uWSGI resets a connection with a body that no app has read.
+        body = b"" if "uwsgi" in served.name else b"x" * 10000
+        assert client.post("/presence", content=body).status_code == 405
         assert client.get("/elsewhere").text.startswith("hello ")
 
 
