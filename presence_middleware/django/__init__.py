@@ -10,6 +10,11 @@ processor.
 
 from typing import TYPE_CHECKING, Any
 
+# `runserver` imports the settings' layers in one thread and the URLs in another. Python would load
+# this package while the other thread is still within the one around it, and both could fail. This
+# waits for the other thread.
+import presence_middleware  # noqa: F401
+
 from ..errors import importing
 
 with importing("django"):

@@ -148,7 +148,11 @@ def raw(server: WebServer, request: str) -> bytes:
 def test_the_board_is_served(served: Served) -> None:
     served.presence.touch("bob")
     password = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    # uWSGI closes each connection without a word, and resets one with a body that nobody has read.
+    is_closing = "uwsgi" in served.name
+    body = b"" if is_closing else b"x" * 10000
     with served.server.client(FIREFOX) as client:
+        client.headers.update({"Connection": "close"} if is_closing else {})
         assert "Who is online" in client.get("/presence").text
         counts = client.get("/presence/counts")
         assert counts.json()["counts"]["user"] >= 1
@@ -164,8 +168,6 @@ def test_the_board_is_served(served: Served) -> None:
         assert client.get("/presence/online").status_code == 401
         named = client.get("/presence/online", headers={"Authorization": f"Basic {password}"})
         assert "bob" in [who["id"] for who in named.json()["online"]]
-        # uWSGI resets a connection with a body that no app has read.
-        body = b"" if "uwsgi" in served.name else b"x" * 10000
         assert client.post("/presence", content=body).status_code == 405
         assert client.get("/elsewhere").text.startswith("hello ")
 

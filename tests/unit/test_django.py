@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import logging
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -521,3 +523,37 @@ def test_a_request_that_has_not_passed_the_line_is_reported(open_site: Open) -> 
     open_site()
     with pytest.raises(NotWrapped):
         presence_of(RequestFactory().get("/"))
+
+
+IMPORTS = """
+import sys, threading
+from importlib.abc import MetaPathFinder
+
+is_within, goes_on = threading.Event(), threading.Event()
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "presence_middleware.lookup":
+            is_within.set()
+            goes_on.wait(0.5)
+        elif name == "presence_middleware.asgi":
+            goes_on.set()
+            print("early" if sys.modules["presence_middleware"].__spec__._initializing else "late")
+
+def urls():
+    import presence_middleware
+
+sys.meta_path.insert(0, Finder())
+thread = threading.Thread(target=urls)
+thread.start()
+is_within.wait()
+from presence_middleware.django import PresenceMiddleware
+thread.join()
+"""
+
+
+def test_two_threads_may_import_the_package_at_once() -> None:
+    """As `runserver` does, of which one then fails if Python meets a circle."""
+    command = [sys.executable, "-c", IMPORTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["late"], done.stderr
