@@ -528,6 +528,7 @@ def test_a_request_that_has_not_passed_the_line_is_reported(open_site: Open) -> 
 IMPORTS = """
 import sys, threading
 from importlib.abc import MetaPathFinder
+import asgiref.sync, django.contrib.auth.signals, django.core.mail, django.http  # take long
 
 is_within, goes_on = threading.Event(), threading.Event()
 
