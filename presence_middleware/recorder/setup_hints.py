@@ -25,7 +25,7 @@ from ..request import USER, Request
 from ..settings import Settings
 from .verdict import LOGOUTS, Purpose
 
-INSPECTED_REQUESTS = 30  # at most at once; on average, one a second
+INSPECTED_REQUESTS = 60  # at most at once, more than SHARED_BY; on average, one a second
 MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 VISITS = 20  # that show a mistake, before the warning
 FEW_VISITS, SECONDS = 3, 10.0  # or as many, if the first of them is so long ago
