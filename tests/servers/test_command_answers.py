@@ -219,7 +219,7 @@ def test_config_refuses_a_source_that_is_neither_one_nor_in_a_module(script: Scr
     for source in ("foo:bar", "foo.logins:bar", "identify:foo:bar"):
         told = script("config", PRESENCE_IDENTITY=f"user=auth, member={source}")
         assert told.exit_code == 2
-        assert "neither a source nor a module 'foo'; sources are auth, " in told.output
+        assert "neither a source nor a module 'foo'; sources are auth, " in told.stderr
     for source in ("json:nobody", "tests.support.hiding:is_hidden", "identify:json:loads"):
         assert script("config", PRESENCE_IDENTITY=f"user=auth, member={source}").exit_code == 0
 
