@@ -102,7 +102,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         from redis.cluster import ClusterNode
         from redis.retry import Retry
 
-        from . import prompt_close, timed
+        from . import credentials, prompt_close, timed  # noqa: F401, `_typed` needs the first
 
         classes: dict[str, Any] = {**(prompt_close if is_async else timed).CLASSES}
         if url.scheme == "embedded":  # this needs a POSIX system

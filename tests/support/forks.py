@@ -8,11 +8,13 @@ a thread imports the Redis client. Exits with 0 if the children record or read.
 
 import ctypes
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,30 +70,33 @@ def second(recorder: Recorder) -> None:
     visit(recorder, "grandchild, later")
 
 
-class SlowImport:
-    """A finder that makes the import of a module of the package last."""
+class SlowImports:
+    """A finder: makes each import of a module of the package last, and tells when it begins."""
 
-    has_begun = threading.Event()
+    begun = queue.SimpleQueue[str]()
 
     def find_spec(self, name: str, *_: Any) -> None:
-        if name == "presence_middleware.connections.timed":
-            self.has_begun.set()
-            time.sleep(0.5)
+        if name.startswith("presence_middleware."):
+            self.begun.put(name)
+            time.sleep(0.2)
 
 
 def fork_while_importing() -> None:
     presence = Presence.from_env()
-    sys.meta_path.insert(0, SlowImport())
+    sys.meta_path.insert(0, SlowImports())
     reader = threading.Thread(target=presence.count)
     reader.start()
-    assert SlowImport.has_begun.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(5)  # ends the child if it waits for the import of its parent
-        presence.count()
-        os._exit(0)
-    reader.join()
-    assert os.waitpid(pid, 0)[1] == 0
+    pids = []
+    while reader.is_alive() or not SlowImports.begun.empty():
+        with suppress(queue.Empty):
+            name = SlowImports.begun.get(timeout=0.01)
+            pids.append((name, os.fork()))
+            if not pids[-1][1]:
+                signal.alarm(5)  # ends the child if it waits for the import of its parent
+                presence.count()
+                os._exit(0)
+    assert [name for name, pid in pids if os.waitpid(pid, 0)[1]] == []
+    assert len(pids) > 2
 
 
 def main() -> None:
