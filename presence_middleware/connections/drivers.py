@@ -185,8 +185,9 @@ def checked_replies(replies: list[Any], batch: Batch) -> list[Any]:
     """
     for number, reply in enumerate(replies):
         if isinstance(reply, Exception):
+            reply.__traceback__ = None  # its frames, which refer to it, and to the request
             if not batch.is_tolerant:
-                raise translated_error(reply)  # the reply itself would keep its frames alive
+                raise translated_error(reply)
             replies[number] = translated_error(reply)
     return replies
 
