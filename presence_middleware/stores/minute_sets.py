@@ -13,7 +13,7 @@ from .paging import Ranked
 from .plan import Batch, Plan, score, texts
 from .record import Part, ScriptedStore
 from .script import CHUNK, chunks, load_script
-from .store import Sighting, clamp_future_scores
+from .store import Sighting
 
 # The sets of at most so many minutes are searched for known ids when there is little room.
 MAX_SEARCHED_MINUTES = 30
@@ -113,10 +113,6 @@ class MinuteSets(ScriptedStore):
 
     def keys(self, now: float) -> list[str]:
         return self._keys(now, self.keep_seconds)
-
-    def clean_up(self, now: float) -> Plan[bool]:
-        yield from super().clean_up(now)
-        return self.is_server_time and (yield from clamp_future_scores((self.left,), now))
 
     def _union(self, now: float, window: float) -> Plan[set[str]]:
         (members,) = yield Batch((("SUNION", *self._keys(now, window)),))

@@ -18,7 +18,7 @@ from .paging import PAGE, Ranked, newest
 from .plan import Batch, Plan, members_with_scores, merge_plans, score
 from .record import Part, ScriptedStore
 from .script import CHUNK, chunks, load_script
-from .store import NO_EVENTS, Sighting, clamp_future_scores, moment_of
+from .store import NO_EVENTS, Sighting, moment_of
 
 # Ids that a sweep announces or takes out of their rooms: 2 to 4 ms of server time.
 SWEPT = 500
@@ -54,6 +54,7 @@ class SortedSet(ScriptedStore):
         self.lowered_by = 0.0 if grace is None else window - grace
         self._lag, self._has_rooms = lag or 0.0, has_rooms
         self._seen, self._bye = keys.seen(prefix, kind), keys.bye(prefix, kind)
+        self._timed = self._seen, self._bye, self.left
         self._events = None if lag is None else EventStream(prefix, kind)
         rooms, progress = keys.rooms(prefix, kind), keys.progress(prefix, kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
@@ -193,9 +194,7 @@ class SortedSet(ScriptedStore):
         # Those who are gone are announced, and leave their rooms, before their times go.
         if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
             return True
-        has_more = False
-        if self.is_server_time:
-            has_more = yield from clamp_future_scores((self._seen, self._bye, self.left), now)
+        has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
         # Until all who have gone are announced, their times must not go.
@@ -203,11 +202,9 @@ class SortedSet(ScriptedStore):
         stale = ("ZRANGE", self._seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
-        silent_since = now - self.window - 2 * keys.SLACK
-        *_, members, removed = yield Batch(
+        _, members, removed = yield Batch(
             (
                 ("ZREMRANGEBYSCORE", self.gone, "-inf", cut),
-                ("ZREMRANGEBYSCORE", self.writers, "-inf", silent_since),
                 ("ZCARD", self._seen),
                 ("ZREMRANGEBYSCORE", self._seen, "-inf", page_end),
             ),

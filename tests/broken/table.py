@@ -1252,8 +1252,8 @@ BREAKS = [
         "iterator-takes-the-wake-up-of-another",
         "All who wait for events are woken, although some wait again meanwhile.",
         "events/feed.py",
-        "self.waiters.discard(waiter)\n            waiter.wake()",
-        "self.waiters.pop().wake()",
+        "self.waiters.discard(waiter)\n            waiter()",
+        "self.waiters.pop()()",
         FOLLOW,
     ),
     Break(
