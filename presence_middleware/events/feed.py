@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
-from weakref import ReferenceType, WeakSet, ref
+from weakref import WeakSet, ref
 
 from ..connections.loops import is_server_stopping
 from ..logs import warn
@@ -32,11 +31,8 @@ WAKE_PAUSE = 0.002  # seconds
 _feeds: "WeakSet[Feed]" = WeakSet()
 
 
-class Sleeper(Protocol):
-    """An iterator that waits for events."""
-
-    def wake(self) -> None:
-        """Let it look for events again. For any thread."""
+Waker = Callable[[], object]
+"""Lets an iterator that waits look for events again. For any thread."""
 
 
 class Era:
@@ -45,6 +41,10 @@ class Era:
     def __init__(self, *, is_over: bool = False) -> None:
         self.pid = os.getpid()
         self.is_over = is_over
+
+
+def _no_era() -> None:
+    """Stand for an era that has ended."""
 
 
 class Feed:
@@ -67,9 +67,9 @@ class Feed:
     def reset(self) -> None:
         """Begin again: in a forked child, there are neither the thread nor its iterators."""
         self.page = Page(self.streams)
-        self.waiters: set[Sleeper] = set()
+        self.waiters: set[Waker] = set()
         self.outage = Outage()
-        self._era: ReferenceType[Era] | None = None
+        self._era: Callable[[], Era | None] = _no_era
         self._lock = threading.Lock()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._leases: WeakSet[NameLease] = WeakSet()
@@ -83,7 +83,7 @@ class Feed:
         The lease is renewed from now on.
         """
         with self._lock:
-            era = (self._era() if self._era else None) or Era()
+            era = self._era() or Era()
             if self._thread is None:
                 self.page = Page(self.streams)
                 thread = threading.Thread(target=self._run, name="presence-events", daemon=True)
@@ -107,7 +107,7 @@ class Feed:
         Wait for at most `wait_seconds` until the leases of names are given up.
         """
         deadline = time.monotonic() + wait_seconds
-        era, self._era = self._era and self._era(), None
+        era, self._era = self._era(), _no_era
         if era:
             era.is_over = True
         leases = [lease for lease in list(self._leases) if lease.is_held]
@@ -121,7 +121,7 @@ class Feed:
         # Whoever is awake may wait again before the last of these is woken.
         for number, waiter in enumerate(list(self.waiters), 1):
             self.waiters.discard(waiter)
-            waiter.wake()
+            waiter()
             if number % WOKEN_AT_ONCE == 0:
                 time.sleep(WAKE_PAUSE)
 
@@ -135,7 +135,7 @@ class Feed:
                 self._leases.discard(lease)
                 lease.give_up(self.streams)
             with self._lock:
-                if not (self._leaving or (self._era and self._era())):
+                if not (self._leaving or self._era()):
                     self._thread = None
                     return
             now = time.monotonic()
@@ -157,9 +157,16 @@ class Feed:
                 self._upkeep()
             with suppress(Exception):
                 self._check_settings()
-        has_more = self._read_on()
+        has_more = True
         while has_more and time.monotonic() < until:
-            has_more = self._read_on()
+            try:
+                is_news, has_more = self.page.read_on()
+            except Exception as failure:
+                is_news, has_more = self.outage.note(failure), False
+            else:
+                is_news = self.outage.end() or is_news
+            if is_news:
+                self._wake()
         renewed = [lease.renew(self.streams) for lease in list(self._leases)]
         if self.page.has_retries or any(renewed):
             self.page.has_retries = False
@@ -179,18 +186,6 @@ class Feed:
                 "them; set PRESENCE_EVENTS to the same kinds in all processes",
                 self.streams.kind,
             )
-
-    def _read_on(self) -> bool:
-        """Put what is new on the page; return whether there may be more."""
-        try:
-            has_new, has_more = self.page.read_on()
-        except Exception as failure:
-            if self.outage.note(failure):
-                self._wake()
-            return False
-        if self.outage.end() or has_new:
-            self._wake()
-        return has_more
 
 
 def _reset_all() -> None:

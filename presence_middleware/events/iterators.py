@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import length_hint
 from queue import SimpleQueue
 from typing import Self
@@ -20,7 +21,7 @@ from ..connections.loops import in_thread
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import MISSING
 from .event import Event
-from .feed import Era, Feed, Sleeper
+from .feed import Era, Feed, Waker
 from .named import NameLease
 from .page import Place
 from .streams import Chunk, Positions, events_of, ids_of
@@ -64,7 +65,7 @@ class _Iterator:
         # The events that were taken and have not been returned.
         self._queue: Iterator[Event] = iter(())
         self._reports = (lease or feed).outage.reports
-        self._waiter: Sleeper | None = None
+        self._waiter: Waker | None = None
         self._lock = threading.Lock()
 
     @property
@@ -125,7 +126,7 @@ class _Iterator:
             self._queue = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
 
     @contextmanager
-    def _waiting(self, waiter: Sleeper) -> Iterator[None]:
+    def _waiting(self, waiter: Waker) -> Iterator[None]:
         """Let the feed, or the end of this iterator, wake a waiter."""
         self._waiter = waiter
         self._feed.waiters.add(waiter)
@@ -153,46 +154,12 @@ class _Iterator:
         era, self._era = self._era, _closed
         waiter, lease = self._waiter, self._lease
         if waiter is not None:
-            waiter.wake()
+            waiter()
         if era is _closed or era.pid != os.getpid():
             return None
         was_held = lease is not None and lease.is_held
         self._feed.release(lease)
         return lease.released if lease is not None and was_held else None
-
-
-class Sleep:
-    """Lets a thread wait until another wakes it."""
-
-    def __init__(self) -> None:
-        # An Event has a lock, which the garbage collector might take a second time in a thread.
-        self._woken: SimpleQueue[None] = SimpleQueue()
-
-    def wake(self) -> None:
-        """Let the thread go on."""
-        self._woken.put(None)
-
-    def wait(self) -> None:
-        """Wait until `wake` is called."""
-        self._woken.get()
-
-
-class AsyncSleep:
-    """Lets a coroutine wait until a thread wakes it."""
-
-    def __init__(self) -> None:
-        self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake(self) -> None:
-        """Let the coroutine go on. Does nothing if its event loop has ended. For any thread."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._woken.set)
-
-    async def wait(self, seconds: float | None) -> None:
-        """Wait until `wake` is called, at most `seconds`; None for as long as it takes."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
 
 
 class Events(_Iterator):
@@ -217,15 +184,16 @@ class Events(_Iterator):
                 event = self._pop()
                 if event is not None:
                     return event
-                sleep = Sleep()
-                with self._waiting(sleep):
+                # An Event has a lock, which the garbage collector might take again in its thread.
+                woken: SimpleQueue[None] = SimpleQueue()
+                with self._waiting(partial(woken.put, None)):
                     batch = self._look()
                     if batch is not None:
                         self._open(batch)
                     elif self._place.is_behind and (place := self._feed.page.catch_up(self._place)):
                         self._place = place
                     elif not self._era.is_over:
-                        sleep.wait()
+                        woken.get()
         raise StopIteration
 
     def close(self) -> None:
@@ -298,8 +266,13 @@ class AsyncEvents(_Iterator):
 
     async def _more(self, deadline: float) -> Iterable[Event] | None:
         """Take the next events, read, or wait; return None if it is too late to do any of these."""
-        loop, sleep = asyncio.get_running_loop(), AsyncSleep()
-        with self._waiting(sleep):
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(woken.set)
+
+        with self._waiting(wake):
             # In one turn of the loop, only some of its iterators take events.
             async with _turns.setdefault(loop, asyncio.Semaphore(TURNS)):
                 await asyncio.sleep(0)
@@ -315,7 +288,9 @@ class AsyncEvents(_Iterator):
             if left <= 0:
                 return None
             if not self._era.is_over:
-                await sleep.wait(None if left == math.inf else left)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if left == math.inf else left):
+                        await woken.wait()
         return ()
 
     async def aclose(self) -> None:

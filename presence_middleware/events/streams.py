@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..connections.drivers import Driver
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
+from ..stores.plan import first_error
 from .event import Event, cursor_of
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
@@ -113,9 +114,8 @@ class Streams:
         Raises if a shard is away.
         """
         positions = self._read([stream.position(until) for stream in self._streams])
-        for position in positions:
-            if isinstance(position, Exception):
-                raise position
+        if error := first_error(positions):
+            raise error
         return tuple(positions)
 
     def parse_cursor(self, cursor: str) -> Positions:

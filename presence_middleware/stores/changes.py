@@ -3,7 +3,7 @@
 All moments are microseconds since the epoch, by the server's clock, unless they are seconds.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
@@ -60,6 +60,8 @@ class Written(NamedTuple):
     """The number of ids that the write announced to have come online."""
     went: int
     """The number of ids that the write announced to have gone offline."""
+    is_shortened: bool = False
+    """True if events of less than five minutes were removed, because there are too many."""
 
 
 def to_microseconds(moment: float) -> int:
@@ -70,19 +72,6 @@ def to_microseconds(moment: float) -> int:
 def as_seconds(microseconds: int) -> str:
     """Return a moment as Redis parses it, in seconds. This is four times as fast as `repr`."""
     return f"{microseconds}e-6"
-
-
-def words_of(departures: Iterable[Departure]) -> list[int | str]:
-    """Return departures as scripts take them."""
-    words: list[int | str] = []
-    for act, id, moment, last_seen in departures:
-        words += (
-            int(act),
-            id,
-            as_seconds(moment),
-            "" if last_seen is None else as_seconds(last_seen),
-        )
-    return words
 
 
 def by_minute(seen: Sequence[Seen]) -> Iterator[tuple[int, list[int]]]:

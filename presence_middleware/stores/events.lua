@@ -13,8 +13,8 @@
 -- The number of an entry is that of the entry before it, plus the size of the JSON and ENTRY_BYTES. So a
 -- reader notices a missing entry, and the numbers show how large the stream is.
 --
--- Adds to the reply of record.lua: how many ids came online, how many went offline, and 1 if entries
--- of less than five minutes were removed, because the stream was too large.
+-- Notes in the reply, from its fourth place on: how many ids came online, how many went offline, and 1
+-- if entries of less than five minutes were removed, because the stream was too large.
 
 local stream = KEYS[#KEYS]
 local STREAM_SECONDS, MAX_BYTES = 300, 64 * 1024 * 1024
@@ -24,11 +24,6 @@ local REMOVED_AT_ONCE = 100 -- entries, from a stream that is too large
 local is_shortened = 0
 local cut, cut_delay = unpack(redis.call('HMGET', progress, 'announced_until', 'announced_delay'))
 local changes, came, went = {}, 0, 0
-
-local function trim()
-  local time = redis.call('TIME')
-  redis.call('XTRIM', stream, 'MINID', (time[1] - STREAM_SECONDS) .. string.format('%03d', time[2] / 1000))
-end
 
 local function add_entry(packed)
   if redis.call('HEXISTS', progress, 'n') == 0 then
@@ -70,12 +65,10 @@ hooks[#hooks + 1] = {
     if is_lost then reset(offline_before, '') end
   end,
 
-  before_seen = function(accepted)
+  before_seen = function(ids, accepted)
     if not cut then reset(offline_before, '') end
-    if #accepted == 0 then return end
-    local ids, is_noted = {}, {}
-    for m, n in ipairs(accepted) do ids[m] = ARGV[FIRST + 2 * n - 1] end
-    local scores = redis.call('ZMSCORE', seen, unpack(ids))
+    if #ids == 0 then return end
+    local scores, is_noted = redis.call('ZMSCORE', seen, unpack(ids)), {}
     -- Whoever was seen since then is online, whatever the times of these sightings.
     local online_since = math.max(cut + 0, offline_before + 0)
     for m, id in ipairs(ids) do
@@ -119,10 +112,12 @@ hooks[#hooks + 1] = {
       local last = math.min(first + ENTRY_SIZE - 1, #changes)
       add_entry(cjson.encode({unpack(changes, first, last)}))
     end
-    trim()
+    local time = redis.call('TIME')
+    local oldest = (time[1] - STREAM_SECONDS) .. string.format('%03d', time[2] / 1000)
+    redis.call('XTRIM', stream, 'MINID', oldest)
     -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
     local remaining = redis.call('PTTL', seen)
     redis.call('PEXPIRE', progress, remaining > 0 and remaining or 1000 * lifetime)
-    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = came, went, is_shortened
+    reply[4], reply[5], reply[6] = came, went, is_shortened
   end,
 }

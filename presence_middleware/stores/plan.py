@@ -44,9 +44,8 @@ def merge_plans(plans: Sequence[Plan[T]], *, atomic: bool = False) -> Plan[list[
     is raised after all plans have ended.
     """
     outcomes = yield from run_all(plans, atomic=atomic)
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
+    if error := first_error(outcomes):
+        raise error
     return outcomes  # type: ignore[return-value]
 
 
@@ -111,10 +110,7 @@ def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
 
 def first_error(replies: Sequence[Any]) -> Exception | None:
     """Return the first error among the replies, or None."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            return reply
-    return None
+    return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
 
 def text(reply: bytes | str) -> str:

@@ -5,39 +5,16 @@
 -- KEYS[1] seen      id by last-seen time; a goodbye lowers it
 -- KEYS[2] bye       id by true last-seen time, of those who said goodbye less than a window ago
 -- KEYS[3] gone      id by last-seen time, of those who left; never an id that is in `seen`
--- KEYS[4] left      id by the moment it left, and erasures: see departures.lua
+-- KEYS[4] left      id by the moment it left, and erasures: see people.lua
 -- KEYS[5] writers   process by its last write; and the empty name while `seen` has members
 -- KEYS[6…]          keys of the hooks: see rooms.lua and events.lua
--- ARGV              the names below in their order; then time and id of each sighting; then act, id,
---                   moment and last-seen time (or nothing) of each departure; then of each move the
---                   position of its sighting, the number of the room, and the moment
 --
--- Moments are seconds since the epoch.
---
--- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
--- this process (or nothing); then what the hooks add.
+-- ARGV and the reply are those of people.lua.
 
 local seen, bye, gone, left, writers, progress = unpack(KEYS)
-local lifetime, -- of the keys, in seconds
-  window, -- seconds for which an id is online after it was seen
-  lowered_by, -- how far before its moment a goodbye lowers the last-seen time, in seconds
-  matters, -- seconds for which a departure is compared with sightings
-  max_members,
-  is_server_time, -- 1 to lower departures to this server's clock; else 0
-  process, -- empty to note no write
-  now,
-  offline_before, -- ids last seen up to this moment are no longer online
-  earliest, -- the first arrival or move among the sightings
-  arrivals, -- of all sightings, separated by spaces; empty if they equal the times
-  sightings, -- their number
-  departures -- their number
-  = unpack(ARGV, 1, 13)
-local FIRST, FIRST_DEPARTURE = 14, 14 + 2 * sightings
-local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
-local MOST_EVICTED = 1000
+local WORDS, MOST_EVICTED = 2, 1000
 
-include 'departures'
-local function later(one, other) return at_least(other, one or other or 0) and other or one end
+include 'people'
 
 local hooks = {}
 
@@ -56,29 +33,26 @@ if members == 0 then
   if is_lost then redis.call('DEL', writers, bye) end
   for _, hook in ipairs(hooks) do hook.seen_is_empty(is_lost) end
 end
-local reply = {{}, 0, process ~= '' and redis.call('ZSCORE', writers, process)}
 
 if FIRST_DEPARTURE > FIRST then
-  local ids, accepted, added = {}, {}, 0
+  local ids, added = {}, 0
   for i = FIRST + 1, FIRST_DEPARTURE - 1, 2 do ids[#ids + 1] = ARGV[i] end
   local room = max_members - members
-  local is_tight = #ids > room
+  if #ids <= room then room = false end -- for all of them
   local departed = redis.call('ZCOUNT', left, earliest, '+inf')
   local goodbyes = redis.call('ZCOUNT', bye, earliest, '+inf')
-  if departed + goodbyes == 0 and not is_tight and #hooks == 0 then
+  if departed + goodbyes == 0 and not room and #hooks == 0 then
     added = redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST, FIRST_DEPARTURE - 1))
   else
     local known, new, is_seen = {}, 0, {}
-    find_departures(ids, departed)
-    local goodbye_at = scores_since(bye, goodbyes, ids)
-    if is_tight then
+    if room then
       known = redis.call('ZMSCORE', seen, unpack(ids))
       for n, id in ipairs(ids) do
         is_seen[id] = true
         if not known[n] then new = new + 1 end
       end
     end
-    if new > room then
+    if room and new > room then
       -- Remove ids that are offline, but only as many as are needed, and none that is seen now. There
       -- are many too many after PRESENCE_MAX_MEMBERS was lowered.
       local most = math.min(new - room + #ids, MOST_EVICTED)
@@ -91,34 +65,24 @@ if FIRST_DEPARTURE > FIRST then
         end
       end
     end
-    local to_write, accepted_ids, arrived = {}, {}, string.gmatch(arrivals, '%S+')
-    for n, id in ipairs(ids) do
-      local time = ARGV[FIRST + 2 * n - 2]
-      local arrival = arrived() or time
-      if has_left(id, arrival) then
-        table.insert(reply[1], n)
-      elseif is_tight and not known[n] and room <= 0 then
-        reply[2] = reply[2] + 1
-      elseif not at_least(goodbye_at[id], later(time, arrival)) then -- an older one undoes no goodbye
-        if not known[n] then room = room - 1 end
-        accepted[#accepted + 1], accepted_ids[#accepted_ids + 1] = n, id
-        to_write[#to_write + 1], to_write[#to_write + 2] = time, id
-      end
+    local accepted, to_write = nil, {}
+    accepted, ids = accept(ids, departed, known, room, scores_since(bye, goodbyes, ids))
+    for m, id in ipairs(ids) do
+      to_write[2 * m - 1], to_write[2 * m] = ARGV[FIRST + 2 * accepted[m] - 2], id
     end
-    for _, hook in ipairs(hooks) do hook.before_seen(accepted, accepted_ids) end
-    if #accepted > 0 then added = redis.call('ZADD', seen, 'GT', unpack(to_write)) end
-    ids = accepted_ids
+    for _, hook in ipairs(hooks) do hook.before_seen(ids, accepted) end
+    if #ids > 0 then added = redis.call('ZADD', seen, 'GT', unpack(to_write)) end
   end
   if added > 0 and redis.call('EXISTS', gone) == 1 then redis.call('ZREM', gone, unpack(ids)) end
 end
 
-apply_departures(FIRST_DEPARTURE, FIRST_MOVE - 1, function(act, id, moment, last_known)
+apply_departures(function(act, id, moment)
   local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
   local last_seen = score and later(score, goodbye) -- a lowered score is no evidence
   if not at_least(moment, last_seen or 0) then last_seen = false end -- seen since then: it stays
   if act ~= GOODBYE then
     remove(id, act, moment, last_seen)
-    return last_seen or not score and is_lost(id, moment, last_known) and last_known
+    return last_seen, score
   end
   local lowered = string.format('%.6f', moment - lowered_by)
   if last_seen and not at_least(lowered, score) then
@@ -134,7 +98,6 @@ if redis.call('EXPIRE', seen, lifetime) == 1 then
 else
   redis.call('ZREM', writers, '')
 end
-if process ~= '' then redis.call('ZADD', writers, now, process) end
-redis.call('EXPIRE', writers, lifetime)
+note_write()
 for _, hook in ipairs(hooks) do hook.reply(reply) end
 return reply

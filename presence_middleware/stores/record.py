@@ -1,76 +1,85 @@
-"""What people did, as the script record.lua applies it to a sorted set. Plans only, no I/O."""
+"""Stores whose writes are a script that includes people.lua. Plans only, no I/O."""
 
+from abc import ABC
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from .changes import Departure, Seen, Write, Written, as_seconds, to_microseconds, words_of
-from .events import EventStream
+from . import keys
+from .changes import Departure, Seen, Write, Written, as_seconds, to_microseconds
 from .plan import Argument, Command, Plan, score
-from .script import CHUNK, Script
+from .script import Script
+from .store import Store
 
 
-@dataclass(frozen=True)
-class Record:
-    """The script record.lua of a kind in one shard: its arguments and its reply."""
+class Part(NamedTuple):
+    """A part of a write, in one command."""
 
-    script: Script
-    names: Sequence[str]
-    """The keys of the script."""
-    limits: Sequence[float]
-    """The arguments `window`, … `is_server_time` of the script."""
-    has_rooms: bool
-    events: EventStream | None
+    positions: Sequence[int]
+    """The positions of its sightings among those of the write."""
+    command: Command
 
-    def write(
+
+class ScriptedStore(Store, ABC):
+    """A store with a script that compares sightings with departures, and writes both."""
+
+    _script: Script
+    _has_times = True
+    """Whether the script receives the time of each sighting before its id."""
+    _has_rooms = False
+
+    def _part(
         self,
-        lifetime: int,
+        positions: Sequence[int],
         seen: Sequence[Seen],
         departures: Sequence[Departure],
         write: Write | None,
-    ) -> Plan[Written]:
-        """Write sightings and departures, as `Store` describes, `CHUNK` people in a command."""
-        commands: list[Command] = []
-        for start in range(0, len(seen) + len(departures), CHUNK):
-            first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
-            part, departing = seen[start : start + CHUNK], departures[first:last]
-            ids, moments, arrivals, moves = zip(*part, strict=True) if part else ((), (), (), ())
-            sightings: list[str] = []
-            for id, moment in zip(ids, moments, strict=True):
-                sightings += f"{moment}e-6", id
-            now = write.moment if write else max([*moments, *(each[2] for each in departing)])
-            earliest = min(arrivals, default=now)
-            moved: list[Argument] = []
-            for position, move in enumerate(moves if self.has_rooms else (), 1):
-                if move is not None:
-                    moved += position, move[0], as_seconds(move[1])
-                    earliest = min(earliest, move[1])
-            command = self.script.command(
-                self.names,
-                lifetime,
-                *self.limits,
-                write.process if write else "",
-                as_seconds(now),
-                as_seconds(now - to_microseconds(self.limits[0])),
-                as_seconds(earliest),
-                "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
-                len(part),
-                len(departing),
-                *sightings,
-                *words_of(departing),
-                *moved,
-            )
-            commands.append(command)
-        refused: list[int] = []
-        full = came = went = 0
-        is_shortened = False
-        replies = yield from self.script.send(*commands)
-        for number, (positions, unwritten, _, *announced) in enumerate(replies):
-            refused += [number * CHUNK + int(position) - 1 for position in positions]
-            full += unwritten
-            if self.events:
-                came, went = came + announced[0], went + announced[1]
-                is_shortened = is_shortened or bool(announced[2])
-        if self.events and is_shortened:
-            self.events.warn_of_size()
-        wrote_before = score(replies[0][2]) if write and replies else None
-        return Written(refused, full, wrote_before, came, went)
+        *,
+        names: Sequence[str],
+        max_members: int,
+    ) -> Part:
+        """Return the part with departures and those of all sightings at `positions`."""
+        part = [seen[position] for position in positions]
+        ids, moments, arrivals, moves = zip(*part, strict=True) if part else ((), (), (), ())
+        now = write.moment if write else max([*moments, *(each[2] for each in departures)])
+        words: list[Argument] = []
+        for id, moment in zip(ids, moments, strict=True):
+            words += (f"{moment}e-6", id) if self._has_times else (id,)
+        for act, id, moment, last_seen in departures:
+            known = "" if last_seen is None else as_seconds(last_seen)
+            words += int(act), id, as_seconds(moment), known
+        earliest = min(arrivals, default=now)
+        for number, move in enumerate(moves if self._has_rooms else (), 1):
+            if move is not None:
+                words += number, move[0], as_seconds(move[1])
+                earliest = min(earliest, move[1])
+        has_same = self._has_times and arrivals == moments
+        command = self._script.command(
+            names,
+            self.ttl,
+            self.window,
+            self.lowered_by,
+            self.window + keys.SLACK,
+            int(self.is_server_time),
+            max_members,
+            write.process if write else "",
+            as_seconds(now),
+            as_seconds(now - to_microseconds(self.window)),
+            as_seconds(earliest),
+            "" if has_same else " ".join(map(as_seconds, arrivals)),
+            len(part),
+            len(departures),
+            *words,
+        )
+        return Part(positions, command)
+
+    def _send(self, parts: Sequence[Part]) -> Plan[Written]:
+        """Send all parts of a write; return its outcome."""
+        replies = yield from self._script.send(*(part.command for part in parts))
+        refused = [
+            part.positions[int(position) - 1]
+            for part, reply in zip(parts, replies, strict=True)
+            for position in reply[0]
+        ]
+        wrote_before = score(replies[0][2]) if replies else None
+        full, came, went, cuts = (sum(reply[place] for reply in replies) for place in (1, 3, 4, 5))
+        return Written(refused, full, wrote_before, came, went, cuts > 0)

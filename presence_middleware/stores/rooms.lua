@@ -22,7 +22,7 @@ end
 hooks[#hooks + 1] = {
   seen_is_empty = forget_rooms, -- or evicted: nobody knows who of these is gone
 
-  before_seen = function(accepted, ids)
+  before_seen = function(ids, accepted)
     if told and #ids > 0 and told + 0 > swept + 0 then
       for n, score in ipairs(redis.call('ZMSCORE', seen, unpack(ids))) do
         if score and score + 0 <= told + 0 then redis.call('ZREM', rooms, ids[n]) end

@@ -68,9 +68,11 @@ class Shards:
         """
         if before is not None:
             shard = self.shard_for(before.id)
-            goodbye = (yield from shard.goodbyes([before.id])).get(before.id)
-            if goodbye is not None and moment_of(goodbye) == before.last_seen:
-                before = Sighting(before.id, moment_of(goodbye - shard.lowered_by))
+            for id, goodbye in (yield from shard.goodbyes([before.id])).items():
+                found = yield from shard.online_among([id], now, window)
+                # An id that was seen again in the same instant is where its time says.
+                if moment_of(goodbye) == before.last_seen and before not in found:
+                    before = Sighting(id, moment_of(goodbye - shard.lowered_by))
         # Of many shards, each has a few of the first ids. Most of a longer page would be dropped.
         share = min(limit, 8 + 2 * limit // len(self.all)) if limit and len(self.all) > 1 else limit
         plans = [shard.online(now, window, share, before) for shard in self.all]

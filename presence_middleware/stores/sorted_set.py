@@ -16,13 +16,15 @@ from .events import EventStream
 from .in_room import InRoom
 from .paging import PAGE, Ranked, newest
 from .plan import Batch, Plan, members_with_scores, merge_plans, score
-from .record import Record
-from .script import chunks, load_script
-from .store import NO_EVENTS, Sighting, Store, clamp_future_scores, moment_of
-from .sweeps import SWEPT, Sweeps
+from .record import Part, ScriptedStore
+from .script import CHUNK, chunks, load_script
+from .store import NO_EVENTS, Sighting, moment_of
+
+# Ids that a sweep announces or takes out of their rooms: 2 to 4 ms of server time.
+SWEPT = 500
 
 
-class SortedSet(Store):
+class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
 
     def __init__(
@@ -50,9 +52,9 @@ class SortedSet(Store):
         )
         self.needs_sweep = grace is not None or has_rooms or lag is not None
         self.lowered_by = 0.0 if grace is None else window - grace
-        # Until all who have gone are announced, their times must not go.
-        self._least_age = window + (lag or 0.0)
+        self._lag, self._has_rooms = lag or 0.0, has_rooms
         self._seen, self._bye = keys.seen(prefix, kind), keys.bye(prefix, kind)
+        self._timed = self._seen, self._bye, self.left
         self._events = None if lag is None else EventStream(prefix, kind)
         rooms, progress = keys.rooms(prefix, kind), keys.progress(prefix, kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
@@ -60,21 +62,26 @@ class SortedSet(Store):
             hooks["rooms"] = [rooms, keys.moves(prefix, kind)]
         if self._events:
             hooks["events"] = [keys.changes(prefix, kind)]
-        names = [self._seen, self._bye, self.gone, self.left, self.writers]
-        names += [progress, *chain(*hooks.values())] if hooks else []
-        matters = window + keys.SLACK
-        limits = window, self.lowered_by, matters, self.max_members, int(is_server_time)
-        record = load_script("record", *hooks)
-        self._record = Record(record, names, limits, has_rooms, self._events)
-        sweep = load_script("sweep", *hooks)
-        self._sweeps = Sweeps(sweep, names, window, lag or 0.0, self._events)
+        self._names = [self._seen, self._bye, self.gone, self.left, self.writers]
+        self._names += [progress, *chain(*hooks.values())] if hooks else []
+        self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
         read = self._seen, rooms, progress
         self._in_room = InRoom(load_script("in_room"), read, window, self.sweep)
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
-        return self._record.write(self.ttl, seen, departures, write)
+        parts: list[Part] = []
+        for start in range(0, len(seen) + len(departures), CHUNK):
+            positions = range(start, min(start + CHUNK, len(seen)))
+            first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
+            departing, names, members = departures[first:last], self._names, self.max_members
+            part = self._part(positions, seen, departing, write, names=names, max_members=members)
+            parts.append(part)
+        written = yield from self._send(parts)
+        if written.is_shortened:
+            self.event_stream().warn_of_size()
+        return written
 
     def last_write(self, process: str) -> Plan[float | None]:
         exists, (members_marker, moment) = yield Batch(
@@ -160,9 +167,25 @@ class SortedSet(Store):
         return self._events
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
-        swept = yield from self._sweeps.sweep(now, self.ttl, compared)
-        self.swept += swept.went
-        return swept.has_more
+        """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
+        command = self._sweep.command(
+            self._names,
+            self.ttl,
+            repr(now),
+            repr(now - self.window),
+            repr(now - self.window - self._lag),
+            SWEPT,
+            repr(now - self.window - keys.SLACK),
+            # Whoever is seen after the clock was set back must not seem to be gone already.
+            repr(min(float(keys.SLACK), self.window / 2)),
+            compared,
+        )
+        (reply,) = yield from self._sweep.send(command)
+        has_more, _, _, _, went, is_shortened = reply
+        self.swept += went
+        if is_shortened:
+            self.event_stream().warn_of_size()
+        return bool(has_more)
 
     def keys(self, now: float) -> list[str]:
         return [self._seen]
@@ -171,20 +194,17 @@ class SortedSet(Store):
         # Those who are gone are announced, and leave their rooms, before their times go.
         if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
             return True
-        has_more = False
-        if self.is_server_time:
-            has_more = yield from clamp_future_scores((self._seen, self._bye, self.left), now)
+        has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed
         # for the second, which would remove ids that are online.
-        cut = now - max(self.ttl - keys.SLACK, self._least_age)
+        # Until all who have gone are announced, their times must not go.
+        cut = now - max(self.ttl - keys.SLACK, self.window + self._lag)
         stale = ("ZRANGE", self._seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
-        silent_since = now - self.window - 2 * keys.SLACK
-        *_, members, removed = yield Batch(
+        _, members, removed = yield Batch(
             (
                 ("ZREMRANGEBYSCORE", self.gone, "-inf", cut),
-                ("ZREMRANGEBYSCORE", self.writers, "-inf", silent_since),
                 ("ZCARD", self._seen),
                 ("ZREMRANGEBYSCORE", self._seen, "-inf", page_end),
             ),

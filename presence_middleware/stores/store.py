@@ -16,7 +16,7 @@ from .events import EventStream
 from .paging import Ranked
 from .plan import Batch, Plan, score
 
-CLAMPED_MEMBERS = 1000  # of each key in one call of `clamp_future_scores`
+CLAMPED_MEMBERS = 1000  # of each key, whose moments a clean-up lowers at once
 NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
 
@@ -71,6 +71,8 @@ class Store(ABC):
         self.max_members, self.is_server_time = max(1, max_members), is_server_time
         self.left, self.gone = keys.left(prefix, kind), keys.gone(prefix, kind)
         self.writers = keys.writers(prefix, kind)
+        self._timed: tuple[str, ...] = (self.left,)
+        """Its sorted sets by moments that must not lie ahead."""
 
     @abstractmethod
     def write(
@@ -195,32 +197,23 @@ class Store(ABC):
         back, and are moved to `now`. A clock that was passed as an argument may jump, so then such
         members stay.
         """
-        # Processes that have ended. The keys of minutes expire by themselves.
-        silent_since = now - self.keep_seconds - 2 * keys.SLACK
-        yield Batch((("ZREMRANGEBYSCORE", self.writers, "-inf", silent_since),))
-        return False
-
-
-def clamp_future_scores(names: Sequence[str], now: float) -> Plan[bool]:
-    """Lower scores ahead of `now` to `now`; return whether there may be more of them.
-
-    `names` are the keys of sorted sets. Such members were written before the server's clock was
-    set back. Without this they would stay online for too long, and departed ids could not return.
-    Clocks may differ by `keys.SLACK`, so smaller differences are left alone.
-    """
-    ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
-    pages = yield Batch(tuple(("ZRANGE", name, "+inf", *ahead) for name in names))
-    # Not all at the same moment: a sweep takes all members of a moment together.
-    moves = tuple(
-        (
-            "ZADD",
-            name,
-            "XX",
-            *chain.from_iterable((now - i * 1e-6, member) for i, member in enumerate(page)),
+        # Without this they would stay online for too long, and departed ids could not return.
+        # Clocks may differ by `keys.SLACK`, so smaller differences are left alone.
+        ahead = (f"({now + keys.SLACK!r}", "BYSCORE", "REV", "LIMIT", 0, CLAMPED_MEMBERS)
+        names = self._timed if self.is_server_time else ()
+        silent_since = now - self.window - 2 * keys.SLACK  # of processes that have ended
+        *pages, _ = yield Batch(
+            (
+                *(("ZRANGE", name, "+inf", *ahead) for name in names),
+                ("ZREMRANGEBYSCORE", self.writers, "-inf", silent_since),
+            )
         )
-        for name, page in zip(names, pages, strict=True)
-        if page
-    )
-    if moves:
-        yield Batch(moves)
-    return any(len(page) == CLAMPED_MEMBERS for page in pages)
+        # Not all at the same moment: a sweep takes all members of a moment together.
+        lowered = tuple(
+            ("ZADD", name, "XX", *chain(*((now - i * 1e-6, each) for i, each in enumerate(page))))
+            for name, page in zip(names, pages, strict=True)
+            if page
+        )
+        if lowered:
+            yield Batch(lowered)
+        return any(len(page) == CLAMPED_MEMBERS for page in pages)

@@ -5,7 +5,7 @@
 -- KEYS  as record.lua names them: it uses `seen`, `bye`, `progress` and the keys of its hooks
 -- ARGV  the names below in their order. Moments are seconds since the epoch.
 --
--- Reply: 1 if there may be more, else 0; then what the hooks add.
+-- Reply: 1 if there may be more, else 0; then, from the fourth place on, what events.lua notes.
 
 local seen, bye, progress = KEYS[1], KEYS[2], KEYS[6]
 local lifetime, -- of the keys, in seconds
@@ -17,7 +17,7 @@ local lifetime, -- of the keys, in seconds
   may_go_back, -- how far the clock may go back, in seconds
   compared -- how many ids in rooms, chosen at random, to compare with `seen`
   = unpack(ARGV)
-local has_more = false
+local reply = {0, 0, 0, 0, 0, 0}
 
 local function later(one, other) return other and other + 0 > one + 0 and other or one end
 
@@ -35,7 +35,7 @@ end
 local function page(key, low, high)
   local found = redis.call('ZRANGE', key, low, high, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   if #found < 2 * most then return found, high end
-  has_more = true
+  reply[1] = 1
   -- Members of equal scores are taken together, because the next page begins after that score.
   local last = found[#found]
   while found[#found] == last do found[#found], found[#found - 1] = nil, nil end
@@ -49,7 +49,6 @@ local hooks = {}
 
 local passed = offline_before
 for _, hook in ipairs(hooks) do passed = hook.sweep() or passed end
-local reply = {}
 for _, hook in ipairs(hooks) do hook.reply(reply) end
 
 -- A goodbye that is written back must not raise a last-seen time above what has been announced.
@@ -58,4 +57,4 @@ for i = 1, #past, 2 do
   redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i])
   redis.call('ZREM', bye, past[i])
 end
-return {has_more and 1 or 0, unpack(reply)}
+return reply

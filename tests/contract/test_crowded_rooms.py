@@ -8,7 +8,7 @@ import pytest
 from presence_middleware import Presence
 from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sweeps
+from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.backends import Server
 from tests.support.timed_site import WINDOW, Clock, settings
@@ -143,7 +143,7 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(
     commands = site.commands()
     assert site.in_rooms() == 10
     assert commands["zrem"][0] >= 5000
-    assert commands["evalsha"][0] >= 5000 / sweeps.SWEPT
+    assert commands["evalsha"][0] >= 5000 / sorted_set.SWEPT
     assert site.presence.count(room="/t/0") == 10
 
 
@@ -167,7 +167,7 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     crowd: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch, between_pages: str, wanted: str
 ) -> None:
     monkeypatch.setattr(in_room, "LOOKED_UP", 8)
-    monkeypatch.setattr(sweeps, "SWEPT", 3)
+    monkeypatch.setattr(sorted_set, "SWEPT", 3)
     monkeypatch.setattr(in_room, "PAGE", 2)
     site = crowd()  # who is online is on the first pages
     site.enter("offline", 30, lambda n: 0)

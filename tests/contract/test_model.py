@@ -29,7 +29,7 @@ from presence_middleware.stores import (
     moment_of,
     paging,
     room_number,
-    sweeps,
+    sorted_set,
 )
 from presence_middleware.stores.plan import members_with_scores
 from tests.support import timed_site
@@ -93,7 +93,7 @@ class Machine(RuleBasedStateMachine):
         """Open a site; `step` bounds what one command looks up, sweeps or lists."""
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        for module, name in ((in_room, "LOOKED_UP"), (sweeps, "SWEPT"), (paging, "PAGE")):
+        for module, name in ((in_room, "LOOKED_UP"), (sorted_set, "SWEPT"), (paging, "PAGE")):
             patch.setattr(module, name, step)
         given = timed_site.settings(
             self.url,

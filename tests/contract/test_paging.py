@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence_middleware import Presence, Sighting
+from presence_middleware.stores import Act
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Site, opened, settings
 
@@ -71,3 +72,15 @@ def test_times_written_by_another_program_do_not_block_a_reader(
         moment = NOON + 0.1234568
         site.redis.zadd(f"{prefix}:user:seen", {f"u{n:05}": moment for n in range(2500)})
         assert len({who.id for who in site.presence.online(limit=None)}) >= 1000
+
+
+def test_return_in_the_instant_of_a_goodbye_hides_nobody_on_the_next_page(
+    valkey: Server, prefix: str
+) -> None:
+    with opened(settings(valkey.url, prefix, pulse_path="/pulse")) as site:
+        site.saw("bob", ago=1)
+        site.saw("ann")
+        site.recorder.record(("user", "ann"), site.clock.now, act=Act.GOODBYE)
+        assert site.recorder.flush()
+        site.presence.touch("ann")
+        assert [who.id for who in _paged(site.presence, limit=1)] == ["ann", "bob"]

@@ -594,7 +594,7 @@ def test_all_who_wait_are_woken_although_some_wait_again_meanwhile(site: Followe
         def __init__(self, *, again: bool) -> None:
             self._again = again
 
-        def wake(self) -> None:
+        def __call__(self) -> None:
             woken.append(self)
             if self._again:
                 feed.waiters.add(Waiting(again=False))

@@ -1,0 +1,128 @@
+-- What record.lua and minute_sets.lua share: their arguments, who may be written, and who departs.
+--
+-- KEYS  they name `left`, `gone` and `writers`; and WORDS, of a sighting: its time and id, or its id
+-- ARGV  the names below in their order; then the sightings; then act, id, moment and last-seen time (or
+--       nothing) of each departure; then of each move the position of its sighting, the number of the
+--       room, and the moment
+--
+-- Moments are seconds since the epoch.
+--
+-- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
+-- this process (or nothing); then what events.lua notes.
+--
+-- An erased id is in `left` as a space and the SHA-1 of the id; and a space alone is there, just after
+-- the last erasure. No id begins with a space, so no client can forge such a member.
+
+local lifetime, -- of the keys, in seconds
+  window, -- seconds for which an id is online after it was seen
+  lowered_by, -- how far before its moment a goodbye lowers the last-seen time, in seconds
+  matters, -- seconds for which a departure is compared with sightings
+  is_server_time, -- 1 to lower departures to this server's clock; else 0
+  max_members,
+  process, -- empty to note no write
+  now,
+  offline_before, -- ids last seen up to this moment are no longer online
+  earliest, -- the first arrival or move among the sightings
+  arrivals, -- of all sightings, separated by spaces; empty if they equal the times
+  sightings, -- their number
+  departures -- their number
+  = unpack(ARGV, 1, 13)
+local FIRST, FIRST_DEPARTURE = 14, 14 + WORDS * sightings
+local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
+local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
+local reply = {{}, 0, false, 0, 0, 0}
+-- fakeredis has no redis.sha1hex, but there a script can reach Python.
+local sha1hex = redis.sha1hex
+  or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
+
+-- Arithmetic converts text faster than tonumber.
+local function at_least(score, moment) return score and score + 0 >= moment + 0 end
+local function later(one, other) return at_least(other, one or other or 0) and other or one end
+local function erased(id) return ' ' .. sha1hex(id) end
+
+-- Return the scores since the first arrival, by member: of all members if these are few, for that is
+-- faster than to look up each of `names`.
+local function scores_since(key, count, names)
+  local scores = {}
+  if 4 * count <= sightings + 0 then
+    local found = redis.call('ZRANGE', key, earliest, '+inf', 'BYSCORE', 'WITHSCORES')
+    for i = 1, #found, 2 do scores[found[i]] = found[i + 1] end
+  else
+    for n, score in ipairs(redis.call('ZMSCORE', key, unpack(names))) do scores[names[n]] = score end
+  end
+  return scores
+end
+
+local left_at, may_be_erased = {}, false
+local function has_left(id, since)
+  return at_least(left_at[id], since) or may_be_erased and at_least(left_at[erased(id)], since)
+end
+
+-- Return the positions and the ids of the sightings to write, and note the others in the reply.
+-- `departed` ids left since the first arrival. If `room` is a number, only so many that are not `known`
+-- are written. `goodbye_at` has goodbyes by id, which no older sighting undoes.
+local function accept(ids, departed, known, room, goodbye_at)
+  may_be_erased = departed > 0 and at_least(redis.call('ZSCORE', left, ' '), earliest)
+  local names, arrived = may_be_erased and {unpack(ids)} or ids, string.gmatch(arrivals, '%S+')
+  local positions, accepted = {}, {}
+  for _, id in ipairs(may_be_erased and ids or {}) do names[#names + 1] = erased(id) end
+  left_at = scores_since(left, departed, names)
+  for n, id in ipairs(ids) do
+    local time, goodbye = ARGV[FIRST + WORDS * (n - 1)], goodbye_at[id]
+    local arrival = arrived() or time
+    if has_left(id, arrival) then
+      table.insert(reply[1], n)
+    elseif room and not known[n] and room <= 0 then
+      reply[2] = reply[2] + 1
+    elseif not (goodbye and at_least(goodbye, later(time, arrival))) then
+      if room and not known[n] then room = room - 1 end
+      positions[#positions + 1], accepted[#accepted + 1] = n, id
+    end
+  end
+  return positions, accepted
+end
+
+-- Apply the departures. `take_out` takes an id offline. It returns its last-seen time unless it was seen
+-- since then, and whether it had any.
+local function apply_departures(take_out)
+  if FIRST_MOVE == FIRST_DEPARTURE then return end
+  local time = redis.call('TIME')
+  local clock = time[1] .. '.' .. string.format('%06d', time[2])
+  for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
+    local act, id, moment, last_known = unpack(ARGV, i, i + 3)
+    -- A moment in the future would refuse whoever comes back.
+    if is_server_time == '1' and at_least(moment, clock) then moment = clock end
+    if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
+      redis.call('ZREM', left, id)
+    else
+      local last_seen, is_known = take_out(act, id, moment)
+      if act == ERASED then
+        redis.call('ZREM', gone, id)
+        redis.call('ZREM', left, id)
+        -- If old members are dropped, the space goes after the erasures that it stands for.
+        redis.call('ZADD', left, 'GT', moment, erased(id), string.format('%.6f', moment + 1e-6), ' ')
+      elseif act == LEFT then
+        if not is_known and last_known ~= '' and at_least(moment, last_known)
+          and not at_least(redis.call('ZSCORE', left, erased(id)), last_known) then
+          last_seen = last_known -- the server lost it
+        end
+        if last_seen then redis.call('ZADD', gone, 'GT', last_seen, id) end
+        redis.call('ZADD', left, 'GT', moment, id)
+      end
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', left, '-inf', now - matters)
+  for key, seconds in pairs({[gone] = lifetime, [left] = math.ceil(matters)}) do
+    redis.call('EXPIRE', key, seconds)
+    local excess = redis.call('ZCARD', key) - max_members
+    if excess > 0 then redis.call('ZREMRANGEBYRANK', key, 0, excess - 1) end
+  end
+end
+
+local function note_write()
+  if process ~= '' then
+    reply[3] = redis.call('ZSCORE', writers, process)
+    redis.call('ZADD', writers, now, process)
+  end
+  redis.call('EXPIRE', writers, lifetime)
+end
