@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from .identity.hashing import Who
 from .identity.resolver import IdentityResolver, Matcher, RuleMatcher
 from .recorder.recorder import resolver_for
 from .recorder.request_filter import RequestFilter, why_no_visit
@@ -94,7 +93,7 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
     room = Rooms(settings.rooms).name_of((signal and signal.page) or request.app_path)
     what = "excluded" if "PRESENCE_EXCLUDE" in refusal else _PURPOSES.get(purpose, "no visit")
     yield f"{what}, room {room}" if room and not refusal else what
-    found: list[tuple[Matcher, Who | None]] = []
+    found: list[tuple[Matcher, str]] = []
     may_be_other = False
     for matcher in resolver.matchers:
         if found and not found[-1][0].is_checked:
@@ -103,16 +102,15 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
             may_be_other = True
             yield Step(str(matcher), SET_BY_APP)
         elif id := matcher.find(request):
-            who = resolver.claimed((matcher.kind, id)) if matcher.kind else None
-            found.append((matcher, who))
+            kind = resolver.claimed((matcher.kind, id))[0] if matcher.kind else ""
+            found.append((matcher, kind))
             shown = resolver.resolve_id(id) or "with an id that is hashed with a key in Redis"
-            yield Step(str(matcher), f"{who[0] if who else 'crawler'} {shown}")
+            yield Step(str(matcher), f"{kind or 'crawler'} {shown}")
         else:
             yield Step(str(matcher), f"no: {_reason(matcher, request)}")
     yield _conclusion(purpose, refusal, found, resolver, may_be_other=may_be_other)
-    for _, mistake in hints.mistakes(request, found[0][1] if found else None):
-        if mistake.hint != "rule":  # the steps have said why
-            yield f"hint: {mistake.message}: {mistake.remedy}"
+    for hint in hints.mistakes(request, found[0][1] if found else None):
+        yield f"hint: {hint.message}: {hint.remedy}"
 
 
 def _environ(sent: Sent) -> dict[str, str]:
@@ -144,13 +142,16 @@ def _reason(matcher: Matcher, request: WsgiRequest) -> str:
 def _conclusion(
     purpose: Purpose,
     refusal: str,
-    found: list[tuple[Matcher, Who | None]],
+    found: list[tuple[Matcher, str]],
     resolver: IdentityResolver,
     *,
     may_be_other: bool,
 ) -> str:
-    """Return what a request counts as, given the matchers that found somebody."""
-    kinds = [who[0] if who else "" for _, who in found]
+    """Return what a request counts as, given the matchers that found somebody, and the kinds.
+
+    The kind of a crawler that does not count is empty.
+    """
+    kinds = [kind for _, kind in found]
     unless = ", unless the app shows another user" if may_be_other else ""
     if refusal:
         return f"not counted: {refusal}"

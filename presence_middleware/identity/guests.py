@@ -7,7 +7,7 @@ are always refreshed.
 
 from collections import Counter
 from collections.abc import Callable, Container
-from enum import Enum, auto
+from enum import StrEnum, auto
 from typing import Protocol
 
 from ..request import Request
@@ -28,7 +28,7 @@ SITE_QUOTA = 2_000
 COUNTED = 10_000
 
 
-class Crowd(Enum):
+class Crowd(StrEnum):
     """The origin of more new guests than a quota allows."""
 
     HOST = auto()

@@ -292,6 +292,8 @@ class IdentityResolver:
         matchers = [RuleMatcher(rule, hasher, session_secrets) for rule in chain]
         for place, matcher in enumerate(matchers):
             matcher.awaits_login = awaits_identify or any(set_by_app[:place])
+        self.logins = [each for each in matchers if each.shows_login]
+        """The rules whose ids no client can choose."""
         unchecked = [each for each in matchers if not each.is_checked]
         self.checks_status = len(unchecked) < len(matchers)
         """True if identities depend on the status of the response."""

@@ -55,12 +55,18 @@ class Rule:
         return self.source if self.type is FUNCTION else named
 
     @property
+    def cookie(self) -> str:
+        """The cookie that its argument names; empty if it names none."""
+        is_name = self.source == "cookie" or self.type.argument == "[COOKIE]"
+        return self.argument if is_name else self.argument.partition("@")[2].partition(":")[0]
+
+    @property
     def header(self) -> str:
         """The header that decides what it finds, with the client's address; empty if others may."""
         if self.source == "header":
             return self.argument.lower()
         if self.source == "bearer":
-            return "cookie" if "@" in self.argument else "authorization"
+            return "cookie" if self.cookie else "authorization"
         return self.type.header
 
     @property

@@ -127,7 +127,7 @@ class Recorder:
             self.people,
             self.settings.window,
             self.settings.trusted_proxies,
-            self.hints.warn_of_crowd,
+            self.hints.warn,
         )
         self.open_visits: dict[Visit, None] = {}
         """The visits that have arrived and not ended, oldest first."""

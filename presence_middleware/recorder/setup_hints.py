@@ -19,8 +19,8 @@ from ..identity.addresses import hidden_clients, networks, trusting
 from ..identity.bots import BOT
 from ..identity.guests import QUOTA, SITE_QUOTA, Crowd
 from ..identity.hashing import Who
-from ..identity.resolver import IdentityResolver, RuleMatcher
-from ..identity.rules import Rule, login_kinds, user_kinds
+from ..identity.resolver import IdentityResolver
+from ..identity.rules import Chain, Rule, login_kinds, user_kinds
 from ..request import USER, Request
 from ..settings import Settings
 from .verdict import LOGOUTS, Purpose
@@ -38,23 +38,29 @@ _COOKIE_NAME = re.compile(r"(?:^|;)[ \t]*+([^=; \t]++)[ \t]*+=")
 
 
 class Hint(NamedTuple):
-    """A mistake, and when it is logged. Braces stand for the values of a `Mistake`."""
+    """A mistake in the setup, and when it is logged. Braces stand for values of the site."""
 
     message: str
+    """What is wrong."""
     remedy: str
+    """What to do."""
     visits: int = 1
     seconds: float = math.inf
     """How long after the first visit that showed it, it is logged after `FEW_VISITS`."""
     if_users: bool | None = None
     """Whether users were found on a site with this mistake; None if that does not matter."""
 
+    def of(self, *values: object) -> "Hint":
+        """Return this hint with values in place of the braces."""
+        message, remedy = self.message.format(*values), self.remedy.format(*values)
+        return self._replace(message=message, remedy=remedy)
 
-_PULSES = Hint(
-    f"no {{}} among {USERLESS_SIGNALS} pulses",
-    'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the script, with a '
-    "URL of the site that logs them in and takes POST",
-    visits=USERLESS_SIGNALS,
-)
+    def is_due(self, visits: int, seconds: float, *, has_users: bool) -> bool:
+        """Return whether it is logged after some visits, `seconds` after the first of them."""
+        is_old = visits >= FEW_VISITS and seconds >= self.seconds
+        return self.if_users in (None, has_users) and (is_old or visits >= self.visits)
+
+
 HINTS = {
     "proxy": Hint(
         "requests come through a proxy that PRESENCE_TRUSTED_PROXIES does not name, so people with "
@@ -69,8 +75,8 @@ HINTS = {
         *(VISITS, SECONDS, False),
     ),
     "rule": Hint(
-        "the rule {0} has never matched: {1}",
-        "{2}",
+        "the rule {0} has never matched",
+        "{1}: {2}",
         *(VISITS, SECONDS, False),
     ),
     "user": Hint(
@@ -84,9 +90,12 @@ HINTS = {
         "put a source with distinct ids first in PRESENCE_IDENTITY, such as {0}=cookie:NAME or "
         "{0}=visitor",
     ),
-    "pulse": _PULSES,
-    # Where guests send pulses, perhaps no user has logged in so far.
-    "guest's pulse": _PULSES._replace(if_users=True),
+    "pulse": Hint(
+        f"no {{}} among {USERLESS_SIGNALS} pulses",
+        'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the script, '
+        "with a URL of the site that logs them in and takes POST",
+        visits=USERLESS_SIGNALS,
+    ),
     "logout": Hint(
         f"no {{}} among {VISITS} logouts at PRESENCE_LOGOUT, so nobody was taken offline",
         "call presence.leave(id) in the logout handler, or have the session cookie sent to this "
@@ -119,16 +128,16 @@ HINTS = {
         "set it to the same value in all processes",
     ),
     "eviction": Hint("the server may evict keys ({})", "set maxmemory-policy noeviction"),
-    Crowd.HOST.name: Hint(
+    Crowd.HOST: Hint(
         f"more than {QUOTA} new guests from one address",
         "the rest is not recorded. If the address is a proxy, add it to PRESENCE_TRUSTED_PROXIES",
     ),
-    Crowd.SITE.name: Hint(
+    Crowd.SITE: Hint(
         f"more than {SITE_QUOTA} new guests from one /48 of IPv6",
         "the rest is not recorded. If its addresses are proxies, add them to "
         "PRESENCE_TRUSTED_PROXIES",
     ),
-    Crowd.SILENT_PROXY.name: Hint(
+    Crowd.SILENT_PROXY: Hint(
         f"more than {QUOTA} guests come from one private address or unix socket without "
         "X-Forwarded-For",
         "it seems to be a proxy, and people with the same browser count as one. Let the proxy send "
@@ -170,49 +179,25 @@ CREDENTIALS = (
 )
 
 
-class Mistake(NamedTuple):
-    """A mistake in the setup of this site: the name of its hint, and the values of its text."""
-
-    hint: str
-    values: tuple[object, ...] = ()
-
-    @property
-    def message(self) -> str:
-        """What is wrong."""
-        return HINTS[self.hint].message.format(*self.values)
-
-    @property
-    def remedy(self) -> str:
-        """What to do."""
-        return HINTS[self.hint].remedy.format(*self.values)
-
-
 class SetupHints:
     """What a process notes about its setup, and the mistakes that it has logged."""
 
     def __init__(self, settings: Settings, resolver: IdentityResolver) -> None:
-        self._settings, self._users = settings, user_kinds(settings.identity)
-        self._logins = [
-            each
-            for each in resolver.matchers
-            if isinstance(each, RuleMatcher) and each.shows_login and each.kind in self._users
-        ]
-        read = {rule.source for rule in settings.identity}
-        self._needs_address = not read.isdisjoint({"ip", "visitor"})
-        for rule in settings.identity:  # a rule may also name the cookie that it reads
-            is_name = rule.source == "cookie" or rule.type.argument == "[COOKIE]"
-            cookie = rule.argument if is_name else rule.argument.partition("@")[2]
-            read.add(f"the cookie {cookie}")
-        self._sources = frozenset(read)
-        read |= {each.name for each in CREDENTIALS if each.reader in read}
-        self._unread = {each.name for each in CREDENTIALS} - read
-        self._reads_session = not read.isdisjoint({"auth", "session"})
-        self._shared_ids = SharedIds(login_kinds(settings.identity), settings.window)
-        self._seen: dict[str, tuple[Mistake, float, int]] = {}
-        """The mistakes that visits showed, since when, and how many visits; by topic."""
+        chain, self._users = settings.identity, user_kinds(settings.identity)
+        self._settings, self._user_names = settings, " or ".join(sorted(self._users))
+        self._logins = resolver.logins
+        sources = {rule.source for rule in chain}
+        self._needs_address = not sources.isdisjoint({"ip", "visitor"})
+        self._reads_session = not sources.isdisjoint({"auth", "session"})
+        self._unread = unread_credentials(chain)
+        self._shared_ids = SharedIds(login_kinds(chain), settings.window)
+        self._seen: dict[str, tuple[Hint, float, int]] = {}
+        """The mistakes that visits showed, since when, and how many visits; by message."""
         self._writes: Counter[str] = Counter()  # by kind
         self._writes_before_failure = math.inf
-        self._done: set[str] = set()  # messages that were logged, and topics that need none
+        # What was logged, and what need not be.
+        silent = HINTS[Crowd.SILENT_PROXY].message
+        self._done = set() if self._needs_address else {silent}
         self.look_at = -math.inf
         """When the next visit is inspected, by the recorder's clock."""
         self.has_asked_server = False
@@ -223,95 +208,73 @@ class SetupHints:
 
         `arrival` is by the recorder's clock. `who` was seen or logged out, None if nobody was.
         """
+        try:
+            for mistake in self._shown(request, arrival, purpose, who):
+                before, first, visits = self._seen.get(mistake.message, (mistake, arrival, 0))
+                hint = mistake if mistake.if_users else before
+                self._seen[mistake.message] = hint, first, visits + 1
+        except Exception as error:  # a part that recording does not need
+            self.warn("unreadable", type(error).__name__, "")
+
+    def _shown(
+        self, request: Request, arrival: float, purpose: Purpose, who: Who | None
+    ) -> Iterator[Hint]:
+        """Yield the mistakes that a visit shows, also by what others before it have shown."""
         kind = None if who is None else who[0]
-        if purpose is Purpose.PAGE:
-            if arrival >= self.look_at:
-                # Seconds without an inspection add up, to one inspection each.
-                self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
-                try:
-                    self._inspect(request, arrival, who)
-                except Exception as error:  # a part that recording does not need
-                    self.warn("unreadable", type(error).__name__, "")
+        if purpose is not Purpose.PAGE:
+            hint = HINTS["logout" if purpose in LOGOUTS else "pulse"].of(self._user_names)
+            if kind in self._users:
+                self._done.add(hint.message)
+            elif kind != BOT:
+                # Where guests send pulses, perhaps no user has logged in so far.
+                yield hint._replace(if_users=True) if kind else hint
             return
-        topics = {"logout"} if purpose in LOGOUTS else {"pulse", "guest's pulse"}
+        if arrival < self.look_at:
+            return
+        # Seconds without an inspection add up, to one inspection each.
+        self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
+        yield from self.mistakes(request, kind)
+        if who is not None and self._shared_ids.is_shared(who, request.address, arrival):
+            yield HINTS["shared"].of(kind)
         if kind in self._users:
-            self._done |= topics
-        elif kind != BOT:
-            self._done |= topics & {"pulse"} if kind else set()
-            for topic in topics:
-                self._add(topic, Mistake(topic, (self._user_names,)), arrival)
-
-    def _inspect(self, request: Request, now: float, who: Who | None) -> None:
-        for topic, mistake in self.mistakes(request, who):
-            self._add(topic, mistake, now)
-        if who is None or who[0] == BOT:
-            return
-        if self._shared_ids.is_shared(who, request.address, now):
-            self._add(f"shared {who[0]}", Mistake("shared", (who[0],)), now)
-        if self._users and who[0] not in self._users:
-            self._add("user", Mistake("user", (self._user_names,)), now)
-
-    def _add(self, topic: str, mistake: Mistake, now: float) -> None:
-        _, first, visits = self._seen.get(topic, (mistake, now, 0))
-        self._seen[topic] = mistake, first, visits + 1
-
-    @property
-    def _user_names(self) -> str:
-        return " or ".join(sorted(self._users))
-
-    def mistakes(self, request: Request, who: Who | None) -> Iterator[tuple[str, Mistake]]:
-        """Yield the mistakes that a request shows, each with its topic.
-
-        `who` is the identity that was found in it.
-        """
-        proxies = self._settings.trusted_proxies
-        # Addresses take longer than all the rest.
-        has_enough = self._seen.get("proxy", (0, 0, 0))[2] >= VISITS or not self._needs_address
-        if not has_enough and hidden_clients(request, proxies) == "unnamed":
-            yield "proxy", Mistake("proxy", (trusting(request.peer, proxies),))
-        if not self._users or (who is not None and who[0] in self._users):
             return
         for login in self._logins:
             no, rule = login.why_not(request), login.rule
-            if no.key or no.remedy:
-                remedy = f"set {self._chain(login.better(no), rule)}" if no.key else no.remedy
-                yield rule.short, Mistake("rule", (rule.short, no.reason, remedy))
-        # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
-        if request.get(USER) or (self._reads_session and request.session is not None):
-            return
-        for name in sorted(credentials_of(request) & self._unread):
-            rows = [
-                each
-                for each in CREDENTIALS
-                if each.name == name and each.source.partition(":")[0] not in self._sources
-            ]
-            used = [each for each in rows if each.framework.lower() in sys.modules] or rows
-            remedies = [
-                f"for {each.framework}, "
-                + each.remedy.format(self._chain(f"{min(self._users)}={each.source}"))
-                for each in used
-            ]
-            yield name, Mistake("credential", (name, "; ".join(remedies)))
+            better, remedy = login.better(no), no.remedy
+            if better:
+                remedy = f"set {with_rule(self._settings.identity, better, rule)}"
+            if remedy:
+                yield HINTS["rule"].of(rule.short, no.reason, remedy)
+        if self._users and kind not in (None, BOT):
+            yield HINTS["user"].of(self._user_names)
 
-    def _chain(self, new: str, old: Rule | None = None) -> str:
-        """Return the setting with a new rule in place of an old one, by default of `auth`."""
-        rules = self._settings.identity
-        others = [each for each in rules if (each.source != "auth" if old is None else each != old)]
-        return f'PRESENCE_IDENTITY="{", ".join([new, *(each.short for each in others)])}"'
+    def mistakes(self, request: Request, kind: str | None) -> Iterator[Hint]:
+        """Yield the mistakes that a request shows by itself.
+
+        `kind` is that of the identity that was found in it. Rules that find none are not named.
+        """
+        proxies = self._settings.trusted_proxies
+        if self._needs_address and hidden_clients(request, proxies) == "unnamed":
+            yield HINTS["proxy"].of(trusting(request.peer, proxies))
+        # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
+        is_asked = request.get(USER) or (self._reads_session and request.session is not None)
+        if is_asked or kind in self._users:
+            return
+        for name in sorted(credentials_of(request) & self._unread.keys()):
+            remedies = self._unread[name]
+            used = [remedies[each] for each in remedies if each in sys.modules]
+            yield HINTS["credential"].of(name, "; ".join(used or remedies.values()))
 
     def warn(self, hint: str, *values: object, topic: str = "") -> None:
         """Log a mistake, unless there was a warning with its topic, by default the message."""
-        mistake = Mistake(hint, values)
-        message = mistake.message
-        if self._done.isdisjoint({message, topic or message}):
-            self._done |= {message, topic or message}
-            see = EXPLAIN if HINTS[hint].if_users is False else ""
-            logs.warn("%s: %s%s", message, mistake.remedy, see)
+        mistake = HINTS[hint].of(*values)
+        self._log(mistake, topic or mistake.message)
 
-    def warn_of_crowd(self, crowd: Crowd) -> None:
-        """Warn that an address or network has reached its quota of guests."""
-        if crowd is not Crowd.SILENT_PROXY or self._needs_address:
-            self.warn(crowd.name)
+    def _log(self, mistake: Hint, topic: str) -> None:
+        if topic not in self._done:
+            self._done.add(topic)
+            see = EXPLAIN if mistake.if_users is False else ""
+            logs.warn("%s: %s%s", mistake.message, mistake.remedy, see)
 
     def note_written(self, kind: str, full: int) -> None:
         """Note that sightings of a kind were written, and `full` of them refused at the cap."""
@@ -321,10 +284,11 @@ class SetupHints:
 
     def cleaning_ended(self, error: PresenceError | None) -> None:
         """Note the end of a clean-up. Warn if it failed twice in a row although writes succeed."""
-        writes = self._writes.total()
-        if error and writes > self._writes_before_failure:
-            self.warn("clean-up", error)
-        self._writes_before_failure = writes if error else math.inf
+        before, self._writes_before_failure = self._writes_before_failure, math.inf
+        if error:
+            self._writes_before_failure = self._writes.total()
+            if self._writes_before_failure > before:
+                self.warn("clean-up", error)
 
     def check(self, now: float, driver: Driver) -> None:
         """Log the mistakes that enough visits showed by `now`, by the recorder's clock.
@@ -332,11 +296,9 @@ class SetupHints:
         The first call also asks the server for its eviction policy. Never raises.
         """
         has_users = not self._users.isdisjoint(self._writes)
-        for topic, (mistake, first, visits) in list(self._seen.items()):
-            hint = HINTS[mistake.hint]
-            is_old = visits >= FEW_VISITS and now - first >= hint.seconds
-            if hint.if_users in (None, has_users) and (is_old or visits >= hint.visits):
-                self.warn(mistake.hint, *mistake.values, topic=topic)
+        for hint, first, visits in list(self._seen.values()):
+            if hint.is_due(visits, now - first, has_users=has_users):
+                self._log(hint, hint.message)
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage
                 if policy := eviction_policy(driver.run(facts("memory"))):
@@ -370,6 +332,28 @@ class SharedIds:
         if is_shared or sum(each[0] == kind for each in list(self._hosts)) > DISTINCT_IDS:
             self._undecided.discard(kind)
         return is_shared
+
+
+def with_rule(chain: Chain, new: str, *old: Rule) -> str:
+    """Return the setting of a chain with a rule in place of others."""
+    rules = [new, *(rule.short for rule in chain if rule not in old)]
+    return f'PRESENCE_IDENTITY="{", ".join(rules)}"'
+
+
+def unread_credentials(chain: Chain) -> dict[str, dict[str, str]]:
+    """Return the remedies for each credential that no rule reads, by framework in lower case."""
+    # A rule may also name the cookie that it reads.
+    read = {name for rule in chain for name in (rule.source, f"the cookie {rule.cookie}")}
+    names = read | {each.name for each in CREDENTIALS if each.reader in read}
+    old = [rule for rule in chain if rule.source == "auth"]
+    users = sorted(user_kinds(chain))
+    unread: dict[str, dict[str, str]] = {}
+    for each in CREDENTIALS if users else ():
+        if each.name not in names and each.source.partition(":")[0] not in read:
+            setting = with_rule(chain, f"{users[0]}={each.source}", *old)
+            remedy = f"for {each.framework}, {each.remedy.format(setting)}"
+            unread.setdefault(each.name, {})[each.framework.lower()] = remedy
+    return unread
 
 
 def credentials_of(request: Request) -> set[str]:

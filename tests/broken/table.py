@@ -2032,8 +2032,8 @@ BREAKS = [
         "hint-although-users-are-found",
         "Nothing is reported about logins once a user was found.",
         "recorder/setup_hints.py",
-        "if hint.if_users in (None, has_users) and",
-        "if",
+        "self.if_users in (None, has_users) and",
+        "",
         ("unit/test_notices.py",),
     ),
     # Replay.
