@@ -59,7 +59,8 @@ def test_a_site_without_a_board_shows_the_rest(prefix: str) -> None:
         assert "pulse.js" in html
         assert "widget.js" not in html
         assert client.get("/online.json?page=/no").json()["here"] is None
-        assert client.get("/demo.js").headers["content-type"].startswith("text/javascript")
+        for file, type in (("/demo.js", "text/javascript"), ("/demo.css", "text/css")):
+            assert client.get(file).headers["content-type"].startswith(type)
     app.recorder.close()
 
 
