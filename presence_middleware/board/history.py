@@ -7,7 +7,7 @@ times as long.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from operator import itemgetter
@@ -16,7 +16,7 @@ from ..queries import Queries
 from ..stores import Batch, Plan, keys, moment_of
 from ..stores.plan import text
 from ..svg import Line, Point, draw
-from .messages import Response, content, to_json
+from .messages import Response, content, facts, iso
 
 MAX_POINTS = 1500  # of a history as JSON
 MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half a millisecond
@@ -34,7 +34,6 @@ MAX_RESPONSES = 64  # of different histories, hours, sizes and clocks
 REVALIDATED = "private, no-cache"
 
 _HIGHEST = files(__package__).joinpath("highest.lua").read_text("utf-8")
-_TIMES = [f"{minute // 60:02}:{minute % 60:02}:00" for minute in range(DAY)]
 
 
 def step_for(hours: int, most: int) -> int:
@@ -52,10 +51,10 @@ class History:
     """In minutes."""
     now: int
     """When it was read, in seconds since the epoch; a full minute."""
-    points: list[Point] = field(default_factory=list)
+    points: list[Point]
     """Oldest first."""
-    texts: list[str] = field(default_factory=list)
-    """The points as JSON."""
+    samples: list[tuple[str | None, int]]
+    """The points with times as text."""
 
     def first_of(self, hours: int) -> int:
         """Return the index of the first point of the last hours."""
@@ -72,8 +71,8 @@ def read_history(ask: Queries, prefix: str, kind: str, keep: float, step: int) -
     last = keys.minute_of(now)
     oldest = 1 + max(last - (MAX_POINTS - 1) * step, keys.minute_of(now - keep))
     start = -(-oldest // step) * step  # where a step begins
-    history = History(kind, step, last * keys.MINUTE)
-    points, texts, seconds = history.points, history.texts, step * keys.MINUTE
+    # By the number of the step, because a step may be several days.
+    points, samples = dict[int, Point](), dict[int, tuple[str | None, int]]()
     commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // DAY))
     while start <= last:
         trip: list[tuple[int, int, int]] = []  # days, each with a first and a last minute
@@ -90,26 +89,20 @@ def read_history(ask: Queries, prefix: str, kind: str, keep: float, step: int) -
         )
         for (day, *_), reply in zip(trip, replies, strict=True):
             midnight = day * DAY * keys.MINUTE
-            date, numbers = moment_of(midnight).date(), list(map(int, text(reply).split()))
+            numbers = list(map(int, text(reply).split()))
             for minute, count in zip(numbers[::2], numbers[1::2], strict=True):
-                at = midnight + minute * keys.MINUTE
-                if points and points[-1][0] // seconds == at // seconds:  # a step of several days
-                    if count <= points[-1][1]:
-                        continue
-                    del points[-1], texts[-1]
-                points.append((at, count))
-                texts.append(f'["{date}T{_TIMES[minute]}Z",{count}]')
-    return history
+                at, place = midnight + minute * keys.MINUTE, (day * DAY + minute) // step
+                if place not in points or count > points[place][1]:
+                    points[place], samples[place] = (at, count), (iso(moment_of(at)), count)
+    return History(kind, step, last * keys.MINUTE, [*points.values()], [*samples.values()])
 
 
 @lru_cache(maxsize=MAX_RESPONSES)
 def as_json(history: History, hours: int) -> Response:
     """Return the response with the last hours of a history."""
-    samples: list[Point] = []
-    values = {"kind": history.kind, "step": history.step * keys.MINUTE, "samples": samples}
-    texts = ",".join(history.texts[history.first_of(hours) :])
-    body = to_json(values).removesuffix(b"]}") + texts.encode() + b"]}"
-    return content("application/json", body, REVALIDATED)
+    samples = history.samples[history.first_of(hours) :]
+    step = history.step * keys.MINUTE
+    return facts({"kind": history.kind, "step": step, "samples": samples}, REVALIDATED)
 
 
 @lru_cache(maxsize=MAX_RESPONSES)

@@ -65,9 +65,9 @@ class Board:
             "/counts": self._counts,
             "/history": self._history,
             "/chart.svg": self._history,
-            "/peak": self._peak,
-            "/active": self._active,
-            "/online": self._online,
+            "/peak": partial(self._of_kind, self._peak, seconds=SAMPLED),
+            "/active": partial(self._of_kind, self._active, seconds=SAMPLED),
+            "/online": partial(self._of_kind, self._online),
             "/last-seen": self._last_seen,
             "/events": self._events,
         }
@@ -178,35 +178,27 @@ class Board:
         plan = history.read_history(self._ask, settings.prefix, kind, settings.history, step)
         return SharedRead("history", (kind, step), plan, history.SHARED * step, finish)
 
-    def _peak(self, request: Request) -> Answer:
+    def _of_kind(
+        self, read: Callable[[str], Plan[Response]], request: Request, seconds: float = 1.0
+    ) -> Answer:
+        """Return the read of a response that depends on nothing but the kind."""
         kind = self._kind(request)
+        return SharedRead(request.path, (kind,), read(kind), seconds)
 
-        def read() -> Plan[Response]:
-            peak = yield from self._ask.peak(kind)
-            # A highest count of 0 is no peak.
-            found = {"at": iso(peak.at), "count": peak.count} if peak and peak.count else None
-            return facts({"kind": kind, "peak": found}, REVALIDATED)
+    def _peak(self, kind: str) -> Plan[Response]:
+        peak = yield from self._ask.peak(kind)
+        # A highest count of 0 is no peak.
+        found = {"at": iso(peak.at), "count": peak.count} if peak and peak.count else None
+        return facts({"kind": kind, "peak": found}, REVALIDATED)
 
-        return SharedRead("peak", (kind,), read(), SAMPLED)
+    def _active(self, kind: str) -> Plan[Response]:
+        active = yield from self._ask.active_in_periods(kind)
+        return facts({"kind": kind, "active": active}, REVALIDATED)
 
-    def _active(self, request: Request) -> Answer:
-        kind = self._kind(request)
-
-        def read() -> Plan[Response]:
-            active = yield from self._ask.active_in_periods(kind)
-            return facts({"kind": kind, "active": active}, REVALIDATED)
-
-        return SharedRead("active", (kind,), read(), SAMPLED)
-
-    def _online(self, request: Request) -> Answer:
-        kind = self._kind(request)
-
-        def read() -> Plan[Response]:
-            now = moment_of((yield from self._ask.now()))
-            online = yield from self._ask.online(kind, limit=MAX_LISTED)
-            return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
-
-        return SharedRead("online", (kind,), read())
+    def _online(self, kind: str) -> Plan[Response]:
+        now = moment_of((yield from self._ask.now()))
+        online = yield from self._ask.online(kind, limit=MAX_LISTED)
+        return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
 
     def _last_seen(self, request: Request) -> Answer:
         kind, ask = self._kind(request), self._ask

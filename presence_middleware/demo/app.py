@@ -36,6 +36,12 @@ PAGES = {
 }
 """By path, the title of a page and a sentence about its topic."""
 
+FILES = {
+    "/demo.js": ("text/javascript", "demo/page.js"),
+    "/demo.css": ("text/css", "board/static/board.css"),
+}
+"""By path, the type of a file and its place in the package."""
+
 
 class Site:
     """The demo site, to be wrapped by the middleware."""
@@ -45,7 +51,7 @@ class Site:
         visitors = _number(crowd, "visitor is", "visitors are")
         note = f"{visitors} simulated, also in the chart: --crowd 0 switches them off"
         self._crowd = note if crowd else ""
-        self._template = Template(_file("page.html").decode())
+        self._template = Template(_file("demo/page.html").decode())
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         """Serve a request. The cookie contains the name of a user who is logged in."""
@@ -56,8 +62,9 @@ class Site:
         path = environ["PATH_INFO"]
         response = Response(charset="utf-8", cache_control="no-cache")
         match request.method, path:
-            case "GET", "/demo.js":
-                response.content_type, response.body = "text/javascript", _file("page.js")
+            case "GET", _ if path in FILES:
+                response.content_type, file = FILES[path]
+                response.body = _file(file)
             case "GET", "/online.json":
                 # Unlike WebOb, this also reads a query that is not in UTF-8.
                 query = parse_qs(request.query_string)
@@ -169,4 +176,4 @@ def _as_text(state: dict[str, Any]) -> str:
 
 
 def _file(name: str) -> bytes:
-    return files(__package__).joinpath(name).read_bytes()
+    return files("presence_middleware").joinpath(name).read_bytes()

@@ -40,7 +40,6 @@ AWAY = (20.0, 100.0)
 NIGHT = 12.0  # times as long are visitors away in the middle of the simulated night
 PAUSE = (5.0, 20.0)  # between two requests of a visitor
 MOVES = 0.5  # how often a visitor opens another page after a pause, rather than reads on
-TURN_SECONDS = 1.0  # until a process asks again whether it has its turn
 
 Stay = tuple[float, float]
 """When a visitor comes and goes, in seconds since the epoch."""
@@ -177,19 +176,14 @@ def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> Non
             driver.run(history.fill(kind, missing))
 
 
-def start_crowd(
-    site: PresenceMiddleware, pages: tuple[str, ...], size: int, has_turn: Callable[[], bool]
-) -> Callable[[], None]:
+def start_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int) -> Callable[[], None]:
     """Start a thread that runs a crowd of `size` visitors of the `pages` of `site`.
 
-    The thread begins when `has_turn` returns True. Return a function that ends it.
+    Return a function that ends it.
     """
     stopped = threading.Event()
 
     def run() -> None:
-        while not has_turn():
-            if stopped.wait(TURN_SECONDS):
-                return
         # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
         start = time.time() - time.monotonic()
         crowd = Crowd(site, pages, size, start + time.monotonic())

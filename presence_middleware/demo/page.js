@@ -9,7 +9,7 @@
 
   function box(kind, count) {
     const div = document.createElement("div");
-    div.append(element("b", count), `${kind}${count === 1 ? "" : "s"} online`);
+    div.append(element("dt", `${kind}${count === 1 ? "" : "s"} online`), element("dd", count));
     return div;
   }
 
@@ -17,6 +17,7 @@
     const tr = document.createElement("tr");
     if (you && you.kind === kind && you.id === id) tr.className = "you";
     tr.append(...[kind, id, seconds < 2 ? "now" : `${seconds} s ago`].map((t) => element("td", t)));
+    tr.lastChild.className = "number";
     return tr;
   }
 

@@ -1,16 +1,14 @@
 """Run the demo site under gunicorn with two workers. No process is left when it ends."""
 
-import fcntl
 import os
 import secrets
 import shlex
 import signal
 import socket
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
@@ -44,20 +42,16 @@ STARTS = 5  # attempts of some seconds each to start the embedded server on a bu
 
 
 class Demo(BaseApplication):  # type: ignore[misc]
-    """The demo site as an application of gunicorn."""
+    """The demo site as an application of gunicorn. A worker has its site as `callable`."""
 
-    def __init__(self, options: dict[str, Any], crowd: int, lock: IO[bytes]) -> None:
-        """`lock` is a file that the worker with the crowd locks. If it dies, another has its turn.
-
-        `options` are settings of gunicorn, and `crowd` is the number of simulated visitors.
-        """
-        self._options, self._crowd, self._lock = options, crowd, lock
-        self.site: PresenceMiddleware | None = None
-        """The site of a worker. None in the process that starts the workers."""
+    def __init__(self, crowd: int, **options: Any) -> None:
+        """`crowd` is the number of simulated visitors; `options` are settings of gunicorn."""
+        self._crowd, self._options = crowd, options
         super().__init__()
 
     def load_config(self) -> None:
-        for name, value in self._options.items():
+        hooks = (self.pre_fork, self.post_worker_init, self.worker_exit)
+        for name, value in {**self._options, **{each.__name__: each for each in hooks}}.items():
             if name in self.cfg.settings:  # older gunicorns have no control socket
                 self.cfg.set(name, value)
 
@@ -67,11 +61,25 @@ class Demo(BaseApplication):  # type: ignore[misc]
         # another. A worker that gets two signals at once may hang.
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        self.site = site = PresenceMiddleware(Site(self._crowd))
+        site = PresenceMiddleware(Site(self._crowd))
         connect(site)
-        if self._crowd:
-            start_crowd(site, tuple(PAGES), self._crowd, lambda: has_lock(self._lock))
         return site
+
+    def pre_fork(self, arbiter: Any, worker: Any) -> None:
+        """Give the crowd to a new worker, unless another worker has it."""
+        others = arbiter.WORKERS.values()
+        worker.has_crowd = self._crowd > 0 and not any(each.has_crowd for each in others)
+
+    def post_worker_init(self, worker: Any) -> None:
+        """Start the crowd in its worker."""
+        if worker.has_crowd:
+            start_crowd(self.callable, tuple(PAGES), self._crowd)
+
+    def worker_exit(self, _: object, __: object) -> None:
+        """End a worker. It waits neither for browsers nor for the embedded server."""
+        if self.callable is not None:  # not in the parent, which may call this, too
+            self.callable.recorder.close()
+            os._exit(0)
 
 
 def serve(host: str, port: int, crowd: int) -> None:
@@ -100,33 +108,24 @@ def serve(host: str, port: int, crowd: int) -> None:
         arbiter.handle_term = arbiter.handle_hup = arbiter.handle_int
         print(_welcome(f"http://{host}:{port}", crowd), flush=True)
 
-    options = {
-        "bind": f"fd://{listener.fileno()}",
-        "workers": 2,
+    demo = Demo(
+        crowd,
+        bind=f"fd://{listener.fileno()}",
+        workers=2,
         # Browsers open connections ahead of requests. One would occupy a worker without threads.
-        "worker_class": "gthread",
-        "threads": 4,
-        "keepalive": 0,  # so that both workers answer
-        "graceful_timeout": STOP_SECONDS,
-        "loglevel": "warning",
-        "control_socket_disable": True,
-        "when_ready": when_ready,
-    }
+        worker_class="gthread",
+        threads=4,
+        keepalive=0,  # so that both workers answer
+        graceful_timeout=STOP_SECONDS,
+        loglevel="warning",
+        control_socket_disable=True,
+        when_ready=when_ready,
+    )
     parent = os.getpid()
     try:
         if url.scheme == "embedded":
             start_server(Path(url.target))
-        with tempfile.TemporaryFile() as lock:
-            demo = Demo(options, crowd, lock)
-            try:
-                demo.run()
-            except SystemExit:
-                # A worker comes here, too. It waits neither for browsers that hold a connection
-                # open nor for the embedded server, which the parent stops.
-                if os.getpid() != parent and demo.site is not None:
-                    demo.site.recorder.close()
-                    os._exit(0)
-                raise
+        demo.run()
     finally:
         if url.scheme == "embedded" and os.getpid() == parent:
             embedded.wait_until_stopped(Path(url.target))
@@ -153,15 +152,6 @@ def connect(site: PresenceMiddleware) -> None:
         with suppress(PresenceUnavailable):
             site.presence.counts()
             return
-
-
-def has_lock(file: IO[bytes]) -> bool:
-    """Return whether this process has the lock on a file, which a fork does not inherit."""
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _welcome(url: str, crowd: int) -> str:

@@ -1,10 +1,9 @@
 """The site of `presence demo` and its simulated crowd, without a server."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, unquote
 from wsgiref.types import WSGIApplication, WSGIEnvironment
@@ -21,7 +20,6 @@ from presence_middleware.parsers import DAY
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
-from tests.support.servers import environment
 from tests.support.timed_site import NOON, Clock
 
 WINDOW = 60.0
@@ -61,7 +59,8 @@ def test_a_site_without_a_board_shows_the_rest(prefix: str) -> None:
         assert "pulse.js" in html
         assert "widget.js" not in html
         assert client.get("/online.json?page=/no").json()["here"] is None
-        assert client.get("/demo.js").headers["content-type"].startswith("text/javascript")
+        for file, type in (("/demo.js", "text/javascript"), ("/demo.css", "text/css")):
+            assert client.get(file).headers["content-type"].startswith(type)
     app.recorder.close()
 
 
@@ -274,31 +273,20 @@ def test_the_history_of_a_crowd_leaves_a_minute_to_the_process_that_samples_it(
     assert len(samples) == DAY / 60
 
 
-def test_a_crowd_waits_for_its_turn(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowds, "TURN_SECONDS", 0.01)
+def test_a_crowd_goes_on_until_it_is_stopped(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowds, "PAUSE", (0.05, 0.1))
     site = PresenceMiddleware(Site(), settings=settings(prefix))
-    turns = iter([False, True])
-    stop = start_crowd(site, PATHS, 20, lambda: next(turns))
+    stop = start_crowd(site, PATHS, 20)
     wait_until(lambda: site.presence.counts()["guest"] > 0)
-    assert next(turns, None) is None
-    # It goes on until it is stopped.
     wait_until(lambda: site.recorder.stats().recorded > 100)
     stop()
-    site.recorder.close()
-
-
-def test_a_crowd_without_a_turn_can_be_stopped(prefix: str) -> None:
-    site = PresenceMiddleware(Site(), settings=settings(prefix))
-    start_crowd(site, PATHS, 20, lambda: False)()
-    assert site.recorder.stats().recorded == 0
     site.recorder.close()
 
 
 def test_a_crowd_comes_also_if_redis_is_away(tmp_path: Path) -> None:
     away = settings("x", PRESENCE_REDIS_URL=f"unix://{tmp_path}/no")
     site = PresenceMiddleware(Site(), settings=away)
-    stop = start_crowd(site, PATHS, 20, lambda: True)
+    stop = start_crowd(site, PATHS, 20)
     wait_until(lambda: site.recorder.stats().recorded > 10)
     stop()
     site.recorder.close()
@@ -341,21 +329,14 @@ def test_a_worker_connects_before_its_first_request(prefix: str) -> None:
     site.recorder.close()
 
 
-def test_a_single_process_has_the_crowd(tmp_path: Path) -> None:
-    other = (
-        "import sys; from presence_middleware.demo.server import has_lock\n"
-        "file = open(sys.argv[1], 'r+b'); print(has_lock(file), flush=True); sys.stdin.read()"
-    )
-    with (tmp_path / "lock").open("w+b") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", other, file.name],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "True\n"
-        assert not server.has_lock(file)
-        process.communicate("")
-        assert server.has_lock(file)
+def test_a_single_worker_has_the_crowd() -> None:
+    demo, arbiter = server.Demo(40), SimpleNamespace(WORKERS={})
+    for number in range(3):
+        demo.pre_fork(arbiter, worker := SimpleNamespace())
+        arbiter.WORKERS[number] = worker
+    assert [each.has_crowd for each in arbiter.WORKERS.values()] == [True, False, False]
+    del arbiter.WORKERS[0]
+    demo.pre_fork(arbiter, worker := SimpleNamespace())
+    assert worker.has_crowd
+    server.Demo(0).pre_fork(SimpleNamespace(WORKERS={}), worker)
+    assert not worker.has_crowd
