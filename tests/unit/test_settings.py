@@ -67,10 +67,19 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     ),
     "logout": (["logout", "/a, b", "none, /a", "+/a"], "paths such as /healthz, /static/*"),
     "trusted_proxies": (
-        ["-1", "1.5", "33", "all", "10.0.0.0/33", "localhost", "1, 10.0.0.1"],
+        [
+            *("-1", "1.5", "33", "\u0661", "all", "*", "localhost", "UNIX", "unix:/run/s"),
+            *("10.0.0.0/33", "fd00::/129", "10.0.0", "010.0.0.1", "1, 10.0.0.1", "10.0.0.0/8 ::1"),
+        ],
         "10.0.0.0/8, fd00::/8, unix",
     ),
-    "ip_prefix": (["24", "/24", "/33, /56", "/24, /129", "/24, /56, /1", "a, b"], "/24, /56"),
+    "ip_prefix": (
+        [
+            *("24", "/24", "/33, /56", "/24, /129", "/24, /56, /1", "/-1, /56", "/a, /b"),
+            *("//24, /56", "/24; /56", "255.255.255.0, /56"),
+        ],
+        "/24, /56",
+    ),
     "flush_interval": (["0", "-1s", "often"], "90s"),
     "max_pending": (["0", "-5", "1.5", "many", "1e5"], "a whole number of at least 1"),
     "max_members": (["0", "-5", "1.5", "many"], "a whole number of at least 1"),
@@ -233,6 +242,19 @@ def test_a_chain_whose_rules_can_all_match_is_accepted(chain: str) -> None:
     assert str(settings_of({"PRESENCE_IDENTITY": chain}, secret="x" * 16).identity[0]).startswith(
         "u"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("trusted_proxies", [True, None]),
+        ("ip_prefix", [(1, -1), (33, 56), (24,), (24, 56, 1), None]),
+    ],
+)
+def test_a_wrong_value_of_code_is_refused_as_its_text_is(name: str, values: list[Any]) -> None:
+    for value in values:
+        (problem,) = problems_of({}, **{name: value})
+        assert WRONG[name][1] in problem
 
 
 @pytest.mark.parametrize("exclude", ["!/app/*", "! /app/*, /poll"])
