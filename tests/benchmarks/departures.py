@@ -55,7 +55,6 @@ def rows_of_outage(departures: int, limit: float) -> Iterator[Row]:
             proxy.refuse()
             left = departures - Site(url).presence.count(window=HERE)
         share = departures / GOAL_FOR
-        share = departures / GOAL_FOR
         is_done = bool(written) and left == departures
         took = written[0] if is_done else math.inf
         name = f"{departures:,} {manner} of an outage"

@@ -1,12 +1,11 @@
 """Requests of many people to a web server, from a process of its own, lighter than the server.
 
-    python -m tests.benchmarks.load PORT SECONDS [--connections 16] [--people 50] [--rate inf]
+    python -m tests.benchmarks.load PORT SECONDS [--connections 16] [--people 50]
 
 Prints how many were answered a second. Connections are kept alive where the server does so.
 """
 
 import argparse
-import math
 import selectors
 import socket
 import subprocess
@@ -33,10 +32,8 @@ def request(person: int) -> bytes:
 class Load:
     """Some connections, each with one request at a time."""
 
-    def __init__(self, port: int, connections: int, people: int, rate: float) -> None:
+    def __init__(self, port: int, connections: int, people: int) -> None:
         self.answered = 0
-        self._sent, self._rate = 0, rate
-        self._patience = 0.0 if rate == math.inf else 0.1
         self._address = ("127.0.0.1", port)
         self._requests = cycle([request(person) for person in range(people)])
         self._selector = selectors.EpollSelector()
@@ -47,10 +44,10 @@ class Load:
         """Requests answered a second."""
         began = time.perf_counter()
         while (passed := time.perf_counter() - began) < seconds:
-            while self._idle and self._sent <= passed * self._rate:
+            while self._idle:
                 self._send(self._idle.pop())
-            # Without a rate, it never sleeps: to wake it would be work of the server's process.
-            for key, _ in self._selector.select(0.001 if self._idle else self._patience):
+            # It never sleeps: to wake it would be work of the server's process.
+            for key, _ in self._selector.select(0.0):
                 assert isinstance(key.fileobj, socket.socket)
                 self._receive(key.fileobj)
         return self.answered / passed
@@ -63,7 +60,6 @@ class Load:
     def _send(self, connection: socket.socket) -> None:
         self._read[connection] = b""
         connection.send(next(self._requests))
-        self._sent += 1
 
     def _receive(self, connection: socket.socket) -> None:
         data = connection.recv(65536)
@@ -93,9 +89,8 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--people", type=int, default=BROWSERS)
-    parser.add_argument("--rate", type=float, default=math.inf, help="requests a second")
     given = parser.parse_args()
-    print(Load(given.port, given.connections, given.people, given.rate).run(given.seconds))
+    print(Load(given.port, given.connections, given.people).run(given.seconds))
 
 
 if __name__ == "__main__":

@@ -106,8 +106,8 @@ def sorted_set(name: str, most: int = MANY) -> Store:
     return STORES["sorted-set"]("bench", name, WINDOW, KEEP, most)
 
 
-def minute_sets(name: str, most: int = MANY, window: float = WINDOW) -> Store:
-    return STORES["minute-sets"]("bench", name, window, window, most)
+def minute_sets(name: str, most: int = MANY) -> Store:
+    return STORES["minute-sets"]("bench", name, WINDOW, WINDOW, most)
 
 
 def raw(*commands: Command) -> Plan[None]:
@@ -153,17 +153,16 @@ def read(meter: Meter, people: int) -> tuple[float, float]:
     return count, meter.step("online_friends of 500", friends) / 100
 
 
-def classic(meter: Meter, *copy: str | int) -> float:
+def classic(meter: Meter) -> float:
     """The milliseconds of the five steps: copy, trim, intersect, read, delete."""
     steps = (
-        copy,
+        ("ZUNIONSTORE", "copy", 1, "bench:user:seen"),
         ("ZREMRANGEBYSCORE", "copy", "-inf", NOON - WINDOW),
         ("ZINTERSTORE", "copy", 2, "copy", "friends"),
         ("ZRANGE", "copy", 0, -1),
         ("DEL", "copy"),
     )
-    name = f"friends in five steps, by {copy[0]}"
-    return meter.step(name, (raw(*steps) for _ in range(2))) / 2
+    return meter.step("friends in five steps", (raw(*steps) for _ in range(2))) / 2
 
 
 def clean_up(meter: Meter) -> None:
@@ -189,26 +188,6 @@ def union(meter: Meter, people: int) -> float:
     )
 
 
-def cap_of_an_hour(meter: Meter, people: int) -> None:
-    """The most minutes that are looked at for the known."""
-    hour = minute_sets("hour", window=3600)
-    meter.run(record(hour, crowd(people // 5, at=lambda person: NOON - 3600 * random.random())))
-    full, late = minute_sets("hour", most=1, window=3600), crowd(5000, "new")
-    middle = [seen(id, NOON - 1800) for id, *_ in late]
-    meter.step("minute sets: the same, window of 1h", [record(full, middle)])
-
-
-def union_of_few(meter: Meter) -> None:
-    """Where a SUNION of ten minutes begins to take too long."""
-    for people in (2_000, 5_000, 10_000, 20_000):
-        few = minute_sets(f"crowd{people}")
-        meter.run(record(few, crowd(people, at=in_turn)))
-        meter.step(
-            f"SUNION of {people} in ten minute sets",
-            (few.count(NOON - 1, WINDOW) for _ in range(9)),
-        )
-
-
 def measure(name: str, people: int) -> None:
     with server(SERVERS[name]) as url:
         print(f"{name}, {people} online")
@@ -217,13 +196,9 @@ def measure(name: str, people: int) -> None:
         writing(meter, people)
         count, friends = read(meter, people)
         clean_up(meter)
-        five = classic(meter, "ZUNIONSTORE", "copy", 1, "bench:user:seen")
-        five_now = classic(meter, "ZRANGESTORE", "copy", "bench:user:seen", 0, -1)
-        union_of_few(meter)
+        five = classic(meter)
         ten = union(meter, people)
-        cap_of_an_hour(meter, people)
         print(f"  friends of 500: {five / friends:.0f} times less than in five steps (aim 2000)")
-        print(f"                  {five_now / friends:.0f} times with the copy of Redis 6.2")
         print(f"  count: 1/{ten / count:.0f} of a SUNION of ten minutes (aim 1/10000)")
 
 

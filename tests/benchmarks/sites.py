@@ -1,7 +1,5 @@
 """The sites that are measured: bare and wrapped."""
 
-from typing import Any
-
 import flask
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -36,13 +34,3 @@ def starlette_wrapped() -> Starlette:
     return Starlette(
         routes=[Route("/", starlette_hello)], middleware=[Middleware(asgi.PresenceMiddleware)]
     )
-
-
-def plain_wrapped() -> Any:
-    """Without a framework, for when only the traffic to Redis matters."""
-
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
-        return [b"hello"]
-
-    return wsgi.PresenceMiddleware(app)

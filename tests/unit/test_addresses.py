@@ -1,16 +1,13 @@
 """Where a request comes from: proxies, their headers, the address that is believed."""
 
-import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from werkzeug.middleware.proxy_fix import ProxyFix
 
-from presence_middleware import Settings, SettingsError
+from presence_middleware import Settings
 from presence_middleware.identity.addresses import (
     MOST_HOPS,
     WHOLE,
@@ -66,16 +63,12 @@ def network(*names: str) -> Proxies:
 @pytest.mark.parametrize(
     ("value", "proxies"),
     [
-        ("", Proxies()),
         ("  ", Proxies()),
         ("0", Proxies()),
-        ("1", Proxies(hops=1)),
         (" 3 ", Proxies(hops=3)),
         (2, Proxies(hops=2)),
         (str(MOST_HOPS), Proxies(hops=MOST_HOPS)),
-        ("10.0.0.1", network("10.0.0.1/32")),
         ("10.1.2.3/8", network("10.0.0.0/8")),
-        ("10.0.0.0/8, fd00::/8", network("10.0.0.0/8", "fd00::/8")),
         ("10.0.0.0/8,,fd00::/8,", network("10.0.0.0/8", "fd00::/8")),
         ("10.0.0.0/255.0.0.0", network("10.0.0.0/8")),
         ("::1", network("::1/128")),
@@ -92,19 +85,6 @@ def test_proxies_are_a_number_or_networks(value: object, proxies: Proxies) -> No
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        *("-1", "1.5", "\u0661", str(MOST_HOPS + 1), "all", "*", "localhost", "10.0.0.0/33"),
-        *("fd00::/129", "10.0.0", "010.0.0.1", "1, 10.0.0.0/8", "10.0.0.0/8 fd00::/8", "UNIX"),
-        *("unix:/run/s", True, None),
-    ],
-)
-def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None:
-    with pytest.raises(SettingsError, match=r"PRESENCE_TRUSTED_PROXIES=.*: expected the number"):
-        Settings.from_env({}, trusted_proxies=value)
-
-
-@pytest.mark.parametrize(
     ("value", "bits"),
     [
         *(("/24, /56", (24, 56)), ("24, 56", (24, 56)), ("/24,/56", (24, 56)), ("/0, /0", (0, 0))),
@@ -113,18 +93,6 @@ def test_other_proxies_are_refused_with_the_accepted_form(value: object) -> None
 )
 def test_a_prefix_is_the_bits_of_both_families(value: object, bits: tuple[int, int]) -> None:
     assert Settings.from_env({}, ip_prefix=value).ip_prefix == bits
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *("", "/24", "24", "/33, /56", "/24, /129", "/24, /56, /1", "/-1, /56", "/a, /b", (1, -1)),
-        *("//24, /56", "/24; /56", "255.255.255.0, /56", (33, 56), (24,), (24, 56, 1), None),
-    ],
-)
-def test_other_prefixes_are_refused_with_the_accepted_form(value: object) -> None:
-    with pytest.raises(SettingsError, match=r"PRESENCE_IP_PREFIX=.*: expected the bits of IPv4"):
-        Settings.from_env({}, ip_prefix=value)
 
 
 NORMAL = {
@@ -223,18 +191,27 @@ CASES_OF_NETWORKS = [
     ("192.0.2.0/24", for_("6.6.6.6"), PROXY),  # whose peer is none of these
     ("unix", for_("6.6.6.6"), PROXY),
 ]
+CHAIN = for_("6.6.6.6, 198.51.100.7, 10.0.0.2")
+# Proxies, headers, a peer, the address.
+CASES_OF_PEERS = [
+    (NETWORKS, for_("6.6.6.6"), "::ffff:10.0.0.1", "6.6.6.6"),
+    (f"unix, {NETWORKS}", CHAIN, None, "198.51.100.7"),
+    ("unix", CHAIN, None, "10.0.0.2"),
+    *(
+        (proxies, headers, peer, address)
+        for proxies, address in (
+            *(("1", "198.51.100.7"), ("unix", "198.51.100.7")),
+            *((f"unix, {NETWORKS}", "198.51.100.7"), (NETWORKS, None), ("2", None), ("", None)),
+        )
+        for headers in (for_("198.51.100.7"), forwarded("for=198.51.100.7"))
+        for peer in (None, "")  # as uvicorn and as gunicorn tell of a unix socket
+    ),
+]
 
 
 @pytest.mark.parametrize(("proxies", "headers", "address"), CASES_OF_COUNTS + CASES_OF_NETWORKS)
 def test_headers_are_read_from_the_right(proxies: str, headers: Headers, address: str) -> None:
     assert located(proxies, headers) == address
-
-
-@pytest.mark.parametrize("proxies", ["1", NETWORKS])
-def test_header_names_are_case_insensitive(proxies: str) -> None:
-    for name in ("x-forwarded-for", "X-FORWARDED-FOR", "X-Forwarded-For"):
-        mixed = ((name, "6.6.6.6"), ("x-fOrwarded-for", "198.51.100.7"))
-        assert located(proxies, mixed) == "198.51.100.7"
 
 
 def test_without_proxies_only_the_peer_address_is_used() -> None:
@@ -246,35 +223,16 @@ def test_without_proxies_only_the_peer_address_is_used() -> None:
         assert located("", headers, None, "/24, /56") is None
 
 
-@pytest.mark.parametrize("headers", [for_("198.51.100.7"), forwarded("for=198.51.100.7")])
-@pytest.mark.parametrize(
-    ("proxies", "address"),
-    [
-        ("1", "198.51.100.7"),
-        ("unix", "198.51.100.7"),
-        (f"unix, {NETWORKS}", "198.51.100.7"),
-        (NETWORKS, None),
-        ("2", None),
-        ("", None),
-    ],
-)
-@pytest.mark.parametrize("peer", [None, ""])  # as uvicorn and as gunicorn tell of a unix socket
-def test_the_peer_on_a_unix_socket(
-    proxies: str, headers: Headers, address: str | None, peer: str | None
+@pytest.mark.parametrize(("proxies", "headers", "peer", "address"), CASES_OF_PEERS)
+def test_a_peer_is_trusted_over_ipv4_ipv6_and_a_unix_socket(
+    proxies: str, headers: Headers, peer: str | None, address: str | None
 ) -> None:
     assert located(proxies, headers, peer) == address
-
-
-def test_behind_a_unix_socket_other_proxies_are_trusted_by_their_networks() -> None:
-    chain = for_("6.6.6.6, 198.51.100.7, 10.0.0.2")
-    assert located(f"unix, {NETWORKS}", chain, None) == "198.51.100.7"
-    assert located("unix", chain, None) == "10.0.0.2"
 
 
 @pytest.mark.parametrize(
     ("prefix", "address", "kept"),
     [
-        ("/24, /56", "198.51.100.7", "198.51.100.0"),
         ("/24, /56", "198.51.100.255", "198.51.100.0"),
         ("/24, /56", "::ffff:198.51.100.7", "198.51.100.0"),
         ("/24, /56", "2001:db8:1:2ff:3::7", "2001:db8:1:200::"),
@@ -282,7 +240,6 @@ def test_behind_a_unix_socket_other_proxies_are_trusted_by_their_networks() -> N
         ("/32, /56", "198.51.100.7", "198.51.100.7"),
         ("/32, /64", "2001:db8:1:2ff:3::7", "2001:db8:1:2ff::"),
         ("/25, /128", "198.51.100.255", "198.51.100.128"),
-        ("/25, /128", "2001:DB8::7", "2001:db8::7"),
         ("/0, /0", "198.51.100.7", "0.0.0.0"),
         ("/0, /0", "2001:db8::7", "::"),
     ],
@@ -293,16 +250,10 @@ def test_addresses_are_cut_to_the_prefix(prefix: str, address: str, kept: str) -
     assert located(NETWORKS, for_(f"6.6.6.6, {address}"), PROXY, prefix) == kept
 
 
-def test_a_proxy_is_trusted_over_ipv4_and_over_ipv6() -> None:
-    assert located(NETWORKS, for_("6.6.6.6"), "::ffff:10.0.0.1") == "6.6.6.6"
-
-
 def test_the_prefix_cuts_client_addresses_but_never_trusted_proxies() -> None:
     """The neighbour of a trusted proxy is not trusted."""
     assert located("10.0.0.2", for_("198.51.100.7"), "10.0.0.3", "/24, /56") == "10.0.0.0"
 
-
-# ---- The same as others read, for what they read the same.
 
 ADDRESSES = st.one_of(
     st.ip_addresses(v=4),
@@ -310,59 +261,6 @@ ADDRESSES = st.one_of(
     st.ip_addresses(network="fd00::/8"),
     st.ip_addresses(v=6).filter(lambda address: getattr(address, "ipv4_mapped", None) is None),
 )
-
-
-def with_port(address: IPv4Address | IPv6Address, port: int) -> str:
-    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
-
-
-def fixed_by_werkzeug(hops: int, value: str, peer: str) -> str:
-    """`REMOTE_ADDR` behind `ProxyFix(x_for=hops)`."""
-    seen: list[str] = []
-
-    def app(environ: dict[str, Any], _: object) -> list[bytes]:
-        seen.append(environ["REMOTE_ADDR"])
-        return []
-
-    environ = {"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": value}
-    ProxyFix(app, x_for=hops)(environ, lambda *_: list[bytes]().append)
-    return seen[0]
-
-
-def fixed_by_uvicorn(networks: str, value: str, peer: str) -> str:
-    """The `client` behind `ProxyHeadersMiddleware(trusted_hosts=networks)`."""
-    seen: list[str] = []
-
-    async def app(scope: Any, *_: object) -> None:
-        seen.append(scope["client"][0])
-
-    async def never(*_: object) -> Any:
-        raise AssertionError
-
-    headers = [(b"x-forwarded-for", value.encode("latin-1"))]
-    scope: Any = {"type": "http", "headers": headers, "client": (peer, 1)}
-    asyncio.run(ProxyHeadersMiddleware(app, networks)(scope, never, never))
-    return seen[0]
-
-
-@given(chain=st.lists(ADDRESSES, min_size=1, max_size=MOST_HOPS), hops=st.integers(1, 5))
-def test_hops_are_counted_as_werkzeug_counts_them(
-    chain: list[IPv4Address | IPv6Address], hops: int
-) -> None:
-    value = ", ".join(map(str, chain))
-    assert located(str(hops), for_(value)) == fixed_by_werkzeug(hops, value, PROXY)
-
-
-@given(chain=st.lists(ADDRESSES, min_size=1, max_size=MOST_HOPS), peer=ADDRESSES, data=st.data())
-def test_networks_are_trusted_as_uvicorn_trusts_them(
-    chain: list[IPv4Address | IPv6Address], peer: IPv4Address | IPv6Address, data: st.DataObject
-) -> None:
-    ports = data.draw(st.lists(st.integers(0, 65535), min_size=len(chain), max_size=len(chain)))
-    value = ", ".join(
-        with_port(address, port) if port % 2 else str(address)
-        for address, port in zip(chain, ports, strict=True)
-    )
-    assert located(NETWORKS, for_(value), str(peer)) == fixed_by_uvicorn(NETWORKS, value, str(peer))
 
 
 @given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))

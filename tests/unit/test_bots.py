@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,10 @@ from crawleruseragents import CRAWLER_USER_AGENTS_DATA
 from presence_middleware import Identity, Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.identity import bots
 from presence_middleware.identity.bots import LOOKUPS, Crawlers
-from presence_middleware.identity.resolver import IdentityResolver
-from presence_middleware.identity.rules import parse_chain
 from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
-from tests.support.backends import Server
 
 SECRET = "a secret of the test's own, long enough for a token"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
@@ -32,27 +29,19 @@ BROWSERS = [
     FIREFOX,
     CHROME.format("Windows NT 10.0; Win64; x64", ""),
     CHROME.format("Macintosh; Intel Mac OS X 10_15_7", ""),
-    CHROME.format("X11; CrOS x86_64 14541.0.0", ""),
     CHROME.format("Linux; Android 10; K", "Mobile "),
-    CHROME.format("Linux; Android 10; K", "Mobile ") + " EdgA/141.0.0.0",
     CHROME.format("Windows NT 10.0; Win64; x64", "") + " Edg/141.0.0.0",
-    CHROME.format("Windows NT 10.0; Win64; x64", "") + " OPR/122.0.0.0",
-    CHROME.format("X11; Linux x86_64", "") + " Vivaldi/7.6.3797.63",
     CHROME.format("X11; Linux x86_64", "") + " YaBrowser/25.8.0.0",
     SAFARI.format("Macintosh; Intel Mac OS X 10_15_7", "", "605.1.15"),
     SAFARI.format("iPhone; CPU iPhone OS 18_1 like Mac OS X", "Mobile/15E148 ", "604.1"),
-    SAFARI.format("iPad; CPU OS 18_1 like Mac OS X", "Mobile/15E148 ", "604.1"),
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:140.0) Gecko/20100101 Firefox/140.0",
     "Mozilla/5.0 (Android 15; Mobile; rv:140.0) Gecko/140.0 Firefox/140.0",
     "Mozilla/5.0 (Linux; Android 14; SAMSUNG SM-S911B) AppleWebKit/537.36 (KHTML, like Gecko) "
     "SamsungBrowser/28.0 Chrome/130.0.0.0 Mobile Safari/537.36",
     "Mozilla/5.0 (Windows NT 6.1; WOW64; Trident/7.0; rv:11.0) like Gecko",
     "Mozilla/4.0 (compatible; MSIE 8.0; Windows NT 6.1; Trident/4.0)",
-    "Opera/9.80 (Windows NT 6.1; WOW64) Presto/2.12.388 Version/12.18",
     "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/605.1.15 (KHTML, like Gecko) "
     "konqueror/5.0.97 Safari/605.1.15",
     "Lynx/2.9.2 libwww-FM/2.14 SSL-MM/1.4.1 OpenSSL/3.0.13",
-    "w3m/0.5.3+git20230121",
     "ELinks/0.16.1.1 (textmode; Linux; 80x24-2)",
 ]
 # What patterns with a gap, or for whatever is not a dash, let through.
@@ -137,6 +126,7 @@ def test_browsers_are_not_crawlers(user_agent: str, named: Callable[[str], str |
         ("python-requests/2.32.3", "python-requests"),
         ("AdsBot-Google (+http://www.google.com/adsbot.html)", "AdsBot-Google"),
         ("AdsBot-Google", "AdsBot-Google"),
+        ("a " * 5000 + "Googlebot/2.1", None),  # not so far into it
         ("googlebot-lookalike", None),  # the list's patterns say in which case
     ],
 )
@@ -170,12 +160,6 @@ def test_a_user_agent_is_looked_up_once(looked_up: list[str]) -> None:
     for _ in range(20):
         assert [crawlers(of(agent)) for agent in agents] == ["Googlebot", None, "curl"]
     assert looked_up == agents
-
-
-def test_a_request_without_a_user_agent_is_not_looked_up(looked_up: list[str]) -> None:
-    crawlers = Crawlers(Time(step=1.0))
-    assert crawlers(WsgiRequest({})) is crawlers(of("")) is None
-    assert looked_up == []
 
 
 def test_lookups_per_second_are_limited_and_cached_user_agents_are_free(
@@ -218,13 +202,6 @@ def test_a_flood_of_user_agents_evicts_no_crawler_and_the_caches_are_bounded(
     assert looked_up.count(GOOGLEBOT) == 1
 
 
-def test_the_caches_contain_no_user_agent() -> None:
-    crawlers = Crawlers(Time(step=1.0))
-    for agent in (f"{FIREFOX} written-by-a-client", f"{GOOGLEBOT} written-by-a-client"):
-        crawlers(of(agent))
-        assert "written-by-a-client" not in f"{vars(crawlers)}"
-
-
 LONG = 65536
 
 
@@ -232,11 +209,7 @@ LONG = 65536
     ("agent", "name"),
     [
         (b"a" * LONG, None),
-        (b"(" * LONG, None),
-        (b" " * LONG, None),
         (b"\xff" * LONG, None),
-        ("é".encode() * (LONG // 2), None),
-        (b"ContextualBot" * (LONG // 13), None),
         (b"ContextualBot outcomes.ne" * (LONG // 25), None),
         (b"Spider" * (LONG // 6), None),
         (b"Current RSS " * (LONG // 12), None),
@@ -245,38 +218,13 @@ LONG = 65536
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_user_agent_of_64_kb_costs_little(
-    agent: bytes, name: str | None, prefix: str, valkey: Server
-) -> None:
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, secret=SECRET)
-    request = Request([("User-Agent", agent)])
+def test_a_user_agent_of_64_kb_costs_little(agent: bytes, name: str | None) -> None:
+    settings, request = chain("guest=visitor"), Request([("User-Agent", agent)])
     started = time.process_time()
     found = [ask(settings, request) for ask in (ask_wsgi, ask_asgi) for _ in range(3)]
     assert time.process_time() - started < 1.0
     assert {who.kind for who in found if who} == {"bot" if name else "guest"}
     assert {who.id for who in found if who and name} == ({name} if name else set())
-    assert recorder_for(settings).flush()
-    counts = {"user": 0, "guest": not name, "bot": bool(name)}
-    assert Presence(settings).counts() == counts
-    recorder_for(settings).close()
-
-
-def test_a_crawler_name_far_into_the_user_agent_is_ignored(
-    named: Callable[[str], str | None],
-) -> None:
-    assert named("a " * 5000 + "Googlebot/2.1") is None
-
-
-@pytest.mark.parametrize(
-    ("identity", "awaits"), [("user=auth, guest=ip", True), ("guest=ip", False)]
-)
-def test_a_crawler_may_still_log_in_where_a_layer_sets_users(identity: str, awaits: bool) -> None:
-    resolver = IdentityResolver(
-        parse_chain(identity), secret=SECRET, session_secrets=(), bots="count"
-    )
-    found = resolver.resolve(of(GOOGLEBOT))
-    assert found is not None
-    assert (found[1].kind, found[1].awaits_login) == ("bot", awaits)
 
 
 # From here on, whole sites: over WSGI, and over ASGI by HTTP and by WebSocket.
@@ -300,11 +248,6 @@ def by(agent: str, *headers: tuple[str, str], **others: Any) -> Request:
     return Request([(name, value.encode()) for name, value in sent], **others)
 
 
-def of_header(view: WsgiRequest) -> str | None:
-    """A function of the site's own."""
-    return view.header("x-user")
-
-
 USER = ("X-User", "ann")
 JWT = SCHEMES["jwt"].make(SECRET, {"who": "ann", "exp": 4102444800})
 LOGINS: list[tuple[str, Request]] = [
@@ -314,7 +257,6 @@ LOGINS: list[tuple[str, Request]] = [
     ("session:id", by(GOOGLEBOT, session={"id": "ann"})),
     ("environ:site.user", by(GOOGLEBOT, state={"site.user": "ann"})),
     ("scope:site.user", by(GOOGLEBOT, state={"site.user": "ann"})),
-    ("tests.unit.test_bots:of_header", by(GOOGLEBOT, USER)),
     *(
         (f"{name}-session:who", by(GOOGLEBOT, ("Cookie", f"session={SCHEMES[name].make(SECRET)}")))
         for name in ("flask", "starlette")
@@ -337,7 +279,6 @@ FORGEABLE = ["cookie:sid", "cookie:sid:raw", "django-session", "user-agent", "ip
 SITE, BACKWARDS = "user=header:X-User, guest=cookie:sid", "guest=cookie:sid, user=auth"
 NAMED = "bot=header:X-Bot, user=auth, guest=visitor"
 CRAWLER, PINGER, ANN = "bot:Googlebot - guest", "bot:pinger " * 3, "user:ann " * 3
-USUAL = "user=auth, guest=visitor"
 # A chain, a request, a layer, and who it is if bots are counted, skipped, or nobody looks for them.
 CHAINS: list[tuple[str, Request, Callable[[State], object], str]] = [
     *((f"user={source}, guest=visitor", asked, nothing, ANN) for source, asked in LOGINS),
@@ -364,17 +305,12 @@ CHAINS: list[tuple[str, Request, Callable[[State], object], str]] = [
     (BACKWARDS, by(GOOGLEBOT), nothing, "bot:Googlebot - -"),
     (BACKWARDS, by(GOOGLEBOT, user="ann"), nothing, ANN),
     (BACKWARDS, by(GOOGLEBOT, COOKIE), nothing, CRAWLER),
-    (BACKWARDS, by(FIREFOX, COOKIE), nothing, "guest guest guest"),
     ("guest=cookie:sid, user=header:X-User", by(GOOGLEBOT), nothing, "bot:Googlebot - -"),
     ("guest=cookie:sid, user=header:X-User", by(GOOGLEBOT, USER), nothing, ANN),
     ("guest=ip, user=auth", by(GOOGLEBOT), nothing, CRAWLER),
-    ("guest=ip, user=auth", by(FIREFOX), nothing, "guest guest guest"),
-    ("guest=ip, user=header:X-User", by(GOOGLEBOT), nothing, CRAWLER),
     ("user=auth", by(GOOGLEBOT), nothing, "bot:Googlebot - -"),
-    ("user=auth", by(FIREFOX), nothing, "- - -"),
     (NAMED, by(GOOGLEBOT), nothing, CRAWLER),
     (NAMED, by(GOOGLEBOT, user="a"), nothing, "user:a " * 3),
-    (NAMED, by(FIREFOX), nothing, "guest guest guest"),
     *((NAMED, by(agent, MONITOR), nothing, PINGER) for agent in (GOOGLEBOT, FIREFOX)),
 ]
 
@@ -396,75 +332,39 @@ def test_who_a_request_is_from_in_each_mode(
             assert found == ask(settings, request_, inner), "it is the same again"
 
 
-@pytest.fixture
-def visited(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
-    """A site where two crawlers, one of them twice, and two browsers have been."""
-
-    def visit(**others: object) -> Settings:
-        settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, **others)
-        for request in (by(GOOGLEBOT), by(f"{GOOGLEBOT} again"), by(CURL), by(FIREFOX)):
-            for ask in (ask_wsgi, ask_asgi, ask_websocket):
-                ask(settings, request)
-        ask_wsgi(settings, by(CURL, user="ann"))
-        assert recorder_for(settings).flush()
-        sites.append(settings)
-        return settings
-
-    sites: list[Settings] = []
-    yield visit
-    for settings in sites:
-        recorder_for(settings).close()
-
-
-def test_crawlers_are_counted_as_a_kind_of_their_own(visited: Callable[..., Settings]) -> None:
-    presence = Presence(visited())
-    assert presence.counts() == {"user": 1, "guest": 1, "bot": 2}
-    assert presence.count("bot") == 2
-    assert presence.count() == 1
-    questions: list[Callable[[], object]] = [
-        lambda: presence.online("bot"),
-        lambda: presence.is_online("Googlebot", "bot"),
-        lambda: presence.last_seen("Googlebot", "bot"),
-    ]
-    for question in questions:
-        with pytest.raises(UnsupportedQuery, match="'bot' is stored as a hyperloglog"):
-            question()
-
-
-@pytest.mark.parametrize("store", ["bot=sorted-set", "bot=minute-sets"])
-def test_crawlers_can_be_listed_from_a_store_with_names(
-    store: str, visited: Callable[..., Settings]
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        ({}, {"user": 1, "guest": 1, "bot": 2}),
+        ({"store": "minute-sets"}, {"user": 1, "guest": 1, "bot": 2}),
+        ({"store": "bot=sorted-set"}, {"user": 1, "guest": 1, "bot": 2}),
+        ({"store": "bot=minute-sets"}, {"user": 1, "guest": 1, "bot": 2}),
+        ({"bots": " Skip "}, {"user": 1, "guest": 1}),
+        ({"bots": "off"}, {"user": 1, "guest": 4}),
+    ],
+)
+def test_two_crawlers_of_four_requests_are_counted_as_the_settings_say(
+    given: dict[str, str], counts: dict[str, int], prefix: str
 ) -> None:
-    presence = Presence(visited(store=store))
-    assert presence.counts() == {"user": 1, "guest": 1, "bot": 2}
-    assert {sighting.id for sighting in presence.online("bot")} == {"Googlebot", "curl"}
-    assert presence.is_online("Googlebot", "bot")
-
-
-def test_a_store_for_all_kinds_does_not_change_the_store_of_crawlers(
-    visited: Callable[..., Settings],
-) -> None:
-    settings = visited(store="minute-sets")
-    assert [settings.store_of(kind) for kind in settings.kinds] == [
-        *("minute-sets", "minute-sets", "hyperloglog")
-    ]
-    assert Presence(settings).counts() == {"user": 1, "guest": 1, "bot": 2}
-
-
-def test_skipped_crawlers_are_not_recorded(visited: Callable[..., Settings]) -> None:
-    settings = visited(bots="skip")
+    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", **given)
+    for request in (by(GOOGLEBOT), by(f"{GOOGLEBOT} again"), by(CURL), by(FIREFOX)):
+        for ask in (ask_wsgi, ask_asgi, ask_websocket):
+            ask(settings, request)
+    ask_wsgi(settings, by(CURL, user="ann"))
     presence = Presence(settings)
-    assert presence.counts() == {"user": 1, "guest": 1}
-    with pytest.raises(QueryError, match="unknown kind 'bot'"):
-        presence.count("bot")
+    assert recorder_for(settings).flush()
+    assert presence.counts() == counts
+    if "bots" in given:
+        with pytest.raises(QueryError, match="unknown kind 'bot'"):
+            presence.count("bot")
+    elif given.get("store", "").startswith("bot="):
+        assert {sighting.id for sighting in presence.online("bot")} == {"Googlebot", "curl"}
+    else:
+        with pytest.raises(UnsupportedQuery, match="'bot' is stored as a hyperloglog"):
+            presence.online("bot")
     stats = recorder_for(settings).stats()
-    assert (stats.recorded, stats.dropped) == (4, {}), "three times Firefox, once Ann"
-
-
-def test_crawlers_are_guests_when_detection_is_off(visited: Callable[..., Settings]) -> None:
-    settings = visited(bots="off")
-    assert settings.kinds == ("user", "guest")
-    assert Presence(settings).counts() == {"user": 1, "guest": 4}
+    assert (stats.recorded, stats.dropped) == (4 if given.get("bots") == " Skip " else 13, {})
+    recorder_for(settings).close()
 
 
 def test_an_inner_layer_identifies_a_bot_only_where_bots_are_counted() -> None:
@@ -475,10 +375,3 @@ def test_an_inner_layer_identifies_a_bot_only_where_bots_are_counted() -> None:
     for mode in ("skip", "off"):
         with pytest.raises(QueryError, match="unknown kind 'bot'"):
             ask_wsgi(chain("user=auth, guest=visitor", mode), by(FIREFOX), identify)
-
-
-def test_bot_modes_are_case_insensitive_and_unknown_modes_are_refused() -> None:
-    assert Settings.from_env({"PRESENCE_BOTS": " Skip "}).bots == "skip"
-    assert Settings.from_env({}).bots == "count"
-    with pytest.raises(ValueError, match="PRESENCE_BOTS='no': expected one of count, skip, off"):
-        Settings.from_env({"PRESENCE_BOTS": "no"})

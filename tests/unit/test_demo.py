@@ -22,7 +22,6 @@ from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
 from tests.support.timed_site import NOON, Clock
 
-WINDOW = 60.0
 LINGER = 25.0
 PATHS = tuple(PAGES)
 
@@ -39,16 +38,6 @@ def client_of(app: Any) -> httpx.Client:
 
 
 # The site
-
-
-def test_the_demo_shows_the_reason_when_redis_is_unavailable(tmp_path: Path) -> None:
-    """Other sites decide themselves what to show; the demo shows the reason."""
-    app = PresenceMiddleware(Site(), settings=Settings(redis_url=f"unix://{tmp_path}/none"))  # type: ignore[arg-type]
-    with client_of(app) as client:
-        answer = client.get("/")
-        assert answer.status_code == 200
-        assert "The number online is unknown" in answer.text
-    app.recorder.close()
 
 
 def test_a_site_without_a_board_shows_the_rest(prefix: str) -> None:
@@ -126,14 +115,6 @@ def test_a_crowd_behaves_alike_with_the_same_seed() -> None:
     assert requests_of(20, 600) != requests_of(20, 600, seed=1)
 
 
-def test_a_crowd_sends_few_requests_and_uses_every_page() -> None:
-    requests = requests_of(40, 600)
-    assert len(requests) < 40 * 600 / 5
-    assert {path for _, method, path, *_ in requests if method == "GET"} == set(PATHS)
-    posted = {path for _, method, path, *_ in requests if method == "POST"}
-    assert posted == {"/login", "/logout", "/pulse"}
-
-
 def test_each_visitor_has_an_address_for_documentation_and_users_have_a_label() -> None:
     most = 500  # of the command `demo`
     visitors = [Visitor(number, NOON) for number in range(most)]
@@ -142,10 +123,6 @@ def test_each_visitor_has_an_address_for_documentation_and_users_have_a_label() 
     names = [visitor.name for visitor in visitors if visitor.name]
     assert len(set(names)) == len(names) == len(crowds.NAMES)
     assert all(name.endswith(" (simulated)") for name in names)
-
-
-def test_a_crowd_of_one_is_there() -> None:
-    assert requests_of(1, 600)
 
 
 class Expected:
@@ -212,31 +189,6 @@ def test_a_crowd_is_counted_as_its_requests_say(site: PresenceMiddleware, clock:
         assert counts["bot"] == 0
         in_rooms = [presence.count("guest", room=path) for path in PATHS]
         assert 15 <= counts["guest"] == sum(in_rooms) <= 32
-
-
-def test_the_past_of_a_crowd_is_that_of_its_stays() -> None:
-    crowd = Crowd(Log(), PATHS, 40, NOON)
-    past = crowd.past("user", "guest", LINGER)
-    visitors = [Visitor(number, NOON) for number in range(40)]
-    stays = [
-        (visitor.name, arrival, departure + (0 if visitor.name else LINGER))
-        for visitor in visitors
-        for arrival, departure in until_noon(visitor)
-    ]
-    last = int(NOON // 60)
-    assert past["user"].keys() == past["guest"].keys() == set(range(last - 1439, last + 1))
-    for minute in range(last - 1439, last + 1, 7):
-        here = [name for name, start, end in stays if start <= minute * 60 < end]
-        assert past["user"][minute] == sum(map(bool, here))
-        assert past["guest"][minute] == len(here) - sum(map(bool, here))
-    assert past["guest"][last] > 2 * past["guest"][last - 720]  # at night
-
-
-def until_noon(visitor: Visitor) -> Iterator[tuple[float, float]]:
-    for arrival, departure in visitor.stays():
-        if arrival > NOON:
-            return
-        yield arrival, departure
 
 
 def test_the_history_of_a_crowd_replaces_no_sample(site: PresenceMiddleware, clock: Clock) -> None:

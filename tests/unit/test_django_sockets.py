@@ -50,81 +50,57 @@ def identities(app: ASGIApplication, added: Scope, settings: Settings) -> list[I
     return found
 
 
-def kept(prefix: str) -> Settings:
+def kept(prefix: str, source: str = "auth") -> Settings:
     """Settings with which nothing is recorded, but everybody recognised."""
     return Settings.from_env(
-        {}, redis_url=f"memory://{prefix}", enabled=0, identity="user=auth, guest=ip:raw"
+        {}, redis_url=f"memory://{prefix}", enabled=0, identity=f"user={source}, guest=ip:raw"
     )
 
 
 GUEST, USER = Identity("guest", "1.2.3.4"), Identity("user", "7")
 
 
-@pytest.mark.parametrize(
-    ("added", "identity"),
-    [
-        ({"user": ANN}, USER),
-        ({"user": Loaded(ANN)}, USER),
-        ({"user": Loaded(ANN), "session": session(**{KEY: "7"})}, USER),
-        ({"user": Loaded(NOBODY), "session": session(**{KEY: "7"})}, GUEST),
-        ({"user": Loaded(NOBODY), "session": session()}, GUEST),
-        ({"user": DELETED}, GUEST),
-        ({"user": None}, GUEST),
-        ({}, GUEST),
-    ],
-    ids=["a user", "a lazy one", "and a session", "refused", "nobody", "deleted", "none", "empty"],
-)
-def test_a_user_set_in_a_copied_scope_is_the_user_of_the_socket(
-    added: Scope, identity: Identity, prefix: str
-) -> None:
-    assert identities(silent, added, kept(prefix)) == [identity, identity]
+NAMED = SimpleNamespace(pk=7, is_authenticated=True, username="ann")
+IN, OUT = {KEY: "7"}, dict[str, str]()
+Socket = tuple[object, dict[str, str] | None, dict[str, str], list[Identity]]
+# The user, the session before and after the consumer, and who is found before and after.
+SOCKETS: dict[str, Socket] = {
+    "a user": (ANN, None, OUT, [USER, USER]),
+    "a lazy one": (Loaded(ANN), None, OUT, [USER, USER]),
+    "refused": (Loaded(NOBODY), IN, IN, [GUEST, GUEST]),
+    "nobody": (Loaded(NOBODY), OUT, OUT, [GUEST, GUEST]),
+    "deleted": (DELETED, None, OUT, [GUEST, GUEST]),
+    "none": (None, None, OUT, [GUEST, GUEST]),
+    "a login": (Loaded(NOBODY), OUT, IN, [GUEST, USER]),
+    "a logout": (Loaded(ANN), IN, OUT, [USER, GUEST]),
+    "another user": (Loaded(ANN), IN, {KEY: "8"}, [USER, Identity("user", "8")]),
+    "a cart": (Loaded(ANN), IN, {**IN, "cart": "1"}, [USER, USER]),
+}
+NAME = Identity("user", "ann")
+OF_NAMES: dict[str, Socket] = {
+    "a name": (NAMED, OUT, OUT, [NAME, NAME]),
+    "no name": (ANN, OUT, OUT, [GUEST, GUEST]),
+    "no user": (NOBODY, OUT, OUT, [GUEST, GUEST]),
+    "a login without a name": (NOBODY, OUT, IN, [GUEST, GUEST]),
+}
 
 
 @pytest.mark.parametrize(
-    ("before", "user", "after", "expected"),
-    [
-        ({}, NOBODY, {KEY: "7"}, [GUEST, USER]),
-        ({KEY: "7"}, ANN, {}, [USER, GUEST]),
-        ({KEY: "7"}, ANN, {KEY: "8"}, [USER, Identity("user", "8")]),
-        ({KEY: "7"}, ANN, {KEY: "7", "cart": "1"}, [USER, USER]),
-    ],
-    ids=["a login", "a logout", "another user", "a cart"],
+    ("source", "name"),
+    [*(("auth", name) for name in SOCKETS), *(("auth:username", name) for name in OF_NAMES)],
 )
-def test_a_consumer_that_changes_the_session_changes_the_user(
-    before: dict[str, str],
-    user: object,
-    after: dict[str, str],
-    expected: list[Identity],
-    prefix: str,
+def test_the_user_of_a_socket_is_that_of_its_scope_and_then_of_its_session(
+    source: str, name: str, prefix: str
 ) -> None:
+    user, before, after, expected = {**SOCKETS, **OF_NAMES}[name]
+
     async def consumer(scope: Scope, *_: object) -> None:
         own = {**scope, "user": "as login() and logout() leave it"}
-        own["session"]._session_cache = after
+        if before is not None:
+            own["session"]._session_cache = after
 
-    added = {"user": Loaded(user), "session": session(**before)}
-    assert identities(consumer, added, kept(prefix)) == expected
-
-
-@pytest.mark.parametrize(
-    ("added", "after", "expected"),
-    [
-        ({"user": SimpleNamespace(pk=7, is_authenticated=True, username="ann")}, {}, "ann"),
-        ({"user": ANN}, {}, None),
-        ({"user": NOBODY}, {}, None),
-        ({"user": NOBODY}, {KEY: "7"}, None),
-    ],
-    ids=["a username", "a user without", "nobody", "a login in the consumer"],
-)
-def test_a_socket_has_the_username_with_which_it_was_opened(
-    added: Scope, after: dict[str, str], expected: str | None, prefix: str
-) -> None:
-    async def consumer(scope: Scope, *_: object) -> None:
-        scope["session"]._session_cache = after
-
-    chain = {"identity": "user=auth:username, guest=ip:raw", "enabled": 0}
-    settings = Settings.from_env({}, redis_url=f"memory://{prefix}", **chain)
-    found = identities(consumer, {**added, "session": session()}, settings)
-    assert found[1] == (Identity("user", expected) if expected else GUEST)
+    added = {"user": user} | ({} if before is None else {"session": session(**before)})
+    assert identities(consumer, added, kept(prefix, source)) == expected
 
 
 class User:

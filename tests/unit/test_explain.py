@@ -70,7 +70,6 @@ RULES: list[tuple[str, list[str], str]] = [
         [session("another", _user_id=42)],
         "no: signed with another secret",
     ),
-    ("user=flask-session:_user_id", [f"Cookie: session={VALUE}"], "no: signed with another secret"),
     (
         "user=flask-session:_user_id",
         [f"Cookie: session={'x' * 9000}"],
@@ -90,11 +89,6 @@ RULES: list[tuple[str, list[str], str]] = [
     ),
     (
         "user=flask-session:user",
-        [session(user={"a b": 1, "roles": []})],
-        'no: the key "user" of the session is a dictionary: name a field; it has roles, 1 others',
-    ),
-    (
-        "user=flask-session:user",
         [session(user=[VALUE])],
         'no: the key "user" of the session is a list, which is no id',
     ),
@@ -104,16 +98,9 @@ RULES: list[tuple[str, list[str], str]] = [
         'no: the session has no key "user"; it has a, account, b, c, d, e, f, g, 2 others '
         "(try flask-session:account.id)",
     ),
-    (
-        "user=flask-session:user",
-        [session(user=None)],
-        'no: the session has no key "user"; it has user',
-    ),
     ("user=starlette-session:user", [old_session()], "no: expired"),
     ("user=bearer:sub", [token(sub="ann")], "user ann"),
     ("user=bearer:sub", [], "no: no such token"),
-    ("user=bearer:sub", [token(sub="ann", exp=1)], "no: expired"),
-    ("user=bearer:sub", [token("a" * 40, sub="ann")], "no: signed with another secret"),
     (
         "user=bearer:id",
         [token(email=VALUE)],
@@ -124,24 +111,14 @@ RULES: list[tuple[str, list[str], str]] = [
         [f"Cookie: login={URLSafeSerializer(SECRET).dumps({'x': VALUE})!s}"],
         "no: the cookie has no usual key of a user; it has x",
     ),
-    (
-        "user=pyramid-session:auth.userid",
-        [f"Cookie: session={VALUE}"],
-        "no: signed with another secret",
-    ),
     ("user=auth-tkt", [f"Cookie: auth_tkt={VALUE}"], "no: signed with another secret"),
     ("user=header:X-User", ["X-User: ann"], "user ann"),
     ("user=header:X-User", [], "no: no such header"),
     ("user=cookie:sid:raw", ["Cookie: sid=1"], "user 1"),
-    ("user=cookie:sid", ["Cookie: sid"], "no: no such cookie"),
     ("user=environ:HTTP_X_USER", ["x-user: ann"], "user ann"),
-    ("user=environ:HTTP_X_USER", [], "no: no such key"),
-    ("user=environ:site.user", [], SET_BY_APP),
     ("user=scope:state.user", [], SET_BY_APP),
     ("user=auth", [], SET_BY_APP),
-    ("user=session:user", [], SET_BY_APP),
     ("user=identify", [], SET_BY_APP),
-    ("user=basic", ["Authorization: Basic YW5uOmI="], "user ann"),
     ("user=basic", [f"Authorization: Basic {VALUE}"], "no: no user of HTTP Basic"),
     (f"user={HERE}by_key", ["X-Key: k1"], "user shop-7"),
     (f"user={HERE}by_key", [], "no: it returned no id"),
@@ -188,12 +165,6 @@ REQUESTS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
         "logout",
         f"not counted: a logout, which takes user offline if it succeeds{UNLESS}",
     ),
-    (
-        {"target": "/sign-out"},
-        {},
-        "logout",
-        f"not counted: a logout, which takes nobody offline if it succeeds{UNLESS}",
-    ),
     ({"headers": ["Purpose: prefetch"]}, {}, "no visit", "not counted: a prefetch"),
     (
         {"headers": ["Presence: passive"]},
@@ -215,7 +186,6 @@ REQUESTS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
     ),
     ({}, {"enabled": "0"}, "no visit", "not counted: PRESENCE_ENABLED is off"),
     ({"target": "/who/counts"}, {}, "no visit", "not counted: the middleware itself answers it"),
-    ({"target": "/pulse.js"}, {}, "no visit", "not counted: the middleware itself answers it"),
     (
         {
             "method": "POST",
@@ -244,13 +214,6 @@ REQUESTS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
         "page",
         "counted as user if the response has a status of 200 to 299, 101 or 304; "
         "with 401 or 403 counted as guest",
-    ),
-    (
-        {"headers": ["X-User: ann"]},
-        {"identity": "user=header:X-User:checked"},
-        "page",
-        "counted as user if the response has a status of 200 to 299, 101 or 304; "
-        "with 401 or 403 not counted",
     ),
     (
         {"headers": ["X-User: 42"]},

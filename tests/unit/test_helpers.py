@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import importlib
-import json
 import sys
 import weakref
 from collections import UserDict
@@ -17,21 +16,18 @@ from wsgiref.util import setup_testing_defaults
 
 import flask
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
-from fastapi import FastAPI, WebSocket
+from fastapi import WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, login_required
 from pyramid.config import Configurator
-from pyramid.events import BeforeRender
 from pyramid.request import Request as PyramidRequest
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 from werkzeug.test import EnvironBuilder
 
-import presence_middleware
 from presence_middleware import (
     AsyncPresence,
     Identity,
@@ -47,13 +43,11 @@ from presence_middleware import (
     visit_of,
     wsgi,
 )
-from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron, HasScope
-from presence_middleware.starlette import Here, get_presence, presence_context
-from presence_middleware.template import TemplatePresence, template_presence
+from presence_middleware.starlette import presence_context
+from presence_middleware.template import template_presence
 from tests.support.template_sites import configure_django, over_wsgi
-from tests.unit.test_asgi import Gateway
 
 
 @pytest.fixture
@@ -191,23 +185,6 @@ def check_types(typed: Typed) -> None:
     assert_type(visit_of(typed.flask), Visit)
 
 
-def test_a_synchronous_view_under_asgi_calls_the_reader_with_async_to_sync(
-    memory: Settings,
-) -> None:
-    """As Django runs such a view: in a thread, beside the event loop."""
-    counts = []
-
-    def view(scope: Scope) -> None:
-        counts.append(async_to_sync(presence_of(scope).count)())
-
-    async def app(scope: Scope, *_: object) -> None:
-        await sync_to_async(view)(scope)
-
-    middleware = asgi.PresenceMiddleware(app, settings=memory)
-    asyncio.run(middleware(plain_scope(), never, never))
-    assert counts == [1]
-
-
 # The reader for templates
 
 
@@ -224,11 +201,6 @@ def test_an_environ_that_is_used_again_has_a_new_reader(
     environ["test.body"].close()
     wsgi.PresenceMiddleware(lambda *_: iter(()), settings=memory)(environ, lambda *_: print)
     assert template_presence(environ) is not reader
-
-
-def test_each_template_of_a_websocket_has_a_reader_of_its_own(memory: Settings) -> None:
-    scope = scope_of(memory, "websocket")
-    assert template_presence(scope) is not template_presence(scope)
 
 
 def test_a_template_has_the_answers_of_the_site(environ: WSGIEnvironment, memory: Settings) -> None:
@@ -493,40 +465,6 @@ def test_a_loaded_session_shows_its_user_under_the_usual_keys(
 # Starlette and FastAPI
 
 
-def test_the_dependency_of_fastapi_serves_requests_and_websockets(memory: Settings) -> None:
-    app = FastAPI()
-
-    @app.get("/")
-    async def home(presence: Here) -> dict[str, int]:
-        return await presence.counts()
-
-    @app.websocket("/live")
-    async def live(websocket: WebSocket, presence: Here) -> None:
-        await websocket.accept()
-        await websocket.send_json(await presence.counts())
-
-    http, socket = Gateway("http", user=None), Gateway("websocket", user=None)
-    http.scope.update(method="GET", query_string=b"")
-    socket.scope.update(path="/live", query_string=b"")
-    socket.messages = [{"type": "websocket.connect"}]
-
-    async def ask() -> None:
-        middleware = asgi.PresenceMiddleware(app, settings=memory)
-        await http.ask(middleware)
-        await socket.ask(middleware)
-        await close_async_clients()
-
-    asyncio.run(ask())
-    counts = {"user": 0, "guest": 1, "bot": 0}
-    assert json.loads(http.sent[-1]["body"]) == counts
-    assert [json.loads(message["text"]) for message in socket.sent if "text" in message] == [counts]
-
-
-def test_the_dependency_works_without_fastapi(memory: Settings) -> None:
-    scope = scope_of(memory)
-    assert asyncio.run(get_presence(Request(scope))) is scope["presence_middleware.visit"]
-
-
 def test_a_context_processor_of_starlette_has_the_reader_of_the_request(memory: Settings) -> None:
     request = Request(scope_of(memory))
     assert presence_context(request) == {"presence": template_presence(request)}
@@ -552,18 +490,6 @@ def test_pyramid_has_the_reader_in_its_request_and_in_templates(memory: Settings
     get = over_wsgi(wsgi.PresenceMiddleware(app, settings=memory))
     Presence(memory).touch("ann")
     assert get("/").text == "1 1"
-
-
-@pytest.mark.parametrize("values", [{"request": None}, {}])
-def test_a_page_that_pyramid_renders_outside_of_a_request_has_no_numbers(
-    values: dict[str, Any],
-) -> None:
-    event = BeforeRender(values)
-    with Configurator() as config:
-        config.include("presence_middleware.pyramid")
-        config.commit()
-        config.registry.notify(event)
-    assert event["presence"].count() is None
 
 
 # Without a framework
@@ -598,15 +524,3 @@ def test_here_without_fastapi_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ModuleNotFoundError, match=r"presence_middleware\[fastapi\]"):
         _ = module.Here
     assert module.presence_context
-
-
-@pytest.mark.parametrize("name", ["starlette", "django"])
-def test_a_name_that_a_module_lacks_is_an_attribute_error(name: str) -> None:
-    module = importlib.import_module(f"presence_middleware.{name}")
-    with pytest.raises(AttributeError, match="nobody"):
-        _ = module.nobody
-
-
-def test_the_package_itself_imports_no_framework() -> None:
-    assert presence_middleware.presence_of is presence_of
-    assert isinstance(template_presence(None), TemplatePresence)

@@ -13,7 +13,6 @@ from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
-from presence_middleware.identity.reading import walk
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids
 from tests.support.pulsing import PROTOCOLS, App, PulsingSite
@@ -251,13 +250,6 @@ def test_the_first_source_that_answers_wins(
         assert ask(chain(identity), request_) == identity_found
 
 
-def test_values_set_by_an_inner_layer_are_read_after_it_ran() -> None:
-    for source, key in (("environ:site.user", "site.user"), (f"{HERE}:state", "k")):
-        settings = chain(f"user={source}, guest=ip:raw")
-        assert ids(settings, Request(), lambda state, key=key: state.update({key: "ann"})) == "ann"  # type: ignore[misc]
-        assert ids(settings, Request()) == "192.0.2.7"
-
-
 def test_hashed_ids_differ_by_value_and_secret_and_do_not_hold_the_value() -> None:
     values = [b"\xff\xfe", b"\xfe\xff", b"\xc3\xbf", b"\xff", b"a" * 257, b"a" * 258, b"A", b"a"]
     for source in ("header:X-User", "header:X-User:hashed"):
@@ -477,19 +469,3 @@ def test_parsed_values_are_checked_as_their_text_is() -> None:
         Settings(identity=())
     with pytest.raises(SettingsError):
         Settings(store=())
-
-
-def test_a_key_with_many_dots_is_walked_in_bounded_time() -> None:
-    """Each way to split the key is tried once; eight parts allow 128 ways."""
-    steps = 0
-
-    class Deep(dict[str, object]):
-        """A mapping that has everything but the end."""
-
-    def step(value: object, name: str) -> object:
-        nonlocal steps
-        steps += 1
-        return None if name.endswith("h") else value
-
-    assert walk(Deep(), "a.b.c.d.e.f.g.h", step) is None
-    assert steps <= 256

@@ -13,7 +13,6 @@ from presence_middleware import AsyncPresence, Presence, Sighting, asgi, paste, 
 from presence_middleware.recorder import Recorder, Stats, Visit
 from presence_middleware.template import TemplatePresence
 
-ASKED = "count counts online is_online last_seen online_among online_friends touch leave forget"
 HANDED_OUT: list[type] = [
     *(wsgi.PresenceMiddleware, asgi.PresenceMiddleware, Recorder, Stats, Visit, TemplatePresence),
     *(value for value in vars(presence_middleware).values() if inspect.isclass(value)),
@@ -39,10 +38,6 @@ def test_every_name_in_all_is_sorted_and_exists() -> None:
         name for name, value in public(presence_middleware).items() if inspect.ismodule(value)
     }
     assert set(public(presence_middleware)) - modules == set(names) - {"__version__"}
-
-
-def test_presence_has_the_methods_of_the_design() -> None:
-    assert set(ASKED.split()) < set(public(Presence))
 
 
 def test_presence_and_async_presence_are_twins() -> None:
@@ -88,12 +83,6 @@ async def check_types(plain: Presence, awaited: AsyncPresence, shown: TemplatePr
     plain.count("user", 60)  # type: ignore[call-arg]
     plain.leave()  # type: ignore[call-arg]
     plain.is_online(None)  # type: ignore[arg-type]
-
-
-def test_both_wrappers_take_the_same_arguments() -> None:
-    one, other = wsgi.PresenceMiddleware, asgi.PresenceMiddleware
-    assert one.__name__ == other.__name__
-    assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
 
 
 def test_everything_public_has_a_docstring() -> None:

@@ -12,7 +12,7 @@ from presence_middleware import Settings, SettingsError, asgi, wsgi
 from presence_middleware.people import NEVER
 from presence_middleware.request import VISIT
 from presence_middleware.signals import MAX_QUERY
-from presence_middleware.stores import NOWHERE, Act, room_number
+from presence_middleware.stores import NOWHERE, room_number
 from tests.support.pulsing import FIREFOX, PROTOCOLS, SAME, App, PulsingSite
 
 HERE, BYE = "presence=here:/", "presence=bye"
@@ -348,15 +348,6 @@ def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> 
     assert log == ["first", "closed"]
 
 
-def test_an_asgi_app_that_answers_nothing_is_answered_for(late: Settings) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        logs_in(scope)
-
-    here = PulsingSite("asgi", late)
-    here.asgi.app = app
-    assert (here.pulse().status, here.seen) == (204, [("user", "ann")])
-
-
 def test_a_websocket_at_the_path_is_the_apps(late: Settings) -> None:
     calls = []
 
@@ -387,47 +378,6 @@ def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -
 # Frameworks.
 
 
-def test_logins_of_starlette_and_flask_reach_the_pulse(late: Settings) -> None:
-    for protocol, app in (("asgi", starlette_app()), ("wsgi", flask_app())):
-        here = PulsingSite(protocol, late)
-        wrapper: Any = here.wsgi if protocol == "wsgi" else here.asgi
-        wrapper.app = app
-        here.recorder.reset()
-        here.pulse(headers=ANN)
-        here.pulse(BYE, headers=ANN)
-        assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")]), protocol
-        here.recorder.reset()
-        here.pulse()
-        assert here.seen == [GUEST]
-        here.recorder.reset()
-
-
-def starlette_app() -> Any:
-    from starlette.applications import Starlette
-    from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
-    from starlette.middleware import Middleware
-    from starlette.middleware.authentication import AuthenticationMiddleware
-
-    class Backend(AuthenticationBackend):
-        async def authenticate(self, conn: Any) -> Any:
-            name = conn.headers.get("x-user")
-            return (AuthCredentials([]), SimpleUser(name)) if name else None
-
-    return Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=Backend())])
-
-
-def flask_app() -> Any:
-    from flask import Flask, request
-
-    app = Flask(__name__)
-
-    @app.before_request
-    def log_in() -> None:
-        request.environ[VISIT].identify(request.headers.get("X-User"))
-
-    return app
-
-
 # Settings.
 
 
@@ -435,9 +385,3 @@ def test_the_path_of_the_board_is_refused() -> None:
     with pytest.raises(SettingsError, match=re.escape("PRESENCE_PULSE_PATH=/here: that is the pa")):
         Settings.from_env({}, pulse_path="/here", board_path="/here")
     Settings.from_env({}, pulse_path="/here/pulse", board_path="/here")
-
-
-def test_a_goodbye_shortens_the_window_to_one_and_a_quarter_pulses() -> None:
-    assert Settings.from_env({}).grace_seconds == 75
-    assert Settings.from_env({}, window="1m").grace_seconds == 25
-    assert Act.SEEN < Act.GOODBYE < Act.LEFT < Act.ERASED

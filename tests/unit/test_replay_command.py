@@ -220,11 +220,3 @@ def test_the_mark_of_a_long_chart_has_the_minute_of_the_peak(log: Path) -> None:
         assert terminal.end() == 0
         assert "user: 2 at most, 2026-01-06T04:06:00Z" in terminal.text
         assert "▼ 2 at 01-06 04:06" in terminal.text
-
-
-def test_a_terminal_also_lists_kinds_without_members(log: Path) -> None:
-    log.write_bytes(line(0))
-    with Terminal(NOWHERE, "replay", str(log)) as terminal:
-        assert terminal.end() == 0
-        assert "user: nobody" in terminal.text
-        assert "guest: 1 at most" in terminal.text

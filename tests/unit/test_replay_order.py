@@ -36,52 +36,61 @@ def minutes(count: int, start: int = NOON) -> list[int]:
     return [start + 60 * number for number in range(count)]
 
 
-@pytest.mark.parametrize("place", [0, 1, 5, 150, 299])
-@pytest.mark.parametrize("far", [NOON + 400 * 60 + DAY, NOON + 365 * DAY, FAR])
-def test_a_lone_line_far_ahead_is_set_aside(place: int, far: int) -> None:
-    log = minutes(300)
-    assert kept([*log[:place], far, *log[place:]]) == (log, 1)
+LOG = minutes(300)
+MONTHLY = [NOON + 30 * DAY * number for number in range(30)]
+AFTER = minutes(300, NOON + 30 * DAY)
+IS_WRONG = [random.Random(seed).random() < 0.25 for seed in range(1000)]
+# Lines, those of them that are kept, and when they are read.
+LOGS: list[tuple[list[int], list[int], float]] = [
+    # Lone lines far ahead, a burst of them, those of a host with a wrong clock.
+    *(
+        ([*LOG[:place], far, *LOG[place:]], LOG, TODAY)
+        for place in (0, 1, 150, 299)
+        for far in (NOON + 400 * 60 + DAY, NOON + 365 * DAY, FAR)
+    ),
+    *(
+        ([*LOG[:150], *minutes(burst, FAR), *LOG[150:]], LOG, TODAY)
+        for burst in (2, FOLLOWING // 2 - 1)
+    ),
+    (
+        [at + FAR * wrong for at, wrong in zip(minutes(1000), IS_WRONG, strict=True)],
+        [at for at, wrong in zip(minutes(1000), IS_WRONG, strict=True) if not wrong],
+        TODAY,
+    ),
+    *(([*MONTHLY[:place], FAR, *MONTHLY[place:]], MONTHLY, TODAY) for place in (0, 1, 29, 30)),
+    # The last lines are accepted unless they are in the future.
+    ([*LOG, TODAY], [*LOG, TODAY], TODAY),
+    ([*LOG, TODAY], LOG, TODAY - 2 * DAY),
+    ([*LOG, *minutes(3, FAR)], LOG, TODAY),
+    *(
+        (log, log, TODAY)
+        for log in (
+            MONTHLY,
+            [60, *LOG],  # a line of 1970
+            # Long downloads, for example, are logged by some servers when they end.
+            [*LOG, *AFTER[:3], NOON, NOON + 60, *AFTER[3:]],
+            # The clock of the reading machine may be wrong.
+            [*LOG, *minutes(300, FAR)],
+            minutes(3, FAR),
+        )
+    ),
+    *(
+        ([*LOG, *later], [*LOG, *later], later[-1])
+        for gap in (DAY + 60, 20 * 365 * DAY)
+        for later in (minutes(1, LOG[-1] + gap), minutes(300, LOG[-1] + gap))
+    ),
+]
 
 
-def test_a_last_line_far_ahead_is_accepted_unless_it_is_in_the_future() -> None:
-    log = [*minutes(300), TODAY]
-    assert kept(log) == (log, 0)
-    assert kept(log, now=TODAY - 2 * DAY) == (log[:-1], 1)
-    assert kept([*minutes(300), *minutes(3, FAR)]) == (minutes(300), 3)
+@pytest.mark.parametrize(("lines", "log", "now"), LOGS)
+def test_lines_far_ahead_are_set_aside_and_gaps_accepted(
+    lines: list[int], log: list[int], now: float
+) -> None:
+    assert kept(lines, now) == (log, len(lines) - len(log))
 
 
-@pytest.mark.parametrize("burst", [2, 10, FOLLOWING // 2 - 1])
-def test_a_burst_of_lines_far_ahead_is_set_aside(burst: int) -> None:
-    log = minutes(300)
-    assert kept([*log[:150], *minutes(burst, FAR), *log[150:]]) == (log, burst)
-
-
-def test_lines_of_a_host_with_a_wrong_clock_are_set_aside() -> None:
-    rng = random.Random(4)
-    wrong = [rng.random() < 0.25 for _ in range(5000)]
-    log = minutes(5000)
-    mixed = [at + FAR * is_wrong for at, is_wrong in zip(log, wrong, strict=True)]
-    right = [at for at, is_wrong in zip(log, wrong, strict=True) if not is_wrong]
-    assert kept(mixed) == (right, sum(wrong))
-
-
-@pytest.mark.parametrize("gap", [DAY + 60, 7 * DAY, 365 * DAY, 20 * 365 * DAY])
-@pytest.mark.parametrize("after", [1, 2, 300])
-def test_gaps_in_a_log_are_accepted(gap: int, after: int) -> None:
-    log = [*minutes(300), *minutes(after, NOON + 300 * 60 + gap)]
-    assert kept(log, now=max(log)) == (log, 0)
-
-
-def test_late_lines_after_a_gap_do_not_undo_it() -> None:
-    """Long downloads, for example, are logged by some servers when they end."""
-    after = minutes(300, NOON + 30 * DAY)
-    log = [*minutes(300), *after[:3], NOON, NOON + 60, *after[3:]]
-    assert kept(log) == (log, 0)
-
-
-def test_a_late_line_makes_no_other_line_doubtful() -> None:
-    log = minutes(300)
-    log.insert(200, NOON - 3 * DAY)
+def waiting(log: list[int]) -> list[int]:
+    """Return how many lines were read beyond each line when it was returned."""
     read = 0
 
     def counted() -> Iterator[Line]:
@@ -91,47 +100,13 @@ def test_a_late_line_makes_no_other_line_doubtful() -> None:
             yield line_at(at)
 
     lines = without_lines_ahead(counted(), lambda _: None, TODAY)
-    for number, _ in enumerate(lines, 1):
-        assert number < 200 or read == number
+    return [read - number for number, _ in enumerate(lines, 1)]
 
 
-def test_a_log_with_a_line_a_month_is_accepted() -> None:
-    log = [NOON + 30 * DAY * number for number in range(30)]
-    assert kept(log) == (log, 0)
-
-
-def test_a_line_ahead_of_a_log_with_a_line_a_month_is_set_aside() -> None:
-    log = [NOON + 30 * DAY * number for number in range(30)]
-    for place in range(31):
-        assert kept([*log[:place], FAR, *log[place:]]) == (log, 1)
-
-
-def test_a_log_that_begins_with_a_line_of_1970_is_read() -> None:
-    log = [60, *minutes(300)]
-    assert kept(log) == (log, 0)
-
-
-def test_a_log_that_continues_in_the_future_is_accepted() -> None:
-    """The clock of the reading machine may be wrong."""
-    log = [*minutes(300), *minutes(300, FAR)]
-    assert kept(log) == (log, 0)
-    assert kept(minutes(3, FAR)) == (minutes(3, FAR), 0)
-
-
-def test_the_first_lines_wait_for_a_hundred_others_at_most() -> None:
-    read = 0
-
-    def counted() -> Iterator[Line]:
-        nonlocal read
-        for at in [*minutes(300), *minutes(300, NOON + 30 * DAY)]:
-            read += 1
-            yield line_at(at)
-
-    longest = 0
-    lines = without_lines_ahead(counted(), lambda _: None, TODAY)
-    for number, _ in enumerate(lines, 1):
-        longest = max(longest, read - number)
-    assert longest == FOLLOWING
+def test_only_lines_before_a_gap_wait_and_for_a_hundred_others_at_most() -> None:
+    assert max(waiting([*LOG, *AFTER])) == FOLLOWING
+    late = [*LOG[:200], NOON - 3 * DAY, *LOG[200:]]
+    assert set(waiting(late)[199:]) == {0}
 
 
 @st.composite

@@ -4,7 +4,6 @@ import itertools
 import tracemalloc
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,11 +11,9 @@ from hypothesis import strategies as st
 
 from presence_middleware import Settings
 from presence_middleware.identity import resolver
-from presence_middleware.replay import Logs, Moment, Replay, Series, Summary
+from presence_middleware.replay import Moment, Replay, Series, Summary
 from presence_middleware.replay.combined import Line
 from presence_middleware.replay.timeline import MAX_QUIET, Timeline
-from tests.security import test_crowds
-from tests.security.test_crowds import crawler, read_log
 from tests.support.log_lines import request_of
 from tests.support.reference import Reference
 
@@ -83,65 +80,6 @@ def test_a_day_without_anybody_is_a_gap() -> None:
     moments = told([(60, "ann"), (NOON, "ann"), (NOON + 86400, "ann")], 600)
     assert len(moments) == (10 + MAX_QUIET) + (1440 + 1)
     assert [moment for moment in moments if any(moment.counts)][10] == Moment(NOON, (1,))
-
-
-@pytest.fixture(scope="module")
-def log() -> list[bytes]:
-    """The log, in which the user is said to whom `test_crowds` gives the address."""
-    if not test_crowds.LOG.exists():
-        pytest.skip("the log ../shared/data/apache_access.log is not beside this repository")
-    lines = test_crowds.LOG.read_bytes().splitlines(keepends=True)
-    logins = (request.login or "-" for request in read_log())
-    return [
-        line.replace(b" - - ", b" - %s " % login.encode(), 1)
-        for line, login in zip(lines, logins, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("window", ["10m", "61s", "3h"])
-def test_a_replayed_log_matches_a_brute_force_count(
-    tmp_path: Path, log: list[bytes], window: str
-) -> None:
-    moments = replayed(tmp_path / "log", log, window)
-    crowds = {kind: Reference() for kind in KINDS}
-    coming = sorted(
-        (request.at, *who(request)) for request in read_log() if not is_machine(request.path)
-    )
-    seconds = Settings.from_env({}, window=window).window
-    for moment in moments:
-        while coming and coming[0][0] <= moment.at:
-            at, kind, id = coming.pop(0)
-            crowds[kind].saw(id, at)
-        expected = tuple(len(crowd.online(moment.at, seconds)) for crowd in crowds.values())
-        assert moment.counts == expected, moment
-    assert not coming
-    assert len(moments) == 41 * 60 + 2
-    assert all(
-        min(column) < max(column) for column in zip(*(m.counts for m in moments), strict=True)
-    )
-
-
-def replayed(path: Path, lines: list[bytes], window: str) -> list[Moment]:
-    path.write_bytes(b"".join(lines))
-    moments: list[Moment] = []
-    site = Replay(Settings.from_env({}, window=window), moments.append)
-    logs = Logs([str(path)])
-    for request in logs:
-        site.add(request)
-    site.finish()
-    assert (logs.parser.unreadable, site.late, site.refused) == (0, 0, 0)
-    return moments
-
-
-def is_machine(path: str) -> bool:
-    return path.removeprefix("/").removesuffix("/") in test_crowds.MACHINES
-
-
-def who(request: test_crowds.Request) -> tuple[str, str]:
-    if request.login:
-        return "user", request.login
-    name = crawler(request.agent)
-    return ("bot", name) if name else ("guest", f"{request.address} {request.agent}")
 
 
 def synthetic(lines: int) -> Iterable[Line]:

@@ -102,15 +102,6 @@ def test_a_day_of_small_numbers_is_a_line_of_few_points(most: int, points: int) 
     assert f"M{peak.get('cx')} {peak.get('cy')}L" in drawn
 
 
-@pytest.mark.parametrize("width", [280, 720, 960])
-def test_the_longest_label_of_a_time_fits_below(width: int) -> None:
-    """ "12:00 AM" is 60 pixels wide."""
-    chart = parsed(line(7), minutes=1440, width=width)
-    labels = [each for each in chart.iter() if each.get("text-anchor") == "middle"]
-    places = [float(each.get("x") or 0) for each in labels if "axis" in str(each.attrib)]
-    assert 32 <= min(places) <= max(places) <= width - 32
-
-
 def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
     both = parsed(line(1, 7), line(5, kind="guest", colour=1), Line("bot", [], None))
     assert paths(both, "area") == texts(both, "label") == []
@@ -138,14 +129,6 @@ def test_legends_take_as_many_rows_as_they_need() -> None:
         assert max(rows) < top
 
 
-@pytest.mark.parametrize("minute", [0, 30, 60])
-def test_the_label_of_a_peak_stays_inside(minute: int) -> None:
-    points: list[Point] = [(NOON + 60 * minute, 7)]
-    chart = parsed(Line("user", points, points[0]))
-    (label,) = (each for each in chart.iter() if each.get("class") == "label")
-    assert label.get("text-anchor") == {0: "start", 30: "middle", 60: "end"}[minute]
-
-
 def test_without_points_there_is_an_empty_chart() -> None:
     for lines in ([], [Line("user", [], None)]):
         chart = parsed(*lines)
@@ -161,15 +144,3 @@ def test_odd_kinds_are_drawn_as_text() -> None:
     chart = parsed(line(1, kind=odd), line(2, kind=odd))
     assert odd in (chart.get("aria-label") or "")
     assert [each.tag for each in chart.iter() if each.tag.endswith("}b")] == []
-
-
-def test_the_chart_contains_times_and_counts_as_data() -> None:
-    chart = parsed(line(1, 1234))
-    data = [
-        (each.get("data-at"), each.get("data-count"), each.text)
-        for each in chart.iter()
-        if each.tag.endswith("}tspan")
-    ]
-    assert (None, "1000", "1,000") in data
-    assert (None, "1234", "1,234") in data
-    assert (str(NOON + 60), None, "12:01") in data

@@ -1,8 +1,7 @@
 """Whatever a reader is asked, and whatever it finds in Redis: all that it raises is ours."""
 
-import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from presence_middleware import (
-    AsyncPresence,
     Presence,
     QueryError,
     Settings,
@@ -66,17 +64,10 @@ def settings_of(prefix: str, **given: Any) -> Settings:
 
 @pytest.mark.parametrize(("name", "argument"), WRONG)
 def test_a_wrong_argument_is_a_query_error(prefix: str, name: str, argument: str) -> None:
-    given = settings_of(prefix)
-    presence, awaited = Presence(given), AsyncPresence(given)
-
-    async def ask(value: object) -> None:
-        with pytest.raises(QueryError):
-            await getattr(awaited, name)(**{argument: value})
-
+    presence = Presence(settings_of(prefix))
     for value in WRONG[name, argument]:
         with pytest.raises(QueryError):
             getattr(presence, name)(**{argument: value})
-        asyncio.run(ask(value))
 
 
 ANYTHING = st.one_of(
@@ -178,23 +169,16 @@ DAMAGES: dict[str, Callable[[Site], object]] = {
 }
 
 
-@pytest.fixture(params=["sync", "async"])
-def damaged(
-    request: pytest.FixtureRequest, store: str, valkey: Server, prefix: str
-) -> Iterator[Site]:
-    given = timed_site.settings(valkey.url, prefix, store=store)
-    with timed_site.opened(given, request.param) as site:
-        yield site
-        site.redis.delete(FRIENDS)
-
-
-@pytest.mark.parametrize("damage", list(DAMAGES))
-def test_foreign_data_in_redis_raises_only_documented_errors(damaged: Site, damage: str) -> None:
-    damaged.saw("ann")
-    DAMAGES[damage](damaged)
-    for read in READS.values():
-        with suppress(PresenceUnavailable, UnsupportedQuery):
-            read(damaged.presence)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_foreign_data_in_redis_raises_only_documented_errors(
+    damage: str, store: str, prefix: str
+) -> None:
+    with timed_site.opened(settings_of(prefix, store=store)) as site:
+        site.saw("ann")
+        DAMAGES[damage](site)
+        for read in READS.values():
+            with suppress(PresenceUnavailable, UnsupportedQuery):
+                read(site.presence)
 
 
 def test_foreign_data_is_reported_as_such_and_not_as_an_outage(valkey: Server, prefix: str) -> None:

@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from wsgiref.util import FileWrapper, setup_testing_defaults
@@ -10,7 +10,7 @@ from wsgiref.validate import validator
 
 import pytest
 
-from presence_middleware import Identity, Presence, Settings
+from presence_middleware import Settings
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import Server
 
@@ -140,25 +140,6 @@ def test_a_body_is_read_only_as_the_server_reads_it_and_closed_once(wrap: Wrap) 
         assert (body.log.count("close"), recorded(app)) == (1, before + 1)
 
 
-def test_a_generator_is_closed_where_it_stands(wrap: Wrap) -> None:
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
-        start_response("200 OK", HEADERS)
-        try:
-            yield b"a"
-            said.append("went on")
-        finally:
-            said.append("closed")
-
-    said: list[str] = []
-    gateway = Gateway()
-    result = gateway.ask(wrap(app))
-    assert gateway.calls == []
-    assert next(iter(result)) == b"a"
-    assert not hasattr(result, "__len__")
-    result.close()
-    assert said == ["closed"]
-
-
 def test_an_exception_of_a_body_is_the_apps_own_and_its_end_ends_the_visit(wrap: Wrap) -> None:
     error = ValueError("half way")
     app = wrap(returning(Lines(b"a", failure=error, closing=error)))
@@ -205,16 +186,6 @@ def test_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
     app = wrap(wrap(returning([])))
     Gateway().ask(app)
     assert recorded(app) == 1
-
-
-def test_handlers_have_visit_and_reader(wrap: Wrap) -> None:
-    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        assert environ["presence_middleware.visit"].identity == Identity("user", "ann")
-        assert isinstance(environ["presence_middleware.presence"], Presence)
-        assert environ["presence_middleware.presence"].is_online("ann"), "who asks sees himself"
-        return returning([])(environ, start_response)
-
-    Gateway().ask(wrap(app))
 
 
 def test_a_validator_outside_or_inside_is_content(wrap: Wrap) -> None:
