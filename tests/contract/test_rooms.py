@@ -68,15 +68,19 @@ def site(valkey: Server, prefix: str) -> Iterator[Open]:
 def test_a_page_from_before_a_departure_is_no_room_afterwards(site: Open, manner: str) -> None:
     workers = site()
     workers.view(workers.one, "/t/1", "ann")
+    workers.view(workers.other, "/t/1", "ann", "bob")
+    workers.other.flush()
     workers.clock.now += 0.25
     getattr(workers.presence, manner)("ann")
+    erased = manner == "forget"
+    assert workers.redis.zrange(workers.key("moved"), 0, -1) == [b"ann", b"bob"][erased:]
     workers.call(workers.one, "ann")
     workers.one.flush()
     assert workers.presence.is_online("ann")
-    assert workers.room() == []
+    assert workers.room() == ["bob"]
     workers.view(workers.one, "/t/1", "ann")
     workers.one.flush()
-    assert workers.room() == ["ann"]
+    assert workers.room() == ["ann", "bob"]
 
 
 def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
@@ -92,17 +96,6 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: st
             assert worker.flush()
             assert presence.count(room=room) == 1
     worker.close()
-
-
-def test_an_id_that_moved_some_minutes_ago_is_erased_too(site: Open) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann", "bob")
-    workers.one.flush()
-    workers.clock.now += 30
-    workers.room()
-    assert workers.redis.zrange(workers.key("moved"), 0, -1) == [b"ann", b"bob"]
-    workers.presence.forget("ann")
-    assert workers.redis.zrange(workers.key("moved"), 0, -1) == [b"bob"]
 
 
 def test_processes_with_different_windows_empty_no_room(site: Open) -> None:
@@ -136,36 +129,6 @@ def test_lost_rooms_are_written_again(site: Open, names: list[str]) -> None:
     assert workers.room("/t/2") == ["bob"]
 
 
-def test_a_page_of_an_outage_longer_than_the_window_is_no_room(site: Open) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann")
-    workers.clock.now += WINDOW + 10
-    workers.view(workers.other, "/t/2", "bob")
-    workers.other.flush()
-    assert workers.room("/t/2") == ["bob"]
-    workers.one.flush()
-    assert workers.room("/t/1") == []
-    assert workers.site.held()[workers.key("at")] == ["", "bob"]
-
-
-def test_an_old_page_is_no_room_after_moves_are_forgotten(site: Open) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann")
-    workers.view(workers.other, "/t/2", "ann", "bob")
-    workers.other.flush()
-    for _ in range(6):
-        workers.clock.now += 130
-        workers.call(workers.other, "ann", "bob")
-        workers.other.flush()
-        assert workers.room("/t/2") == ["ann", "bob"]
-        backend = workers.one.backend
-        backend.driver.run(backend.stores["user"].all[0].sweep(workers.clock.now))
-    assert not workers.redis.exists(workers.key("moved"))
-    workers.one.flush()
-    assert workers.room("/t/1") == []
-    assert workers.room("/t/2") == ["ann", "bob"]
-
-
 def test_a_clock_that_is_set_back_empties_rooms_and_they_fill_again(site: Open) -> None:
     workers = site()
     workers.view(workers.one, "/t/1", "ann")
@@ -195,22 +158,17 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(site: Open)
 
 
 def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(site: Open) -> None:
-    workers = site(store="user=sorted-set, guest=sorted-set, bot=hyperloglog", bots="count")
+    kinds = {"store": "user=sorted-set, guest=sorted-set, bot=hyperloglog", "bots": "count"}
+    workers = site(rooms="/t/{topic}/*", **kinds)
     workers.view(workers.one, "/t/1", "ann")
     workers.view(workers.one, "/t/1", "g1", "g2", kind="guest")
     workers.one.flush()
     assert workers.presence.counts(room="/t/1") == {"user": 1, "guest": 2}
+    assert workers.presence.count(room="/t/1/a-title/2") == 1
+    assert workers.presence.count(room="/t/2") == 0
     assert workers.room(kind="guest") == ["g1", "g2"]
     with pytest.raises(UnsupportedQuery, match=r"kind 'bot' has no rooms: .* sorted-set.*_STORE"):
         workers.presence.count("bot", room="/t/1")
-
-
-def test_a_room_has_any_path_in_it_as_its_name(site: Open) -> None:
-    workers = site(rooms="/t/{topic}/*")
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    assert workers.presence.count(room="/t/1/a-title/2") == 1
-    assert workers.presence.count(room="/t/2") == 0
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,36 @@
-"""Requests through both wrappers: who is in which room, and what Redis is sent."""
+"""Requests through both wrappers: who is in which room."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
-import redis
 
 from presence_middleware import Presence, QueryError, Settings, asgi, wsgi
+from presence_middleware.recorder import Recorder
+from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server
+from tests.support.timed_site import Clock
 
-NAVIGATE = {"sec-fetch-mode": "navigate"}
+NAVIGATE, CORS = {"sec-fetch-mode": "navigate"}, {"sec-fetch-mode": "cors"}
+
+
+class View(NamedTuple):
+    """A request of a user, whose handler may name a room."""
+
+    path: str
+    user: str = "ann"
+    mount: str = ""
+    headers: dict[str, str] = {}  # noqa: RUF012
+    enters: str | None = None
 
 
 class Site:
     """A wrapped app under one of the protocols; nothing is written until `flush`."""
 
     def __init__(self, protocol: str, settings: Settings) -> None:
-        self.inner: Callable[[Any], object] = lambda _: None
         wrapper: Any = wsgi if protocol == "wsgi" else asgi
         app: Any = self._wsgi_app if protocol == "wsgi" else self._asgi_app
         self.app = wrapper.PresenceMiddleware(app, settings=settings)
@@ -32,29 +43,35 @@ class Site:
         assert self.presence.count(room=room) <= self.presence.count()
         return [who.id for who in self.presence.online(room=room)]
 
+    def _handle(self, state: Any) -> None:
+        if (room := state["view"].enters) is not None:
+            state["presence_middleware.visit"].enter(room)
+
     def _wsgi_app(self, environ: Any, start_response: Any) -> list[bytes]:
-        self.inner(environ)
+        self._handle(environ)
         start_response("200 OK", [])
         return []
 
     async def _asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
-        self.inner(scope)
+        self._handle(scope)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    def _ask_wsgi(self, path: str, user: str = "ann", mount: str = "", **more: str) -> None:
-        headers = {"x-user": user, **more}
-        environ: dict[str, Any] = {"SCRIPT_NAME": mount, "PATH_INFO": path}
+    def _ask_wsgi(self, view: View) -> None:
+        environ: dict[str, Any] = {"SCRIPT_NAME": view.mount, "PATH_INFO": view.path, "view": view}
+        headers = {"x-user": view.user, **view.headers}
         environ |= {f"HTTP_{n.upper().replace('-', '_')}": v for n, v in headers.items()}
         timed_site.get(self.app, **environ)
 
-    def _ask_asgi(self, path: str, user: str = "ann", mount: str = "", **more: str) -> None:
+    def _ask_asgi(self, view: View) -> None:
         async def none(*_: Any) -> None:
             """Receive or send nothing."""
 
-        pairs = [(n.encode(), v.encode()) for n, v in {"x-user": user, **more}.items()]
-        scope = {"type": "http", "method": "GET", "path": mount + path, "root_path": mount}
-        asyncio.run(self.app({**scope, "headers": pairs}, none, none))
+        pairs = {"x-user": view.user, **view.headers}.items()
+        scope: Any = {"type": "http", "method": "GET", "path": view.mount + view.path}
+        scope |= {"root_path": view.mount, "view": view}
+        headers = [(name.encode(), value.encode()) for name, value in pairs]
+        asyncio.run(self.app({**scope, "headers": headers}, none, none))
 
 
 @pytest.fixture(params=["wsgi", "asgi"])
@@ -72,65 +89,68 @@ def site(request: pytest.FixtureRequest, valkey: Server, prefix: str) -> Iterato
         each.recorder.close()
 
 
-def test_pages_move_calls_do_not_and_a_page_without_a_room_takes_out(site: Any) -> None:
-    here = site()
-    here.ask("/t/42/some-title", **NAVIGATE)
-    here.ask("/docs/x/y", "bob")
-    assert here.room("/t/42") == ["ann"]
-    assert here.room("/docs") == ["bob"]
-    here.ask("/api/vote", **{"sec-fetch-mode": "cors"})
-    here.ask("/logo.png", **{"sec-fetch-mode": "no-cors"})
-    here.ask("/api/vote")
-    assert here.room("/t/42") == ["ann"]
-    here.ask("/docs/z")
-    assert here.room("/t/42") == []
-    assert here.room("/docs") == ["ann", "bob"]
-    here.ask("/", **NAVIGATE)
-    assert here.room("/docs") == ["bob"]
-    assert here.presence.count() == 2
+PEOPLE: dict[str, tuple[Any, ...]] = {
+    "pages move, calls do not, and a page without a room takes out": (
+        "/t/{topic}/*, /docs/*",
+        View("/t/42/some-title", headers=NAVIGATE),
+        View("/docs/x/y", "bob"),
+        {"/t/42": ["ann"], "/docs": ["bob"]},
+        View("/api/vote", headers=CORS),
+        View("/logo.png", headers={"sec-fetch-mode": "no-cors"}),
+        View("/api/vote"),
+        {"/t/42": ["ann"]},
+        View("/docs/z"),
+        {"/t/42": [], "/docs": ["ann", "bob"]},
+        View("/", headers=NAVIGATE),
+        {"/docs": ["bob"]},
+    ),
+    "rules mean the path below the mount point": (
+        "/t/{topic}, /shop/{any}",
+        View("/t/1", mount="/shop"),
+        View("/t/1", "bob"),
+        View("/shop/t", "eve", mount="/shop"),
+        {"/t/1": ["ann", "bob"], "/shop/t": ["eve"]},
+    ),
+    "a passive request moves nobody": (
+        "/t/{topic}, /docs/*",
+        View("/t/1"),
+        View("/t/2", headers={"presence": "passive"}),
+        View("/docs/health"),
+        {"/t/1": ["ann"], "/docs": []},
+    ),
+    "a handler names a room, which replaces that of the path": (
+        "/t/{topic}/*",
+        View("/t/1", enters="chat:7"),
+        {"chat:7": ["ann"], "/t/1": []},
+        View("/api", enters="/t/5/a-title"),
+        {"chat:7": [], "/t/5": ["ann"]},
+        View("/t/1", enters=""),
+        {"/t/5": [], "/t/1": []},
+    ),
+    "named rooms need no rule": (
+        "named",
+        View("/t/1", headers=NAVIGATE, enters="chat:7"),
+        {"chat:7": ["ann"]},
+        View("/t/1"),
+        {"chat:7": ["ann"]},
+        View("/t/1", headers=NAVIGATE),
+        {"chat:7": []},
+    ),
+}
+"""The rooms of a site, and requests in turn, with who is in which room after them."""
 
 
-def test_rules_mean_the_path_below_the_mount_point(site: Any) -> None:
-    here = site("/t/{topic}, /shop/{any}")
-    here.ask("/t/1", mount="/shop")
-    here.ask("/t/1", "bob")
-    here.ask("/shop/t", "eve", mount="/shop")
-    assert here.room("/t/1") == ["ann", "bob"]
-    assert here.room("/shop/t") == ["eve"]
-
-
-def test_a_passive_request_moves_nobody(site: Any) -> None:
-    here = site(exclude="/docs/health")
-    here.ask("/t/1")
-    here.ask("/t/2", presence="passive")
-    here.ask("/docs/health")
-    assert here.room("/t/1") == ["ann"]
-
-
-def test_a_handler_names_a_room_and_its_visit_replaces_that_of_the_path(site: Any) -> None:
-    here = site("/t/{topic}/*")
-    here.inner = lambda state: state["presence_middleware.visit"].enter("chat:7")
-    here.ask("/t/1")
-    assert (here.room("chat:7"), here.room("/t/1")) == (["ann"], [])
-    here.inner = lambda state: state["presence_middleware.visit"].enter("/t/5/a-title")
-    here.ask("/api")
-    assert (here.room("chat:7"), here.room("/t/5")) == ([], ["ann"])
-    here.inner = lambda state: state["presence_middleware.visit"].enter("")
-    here.ask("/t/1")
-    assert (here.room("/t/5"), here.room("/t/1")) == ([], [])
-    assert here.presence.count() == 1
-
-
-def test_named_rooms_need_no_rule(site: Any, caplog: pytest.LogCaptureFixture) -> None:
-    here = site("named")
-    here.inner = lambda state: state["presence_middleware.visit"].enter("chat:7")
-    here.ask("/t/1", **NAVIGATE)
-    assert here.room("chat:7") == ["ann"]
-    here.inner = lambda _: None
-    here.ask("/t/1")
-    assert here.room("chat:7") == ["ann"]
-    here.ask("/t/1", **NAVIGATE)
-    assert here.room("chat:7") == []
+@pytest.mark.parametrize("name", PEOPLE)
+def test_requests_move_people(site: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    rooms, *steps = PEOPLE[name]
+    here = site(rooms, exclude="/docs/health")
+    for step in steps:
+        if isinstance(step, View):
+            here.ask(step)
+        else:
+            assert {room: here.room(room) for room in step} == step
+    users = {step.user for step in steps if isinstance(step, View)}
+    assert here.presence.count() == len(users)
     assert "enter()" not in caplog.text
 
 
@@ -138,10 +158,9 @@ def test_a_room_without_the_setting_is_a_warning_once(
     site: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = site("")
-    here.inner = lambda state: state["presence_middleware.visit"].enter("chat:7")
     with caplog.at_level(logging.WARNING, "presence_middleware"):
-        here.ask("/t/1")
-        here.ask("/t/2", "bob")
+        here.ask(View("/t/1", enters="chat:7"))
+        here.ask(View("/t/2", "bob", enters="chat:7"))
     warnings = [line for line in caplog.messages if "visit.enter() does nothing" in line]
     assert len(warnings) == 1
     assert "PRESENCE_ROOMS" in warnings[0]
@@ -150,136 +169,34 @@ def test_a_room_without_the_setting_is_a_warning_once(
 
 
 def test_a_room_that_is_no_text_is_refused(site: Any) -> None:
-    here, refused = site(), []
-
-    def inner(state: Any) -> None:
-        with pytest.raises(QueryError, match="room is a int: pass text such as 'chat:7'"):
-            state["presence_middleware.visit"].enter(7)
-        refused.append(1)
-
-    here.inner = inner
-    here.ask("/t/1")
-    assert refused
+    number: Any = 7
+    with pytest.raises(QueryError, match="room is a int: pass text such as 'chat:7'"):
+        site().ask(View("/t/1", enters=number))
 
 
 def test_guests_beyond_the_quota_of_their_address_are_in_no_room(site: Any) -> None:
     here = site(identity="guest=cookie:sid:raw")
     for number in range(120):
-        here.ask("/t/1", cookie=f"sid=guest{number:03}")
+        here.ask(View("/t/1", headers={"cookie": f"sid=guest{number:03}"}))
     assert here.room("/t/1") == [f"guest{number:03}" for number in range(100)]
 
 
-@pytest.mark.slow
-def test_an_open_socket_does_not_pull_its_user_back(valkey: Server, prefix: str) -> None:
-    settings = timed_site.settings(
-        valkey.url, prefix, rooms="named", window="6s", flush_interval="0.1s"
-    )
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        scope["presence_middleware.visit"].enter(scope["path"])
-        await receive()
-
-    async def run() -> None:
-        site = asgi.PresenceMiddleware(app, settings=settings)
-        presence, ends = Presence(settings), [asyncio.Event() for _ in range(2)]
-        headers = [(b"x-user", b"ann")]
-
-        async def open_at(path: str, end: asyncio.Event) -> None:
-            async def receive() -> Any:
-                await end.wait()
-
-            scope = {"type": "websocket", "path": path, "headers": headers}
-            await site(scope, receive, lambda _: asyncio.sleep(0))
-
-        async def until(room: str) -> None:
-            await asyncio.to_thread(wait_until, lambda: presence.count(room=room) == 1)
-
-        first = asyncio.create_task(open_at("chat:1", ends[0]))
-        await until("chat:1")
-        second = asyncio.create_task(open_at("chat:2", ends[1]))
-        await until("chat:2")
-        written = site.recorder.stats().flushed
-        # Both sockets refresh their user a few times.
-        await asyncio.to_thread(
-            wait_until, lambda: site.recorder.stats().flushed >= written + 3, 30
-        )
+def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, prefix: str) -> None:
+    clock, settings = Clock(), timed_site.settings(valkey.url, prefix, rooms="named")
+    recorder = Recorder(settings, clock=clock, background=False)
+    presence, visits = Presence(settings, clock=clock), list[WsgiVisit]()
+    for room in ("chat:1", "chat:2"):
+        clock.now += 1
+        visits.append(WsgiVisit(recorder, {"HTTP_X_USER": "ann"}))
+        visits[-1].enter(room)
+    for _ in range(20):
+        clock.now += 60
+        recorder.run_once()
+        assert recorder.flush()
         assert presence.count(room="chat:2") == 1
         assert presence.count(room="chat:1") == 0
-        for end in ends:
-            end.set()
-        await asyncio.gather(first, second)
-        site.recorder.close()
-
-    asyncio.run(run())
-
-
-# What Redis is sent
-
-
-def sent(server: Server, prefix: str, work: Callable[[], None]) -> list[list[str]]:
-    """The commands with keys of `prefix` that a server receives while `work` runs.
-
-    Recorders of other tests may write at the same time.
-    """
-    with redis.Redis.from_url(server.url) as client, client.monitor() as monitor:
-        work()
-        with redis.Redis.from_url(server.url) as other:
-            other.echo("the end")
-        commands: list[list[str]] = []
-        while True:
-            entry = monitor.next_command()
-            words = entry["command"].split(" ")
-            if "the end" in entry["command"]:
-                return commands
-            if entry["client_type"] != "lua" and prefix in entry["command"]:
-                commands.append(words)
-
-
-def records(commands: list[list[str]]) -> list[list[str]]:
-    """The number of keys, the keys and the arguments of each record script."""
-    return [words[2:] for words in commands if words[0] == "EVALSHA"]
-
-
-def recording(site: Site) -> None:
-    site.ask("/t/1", "ann", **NAVIGATE)
-    site.ask("/", "bob", **NAVIGATE)
-    assert site.recorder.flush()
-
-
-def test_without_rooms_the_commands_are_those_of_before(
-    site: Any, valkey: Server, prefix: str
-) -> None:
-    here = site("")
-    here.recorder.background = False  # its thread would write, and sample the history, in between
-    recording(here)
-    (record,) = records(sent(valkey, prefix, lambda: recording(here)))
-    names = ["seen", "bye", "gone", "left", "writers"]
-    assert record[0] == "5"
-    assert record[1:6] == [f"{prefix}:user:{name}" for name in names]
-    assert len(record) == 6 + 13 + 2 * 2, "a time and an id each"
-    here.presence.count()
-    commands = [words[0] for words in sent(valkey, prefix, lambda: here.presence.counts() and None)]
-    assert commands == ["ZCOUNT", "ZCOUNT"]
-    with redis.Redis.from_url(valkey.url) as client:
-        keys = {key.decode() for key in client.scan_iter(f"{prefix}:user:*")}
-    assert keys <= {f"{prefix}:user:{name}" for name in ("seen", "writers", "peak")} | {
-        key for key in keys if ":history:" in key
-    }
-
-
-def test_a_move_is_sent_once_and_a_call_sends_none(site: Any, valkey: Server, prefix: str) -> None:
-    here = site()
-    here.recorder.background = False
-
-    def calling() -> None:
-        here.ask("/api/vote", "ann")
-        here.recorder.flush()
-
-    recording(here)
-    (moved,) = records(sent(valkey, prefix, lambda: recording(here)))
-    (called,) = records(sent(valkey, prefix, calling))
-    assert moved[0] == called[0] == "8"
-    assert moved[9 + 11] == "2", "people"
-    assert len(moved) == 9 + 13 + 2 * 2 + 2 * 3
-    assert called[9 + 11] == "1"
-    assert len(called) == 9 + 13 + 2
+    for visit in visits:
+        visit.end()
+    assert recorder.flush()
+    assert presence.count(room="chat:2") == 1
+    recorder.close()

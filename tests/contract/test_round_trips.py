@@ -1,124 +1,163 @@
 """Round trips: a read and the writes before it take one."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, asgi, wsgi
 from presence_middleware.connections.loops import in_thread
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.people import Room
+from presence_middleware.recorder import Recorder
+from presence_middleware.stores import NOWHERE, room_number
 from presence_middleware.wsgi import WsgiVisit
+from tests.support import timed_site
 from tests.support.backends import Server
 
-
-@pytest.fixture
-def given(valkey: Server, prefix: str) -> Iterator[Settings]:
-    given = Settings.from_env(
-        {},
-        redis_url=valkey.url,
-        prefix=prefix,
-        identity="user=header:X-User, guest=visitor",
-        flush_interval="3m",
-    )
-    yield given
-    recorder_for(given).close()
+Sent = list[list[list[Any]]]
+"""The commands of each round trip of this process."""
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands of each round trip of this process."""
-    sent: list[list[str]] = []
-    execute = redis.client.Pipeline.execute
-    execute_async = redis.asyncio.client.Pipeline.execute
+def opened(valkey: Server, prefix: str) -> Iterator[Callable[..., Recorder]]:
+    """Open a site that writes when the test lets it."""
+    recorders: list[Recorder] = []
 
-    def noted(pipeline: Any) -> None:
-        sent.append([str(command[0][0]) for command in pipeline.command_stack])
+    def open_site(**given: Any) -> Recorder:
+        given = {"identity": "user=header:X-User, guest=visitor", "bots": "count", **given}
+        settings = timed_site.settings(valkey.url, prefix, flush_interval="3m", **given)
+        recorders.append(Recorder(settings, background=False))
+        return recorders[-1]
 
-    def counted(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-        noted(pipeline)
-        return execute(pipeline, *args, **kwargs)
+    yield open_site
+    for recorder in recorders:
+        recorder.close()
 
-    async def counted_async(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
-        noted(pipeline)
-        return await execute_async(pipeline, *args, **kwargs)
 
-    monkeypatch.setattr(redis.client.Pipeline, "execute", counted)
-    monkeypatch.setattr(redis.asyncio.client.Pipeline, "execute", counted_async)
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    sent: Sent = []
+
+    def noted(execute: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
+            sent.append([list(command[0]) for command in pipeline.command_stack])
+            return execute(pipeline, *args, **kwargs)
+
+        return noting
+
+    for pipeline in (redis.client.Pipeline, redis.asyncio.client.Pipeline):
+        monkeypatch.setattr(pipeline, "execute", noted(pipeline.execute))
     return sent
 
 
+def names(sent: Sent) -> list[list[str]]:
+    """Return the names of the commands of each round trip, and forget them."""
+    found = [[str(command[0]) for command in commands] for commands in sent]
+    sent.clear()
+    return found
+
+
 def test_a_first_read_asks_the_time_and_then_all_at_once(
-    given: Settings, sent: list[list[str]]
+    opened: Callable[..., Recorder], sent: Sent
 ) -> None:
-    presence = Presence(given)
+    presence = Presence(opened().settings)
     presence.count()
     # The time is asked for once more where the first answer took long.
-    assert sent in ([["TIME"], ["ZCOUNT", "GET"]], [["TIME"], ["TIME"], ["ZCOUNT", "GET"]])
-    sent.clear()
+    assert names(sent) in ([["TIME"]] * times + [["ZCOUNT", "GET"]] for times in (1, 2))
     presence.count()
     presence.counts()
     presence.online()
     presence.peak()
-    assert sent == [["ZCOUNT"], ["ZCOUNT", "ZCOUNT", "PFCOUNT"], ["ZRANGE"], ["HMGET"]]
+    reads = [["ZCOUNT"], ["ZCOUNT", "ZCOUNT", "PFCOUNT"], ["ZRANGE"], ["HMGET"]]
+    assert names(sent) == reads
 
 
 def test_a_handler_writes_and_reads_in_one_round_trip(
-    given: Settings, sent: list[list[str]]
+    opened: Callable[..., Recorder], sent: Sent
 ) -> None:
     def app(environ: Any, _: Any) -> list[bytes]:
         sent.clear()
         return [str(environ["presence_middleware.presence"].count()).encode()]
 
-    wrapped = wsgi.PresenceMiddleware(app, settings=given)
+    wrapped = wsgi.PresenceMiddleware(app, settings=opened().settings)
     wrapped.recorder.background = False
     for name, online in (("ann", b"1"), ("bob", b"2")):
         assert wrapped({"HTTP_X_USER": name}, lambda *_: None) == [online]  # type: ignore[arg-type]
-    assert sent == [["EVALSHA", "ZCOUNT"]]
+    assert names(sent) == [["EVALSHA", "ZCOUNT"]]
+    wrapped.recorder.close()
 
 
 def test_a_read_over_asgi_hops_to_a_thread_only_to_write(
-    given: Settings, sent: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., Recorder], sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hops = 0
+    hops: list[object] = []
 
     async def counted(*arguments: Any) -> Any:
-        nonlocal hops
-        hops += 1
+        hops.append(arguments)
         return await in_thread(*arguments)
 
     monkeypatch.setattr("presence_middleware.asgi.in_thread", counted)
-    trips = []
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
         presence = scope["presence_middleware.presence"]
         await presence.count()
+        assert len(hops) == 1
         sent.clear()
-        trips.append((hops, await presence.counts(), await presence.online()))
+        await presence.counts()
+        await presence.online()
         await presence.aclose()
 
-    wrapped = asgi.PresenceMiddleware(app, settings=given)
+    wrapped = asgi.PresenceMiddleware(app, settings=opened().settings)
     wrapped.recorder.background = False
     scope = {"type": "http", "path": "/", "headers": [(b"x-user", b"ann")]}
     asyncio.run(wrapped(scope, None, None))  # type: ignore[arg-type]
-    assert hops == trips[0][0] == 1
-    assert len(sent) == 2
+    assert (len(hops), len(sent)) == (1, 2)
+    wrapped.recorder.close()
 
 
 def test_a_flush_over_many_shards_is_one_round_trip(
-    given: Settings, valkey: Server, prefix: str, sent: list[list[str]]
+    opened: Callable[..., Recorder], sent: Sent
 ) -> None:
-    many = Settings.from_env(
-        {}, redis_url=valkey.url, prefix=f"{prefix}-many", shards=64, identity="user=header:X-User"
-    )
-    recorder = Recorder(many, background=False)
+    recorder = opened(shards=64)
     for _ in range(2):
         for number in range(500):
             WsgiVisit(recorder, {"HTTP_X_USER": f"user{number}"}).end()
         sent.clear()
         assert recorder.flush()
-    assert sent == [["EVALSHA"] * 64]
-    recorder.close()
+    assert names(sent) == [["EVALSHA"] * 64]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "keys", "has_moved", "arguments"),
+    [
+        # A time and an id for each; and for each who moves, also the room and two more.
+        ("", 5, False, 13 + 2 * 2),
+        ("/t/{topic}", 8, False, 13 + 2 * 2),
+        ("/t/{topic}", 8, True, 13 + 2 * 2 + 2 * 3),
+    ],
+)
+def test_a_site_without_rooms_sends_none_and_only_a_page_sends_a_move(
+    opened: Callable[..., Recorder],
+    sent: Sent,
+    prefix: str,
+    *,
+    rooms: str,
+    keys: int,
+    has_moved: bool,
+    arguments: int,
+) -> None:
+    recorder = opened(rooms=rooms)
+    for _ in range(2):
+        seen = recorder.stamp()
+        for user, number in (("ann", room_number("/t/1")), ("bob", NOWHERE)):
+            recorder.record(("user", user), seen, room=Room(number, seen) if has_moved else None)
+        sent.clear()
+        assert recorder.flush()
+    ((record,),) = sent
+    assert record[2] == keys
+    names = ["seen", "bye", "gone", "left", "writers"]
+    assert record[3 : 3 + keys][:5] == [f"{prefix}:user:{name}" for name in names]
+    assert len(record) == 3 + keys + arguments
