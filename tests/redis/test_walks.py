@@ -21,7 +21,7 @@ from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from presence_middleware.wsgi import WsgiVisit
-from tests.redis.test_tls import PASSWORD, PROGRAM, SHORT, TlsServer, url_of_user
+from tests.redis.test_tls import PASSWORD, SHORT, url_of_user
 from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.follower import Follower
@@ -159,21 +159,6 @@ def test_rooms_and_events_are_true_after_a_failover_to_a_replica_that_lags(
             wait_until(lambda: replica.info("replication")["role"] == "master", 30)
         time.sleep(2)
     print(f"{walk.follower.lost} times lost")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(PROGRAM is None, reason="redis-server is not installed")
-def test_rooms_and_events_are_true_over_tls_whose_connections_are_cut(
-    tmp_path: Path, prefix: str, stack: ExitStack
-) -> None:
-    server = TlsServer(tmp_path)
-    stack.callback(server.stop)
-    walk = Walk(f"{server.tls_url()}&socket_connect_timeout=2", prefix, stack)
-    with walk.going_on(), redis.Redis.from_url(server.url) as admin:
-        for _ in range(10):
-            time.sleep(0.3)
-            wait_until(lambda: admin.execute_command("CLIENT", "KILL", "USER", "site"))
-    assert walk.follower.lost == 0
 
 
 RENAMED = ("CONFIG", "KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "DEBUG", "SCRIPT", "SHUTDOWN")

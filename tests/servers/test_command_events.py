@@ -18,7 +18,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import environment
-from tests.support.terminal import COMMAND, Terminal
+from tests.support.terminal import COMMAND
 
 SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"}
 WILD = "\x1b[2J[red]\n\té"
@@ -135,15 +135,6 @@ def test_json_has_all_fields_and_its_cursor_goes_on(site: dict[str, str]) -> Non
         events.presence.touch("ann")
         with events.presence.events(after=event["cursor"], among=["ann"]) as others:
             assert next(others).id == "ann"
-
-
-def test_a_terminal_receives_lines_too(site: dict[str, str]) -> None:
-    presence = Presence(Settings.from_env(site))
-    with Terminal(site, "events") as terminal:
-        visit_until(presence, lambda: "online" in terminal.text)
-        assert re.search(r"Z, user, online, first\d+\r?\n", terminal.text)
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.end() == 0
 
 
 @pytest.mark.parametrize("type", ["set", *matrix("zset")])

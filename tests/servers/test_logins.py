@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from django.http import parse_cookie
 from flask import Flask, session
-from redis import Redis
 from websockets.sync.client import ClientConnection, connect
 from werkzeug.test import Client
 
@@ -39,7 +38,6 @@ FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:{0}.0) Gecko/20100101 Firefox/{0}.
 SECRET = "what this site signs with and nobody else"
 OLD_SECRET = "what this site signed with a year ago"
 WITH_COMMAS = "a secret, as it happens, with commas in it"
-HIDES = "tests.support.hiding:is_hidden"
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 USER = "42"
 DATABASE = "site.sqlite3"
@@ -481,39 +479,6 @@ def test_a_django_site_has_rooms_events_and_a_pulse(
         wait_until(lambda: follower.online == {site.user})
 
 
-@EACH_SITE
-def test_a_user_whom_the_site_hides_is_in_no_public_number(
-    name: str, serve: Serve, variables: dict[str, str]
-) -> None:
-    site, token = SITES[name], "the-token-of-the-board"
-    source = site.source or "auth"
-    given = {
-        "PRESENCE_IDENTITY": f"user={source}, invisible=identify:{HIDES}, guest=visitor",
-        **{"PRESENCE_BOARD_PATH": "/board", "PRESENCE_BOARD_TOKEN": token},
-        **{"PRESENCE_ROOMS": "/*", "PRESENCE_SESSION_SECRET": SECRET},
-    }
-    presence = Presence(Settings.from_env({**variables, **given}))
-    variables = {**given, **site.settings, **dict(list(given.items())[:1])}
-    with serve(site, workers=1, **variables) as browser:
-        assert browser.see("me") == {"nobody"}
-        browser.log_in()
-        browser.use(LOGGED_IN)
-        assert browser.see("me") == {USER}
-        if site.everywhere:
-            browser.see("")
-        assert browser.ask() == {"nobody"}
-        assert presence.counts() == {"user": 0, "invisible": 1, "guest": 2, "bot": 0}
-        assert [seen.id for seen in presence.online("invisible")] == [site.user]
-        assert (presence.online(), presence.last_seen(site.user)) == ([], None)
-        for headers in ({}, {"Authorization": f"Bearer {token}"}):
-            for path in ("/board/counts", "/board/counts?room=/"):
-                answer = httpx.get(browser.client.base_url.join(path), headers=headers).json()
-                assert answer["counts"].keys() == {"user", "guest"} | (
-                    set() if "room" in answer else {"bot"}
-                )
-                assert answer["counts"]["user"] == 0
-
-
 class Local:
     """A site in this process: whom the middleware took each request for, and what it answered."""
 
@@ -679,24 +644,6 @@ def test_django_responses_and_queries_match_the_unwrapped_site(name: str, serve:
 
 
 @pytest.mark.parametrize("name", ["django", "django, coroutines"])
-def test_a_page_that_reads_only_the_session_identifies_the_django_user(
-    name: str, serve: Serve, presence: Presence
-) -> None:
-    with serve(SITES[name], 1) as browser:
-        browser.log_in()
-        presence.leave(USER)
-
-        def is_seen_on(page: str) -> bool:
-            browser.see(page)
-            browser.ask()
-            return presence.is_online(USER)
-
-        assert not any(is_seen_on("") for _ in range(5))
-        # A request in the very moment of leaving may still be refused.
-        wait_until(lambda: is_seen_on("cart"))
-
-
-@pytest.mark.parametrize("name", ["django", "django, coroutines"])
 def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
     name: str, serve: Serve, presence: Presence, tmp_path: Path
 ) -> None:
@@ -710,20 +657,6 @@ def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
         assert browser.see("me") == {"nobody"}
         browser.ask()
         assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
-
-
-@pytest.mark.parametrize("name", ["django, usernames", "django, usernames, coroutines"])
-def test_a_page_that_loads_no_account_counts_its_user_neither_by_name_nor_as_a_guest(
-    name: str, serve: Serve, presence: Presence
-) -> None:
-    with serve(SITES[name], 1) as browser:
-        browser.log_in()
-        browser.ask()
-        presence.leave(SITES[name].user)
-        for page in ("", "cart"):
-            browser.see(page)
-            browser.ask()
-            assert presence.counts() == {"user": 0, "guest": 1, "bot": 0}
 
 
 SHORT = {"PRESENCE_WINDOW": "3s", "PRESENCE_FLUSH_INTERVAL": "0.2s"}
@@ -905,11 +838,6 @@ def test_of_two_django_sessions_the_last_counts_as_in_django(header: str) -> Non
     )
 
 
-def test_of_two_plain_cookies_the_first_counts() -> None:
-    settings = offline({"PRESENCE_IDENTITY": "user=cookie:sid:raw"})
-    assert ids(settings, Request([("Cookie", b"a=0; sid=a; sid=b")])) == "a"
-
-
 @pytest.mark.parametrize("key", ["user", "account.id"])
 def test_a_user_with_a_uuid_in_flasks_session_is_found_by_it(
     key: str, variables: dict[str, str], presence: Presence
@@ -933,30 +861,6 @@ def test_a_user_with_a_uuid_in_flasks_session_is_found_by_it(
     assert [seen.id for seen in presence.online()] == [str(user)]
     assert presence.is_online(str(user))
     wrapped.recorder.close()
-
-
-def test_the_key_of_a_django_session_is_counted_hashed(
-    serve: Serve, variables: dict[str, str], valkey: Server, prefix: str
-) -> None:
-    told = {
-        "PRESENCE_IDENTITY": "member=django-session, guest=visitor",
-        "PRESENCE_SECRET": SECRET,
-    }
-    presence = Presence(Settings.from_env({**variables, **told}))
-    with serve(SITES["django"], **told) as browser:
-        assert browser.see("") == {"hello"}
-        browser.ask()
-        assert presence.counts() == {"member": 0, "guest": 2, "bot": 0}
-        browser.log_in()
-        browser.use(LOGGED_IN)
-        browser.see("")  # which does not look at the session
-        browser.ask()
-        assert presence.counts() == {"member": 1, "guest": 2, "bot": 0}
-        key = browser.client.cookies["sessionid"]
-        [member] = presence.online("member")
-        assert member.id == SecretHasher(SECRET)(key)
-    with Redis.from_url(valkey.url) as client:
-        assert client.zrange(f"{prefix}:member:seen", 0, -1) == [member.id.encode()]
 
 
 @pytest.mark.parametrize(
