@@ -22,11 +22,12 @@ from presence_middleware.identity.hashing import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder import worker as worker_module
+from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.process import Start
-from tests.support.timed_site import Clock
+from tests.support.timed_site import NOON, Clock
 
 BOB = ("user", "bob")
 
@@ -170,6 +171,17 @@ def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
     assert recorder.stats().pending == 1
     recorder.close()
     assert presence.is_online("alice")
+
+
+def test_the_newest_sighting_wins_whichever_ends_last(valkey: Server, start: Start) -> None:
+    worker = start(valkey.url)
+    slow = worker.opens("bob")
+    worker.clock.now += 30
+    worker.opens("bob").end()
+    worker.clock.now += 5
+    slow.end()
+    worker.writes()
+    assert worker.presence.last_seen("bob") == moment_of(NOON + 30)
 
 
 def test_flush_writes_open_and_unclosed_visits(idle: Recorder) -> None:

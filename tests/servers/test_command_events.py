@@ -271,3 +271,26 @@ def test_a_named_command_that_ends_lets_another_go_on_at_once(
     with Events(site, "--name", "mailer") as events:
         events.has("\tbob")
         assert len(events.lines) == 1
+
+
+def test_a_follower_that_slept_receives_what_it_missed(
+    server: Server,
+) -> None:
+    """Its process stands still, and the server has forgotten its connections."""
+    given = SITE | {"PRESENCE_REDIS_URL": server.url}
+    with redis.Redis.from_url(server.url) as admin, Events(given) as events:
+        events.begin()
+        events.process.send_signal(signal.SIGSTOP)
+        events.presence.touch("ann")
+        events.presence.touch("bob")
+        events.presence.leave("ann")
+        admin.client_kill_filter(_type="normal", skipme=True)
+        events.process.send_signal(signal.SIGCONT)
+        events.has("offline\tann")
+        events.presence.touch("eve")
+        events.has("online\teve")
+        assert events.end() == 0
+        lines = [line.split("\t")[2:] for line in events.lines]
+    missed = [["online", "ann"], ["online", "bob"], ["offline", "ann"], ["online", "eve"]]
+    assert [line for line in lines if not line[1].startswith("first")] == missed
+    assert events.errors == []
