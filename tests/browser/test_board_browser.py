@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
-from tests.support.backends import Server, wait_until
+from tests.support.backends import wait_until
 from tests.support.browsers import needs_chromium
 from tests.support.servers import ROOT, WebServer, gunicorn
 
@@ -178,15 +178,6 @@ def test_a_chart_that_has_changed_is_drawn_again_in_the_style_of_its_file(
     expect(board.locator("#chart .label")).to_contain_text("9 at ")
 
 
-def test_a_chart_without_users_has_no_peak(open_board: Opened, variables: dict[str, str]) -> None:
-    sample(variables, 0, 0, 0)
-    board = open_board()
-    expect(board.locator("#summary")).to_have_text("No user was online in the last 24 hours.")
-    expect(board.locator("#chart .line")).to_have_count(1)
-    expect(board.locator("#chart .peak")).to_have_count(0)
-    expect(board.locator("#chart .label")).to_have_count(0)
-
-
 def test_a_page_that_was_opened_with_credentials_in_its_url_works(
     open_board: Opened, presence: Presence
 ) -> None:
@@ -270,29 +261,6 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         return ""
     shutil.unpack_archive(archives[0], folder, filter="data")
     return (folder / "package" / "axe.min.js").read_text()
-
-
-@pytest.mark.slow
-def test_an_outage_is_shown_until_it_ends(
-    open_board: Opened, valkey: Server, presence: Presence
-) -> None:
-    board = open_board()
-    expect(board.locator("#state")).to_have_text("live")
-    board.route("**/counts", lambda route: route.fulfill(status=503, json={"error": "no Redis"}))
-    expect(board.locator("#state")).to_have_text("no Redis", timeout=10000)
-    board.unroute("**/counts")
-    expect(board.locator("#state")).to_have_text("live", timeout=10000)
-
-
-@pytest.mark.slow
-def test_two_lines_of_html_show_the_count_on_a_page_with_a_strict_policy(
-    open_board: Opened, presence: Presence
-) -> None:
-    for id in range(1234):
-        presence.touch(id)
-    page = open_board("/")
-    expect(page.locator("em")).to_have_text("1,234 online")
-    expect(page.locator("s").first).to_contain_text(" online")
 
 
 @pytest.mark.slow

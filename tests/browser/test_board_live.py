@@ -13,7 +13,7 @@ from presence_middleware.embedded import find_server
 from tests.support.backends import Server, wait_until
 from tests.support.browsers import needs_chromium
 from tests.support.nginx import Nginx, needs_nginx
-from tests.support.servers import ROOT, WebServer, gunicorn, uvicorn
+from tests.support.servers import ROOT, WebServer, uvicorn
 
 TOKEN = "the-token-of-the-board"
 pytestmark = [
@@ -242,16 +242,3 @@ def test_a_page_whose_stream_fails_polls(
     expect(board.page.locator("#since")).to_have_text("Came", timeout=20000)
     presence.leave("ann")
     board.expect_names("bob")
-
-
-def test_a_page_under_wsgi_polls(
-    opened: Opened, variables: dict[str, str], presence: Presence, tmp_path: Path
-) -> None:
-    command = gunicorn("tests.support.site:wsgi_site", 1, "--threads=4")
-    with WebServer(command, ROOT, tmp_path / "log", **variables) as site:
-        board = opened(site)
-        presence.touch("ann")
-        board.expect_names("ann")
-        presence.leave("ann")
-        board.expect_names()
-        assert board.sent("events") == []

@@ -246,17 +246,6 @@ def test_a_page_that_comes_back_without_a_change_of_visibility_pulses(reads: Rea
     assert ann.sent()[before:].count("here:/a") == ann.sent()[before:].count("bye") == 2
 
 
-def test_a_reload_says_goodbye_once(reads: Reads) -> None:
-    ann = reads()
-    page = ann.opens("/a")
-    before = len(ann.sent())
-    page.reload()
-    ann.waits_for("here:/a", before)
-    ann.waits_for("bye", before)
-    assert ann.sent().count("bye") == 1
-    assert ann.is_online
-
-
 @pytest.mark.slow
 def test_downloads_and_hash_changes_say_no_goodbye(reads: Reads) -> None:
     ann = reads()
@@ -287,19 +276,6 @@ def test_the_last_tab_says_goodbye_and_its_member_is_soon_offline(reads: Reads) 
     closed = time.monotonic()
     wait_until(lambda: not ann.is_online)
     assert time.monotonic() - closed < 6, "after 3.75 seconds, not nine"
-
-
-@pytest.mark.slow
-def test_another_device_keeps_its_member_online(reads: Reads) -> None:
-    ann = reads()
-    phone = reads(ann.name)
-    page = ann.opens("/a")
-    phone.opens("/b")
-    page.goto("about:blank")
-    ann.waits_for("bye", 1)
-    before = len(ann.sent())
-    ann.waits_for("here:/b", before, times=2)
-    assert ann.is_online
 
 
 @pytest.mark.slow
@@ -392,18 +368,6 @@ def test_a_page_of_another_site_is_refused(reads: Reads, browser: Browser) -> No
     wait_until(lambda: len(refused()) == 4)  # nobody waits for a beacon
     assert set(refused()) == {"POST /pulse?presence=bye", "POST /pulse?presence=here:/b"}
     assert ann.site.presence.count("guest") == 0
-
-
-def test_a_page_that_a_cache_serves_counts(reads: Reads) -> None:
-    ann = reads()
-    page = ann.opens("/static/page")
-    wait_until(lambda: ann.is_online)
-    page.click("a[href='/a']")
-    ann.waits_for("here:/a")
-    before = len(ann.sent())
-    page.click("a[href='/static/page']")
-    ann.waits_for("here:/static/page", before)
-    assert ann.sent().count("GET /static/page") == 1
 
 
 def test_a_url_of_the_sites_own_takes_the_pulse(reads: Reads) -> None:

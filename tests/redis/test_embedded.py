@@ -565,24 +565,6 @@ def can_write(client: Redis) -> bool:
     return False
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_a_full_disk_stops_no_writes_and_loses_nothing_once_there_is_room(
-    directory: Path, is_killed: bool
-) -> None:
-    with full_disk(directory) as client:
-        client.config_set("rdb-key-save-delay", 300_000)  # microseconds: a slow disk
-        wait_until(lambda: can_write(client))
-        rewriting = "aof_rewrite_in_progress"
-        wait_until(lambda: client.info("persistence")[rewriting])
-        if is_killed:
-            wait_until(lambda: is_written(client))
-            kill(directory, "server")
-    stop_and_wait(directory)
-    with connect(directory) as client:
-        assert (client.get("a"), client.get("b")) == ("kept", "x")
-
-
 def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
     directory: Path,
 ) -> None:

@@ -8,11 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, suppress
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,14 +33,12 @@ from presence_middleware.events import outage as outage_module
 from presence_middleware.events import page as page_module
 from presence_middleware.events.streams import events_of
 from presence_middleware.sse import server_sent_events
-from presence_middleware.stores import keys, moment_of
+from presence_middleware.stores import moment_of
 from tests.support.acts import record
 from tests.support.backends import Server, wait_until
-from tests.support.clusters import Cluster, Node
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
 from tests.support.process import monitored
-from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, settings
 
 TICK = 0.05  # seconds between two reads, instead of one second
@@ -118,15 +113,6 @@ def test_a_thread_receives_who_comes_and_goes(sharded: FollowedSite, followed: F
     assert follower.lost == 0
 
 
-def test_a_leave_arrives_with_the_next_read(opened: Open, followed: Follow) -> None:
-    site = opened(flush_interval="3m")
-    follower = followed(site)
-    site.saw("ann")
-    wait_until(lambda: follower.online == {"ann"})
-    site.presence.leave("ann")
-    wait_until(lambda: follower.online == set())
-
-
 def test_coroutines_receive_who_comes_and_goes(site: FollowedSite) -> None:
     async def follow() -> list[str]:
         received = []
@@ -156,18 +142,6 @@ def test_a_coroutine_that_waits_can_be_cancelled(site: FollowedSite) -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(wait(), 0.2))
     wait_until(is_nobody_reading)
-
-
-def test_among_filters_and_errors_pass(sharded: FollowedSite) -> None:
-    site = sharded
-    with site.presence.events(among=["ann", 7]) as events:
-        site.saw("bob", "ann", "7")
-        assert {next(events).id, next(events).id} == {"ann", "7"}
-        site.delete("progress", "changes", "seen")
-        site.sweep()
-        with pytest.raises(EventsLost):
-            next(events)
-    assert list(events) == []
 
 
 def test_anything_but_a_cursor_and_too_many_ids_are_refused(prefix: str) -> None:
@@ -225,29 +199,6 @@ def test_a_loop_receives_more_joins_than_a_page_has(
         site.saw(*crowd)
         assert {next(events).id for _ in crowd} == set(crowd)
         assert {next(slow).id for _ in crowd} == set(crowd), "also from behind the page"
-
-
-def test_a_loop_receives_all_joins_beside_hundreds_of_others(site: FollowedSite) -> None:
-    crowd = [f"user{number}" for number in range(2000)]
-
-    async def count(events: AsyncEvents) -> int:
-        number = 0
-        async with events:
-            async for _ in events:
-                number += 1
-                if number == len(crowd):
-                    break
-        return number
-
-    async def test() -> list[int]:
-        presence = AsyncPresence(site.settings, clock=site.clock)
-        counting = [asyncio.create_task(count(presence.events())) for _ in range(300)]
-        page = presence.backend.feed("user").page
-        await asyncio.to_thread(wait_until, lambda: page.end.positions)
-        await asyncio.to_thread(site.saw, *crowd)
-        return await asyncio.gather(*counting)
-
-    assert asyncio.run(test()) == [len(crowd)] * 300
 
 
 @pytest.mark.parametrize("among", [None, ["user7"]])
@@ -349,27 +300,6 @@ def test_lost_data_is_reported_and_a_follower_ends_right(
     site.recorder.run_once()  # notices that its sightings are lost
     assert site.recorder.flush()
     wait_until(lambda: follower.online == set("abcdef"))
-
-
-def test_a_server_that_went_back_in_time_is_noticed(
-    site: FollowedSite, client: Any, followed: Follow, prefix: str
-) -> None:
-    follower = followed(site)
-    site.saw("ann")
-    wait_until(lambda: follower.online == {"ann"})
-    older = {name: client.dump(name) for name in client.keys(f"{prefix}:*")}
-    site.clock.now += 1
-    site.saw("bob")
-    wait_until(lambda: follower.online == {"ann", "bob"})
-    with client.pipeline() as pipeline:  # as after a failover to a replica that lagged
-        for name, value in older.items():
-            pipeline.restore(name, 600_000, value, replace=True)
-        pipeline.execute()
-    wait_until(lambda: follower.lost and follower.online == {"ann"})
-    site.recorder.health.lost_connection()
-    for _ in range(2):  # notices that its sightings are lost, and writes them again
-        site.recorder.run_once()
-    wait_until(lambda: follower.online == {"ann", "bob"})
 
 
 def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
@@ -489,43 +419,6 @@ def test_a_key_of_another_program_is_an_outage_of_its_shard_only(
     wait_until(lambda: not follower.online)
 
 
-@pytest.mark.slow
-def test_a_node_that_is_away_stops_only_its_own_events(
-    tmp_path: Path, prefix: str, followed: Follow
-) -> None:
-    cluster = Cluster(tmp_path)
-    site = FollowedSite(cluster.url, prefix, shards=6)
-    ids = [f"user{number}" for number in range(30)]
-
-    def node_of(id: str) -> Node:
-        return cluster.owner_of(site.store.shard_for(id).name)
-
-    try:
-        follower = followed(site)
-        site.saw(*ids)
-        wait_until(lambda: follower.online == set(ids))
-        lost = cluster.owner_of(keys.upkeep(prefix))  # also the node of the lease
-        there = [id for id in ids if node_of(id) is not lost]
-        away = [id for id in ids if node_of(id) is lost]
-        lost.pause()
-        for id in there:
-            site.presence.leave(id)
-        wait_until(lambda: not follower.online & set(there))
-        for id in there:
-            wait_until(partial(_touches, site.presence, id))
-        wait_until(lambda: follower.online == set(ids))
-        site.clock.now += WINDOW + LAG + 1
-        wait_until(lambda: follower.online == set(away))  # the others are swept
-        lost.go_on()
-        wait_until(lambda: follower.online == set())
-        assert follower.lost == 0
-        follower.close()
-        wait_until(is_nobody_reading)
-    finally:
-        site.close()
-        cluster.close()
-
-
 def _is_lost(events: Iterator[Event]) -> bool:
     try:
         next(events)
@@ -534,14 +427,6 @@ def _is_lost(events: Iterator[Event]) -> bool:
     except EventsLost:
         return True
     raise AssertionError("an event of an empty server")
-
-
-def _touches(presence: Presence, id: str) -> bool:
-    try:
-        presence.touch(id)
-    except PresenceUnavailable:
-        return False
-    return True
 
 
 # Threads, forks and the end.
@@ -774,20 +659,6 @@ def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
 # What it costs.
 
 
-def test_an_iterator_that_waits_for_nothing_is_small(site: FollowedSite) -> None:
-    with ExitStack() as stack:
-        stack.enter_context(site.presence.events())
-        until_read(site.presence)
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        iterators = [site.presence.events() for _ in range(1000)]
-        taken = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-        for iterator in iterators:
-            stack.enter_context(iterator)
-        assert taken / len(iterators) < 300
-
-
 def test_a_listener_sends_a_command_in_each_read(site: FollowedSite, client: Any) -> None:
     def sent() -> dict[str, int]:
         found = {name: each["calls"] for name, each in client.info("commandstats").items()}
@@ -807,23 +678,6 @@ def test_a_listener_sends_a_command_in_each_read(site: FollowedSite, client: Any
             site.presence.events().close()
             client.ping()
         assert sent()["cmdstat_hget"] - before <= (time.monotonic() - began) / TICK + 2
-
-
-def test_a_thousand_iterators_read_each_stream_once_in_a_while(
-    sharded: FollowedSite, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    every = 0.2  # seconds
-    monkeypatch.setattr(feed_module, "READ_EVERY", every)
-    with ExitStack() as stack:
-        all_events = [stack.enter_context(sharded.presence.events()) for _ in range(1000)]
-        until_read(sharded.presence)
-        client.config_resetstat()
-        with Stopwatch() as watch:
-            sharded.saw("ann")
-            assert {next(events).id for events in all_events} == {"ann"}
-            wait_until(lambda: watch.seconds > 0.5)
-            reads = client.info("commandstats")["cmdstat_xrange"]["calls"]
-        assert 0 < reads <= len(sharded.store.all) * (watch.seconds / every + 1)
 
 
 def commands_of(own: Server, prefix: str, opened: Open, events: Any = ()) -> list[str]:

@@ -2,14 +2,11 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +18,9 @@ from presence_middleware.connections import limits
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
-from tests.support.backends import Server, matrix, wait_until
+from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, hung
-from tests.support.sentinels import Sentinels
-from tests.support.servers import environment
 from tests.support.stopwatch import Stopwatch
 
 READERS = 500
@@ -60,16 +55,9 @@ async def ask_in_tasks(presence: AsyncPresence, readers: int = READERS) -> list[
     return [answer if isinstance(answer, int) else str(answer) for answer in answers]
 
 
-@pytest.fixture
-def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
-    sentinels = Sentinels(tmp_path)
-    yield sentinels
-    sentinels.close()
-
-
-@pytest.fixture(params=["valkey", "cluster", *matrix("sentinels")])
+@pytest.fixture(params=["valkey", "cluster"])
 def url(request: pytest.FixtureRequest) -> str:
-    server: Server | Cluster | Sentinels = request.getfixturevalue(request.param)
+    server: Server | Cluster = request.getfixturevalue(request.param)
     return server.url
 
 
@@ -96,17 +84,6 @@ def test_max_connections_in_the_url_limits_the_readers(
     assert set(answers) == {0}
     came = client.info("stats")["total_connections_received"]
     assert came <= 3 + 4  # the test's own, of which there are up to four
-
-
-def test_hundreds_of_greenlets_at_once_are_all_answered(valkey: Server, prefix: str) -> None:
-    variables = {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.crowded_site"],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
-    assert (done.stdout, done.stderr) == ("{'answered': 400} []\n", "")
 
 
 @contextmanager
@@ -200,12 +177,6 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
     recorder.close()
     pool.disconnect()
     assert not [message for message in caplog.messages if "cannot record" in message]
-
-
-def test_readers_never_exceed_the_pool_of_a_passed_client(valkey: Server, prefix: str) -> None:
-    with redis.Redis.from_url(valkey.url, max_connections=5) as client:
-        answers = ask_at_once(Presence(settings_of(valkey.url, prefix), client=client), 100)
-    assert set(answers) == {0}
 
 
 def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix: str) -> None:

@@ -63,20 +63,6 @@ def test_after_leave_an_open_connection_does_not_count(worker: Process, method: 
     assert worker.online() == ["bob"]
 
 
-def test_a_visit_after_leaving_counts_while_it_lasts(worker: Process) -> None:
-    old = worker.opens("ann")
-    worker.passes(30)
-    worker.presence.leave("ann")
-    worker.clock.now += 1
-    new = worker.opens("ann")
-    worker.passes(100)
-    assert worker.online() == ["ann"]
-    new.end()
-    worker.passes(200)
-    assert worker.online() == []
-    old.end()
-
-
 @pytest.mark.parametrize("again", ["ann", "bob"])
 def test_a_login_on_an_open_connection_counts_at_once_after_leave(
     worker: Process, again: str
@@ -130,28 +116,6 @@ def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     visit.end()
     worker.writes()
     assert worker.presence.last_seen("ann") == moment_of(worker.clock.now), "until its end"
-
-
-def test_an_identity_found_late_is_recorded_with_the_arrival_of_its_request(
-    valkey: Server, start: Start
-) -> None:
-    worker = start(valkey.url, **{**GIVEN, "window": 600, "flush_interval": "30s"})
-    slow = worker.opens("ann")
-    worker.clock.now += 10
-    worker.presence.leave("ann")
-    worker.passes(100, step=30)  # nobody asked it any sooner
-    assert worker.online() == []
-    assert worker.dropped == {"left": 1}
-    slow.end()
-
-
-def test_a_login_is_seen_by_the_handler_that_asks(exact: Process) -> None:
-    session: dict[str, str] = {}
-    visit = exact.opens(session=session)
-    exact.passes(300)
-    session["user_id"] = "ann"
-    visit.flush()
-    assert exact.online() == ["ann"]
 
 
 @pytest.mark.parametrize("is_read", [False, True])

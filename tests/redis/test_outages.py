@@ -33,9 +33,7 @@ from tests.support.faults import (
     Place,
     adding_up,
     answered,
-    at_a_place,
     hung,
-    read_only,
     restarted,
 )
 from tests.support.process import Start
@@ -191,39 +189,6 @@ def test_a_sighting_in_an_outage_has_the_time_of_its_arrival(place: Place, prefi
     assert seen is not None
     assert before - 0.3 < seen.timestamp() < after + 0.01 < time.time() - 0.3
     wrapped.recorder.close()
-
-
-@pytest.mark.slow
-def test_a_server_that_is_only_slow_is_no_outage(
-    place: Place, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    place.proxy.delay = 0.3
-    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
-    with adding_up(wrapped.recorder):
-        answers, seconds = timed(wrapped)
-        assert answers == timed(site)[0]
-        assert sum(seconds) < NOTICEABLE
-        wait_until(lambda: wrapped.recorder.stats().flushed == len(NAMES))
-    assert sorted(online(wrapped)) == sorted(NAMES)
-    wrapped.recorder.close()
-    assert not caplog.messages
-
-
-def test_a_failover_behind_one_address_is_followed(
-    place: Place, prefix: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """New connections lead to the new primary; the open ones still to the old, read-only now."""
-    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
-    with at_a_place(place.server.binary, tmp_path_factory.mktemp("new")) as new:
-        ask(wrapped, "before")
-        wait_until(lambda: wrapped.recorder.stats().flushed)
-        place.proxy.server = new.server.socket
-        with read_only(place):
-            ask(wrapped, "bob")
-            wait_until(lambda: wrapped.recorder.stats().flushed == 2)
-        assert online(wrapped) == ["bob"]
-        assert new.admin.info("commandstats")["cmdstat_time"]["calls"] > 0  # another clock, maybe
-        wrapped.recorder.close()
 
 
 def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from presence_middleware import PresenceUnavailable, Settings
+from presence_middleware import PresenceUnavailable
 from presence_middleware.doctor import examine
 from presence_middleware.stores import History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
@@ -78,21 +78,6 @@ def test_a_sample_that_failed_is_tried_again_in_its_minute(
     assert holder.presence.history() == [], "that is the work of the process that holds the lease"
     holder.recorder.run_once()
     assert len(holder.presence.history()) == 1
-
-
-@pytest.mark.parametrize(
-    ("identity", "is_kept"),
-    [
-        ("user=auth, visitor=visitor", {"user": True, "visitor": False}),
-        ("member=cookie:sid, guest=header:X-Guest", {"member": False, "guest": True}),
-    ],
-)
-def test_kinds_with_ids_made_up_by_clients_are_stored_for_the_window(
-    identity: str, is_kept: dict[str, bool]
-) -> None:
-    given = Settings.from_env({}, identity=identity, secret="a secret of this test")
-    for kind, kept in is_kept.items():
-        assert (given.keep_seconds(kind) > given.window) is kept
 
 
 def test_a_logging_filter_that_raises_fails_no_request_and_no_outage_stays(

@@ -20,7 +20,7 @@ from presence_middleware.connections.clients import sync_client
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.hashing import Who
 from presence_middleware.people import People
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import Recorder
 from presence_middleware.recorder import worker as worker_module
 from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
@@ -173,14 +173,6 @@ def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
     assert presence.is_online("alice")
 
 
-def test_an_identity_seen_a_thousand_times_is_written_once(idle: Recorder) -> None:
-    for _ in range(999):
-        visit(idle, "bob")
-    assert idle.flush()
-    stats = idle.stats()
-    assert (stats.recorded, stats.coalesced, stats.flushed) == (1000, 999, 1)
-
-
 def test_the_newest_sighting_wins_whichever_ends_last(valkey: Server, start: Start) -> None:
     worker = start(valkey.url)
     slow = worker.opens("bob")
@@ -190,35 +182,6 @@ def test_the_newest_sighting_wins_whichever_ends_last(valkey: Server, start: Sta
     slow.end()
     worker.writes()
     assert worker.presence.last_seen("bob") == moment_of(NOON + 30)
-
-
-def test_a_sighting_carries_its_arrival_by_the_clock_of_the_server(
-    idle: Recorder, valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)  # this host's clock is years behind
-    with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
-        before = client.time()[0]
-        visit(idle, "bob")
-        idle.flush()
-        score = client.zscore(f"{prefix}:user:seen", "bob")
-        assert score is not None
-        assert before - 1 <= float(score) <= client.time()[0] + 1
-
-
-def test_a_wrong_key_of_one_kind_does_not_stop_the_others(
-    valkey: Server, prefix: str, start: Start
-) -> None:
-    worker = start(valkey.url)
-    with redis.Redis.from_url(valkey.url) as client:
-        client.set(f"{prefix}:user:seen", "not a sorted set", ex=60)
-        worker.did("bob")
-        worker.did("eve", kind="guest")
-        assert not worker.recorder.flush()
-        assert worker.online("guest") == ["eve"]
-        assert "WRONGTYPE" in (worker.recorder.stats().last_error or "")
-        client.delete(f"{prefix}:user:seen")
-    worker.writes()
-    assert worker.online() == ["bob"]
 
 
 def test_flush_writes_open_and_unclosed_visits(idle: Recorder) -> None:
@@ -262,12 +225,6 @@ def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
 
 
 # Processes and threads.
-
-
-def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix: str) -> None:
-    one, same = (recorder_for(settings(valkey.url, prefix)) for _ in range(2))
-    assert one is same
-    assert one is not recorder_for(settings(valkey.url, prefix, window="15m"))
 
 
 def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(

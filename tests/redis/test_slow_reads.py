@@ -20,7 +20,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.template import TemplatePresence
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
-from tests.support.backends import Server, matrix
+from tests.support.backends import Server
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -189,9 +189,8 @@ def url_of(place: Place) -> str:
     return f"redis://site:{PASSWORD}@{HOST}:{place.proxy.port}"
 
 
-@pytest.mark.parametrize("mode", ["async", *matrix("sync")])
 def test_a_name_service_that_is_slow_holds_no_reader(
-    place: Place, prefix: str, name_service: NameService, mode: str
+    place: Place, prefix: str, name_service: NameService
 ) -> None:
     settings = settings_of(url_of(place), prefix)
 
@@ -204,15 +203,7 @@ def test_a_name_service_that_is_slow_holds_no_reader(
         assert await presence.count() == 0
         await presence.aclose()
 
-    if mode == "async":
-        asyncio.run(ask())
-        return
-    count = Presence(settings).count
-    for _ in range(2):
-        assert seconds_in_vain(count) < TOO_LONG
-    assert name_service.asked == 1, "who asks meanwhile waits for the same answer"
-    name_service.may_answer.set()
-    assert count() == 0
+    asyncio.run(ask())
 
 
 def test_a_host_whose_addresses_are_dead_is_looked_up_again(
@@ -229,11 +220,6 @@ def test_a_host_whose_addresses_are_dead_is_looked_up_again(
         count()
     assert count() == 0
     assert addresses == []
-
-
-def test_an_unknown_host_is_named_in_the_error(prefix: str) -> None:
-    with pytest.raises(PresenceUnavailable, match=r"connecting to nowhere\.invalid:6379"):
-        Presence(settings_of("redis://nowhere.invalid", prefix)).count()
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
@@ -266,11 +252,11 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     now = presence.run(presence.backend.queries.now())
     client = sync_client(settings.redis_url)
     key = f"{prefix}:user:seen"
-    for start in range(0, 100_000, 1000):
+    for start in range(0, 30_000, 1000):
         client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "READ_SECONDS", 0.3)  # half of what it takes
-        assert len(presence.online(limit=None)) == 100_001
+        patch.setattr(limits, "READ_SECONDS", 0.1)  # half of what it takes
+        assert len(presence.online(limit=None)) == 30_001
 
 
 def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None:

@@ -1,10 +1,8 @@
 """Templates of each framework: what they show, and what they send to Redis."""
 
 import logging
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -12,6 +10,7 @@ from redis import Redis
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server
+from tests.support.proxy import Proxy
 from tests.support.template_sites import SITES, Get, django_async_site, starlette_site
 
 Commands = Callable[[Callable[[], object]], list[str]]
@@ -94,53 +93,31 @@ def test_a_list_of_no_users_sends_not_one_command(settings: Settings, commands: 
     assert texts == ["[]"]
 
 
-class Outage:
+@pytest.fixture
+def outage(tmp_path: Path) -> Iterator[Proxy]:
     """A port that accepts connections, closes them, and counts them."""
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._refuse, daemon=True)
-        self._thread.start()
-
-    def _refuse(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.attempts += 1
-                connection.close()
-
-    def close(self) -> None:
-        # A blocked accept does not notice that its socket is closed.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-
-
-@pytest.fixture
-def outage() -> Iterator[Outage]:
-    outage = Outage()
+    outage = Proxy(tmp_path / "nobody")
     yield outage
-    outage.close()
+    outage.refuse()
 
 
 @pytest.fixture
-def in_outage(outage: Outage, prefix: str) -> Settings:
-    return Settings.from_env({}, redis_url=outage.url, prefix=prefix, enabled=0)
+def in_outage(outage: Proxy, prefix: str) -> Settings:
+    return Settings.from_env(
+        {}, redis_url=f"redis://127.0.0.1:{outage.port}", prefix=prefix, enabled=0
+    )
 
 
-def attempts(outage: Outage, get: Get, page: str) -> int:
+def attempts(outage: Proxy, get: Get, page: str) -> int:
     """Return how often a page connects to Redis."""
-    before = outage.attempts
+    before = outage.connections
     assert get(page).status_code == 200
-    return outage.attempts - before
+    return outage.connections - before
 
 
 @pytest.mark.parametrize("name", SITES)
 def test_a_page_meets_an_outage_once_and_shows_no_number(
-    name: str, in_outage: Settings, outage: Outage, caplog: pytest.LogCaptureFixture
+    name: str, in_outage: Settings, outage: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     get = SITES[name](in_outage)
     with caplog.at_level(logging.DEBUG, "presence_middleware"):
@@ -153,7 +130,7 @@ def test_a_page_meets_an_outage_once_and_shows_no_number(
     assert [record for record in caplog.records if record.name == "presence_middleware"] == []
 
 
-def test_the_next_request_asks_again(in_outage: Settings, outage: Outage) -> None:
+def test_the_next_request_asks_again(in_outage: Settings, outage: Proxy) -> None:
     get = SITES["flask"](in_outage)
     assert attempts(outage, get, "/count") == attempts(outage, get, "/count") > 0
 

@@ -176,13 +176,6 @@ def test_a_cluster_works_over_tls(cluster: TlsServer, prefix: str, scheme: str) 
     assert PASSWORD not in repr(site)
 
 
-def test_the_doctor_goes_where_the_site_goes(server: TlsServer, prefix: str) -> None:
-    found = doctor(server.tls_url(), prefix)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert "ok    server: redis " in found.stdout
-    assert PASSWORD not in found.stdout
-
-
 Wrong = Callable[[TlsServer, Path], str]
 WRONG: dict[str, tuple[Wrong, str]] = {
     "authority": (
@@ -336,11 +329,6 @@ def test_a_user_needs_each_of_these_rights(
         admin.script_flush()
     does_everything_asked = all(does_everything(url, prefix, store) for store in STORES)
     assert not does_everything_asked or "stale entries may stay" in caplog.text
-
-
-def test_a_user_without_the_keys_of_the_site_may_do_nothing(valkey: Server, prefix: str) -> None:
-    url = url_of_user(valkey, f"{prefix}-other", *SHORT.split())
-    assert not does_everything(url, prefix, "sorted-set")
 
 
 def doctor(url: str, prefix: str) -> "subprocess.CompletedProcess[str]":

@@ -1,9 +1,6 @@
 """One process of a site samples, announces who has gone and cleans up; what the others cost."""
 
 import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +14,6 @@ from presence_middleware.stores import keys
 from tests.redis.test_tls import SHORT, url_of_user
 from tests.support.backends import Server, wait_until
 from tests.support.followed_site import LAG, FollowedSite
-from tests.support.servers import ROOT
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, WINDOW, Clock, settings
 
@@ -129,16 +125,6 @@ def test_whoever_lost_the_lease_steps_down_and_gives_up_nothing(
     assert client.get(processes.key) == b"another"
 
 
-def test_a_lease_that_was_lost_with_all_data_is_taken_again(
-    processes: Processes, client: Any
-) -> None:
-    first = processes.first
-    client.flushall()
-    processes.go_on(120, first)
-    assert client.exists(processes.key)
-    assert processes.samples() == 2
-
-
 def sent(client: Any) -> Counter[str]:
     """Return how often each command ran since the last reset."""
     found = client.info("commandstats").items()
@@ -203,12 +189,10 @@ def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
     assert recorder.stats().went == {"user": 1}
 
 
-@pytest.mark.parametrize(
-    ("number", "most_seconds"), [(20_000, 20), pytest.param(200_000, 60, marks=pytest.mark.slow)]
-)
 def test_a_mass_leave_is_announced_in_steps_that_are_short(
-    own: Server, prefix: str, client: Any, number: int, most_seconds: float
+    own: Server, prefix: str, client: Any
 ) -> None:
+    number = 20_000
     site = FollowedSite(own.url, prefix)
     site.saw("ann")
     site.recorder.run_once()
@@ -224,41 +208,9 @@ def test_a_mass_leave_is_announced_in_steps_that_are_short(
             with Stopwatch() as round_watch:
                 site.recorder.run_once()
             assert round_watch.seconds < 10, "the thread writes in between"
-            assert watch.seconds < most_seconds
+            assert watch.seconds < 20
     assert site.recorder.stats().went["user"] == number + 1
     assert sent(client)["evalsha"] >= number / 500
     took = sorted(entry["duration"] for entry in client.slowlog_get(2000))
     assert took[len(took) // 2] < 5000, "microseconds"
     site.close()
-
-
-CHILD = """
-import sys, time
-from presence_middleware import Settings
-from presence_middleware.recorder import Recorder
-recorder = Recorder(Settings.from_env())
-recorder.record(("user", "ann"), recorder.stamp())
-time.sleep(60)
-"""
-
-
-@pytest.mark.slow
-def test_leaves_are_announced_soon_after_the_holder_was_killed(
-    own: Server, prefix: str, client: Any
-) -> None:
-    variables = {
-        "PRESENCE_REDIS_URL": own.url,
-        "PRESENCE_PREFIX": prefix,
-        "PRESENCE_EVENTS": "user",
-        "PRESENCE_WINDOW": "3s",
-        "PRESENCE_FLUSH_INTERVAL": "0.5s",
-    }
-    process = subprocess.Popen([sys.executable, "-c", CHILD], cwd=ROOT, env=variables)
-    wait_until(lambda: client.exists(keys.upkeep(prefix), f"{prefix}:user:seen") == 2)
-    seen = time.monotonic()
-    with Presence(Settings.from_env(variables)).events() as events:
-        time.sleep(1)
-        process.kill()
-        process.wait()
-        assert next(events).online is False
-    assert 3 < time.monotonic() - seen < 3 + 4 + 10

@@ -18,7 +18,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import environment
-from tests.support.terminal import COMMAND, Terminal
+from tests.support.terminal import COMMAND
 
 SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"}
 WILD = "\x1b[2J[red]\n\té"
@@ -135,15 +135,6 @@ def test_json_has_all_fields_and_its_cursor_goes_on(site: dict[str, str]) -> Non
         events.presence.touch("ann")
         with events.presence.events(after=event["cursor"], among=["ann"]) as others:
             assert next(others).id == "ann"
-
-
-def test_a_terminal_receives_lines_too(site: dict[str, str]) -> None:
-    presence = Presence(Settings.from_env(site))
-    with Terminal(site, "events") as terminal:
-        visit_until(presence, lambda: "online" in terminal.text)
-        assert re.search(r"Z, user, online, first\d+\r?\n", terminal.text)
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.end() == 0
 
 
 @pytest.mark.parametrize("type", ["set", *matrix("zset")])
@@ -280,3 +271,26 @@ def test_a_named_command_that_ends_lets_another_go_on_at_once(
     with Events(site, "--name", "mailer") as events:
         events.has("\tbob")
         assert len(events.lines) == 1
+
+
+def test_a_follower_that_slept_receives_what_it_missed(
+    server: Server,
+) -> None:
+    """Its process stands still, and the server has forgotten its connections."""
+    given = SITE | {"PRESENCE_REDIS_URL": server.url}
+    with redis.Redis.from_url(server.url) as admin, Events(given) as events:
+        events.begin()
+        events.process.send_signal(signal.SIGSTOP)
+        events.presence.touch("ann")
+        events.presence.touch("bob")
+        events.presence.leave("ann")
+        admin.client_kill_filter(_type="normal", skipme=True)
+        events.process.send_signal(signal.SIGCONT)
+        events.has("offline\tann")
+        events.presence.touch("eve")
+        events.has("online\teve")
+        assert events.end() == 0
+        lines = [line.split("\t")[2:] for line in events.lines]
+    missed = [["online", "ann"], ["online", "bob"], ["offline", "ann"], ["online", "eve"]]
+    assert [line for line in lines if not line[1].startswith("first")] == missed
+    assert events.errors == []

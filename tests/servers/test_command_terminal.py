@@ -68,14 +68,3 @@ def test_forget_asks_for_confirmation(variables: dict[str, str], presence: Prese
             terminal.press(f"{answer}\n")
             assert terminal.end() == status
     assert presence.last_seen("ann") is None
-
-
-def test_resetting_the_peak_asks_for_confirmation(
-    variables: dict[str, str], presence: Presence
-) -> None:
-    record(variables, 3)
-    with Terminal(variables, "peak", "--reset") as terminal:
-        terminal.wait_for("Forget the peak of user? [y/N]:")
-        terminal.press("n\n")
-        assert terminal.end() == 1
-    assert presence.peak()

@@ -1,6 +1,5 @@
 """`presence watch`: live at a terminal, line by line in pipes, through outages, until Ctrl-C."""
 
-import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -120,15 +119,6 @@ def test_watch_reports_an_outage_and_recovers(server: Server) -> None:
         assert is_put_back(terminal)
 
 
-def test_watch_can_start_during_an_outage(server: Server) -> None:
-    variables = {"PRESENCE_REDIS_URL": server.url}
-    with down(server):
-        terminal = Terminal(variables, *FAST)
-        terminal.wait_for("no answer since ")
-    with terminal:
-        terminal.wait_for("user  0  ")
-
-
 def test_ctrl_c_ends_watch_while_redis_hangs(server: Server) -> None:
     with Terminal({"PRESENCE_REDIS_URL": server.url}, *FAST) as terminal:
         terminal.wait_for("user  0  ")
@@ -169,16 +159,6 @@ def test_piped_output_has_a_line_per_kind(server: Server) -> None:
         assert process.wait(10) == 0
         assert process.stderr.read() == ""
         assert all(line.count("\t") == 2 for line in process.stdout)
-
-
-def test_json_output_has_a_line_per_reading(server: Server) -> None:
-    with piped("--json", PRESENCE_REDIS_URL=server.url) as process:
-        assert process.stdout
-        assert json.loads(process.stdout.readline())["counts"] == {"user": 0, "guest": 0, "bot": 0}
-        with down(server):
-            told = map(json.loads, process.stdout)
-            assert "Redis did not answer" in next(line["error"] for line in told if "error" in line)
-        assert any("counts" in json.loads(line) for line in process.stdout)
 
 
 def test_a_terminal_that_cannot_draw_gets_lines(variables: dict[str, str]) -> None:

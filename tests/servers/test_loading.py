@@ -129,20 +129,6 @@ def test_a_server_serves_the_named_app_and_its_visitors_are_counted(
         wait_until(lambda: presence.count("guest") == 2)
 
 
-def test_a_site_that_imports_the_middleware_is_not_loaded_by_it(site: Path) -> None:
-    """A shell of the site has its environment, and the site's module may come first."""
-    script = "import presence_middleware.wsgi, presence_middleware.asgi, our.site, sys; print(1)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=site,
-        env=environment(PRESENCE_APP="our.broken:app"),
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-    assert done.stdout == "1\n", done.stderr
-
-
 def start(command: Command, site: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a server that cannot start."""
     program, *arguments = command(free_port())

@@ -146,19 +146,6 @@ def test_who_came_and_who_went_is_counted_by_kind(announcing: tuple[Recorder, Cl
     assert values(found, "presence_went_total") == {"user": 2, "guest": 1}
 
 
-def test_a_write_that_announces_who_has_gone_is_counted(
-    announcing: tuple[Recorder, Clock],
-) -> None:
-    recorder, clock = announcing
-    visit(recorder, "ann")
-    assert recorder.flush()
-    clock.now += recorder.settings.window + 1
-    visit(recorder, "ann")
-    assert recorder.flush()
-    assert recorder.stats().went == {"user": 1, "guest": 0}
-    assert recorder.stats().came == {"user": 2, "guest": 0}
-
-
 def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: tuple[Recorder, Clock]) -> None:
     recorder, clock = announcing
     collector = PresenceCollector(recorder)
@@ -212,23 +199,6 @@ def test_a_scrape_during_an_outage_reports_it(
     assert values(found, "presence_online")["user"] == 1
     assert found["presence_outage", ""] == 0
     assert found["presence_flush_duration_seconds_count", ""] > failed
-
-
-@pytest.mark.matrix
-def test_a_scrape_does_not_wait_for_another_scrape(recorder: Recorder, place: Place) -> None:
-    collector = PresenceCollector(recorder)
-    scraped(collector)
-    with hung(place):
-        wait_until(lambda: scraped(collector)["presence_up", ""] == 0)
-        wait_until(lambda: time.monotonic() > collector.next_read)
-        other = threading.Thread(target=scraped, args=[collector])
-        other.start()
-        wait_until(lambda: time.monotonic() < collector.next_read)
-        with Stopwatch() as watch:
-            scraped(collector)
-        assert other.is_alive()
-        assert watch.seconds < NOTICEABLE
-        other.join()
 
 
 def test_registering_does_not_connect_and_a_registry_takes_a_single_collector(

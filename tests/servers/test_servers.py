@@ -441,6 +441,10 @@ def test_websockets_and_streams_keep_users_online_on_uvicorn(open_site: OpenSite
     wait_until(lambda: site.get("/open", "witness") == len(["leaves", *logins, "stays", "/open"]))
     seen = {site.presence.last_seen("stays")}  # recorded again, as its connection is open
     wait_until(lambda: len(seen | {site.presence.last_seen("stays")}) > 1)
+    site.server.process.send_signal(signal.SIGSTOP)  # the machine sleeps
+    wait_until(lambda: not site.are_online(["stays"]))
+    site.server.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: site.are_online(["stays"]), 10)
     site.server.process.send_signal(signal.SIGKILL)
     wait_until(lambda: site.presence.count() == 0)
 

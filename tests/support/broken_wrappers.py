@@ -2,44 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from typing import Any
-from wsgiref.types import StartResponse, WSGIEnvironment
 
-from presence_middleware import asgi, wsgi
+from presence_middleware import asgi
 from presence_middleware.asgi import Message, Receive, Scope, Send
-
-
-class GeneratingWsgi(wsgi.PresenceMiddleware):
-    """Passes every body through a generator: no length, no sendfile, no Content-Length."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        return self._each(super().__call__(environ, start_response))
-
-    def _each(self, body: Any) -> Iterator[bytes]:
-        try:
-            yield from body
-        finally:
-            if hasattr(body, "close"):
-                body.close()
-
-
-class CloselessWsgi(wsgi.PresenceMiddleware):
-    """Drops the body's `close`."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        body = super().__call__(environ, start_response)
-        return body if isinstance(body, (list, tuple)) else iter(body)
-
-
-class HeaderWsgi(wsgi.PresenceMiddleware):
-    """Adds a header to the response."""
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
-        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            return start_response(status, [*headers, ("X-Presence", "1")], exc_info)
-
-        return super().__call__(environ, start)
 
 
 class SwallowingLifespanAsgi(asgi.PresenceMiddleware):

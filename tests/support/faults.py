@@ -95,23 +95,6 @@ def restarted(place: Place) -> Iterator[None]:
 
 
 @contextmanager
-def rolled_back(place: Place) -> Iterator[None]:
-    """Does nothing for a while; then all that happened meanwhile is gone.
-
-    As after a kill with a snapshot of before, or a failover to a replica that lagged.
-    """
-    before = [(key, place.admin.pttl(key), place.admin.dump(key)) for key in place.admin.keys("*")]
-    yield
-    pipeline = place.admin.pipeline()
-    pipeline.flushall()
-    for key, lifetime, value in before:
-        if value is not None:  # it had not expired
-            pipeline.restore(key, max(lifetime, 0), value, replace=True)
-    pipeline.execute()
-    place.admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-
-@contextmanager
 def full(place: Place) -> Iterator[None]:
     place.admin.setrange("filler", TOO_MUCH, "x")
     yield

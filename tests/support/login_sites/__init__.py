@@ -1,11 +1,10 @@
-"""Small sites, each logging in as its framework does. Only two pages use presence.
+"""Small sites, each logging in as its framework does. Only one page uses presence.
 
 All have the same pages, and say behind each answer which process gave it:
 
 - `/` looks neither at the user nor at the session; `/me` asks the framework who is logged in.
 - `POST /login?user=42` and `POST /logout` do what their names say, the framework's way.
-- `POST /goodbye` is a logout that also takes the user offline, and `/online` says who is online:
-  the only two that know that the site is wrapped.
+- `/online` says who is online: the only one that knows that the site is wrapped.
 """
 
 import os

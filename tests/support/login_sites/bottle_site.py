@@ -12,7 +12,7 @@ from . import answer, names, setting
 
 
 def _pages() -> WSGIApplication:
-    app, key = bottle.Bottle(), setting("KEY", "user")
+    app, key = bottle.Bottle(), "user"
 
     def session() -> Any:
         return bottle.request.environ["beaker.session"]
@@ -26,10 +26,6 @@ def _pages() -> WSGIApplication:
         session().delete()
         return answer("bye")
 
-    def goodbye() -> str:
-        bottle.request.environ["presence_middleware.presence"].leave(session()[key])
-        return logout()
-
     def online() -> str:
         found = bottle.request.environ["presence_middleware.presence"].online()
         return names(seen.id for seen in found)
@@ -39,7 +35,6 @@ def _pages() -> WSGIApplication:
     app.route("/online", callback=online)
     app.route("/login", "POST", callback=login)
     app.route("/logout", "POST", callback=logout)
-    app.route("/goodbye", "POST", callback=goodbye)
     wsgi: WSGIApplication = app
     return wsgi
 

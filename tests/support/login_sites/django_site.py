@@ -1,8 +1,8 @@
 """Django with its own users and sessions in SQLite; each page as a plain view and as a coroutine.
 
 `presence_middleware.django.PresenceMiddleware` is the last of its MIDDLEWARE, unless SITE_BARE is
-set. As a program, the module is the site's manage.py. One page more, `/cart`, reads the session and
-does not look at the user. Every response says how many queries its process has made so far.
+set. As a program, the module is the site's manage.py. Every response says how many queries its
+process has made so far.
 """
 
 import sys
@@ -23,7 +23,6 @@ from django.utils.deprecation import MiddlewareMixin
 from tests.support.login_sites import answer, names, secret, setting
 
 USER, PASSWORD = 42, "only in this test"
-FIELD = setting("FIELD", "pk")
 LINE = [] if setting("BARE", "") else ["presence_middleware.django.PresenceMiddleware"]
 
 settings.configure(
@@ -86,10 +85,6 @@ def me(request: HttpRequest) -> HttpResponse:
     return _text(request.user.pk)
 
 
-def cart(request: HttpRequest) -> HttpResponse:
-    return _text(request.session.get("cart"))
-
-
 def login(request: HttpRequest) -> HttpResponse:
     name = f"user-{request.GET['user']}"
     auth.login(request, auth.authenticate(request, username=name, password=PASSWORD))
@@ -99,11 +94,6 @@ def login(request: HttpRequest) -> HttpResponse:
 def logout(request: HttpRequest) -> HttpResponse:
     auth.logout(request)
     return _text("bye")
-
-
-def goodbye(request: HttpRequest) -> HttpResponse:
-    request.environ["presence_middleware.presence"].leave(getattr(request.user, FIELD))
-    return logout(request)
 
 
 def online(request: HttpRequest) -> HttpResponse:
@@ -119,10 +109,6 @@ async def async_me(request: HttpRequest) -> HttpResponse:
     return _text((await request.auser()).pk)
 
 
-async def async_cart(request: HttpRequest) -> HttpResponse:
-    return _text(await request.session.aget("cart"))
-
-
 async def async_login(request: HttpRequest) -> HttpResponse:
     name = f"user-{request.GET['user']}"
     user = await auth.aauthenticate(request, username=name, password=PASSWORD)
@@ -135,11 +121,6 @@ async def async_logout(request: HttpRequest) -> HttpResponse:
     return _text("bye")
 
 
-async def async_goodbye(request: HttpRequest) -> HttpResponse:
-    await request.scope["presence_middleware.presence"].leave(getattr(await request.auser(), FIELD))
-    return await async_logout(request)
-
-
 async def async_online(request: HttpRequest) -> HttpResponse:
     found = await request.scope["presence_middleware.presence"].online()
     return HttpResponse(names(seen.id for seen in found), content_type="text/plain")
@@ -148,17 +129,13 @@ async def async_online(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("", home),
     path("me", me),
-    path("cart", cart),
     path("login", login),
     path("logout", logout),
-    path("goodbye", goodbye),
     path("online", online),
     path("async/", async_home),
     path("async/me", async_me),
-    path("async/cart", async_cart),
     path("async/login", async_login),
     path("async/logout", async_logout),
-    path("async/goodbye", async_goodbye),
     path("async/online", async_online),
 ]
 

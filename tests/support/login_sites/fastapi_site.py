@@ -1,4 +1,4 @@
-"""FastAPI with a JWT in the Authorization header: HS256, or RS256 where there is a private key."""
+"""FastAPI with a JWT in the Authorization header: HS256."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -8,7 +8,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from . import answer, names, secret, setting
+from . import answer, names, secret
 
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
@@ -16,13 +16,11 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(
 def create_app() -> FastAPI:
     """The site."""
     app = FastAPI(default_response_class=PlainTextResponse)
-    private, public = setting("PRIVATE_KEY", ""), setting("PUBLIC_KEY", "")
-    algorithm = "RS256" if private else "HS256"
 
     def user_of(credentials: HTTPAuthorizationCredentials | None) -> str | None:
         if credentials is None:
             return None
-        claims = jwt.decode(credentials.credentials, public or secret(), [algorithm])
+        claims = jwt.decode(credentials.credentials, secret(), ["HS256"])
         return str(claims["sub"])
 
     @app.get("/")
@@ -36,16 +34,11 @@ def create_app() -> FastAPI:
     @app.post("/login")
     async def login(user: str) -> str:
         claims = {"sub": user, "exp": datetime.now(UTC) + timedelta(hours=1)}
-        return answer(jwt.encode(claims, private or secret(), algorithm))
+        return answer(jwt.encode(claims, secret(), "HS256"))
 
     @app.post("/logout")
     async def logout() -> str:
         return answer("bye")  # the token is the client's to throw away
-
-    @app.post("/goodbye")
-    async def goodbye(request: Request, credentials: Credentials) -> str:
-        await request.scope["presence_middleware.presence"].leave(user_of(credentials))
-        return answer("bye")
 
     @app.get("/online")
     async def online(request: Request) -> str:

@@ -2,6 +2,7 @@
 
 from cachelib import FileSystemCache
 from flask import Flask, request, session
+from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user
 from flask_session import Session  # type: ignore[import-untyped]
 
 from presence_middleware.flask import init_app
@@ -23,6 +24,33 @@ def with_sessions_on_the_server() -> Flask:
     app.config["SESSION_CACHELIB"] = FileSystemCache(setting("FOLDER", ""))
     Session(app)
     return app
+
+
+def with_flask_login() -> Flask:
+    """The site with Flask-Login, which keeps the id in the session as `_user_id`."""
+    app = create_app()
+
+    def me() -> str:
+        return answer(current_user.get_id())
+
+    def login() -> str:
+        login_user(User(request.args["user"]))
+        return answer("welcome")
+
+    def logout() -> str:
+        logout_user()
+        return answer("bye")
+
+    LoginManager(app).user_loader(User)
+    app.view_functions |= {"me": me, "login": login, "logout": logout}
+    return app
+
+
+class User(UserMixin):  # type: ignore[misc]  # Flask-Login has no types
+    """A user with an id."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
 
 
 def create_app() -> Flask:
@@ -49,11 +77,6 @@ def create_app() -> Flask:
     def logout() -> str:
         session.clear()
         return answer("bye")
-
-    @app.post("/goodbye")
-    def goodbye() -> str:
-        request.environ["presence_middleware.presence"].leave(session["user"])
-        return logout()
 
     @app.get("/online")
     def online() -> str:

@@ -10,7 +10,7 @@ from pyramid.response import Response
 from pyramid.security import forget, remember
 from pyramid.session import SignedCookieSessionFactory
 
-from . import answer, names, secret, setting
+from . import answer, names, secret
 
 View = Callable[[Any], Any]
 
@@ -51,11 +51,6 @@ def logout(request: Any) -> Any:
     return Response(answer("bye"), headerlist=[*PLAIN, *forget(request)])
 
 
-def goodbye(request: Any) -> Any:
-    request.environ["presence_middleware.presence"].leave(request.authenticated_userid)
-    return logout(request)
-
-
 def online(request: Any) -> Any:
     return Response(
         names(seen.id for seen in request.environ["presence_middleware.presence"].online())
@@ -64,7 +59,7 @@ def online(request: Any) -> Any:
 
 PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
 PAGES: dict[str, View] = {"": home, "me": me, "online": online}
-FORMS: dict[str, View] = {"login": login, "logout": logout, "goodbye": goodbye}
+FORMS: dict[str, View] = {"login": login, "logout": logout}
 
 
 def _site(helper: Any) -> WSGIApplication:
@@ -80,9 +75,9 @@ def _site(helper: Any) -> WSGIApplication:
 
 def with_session() -> WSGIApplication:
     """Return an app that keeps the id in the session, under `auth.userid` by default."""
-    return _site(SessionAuthenticationHelper(prefix=setting("PREFIX", "auth.")))
+    return _site(SessionAuthenticationHelper())
 
 
 def with_tickets() -> WSGIApplication:
     """The id stands in a signed cookie of its own."""
-    return _site(AuthTktCookieHelper(secret(), setting("COOKIE", "auth_tkt"), hashalg="sha512"))
+    return _site(AuthTktCookieHelper(secret(), hashalg="sha512"))

@@ -14,20 +14,15 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from . import answer, names, secret, setting
+from . import answer, names, secret
 
 
 class SessionBackend(AuthenticationBackend):
     """Logs in the user of the session at every request."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        name = conn.session.get(key())
+        name = conn.session.get("member")
         return (AuthCredentials(["authenticated"]), SimpleUser(name)) if name else None
-
-
-def key() -> str:
-    """Under which the session keeps the id."""
-    return setting("KEY", "member")
 
 
 async def home(request: Request) -> PlainTextResponse:
@@ -36,23 +31,18 @@ async def home(request: Request) -> PlainTextResponse:
 
 async def me(request: Request) -> PlainTextResponse:
     if "user" not in request.scope:
-        return PlainTextResponse(answer(request.session.get(key())))
+        return PlainTextResponse(answer(request.session.get("member")))
     return PlainTextResponse(answer(request.user.display_name))
 
 
 async def login(request: Request) -> PlainTextResponse:
-    request.session[key()] = request.query_params["user"]
+    request.session["member"] = request.query_params["user"]
     return PlainTextResponse(answer("welcome"))
 
 
 async def logout(request: Request) -> PlainTextResponse:
     request.session.clear()
     return PlainTextResponse(answer("bye"))
-
-
-async def goodbye(request: Request) -> PlainTextResponse:
-    await request.scope["presence_middleware.presence"].leave(request.session[key()])
-    return await logout(request)
 
 
 async def online(request: Request) -> PlainTextResponse:
@@ -66,7 +56,6 @@ def _site(*middleware: Middleware) -> Starlette:
         Route("/me", me),
         Route("/login", login, methods=["POST"]),
         Route("/logout", logout, methods=["POST"]),
-        Route("/goodbye", goodbye, methods=["POST"]),
         Route("/online", online),
     ]
     return Starlette(
