@@ -19,7 +19,7 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..connections.health import RedisHealth
-from ..errors import PresenceUnavailable, RedisRefused
+from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.addresses import locator
 from ..identity.guests import Guests
 from ..identity.hashing import Who
@@ -31,6 +31,7 @@ from ..signals import Signal
 from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
+from .verdict import UNCOUNTED
 from .visit import Visit
 from .worker import Worker
 from .writer import Attempt, MayTry, Writer
@@ -136,8 +137,6 @@ class Recorder:
         """Held during each write and its I/O."""
         self.usual_until = -math.inf
         """Until when a plain request needs no `admit`, by the recorder's clock."""
-        self.special_paths = self.filter.special_paths
-        """The paths of requests that are not plain."""
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
@@ -155,32 +154,27 @@ class Recorder:
     # Called by visits, on the path of requests.
 
     def admit(self, visit: Visit, signal: Signal | None) -> None:
-        """Decide what a visit is that has just arrived. Add it to `open_visits` if it counts.
+        """Decide what a visit is that has just arrived. Add it to `open_visits` if it may count.
 
-        `signal` is what a page said with the request. The room of a signal is that of the page: the
-        path of the request is no room.
+        `signal` is what a page said with the request.
         """
         visit.signal = signal
         visit.purpose = self.filter.purpose_of(visit, signal)
-        if not visit.is_counted:
+        if visit.purpose in UNCOUNTED:
             return
         if not self.worker.is_started:
             self._start()
         if self.worker.is_started and not self.resolver.checks_status:
             self.usual_until = self.filter.next_inspection
         self.open_visits[visit] = None
-        if self.rooms is None:
-            return
-        if signal is None:
-            visit.enter_number(self.rooms.number_for(visit))
-        elif signal.page is not None:
-            visit.enter_number(self.rooms.number_at(signal.page) or NOWHERE)
 
     def room_number(self, room: str) -> int | None:
         """Return the number of a room that a handler enters; None if the site has no rooms.
 
-        `room` is its name or a path in it; empty for no room.
+        `room` is its name or a path in it; empty for no room. Raises `QueryError` if it is no text.
         """
+        if not isinstance(room, str):
+            raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
         if self.rooms is None:
             self.hints.warn("rooms")
             return None
