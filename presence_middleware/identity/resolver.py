@@ -340,14 +340,14 @@ class IdentityResolver:
             return NOBODY
         return who, matcher
 
-    def named(self, id: str | int | None, kind: str | None) -> Who | None:
-        """Return who a layer names by an id, by default of `default_kind`; None for no id.
+    def named(self, id: str | int | None, kind: str | None) -> Found:
+        """Return who a layer names by an id, by default of `default_kind`; nobody without an id.
 
         Raises `QueryError` for an unknown kind.
         """
         kind = rules.known_kind(self.default_kind if kind is None else kind, self.kinds)
         stored = "" if id is None else normalize_id(str(id))
-        return self.claimed((kind, stored)) if stored else None
+        return (self.claimed((kind, stored)), BY_LAYER) if stored else NOBODY
 
     def claimed(self, who: Who) -> Who:
         """Return who somebody counts as: another kind may claim the id of a user."""

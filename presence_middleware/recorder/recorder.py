@@ -7,8 +7,6 @@ import os
 import random
 import threading
 import time
-from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
@@ -32,11 +30,10 @@ from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .verdict import UNCOUNTED
-from .visit import Visit
+from .visit import OpenVisits, Visit
 from .worker import Worker
 from .writer import Attempt, MayTry, Writer
 
-REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
 SEEN = Act.SEEN
 
@@ -111,7 +108,6 @@ class Recorder:
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
         self.backend.upkeep.forbidden = partial(self.hints.warn, "upkeep")
         self.filter = RequestFilter(settings, self.hints)
-        self.rooms = self.backend.rooms
         self.reset()
         live_recorders.add(self)
 
@@ -130,9 +126,7 @@ class Recorder:
             self.settings.trusted_proxies,
             self.hints.warn,
         )
-        self.open_visits: dict[Visit, None] = {}
-        """The visits that have arrived and not ended, oldest first."""
-        self._abandoned: deque[Visit] = deque()
+        self.open_visits = OpenVisits()
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
         self.usual_until = -math.inf
@@ -175,10 +169,11 @@ class Recorder:
         """
         if not isinstance(room, str):
             raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
-        if self.rooms is None:
+        rooms = self.backend.rooms
+        if rooms is None:
             self.hints.warn("rooms")
             return None
-        return self.rooms.number_of(room) if room else NOWHERE
+        return rooms.number_of(room) if room else NOWHERE
 
     def admit_guest(self, request: Request, who: Who, at: float) -> bool:
         """Return whether a guest is known, or within the quota of its address and network.
@@ -217,10 +212,6 @@ class Recorder:
             return self.settings.is_swept(kind)
         return act is Act.ERASED or self.settings.store_of(kind) != "hyperloglog"
 
-    def abandoned(self, visit: Visit) -> None:
-        """Have the thread end a visit, whose response was dropped unclosed. Takes no lock."""
-        self._abandoned.append(visit)
-
     # The thread, or a request in its place.
 
     def _wake(self) -> None:
@@ -252,7 +243,8 @@ class Recorder:
         """
         self.worker.wake_after = -math.inf
         try:
-            self._refresh_open()
+            age, interval = self.settings.flush_interval, self.settings.refresh_seconds
+            self.open_visits.refresh(self.stamp, age, interval)
             is_busy = not self.people.is_empty
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
@@ -266,22 +258,6 @@ class Recorder:
             self.health.outage(error, self.people.pending)
             is_busy = True
         return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if is_busy else 0.0
-
-    def _refresh_open(self) -> None:
-        """Record the visits that have been open for longer than a flush interval."""
-        self._end_abandoned()
-        for number, visit in enumerate(list(self.open_visits), 1):
-            # Not the same moment for all: a sweep takes all users of a moment together.
-            now = self.stamp()
-            if now - visit.arrival >= self.settings.flush_interval:
-                visit.refresh(now, self.settings.refresh_seconds)
-            if not number % REFRESHED_IN_A_ROW:
-                time.sleep(0)  # let other threads have their turn
-
-    def _end_abandoned(self) -> None:
-        with suppress(IndexError):  # another thread may take the last
-            while True:
-                self._abandoned.popleft().end()
 
     # Writing, in the thread or in a handler.
 
@@ -328,9 +304,7 @@ class Recorder:
         Waits for Redis, no longer than about `seconds`. Return whether nothing is left to write.
         Never raises.
         """
-        self._end_abandoned()
-        for visit in list(self.open_visits):
-            visit.note()
+        self.open_visits.note()
         return self._write(lambda _: True, seconds).is_complete
 
     def write_for_reader(self) -> None:

@@ -1,7 +1,10 @@
 """A visit: an open request or connection, with its arrival and its identity."""
 
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ..backend import Backend
@@ -10,7 +13,6 @@ from ..identity.hashing import Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver, Matcher
 from ..people import People, Room
 from ..request import OVER, Request, StateRequest
-from ..rooms import Rooms
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import Act
@@ -29,6 +31,7 @@ from .verdict import (
     verdict,
 )
 
+REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 PATIENCE = 5.0  # seconds for which a slow request may still log a user in, at most
 SEEN, LEFT, NO_VISIT = Act.SEEN, Act.LEFT, Purpose.NO_VISIT  # constants are read faster
 
@@ -40,10 +43,9 @@ class Recording(Protocol):
     settings: Settings
     resolver: IdentityResolver
     filter: RequestFilter
-    open_visits: dict["Visit", None]
+    open_visits: "OpenVisits"
     hints: SetupHints
     people: People
-    rooms: Rooms | None
     usual_until: float
 
     @property
@@ -55,7 +57,6 @@ class Recording(Protocol):
     ) -> None: ...
     def room_number(self, room: str) -> int | None: ...
     def write_for_reader(self) -> None: ...
-    def abandoned(self, visit: "Visit") -> None: ...
 
 
 class Visit(StateRequest):
@@ -82,7 +83,8 @@ class Visit(StateRequest):
     _answered_at = 0.0
     _patience: Patience | None = None
     _is_long = False
-    _identified: Found | None = None
+    _identified = NOBODY
+    """The user whom a layer has named."""
     _noted: Who | None = None
     """Who was recorded last."""
     _login = NOBODY
@@ -113,8 +115,9 @@ class Visit(StateRequest):
         else:
             recorder.admit(self, signal)
             self.note_login()
-        if recorder.rooms is not None:
-            number = recorder.rooms.number_for(self, signal)
+        rooms = self.backend.rooms
+        if rooms is not None:
+            number = rooms.number_for(self, signal)
             if number is not None:
                 self.room = Room(number, self.arrival)
 
@@ -151,13 +154,12 @@ class Visit(StateRequest):
         On a connection that has been open for some seconds, this counts as a login: the user counts
         again, also after a logout. Raises `QueryError` for an unknown kind.
         """
-        who = self.recorder.resolver.named(id, kind)
-        self._identified = None if who is None else (who, BY_LAYER)
+        who, matcher = self._identified = self.recorder.resolver.named(id, kind)
         self.is_usual = False
         self.note_login()
         if who is not None and self._is_long and not self.is_over:
             self.stamp = self.arrival = self.recorder.stamp()
-            self._record(who, BY_LAYER, self.stamp)
+            self._record(who, matcher, self.stamp)
 
     @property
     def identity(self) -> Identity | None:
@@ -276,14 +278,14 @@ class Visit(StateRequest):
     def abandon(self) -> None:
         """Let the flush thread end a visit whose response was dropped unclosed. Takes no lock."""
         if self.purpose is not NO_VISIT and not self.is_over:
-            self.recorder.abandoned(self)
+            self.recorder.open_visits.abandoned.append(self)
 
     def _resolve(self, refusing: Container[Answer] = REFUSES) -> Found:
         """Return the kind and id of this visit, and the matcher that found them.
 
         `refusing` are the answers after which the request shows no login.
         """
-        if self._identified is not None:
+        if self._identified is not NOBODY:
             return self._identified
         found = self.recorder.resolver.resolve(self, is_refused=self.answer in refusing)
         # Another thread may have ended it meanwhile.
@@ -322,3 +324,38 @@ class Visit(StateRequest):
             or recorder.admit_guest(self, who, at)
         ):
             recorder.record(who, at, self.arrival, act, self.room)
+
+
+class OpenVisits(dict[Visit, None]):
+    """The visits that have arrived and not ended, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.abandoned: deque[Visit] = deque()
+        """Visits whose response was dropped unclosed. Appending to it takes no lock."""
+
+    def end_abandoned(self) -> None:
+        """End the visits that were abandoned."""
+        with suppress(IndexError):  # another thread may take the last
+            while True:
+                self.abandoned.popleft().end()
+
+    def note(self) -> None:
+        """Record all visits."""
+        self.end_abandoned()
+        for visit in list(self):
+            visit.note()
+
+    def refresh(self, stamp: Callable[[], float], age: float, interval: float) -> None:
+        """Record the visits that have been open for `age` seconds, each once per `interval`.
+
+        `stamp` is the recorder's clock.
+        """
+        self.end_abandoned()
+        for number, visit in enumerate(list(self), 1):
+            # Not the same moment for all: a sweep takes all users of a moment together.
+            now = stamp()
+            if now - visit.arrival >= age:
+                visit.refresh(now, interval)
+            if not number % REFRESHED_IN_A_ROW:
+                time.sleep(0)  # let other threads have their turn

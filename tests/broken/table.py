@@ -564,9 +564,9 @@ BREAKS = [
     Break(
         "open-visits-are-not-flushed",
         "The end of a process writes the visits that are open.",
-        "recorder/recorder.py",
-        "for visit in list(self.open_visits):\n            visit.note()",
-        "for visit in list(self.open_visits):\n            pass",
+        "recorder/visit.py",
+        "        for visit in list(self):\n            visit.note()",
+        "",
         RECORDER,
     ),
     Break(
@@ -1689,8 +1689,8 @@ BREAKS = [
         "hidden-user-is-named-as-a-user",
         "A user whom code names is hidden by the function, too.",
         "identity/resolver.py",
-        "return self.claimed((kind, stored)) if stored else None",
-        "return (kind, stored) if stored else None",
+        "return (self.claimed((kind, stored)), BY_LAYER) if stored else NOBODY",
+        "return ((kind, stored), BY_LAYER) if stored else NOBODY",
         HIDING,
     ),
     Break(
