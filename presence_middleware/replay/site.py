@@ -37,8 +37,8 @@ class Visitors:
         if request.path in self._excluded:
             return None
         # A log does not show whether the site accepted a login, so checked rules find no id.
-        who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
-        if who is None or matcher is None or not matcher.has_quota:
+        who, matcher = self._resolver.resolve(request, is_refused=True)
+        if who is None or not matcher.has_quota:
             return who
         if self._guests.admit(request, who, line.at):
             self._memory.recent.add(who)
