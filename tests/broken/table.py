@@ -1220,7 +1220,7 @@ BREAKS = [
         "two-holders-of-a-name",
         "One process at a time receives the events of a name.",
         "stores/lease.lua",
-        "if who and not is_mine and left > 0 and left <= seconds then",
+        "if who and not is_mine and left > 0 and left <= seconds + 0 then",
         "if false then",
         NAMED,
     ),

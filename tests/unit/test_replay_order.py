@@ -147,8 +147,8 @@ def test_each_log_is_checked_separately(tmp_path: Path) -> None:
     logs = Logs([str(tmp_path / "one"), str(tmp_path / "other")])
     for each in logs:
         site.add(each)
-    site.finish()
-    assert (logs.parser.lines, logs.ahead, site.late) == (61, 1, 0)
+    site.timeline.finish()
+    assert (logs.parser.lines, logs.ahead, site.timeline.late) == (61, 1, 0)
     assert [moment.at for moment in moments] == [NOON + 60 * minute for minute in range(60)]
     assert [moment.counts[0] for moment in moments] == [1] + [2] * 59
     assert AHEAD == DAY

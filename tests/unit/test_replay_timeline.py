@@ -99,7 +99,7 @@ def highest_memory(lines: int) -> int:
     tracemalloc.start()
     for request in synthetic(lines):
         site.add(request)
-    site.finish()
+    site.timeline.finish()
     highest = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(summary.series.points) <= 100
@@ -121,7 +121,7 @@ def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     site = Replay(Settings.from_env({}), moments.append)
     for number in range(150):
         site.add(Line(NOON, request_of("192.0.2.7", f"Browser/{number}")))
-    site.finish()
+    site.timeline.finish()
     assert moments == [Moment(NOON, (0, 100, 0))]
     assert site.refused == 50
 
