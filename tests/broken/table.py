@@ -1804,8 +1804,8 @@ BREAKS = [
         "short-secret",
         "A secret that is too short is refused.",
         "parsers.py",
-        "if text and len(text) < MIN_SECRET_LENGTH:",
-        "if False:",
+        'rf"(.{{{MIN_SECRET_LENGTH},}})?",',
+        'r"(.*)",',
         SETTINGS,
     ),
     Break(
