@@ -1561,7 +1561,7 @@ BREAKS = [
         "credential-is-stored",
         "A credential cannot be stored as an id.",
         "identity/rules.py",
-        'if (name == "django-session" or header in CREDENTIAL_HEADERS) and not hashed:',
+        'if (name == "django-session" or rule.front_header in CREDENTIAL_HEADERS) and not hashed:',
         'if name == "django-session" and not hashed:',
         ("unit/test_identity.py", *SETTINGS),
     ),
