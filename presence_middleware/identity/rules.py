@@ -58,7 +58,7 @@ class Rule:
         """The cookie that its argument names; empty if it names none."""
         if self.source == "cookie" or self.type.argument == "[COOKIE]":
             return self.argument
-        cookie = self.argument.partition("@")[2]
+        cookie = self.argument.partition("@")[2] if "@" in self.type.argument else ""
         return cookie.partition(":")[0] if self.source == "signed" else cookie
 
     @property
