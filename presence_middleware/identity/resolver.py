@@ -100,7 +100,14 @@ class RuleMatcher(Matcher):
             value = self._read(request)
             return self._to_id(value) if value else value
         except Exception as error:  # the site's code, or a framework's
-            self._report(error)
+            if not self._has_failed:
+                self._has_failed = True
+                # Without the message of the exception, which may contain data of a client.
+                problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
+                logs.error(
+                    "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
+                    *(self._name, error if isinstance(error, UnusableId) else problem),
+                )
             return No(f"it raised {type(error).__name__}")
 
     def why_not(self, request: Request) -> No:
@@ -119,17 +126,6 @@ class RuleMatcher(Matcher):
         rule, cookie = self.rule, self.rule.argument.partition("@")[2]
         source = "session" if rule.source == "auth" else rule.source
         return f"{rule.kind}={source}:{no.key}{cookie and f'@{cookie}'}" if no.key else ""
-
-    def _report(self, error: Exception) -> None:
-        """Log the first failure, without its message, which may contain data of a client."""
-        if self._has_failed:
-            return
-        self._has_failed = True
-        problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
-        logs.error(
-            "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
-            *(self._name, error if isinstance(error, UnusableId) else problem),
-        )
 
 
 class CrawlerMatcher(Matcher):
@@ -191,10 +187,9 @@ class Search:
     def find(self, request: Request) -> Found:
         """Return who a request is from, and the matcher that found them."""
         if self._first and not (self._asks_user and request.is_anonymous):
-            for matcher in self._first:
-                id = matcher.find(request)
-                if id:
-                    return _found(matcher, id)
+            found = _first_match(self._first, request)
+            if found is not NOBODY:
+                return found
         known = self._known
         try:
             place = request.fingerprint(self._names)
@@ -204,8 +199,9 @@ class Search:
         except KeyError:
             pass
         except Exception:  # a malformed environ or scope
-            return self._look_up(request)[0]
-        found, seconds = self._look_up(request)
+            return _first_match(self._last, request)
+        found = _first_match(self._last, request)
+        seconds = request.holds_until - time.time()
         # Another thread may have ended the request, and its headers with it.
         if request.fingerprint(self._names) == place:
             if len(known) >= REMEMBERED:
@@ -213,15 +209,13 @@ class Search:
             known[place] = found, time.time() + min(seconds, REMEMBERED_SECONDS)
         return found
 
-    def _look_up(self, request: Request) -> tuple[Found, float]:
-        """Return who the last matchers find, and for how many seconds that holds."""
-        found = NOBODY
-        for matcher in self._last:
-            id = matcher.find(request)
-            if id:
-                found = _found(matcher, id)
-                break
-        return found, request.holds_until - time.time()
+
+def _first_match(matchers: Sequence[Matcher], request: Request) -> Found:
+    """Return who the first of the matchers that finds an id finds."""
+    for matcher in matchers:
+        if id := matcher.find(request):
+            return (None if matcher.kind is None else (matcher.kind, id)), matcher
+    return NOBODY
 
 
 class Claim:
@@ -249,10 +243,6 @@ class Claim:
                     *(self._path, type(error).__name__, logs.place_of(error), self.kind),
                 )
             return True
-
-
-def _found(matcher: Matcher, id: Id) -> Found:
-    return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
 
 class IdentityResolver:
