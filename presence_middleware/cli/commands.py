@@ -262,9 +262,5 @@ def demo(host: str, port: int, crowd: int) -> None:
         serve(host, port, crowd)
 
 
-presence.add_command(events)
-presence.add_command(explain_command)
-presence.add_command(watch)
-presence.add_command(replay)
-presence.add_command(wait)
-presence.add_command(follow)
+for each in (events, explain_command, watch, replay, wait, follow):
+    presence.add_command(each)
