@@ -39,8 +39,7 @@ def explain_command(
             sent = read._replace(headers=[*read.headers, *given])
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
-    with context.exit_on_error():
-        lines = list(explain(context.site_settings(), sent))
+    lines = list(explain(context.site_settings(), sent))
     steps = [each for each in lines if isinstance(each, Step)]
     what, conclusion, *hints = [each for each in lines if isinstance(each, str)]
     if as_json:

@@ -23,17 +23,17 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
     the start or at the end.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    with context.site_reader(kind_given) as (reader, kind):
-        number, failure, shown = reader.count(kind, room=room), None, 0
-        while failure is not None or number >= below:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise failure or click.exceptions.Exit(context.NO)
-            if number != shown:
-                output.remark(f"{number} online")
-                shown = number
-            time.sleep(min(ASK_EVERY, remaining))
-            try:
-                number, failure = reader.count(kind, room=room), None
-            except PresenceUnavailable as error:
-                failure = error
+    reader, kind = context.site_reader(kind_given)
+    number, failure, shown = reader.count(kind, room=room), None, 0
+    while failure is not None or number >= below:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise failure or click.exceptions.Exit(context.NO)
+        if number != shown:
+            output.remark(f"{number} online")
+            shown = number
+        time.sleep(min(ASK_EVERY, remaining))
+        try:
+            number, failure = reader.count(kind, room=room), None
+        except PresenceUnavailable as error:
+            failure = error
