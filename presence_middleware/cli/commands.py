@@ -135,7 +135,7 @@ def leave(id: str, kind_given: str | None) -> None:
     """Take ID offline at once, as a logout does."""
     reader, kind = context.site_reader(kind_given)
     reader.leave(id, kind)
-    output.remark(f"{kind} {output.printable(id)} is offline.")
+    output.remark(f"{kind} {id} is offline.")
 
 
 @presence.command(params=[context.id_argument, context.kind_option])

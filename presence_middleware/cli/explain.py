@@ -47,10 +47,10 @@ def explain_command(
         answer = {"request": what, "rules": rules, "conclusion": conclusion, "hints": hints}
         output.document(answer)
         return
-    output.line(output.printable(what))
+    output.line(what)
     width = max(len(step.name) for step in steps)
     for number, step in enumerate(steps, 1):
-        output.line(output.printable(f"{number} {step.name:{width}}  {step.result}"))
-    output.line(output.printable(conclusion), "bold")
+        output.line(f"{number} {step.name:{width}}  {step.result}")
+    output.line(conclusion, "bold")
     for hint in hints:
-        output.line(output.printable(hint))
+        output.line(hint)
