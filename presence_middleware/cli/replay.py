@@ -57,10 +57,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         elif not has_charts:
             print(at, *moment.counts, sep="\t")
 
-    with context.exit_on_error():
-        settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
-        summary = Summary(settings.kinds)
-        site = Replay(settings, report)
+    settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
+    summary = Summary(settings.kinds)
+    site = Replay(settings, report)
     if blind := blind_rules(settings):
         click.echo(f"never matches, because a log has no such field: {', '.join(blind)}", err=True)
     logs = _read(site, paths, is_shown=has_charts or not output.is_terminal())
