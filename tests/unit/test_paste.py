@@ -2,17 +2,15 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plaster.loaders
 import pytest
 from click.testing import CliRunner, Result
 from paste.deploy import loadapp
 
-from presence_middleware import SettingsError, paste
+from presence_middleware import SettingsError
 from presence_middleware.cli.commands import presence
 from presence_middleware.paste import find_filter
 
@@ -29,20 +27,6 @@ use = egg:no_such_package
 OURS = "[filter:presence]\nuse = egg:presence_middleware\n"
 
 Write = Callable[..., str]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plaster_looks_for_its_loaders_once() -> Iterator[None]:
-    """Else it reads what is said of every installed package whenever it opens a file."""
-    look = plaster.loaders.find_loaders
-    looked = cache(lambda scheme, protocols: look(scheme, protocols=protocols))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            plaster.loaders,
-            "find_loaders",
-            lambda scheme, protocols=None: looked(scheme, tuple(protocols or ())),
-        )
-        yield
 
 
 @pytest.fixture
@@ -120,7 +104,6 @@ def test_a_missing_or_ambiguous_section_is_refused(write: Write) -> None:
     ("text", "problem"),
     [
         (f"{OURS}secret = {SECRET}%x", " [filter:presence] secret: expected %% for a percent sign"),
-        (f"{OURS}secret = {SECRET}%(x)s", " [filter:presence] secret: expected %% for a percent"),
         (f"{OURS}{SECRET}", ": expected an ini file (ParsingError)"),
         (SECRET, ": expected an ini file (MissingSectionHeaderError)"),
         (f"{OURS}secret = {SECRET}\n{OURS}", ": expected an ini file (DuplicateSectionError)"),
@@ -195,27 +178,6 @@ def problems_of_command(ini: str) -> list[str]:
 
 def run(*arguments: str, **variables: str) -> Result:
     return CliRunner().invoke(presence, arguments, env=variables)
-
-
-def test_contradictions_name_the_keys_of_the_file_or_the_variables(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ini = write(APP, OURS, "window = 2s\nstore = robot=hyperloglog\n")
-    where = f"{ini} [filter:presence]"
-    interval, store = start(ini)
-    assert interval.startswith("PRESENCE_FLUSH_INTERVAL=1s: expected at most a third of")
-    assert f"a third of {where} window (0.666667s)" in interval
-    assert store.startswith(f"{where} store: unknown kind 'robot'; the kinds of PRESENCE_IDENTITY")
-    monkeypatch.setenv("PRESENCE_WINDOW", "1s")
-    assert "a third of PRESENCE_WINDOW (0.333333s)" in start(ini)[0]
-
-
-def test_a_section_that_cannot_be_found_is_reported_by_its_file_name(write: Write) -> None:
-    ini = write(SITE, OURS)
-    for file in (ini, f"{ini}.missing"):
-        with pytest.raises(SettingsError) as caught:
-            paste.filter_factory({"__file__": file}, window="soon")
-        assert str(caught.value).startswith(f"{file} window='soon': expected")
 
 
 def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:

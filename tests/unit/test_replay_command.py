@@ -98,23 +98,6 @@ def test_json_contains_the_minutes_the_peaks_and_the_uncounted_lines(log: Path) 
     }
 
 
-@pytest.mark.parametrize("place", [0, 1, 5])
-def test_a_line_of_a_wrong_clock_is_set_aside_and_reported(tmp_path: Path, place: int) -> None:
-    lines = LOG.splitlines(keepends=True)
-    lines.insert(place, line(0, "eve").replace(b"2026", b"2125"))
-    log = tmp_path / "access.log"
-    log.write_bytes(b"".join(lines))
-    ended = replay(log)
-    assert ended.stdout.splitlines() == MINUTES
-    assert ended.stderr.splitlines() == [
-        "1 line in no known format, such as: 'garbage'",
-        "1 line more than a day ahead of the log, not counted",
-    ]
-    answer = json.loads(replay("--json", log).stdout)
-    assert (answer["requests"], answer["late"], answer["ahead"]) == (5, 0, 1)
-    assert answer["peak"]["user"] == {"at": "2026-01-05T12:02:00Z", "count": 2}
-
-
 def test_an_empty_log_has_no_minutes() -> None:
     assert replay("-").stdout == ""
     assert replay("-").returncode == 0
@@ -207,16 +190,3 @@ def test_a_terminal_shows_a_bar_while_it_reads_then_charts(log: Path) -> None:
         assert text in "\n".join(shown)
     assert sum("█" in row for row in shown) >= 3 * 4
     assert sum("▼ 2 at 12:02" in row for row in shown) == 1
-
-
-def test_the_mark_of_a_long_chart_has_the_minute_of_the_peak(log: Path) -> None:
-    """Its points are of two minutes or more; the peak is at 04:06."""
-    days = [line(0).replace(b"05/Jan", day) for day in (b"05/Jan", b"06/Jan", b"07/Jan")]
-    busy = [line(5, user).replace(b":12:", b":04:") for user in ("ann", "bob")]
-    log.write_bytes(
-        b"".join([days[0], *(each.replace(b"05/", b"06/") for each in busy), *days[1:]])
-    )
-    with Terminal(NOWHERE, "replay", "--window", "1m", str(log)) as terminal:
-        assert terminal.end() == 0
-        assert "user: 2 at most, 2026-01-06T04:06:00Z" in terminal.text
-        assert "▼ 2 at 01-06 04:06" in terminal.text

@@ -3,7 +3,6 @@
 import itertools
 import tracemalloc
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,6 @@ from presence_middleware.replay.timeline import MAX_QUIET, Timeline
 from tests.support.log_lines import request_of
 from tests.support.reference import Reference
 
-KINDS = ("user", "guest", "bot")
 NOON = 1767614400  # 2026-01-05 12:00:00 UTC
 Seen = tuple[int, str]  # when, who
 
@@ -124,19 +122,6 @@ def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     site.finish()
     assert moments == [Moment(NOON, (0, 100, 0))]
     assert site.refused == 50
-
-
-def test_peaks_are_the_first_of_the_highest_minutes() -> None:
-    summary = Summary(KINDS)
-    for minute, counts in enumerate([(0, 1, 0), (2, 1, 0), (2, 0, 0)]):
-        summary.add(Moment(NOON + minute * 60, counts))
-    user, guest, bot = summary.peaks.values()
-    start = datetime.fromtimestamp(NOON, UTC)
-    assert user
-    assert guest
-    assert (user.count, user.at) == (2, start + timedelta(minutes=1))
-    assert (guest.count, guest.at) == (1, start)
-    assert bot is None
 
 
 def test_a_long_series_keeps_the_highest_of_each_step() -> None:
