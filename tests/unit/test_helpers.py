@@ -6,7 +6,7 @@ import importlib
 import sys
 import weakref
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Protocol, assert_type
@@ -44,7 +44,7 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.flask import init_app
-from presence_middleware.lookup import HasEnviron, HasScope
+from presence_middleware.lookup import HasEnviron
 from presence_middleware.starlette import presence_context
 from presence_middleware.template import template_presence
 from tests.support.template_sites import configure_django, over_wsgi
@@ -162,26 +162,20 @@ class Typed(Protocol):
 
     environ: WSGIEnvironment
     scope: Scope
-    mapping: Mapping[str, Any]
     flask: flask.Request
     starlette: Request
     socket: WebSocket
     has_environ: HasEnviron
-    has_scope: HasScope
 
 
 def check_types(typed: Typed) -> None:
     """Only mypy runs this."""
     assert_type(presence_of(typed.environ), Presence)
-    assert_type(presence_of(typed.flask), Presence)
     assert_type(presence_of(typed.has_environ), Presence)
     assert_type(presence_of(typed.scope), AsyncPresence)
-    assert_type(presence_of(typed.mapping), AsyncPresence)
     assert_type(presence_of(typed.starlette), AsyncPresence)
     assert_type(presence_of(typed.socket), AsyncPresence)
-    assert_type(presence_of(typed.has_scope), AsyncPresence)
     assert_type(visit_of(typed.environ), Visit)
-    assert_type(visit_of(typed.starlette), Visit)
     assert_type(visit_of(typed.flask), Visit)
 
 
@@ -452,14 +446,6 @@ def test_a_loaded_session_shows_its_user_under_the_usual_keys(
     baskets.kept.update(session)
     who = Identity("user", id) if id else Identity("guest", "127.0.0.1")
     assert app.test_client().get("/").text == str(who)
-
-    async def starlette(scope: Scope, *_: object) -> None:
-        scope["session"] = session
-        assert visit_of(scope).identity == (who if id else Identity("guest", "1.2.3.4"))
-
-    scope = plain_scope()
-    del scope["user"]
-    asyncio.run(asgi.PresenceMiddleware(starlette, settings=memory)(scope, never, never))
 
 
 # Starlette and FastAPI

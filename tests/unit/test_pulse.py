@@ -1,6 +1,5 @@
 """The pulse over WSGI and ASGI: which requests it is, whom it records, and what is answered."""
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from presence_middleware import Settings, SettingsError, asgi, wsgi
+from presence_middleware import Settings, SettingsError
 from presence_middleware.people import NEVER
 from presence_middleware.request import VISIT
 from presence_middleware.signals import MAX_QUERY
@@ -298,17 +297,6 @@ def late(prefix: str) -> Settings:
     return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse")
 
 
-def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
-    cookies = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
-    here = site(App(layer=logs_in, headers=cookies), identity=LATE)
-    answer = here.pulse()
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.headers == {"cache-control": "no-store", "set-cookie": "session=new; HttpOnly"}
-    assert here.pulse(BYE).status == 204
-    assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")])
-    assert here.app.calls == ["POST /pulse"] * 2
-
-
 def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:
     def fails(state: Any) -> None:
         logs_in(state)
@@ -319,14 +307,6 @@ def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> No
         here.pulse()
     assert here.seen == [("user", "ann")]
     assert not here.recorder.open_visits
-
-
-def test_an_app_in_two_wrappers_counts_a_pulse_once(late: Settings) -> None:
-    app = App(layer=logs_in)
-    here = PulsingSite("wsgi", late, app)
-    here.wsgi.app = wsgi.PresenceMiddleware(app.wsgi, settings=late)
-    assert here.pulse(BYE).status == 204
-    assert (here.gone, here.app.calls) == ([("user", "ann")], ["POST /pulse"])
 
 
 def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> None:
@@ -346,18 +326,6 @@ def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> 
     here.wsgi.app = app
     assert (here.pulse().status, here.seen) == (204, [("user", "ann")])
     assert log == ["first", "closed"]
-
-
-def test_a_websocket_at_the_path_is_the_apps(late: Settings) -> None:
-    calls = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        calls.append(scope["type"])
-
-    scope: Any = {"type": "websocket", "path": "/pulse", "headers": [], "query_string": b""}
-    wrapped: Any = asgi.PresenceMiddleware(app, settings=late)
-    asyncio.run(wrapped({**scope, "query_string": BYE.encode()}, None, None))
-    assert calls == ["websocket"]
 
 
 def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -> None:
