@@ -232,24 +232,6 @@ def test_the_user_of_a_framework_is_identified(user: object, id: str | None) -> 
     assert found == (id and Identity("user", id))
 
 
-@pytest.mark.parametrize(
-    ("identity", "request_", "identity_found"),
-    [
-        ("a=header:X-User, b=ip:raw", said("ann"), ("a", "ann")),
-        ("a=auth, b=ip:raw", Request(), ("b", "192.0.2.7")),
-        ("a=ip:raw, b=auth", Request(user="ann"), ("a", "192.0.2.7")),
-        ("a=auth, b=header:X-User, c=session:id", Request(session=NESTED), ("c", "42")),
-        ("a=session:no, b=auth, c=header:X-User", Request(user="ann"), ("b", "ann")),
-        ("a=auth, a=header:X-User", said("ann"), ("a", "ann")),
-    ],
-)
-def test_the_first_source_that_answers_wins(
-    identity: str, request_: Request, identity_found: tuple[str, str]
-) -> None:
-    for ask in (ask_wsgi, ask_asgi):
-        assert ask(chain(identity), request_) == identity_found
-
-
 def test_hashed_ids_differ_by_value_and_secret_and_do_not_hold_the_value() -> None:
     values = [b"\xff\xfe", b"\xfe\xff", b"\xc3\xbf", b"\xff", b"a" * 257, b"a" * 258, b"A", b"a"]
     for source in ("header:X-User", "header:X-User:hashed"):
@@ -402,12 +384,6 @@ def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_o
     said = record.getMessage()
     assert said.startswith(f"PRESENCE_IDENTITY: {HIDING}:fails raised ValueError at ")
     assert said.endswith("; such ids count as invisible (logged once)")
-
-
-@pytest.mark.parametrize("argument", ["is_hidden", "a.b", ":f", "shop.presence:", "x y:f"])
-def test_what_hides_must_be_a_function_with_its_module(argument: str) -> None:
-    with pytest.raises(SettingsError, match="names no function; write package"):
-        chain(f"user=auth, invisible=identify:{argument}")
 
 
 @pytest.mark.parametrize(

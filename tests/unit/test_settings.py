@@ -12,7 +12,6 @@ import pytest
 from presence_middleware import PresenceError, Settings, SettingsError, embedded, parsers
 from presence_middleware.connections import url
 from presence_middleware.connections.url import hide_credentials
-from presence_middleware.recorder import recorder_for
 from presence_middleware.settings import variable
 
 SECRET = "s3cret-" * 5  # none of the project's: any text of 16 characters or more
@@ -275,12 +274,6 @@ def test_settings_that_go_together_are_accepted(given: dict[str, str]) -> None:
     assert settings.session_secret[:1] == ((given[SIGNED],) if SIGNED in given else ())
 
 
-def test_all_problems_are_in_a_single_message() -> None:
-    problems = problems_of({variable(name): wrong[0] for name, (wrong, _) in WRONG.items()})
-    variables = [variable(setting.name) for setting in fields(Settings)]
-    assert [problem.partition("=")[0] for problem in problems] == variables
-
-
 URLS = [
     *("redis://:%s@host/0", "rediss://user:%s@host:6380", "valkey://u:%s@h/1?db=1", "%s@host"),
     *("unix://user:%s@/run/redis.sock", "redis://host/0?password=%s", "redis://h?username=%s"),
@@ -417,14 +410,6 @@ def test_stores_can_be_set_by_kind() -> None:
     assert settings_of({"PRESENCE_STORE": "guest=minute-sets"}).store_of("user") == "sorted-set"
 
 
-def test_equal_settings_share_a_recorder_and_unequal_settings_do_not(prefix: str) -> None:
-    environ = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "600s"}
-    one, same = settings_of(environ), settings_of({**environ, "PRESENCE_WINDOW": "10m"})
-    assert recorder_for(one) is recorder_for(same)
-    assert recorder_for(one) is not recorder_for(replace(one, prefix="other"))
-    assert recorder_for(one) is not recorder_for(one, clock=lambda: 0.0)
-
-
 def test_a_missing_server_or_library_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,23 +439,6 @@ def test_session_secrets_are_parsed(text: str, secrets: tuple[str, ...]) -> None
         {"PRESENCE_SESSION_SECRET": text, "PRESENCE_WINDOW": "1m"}
     )
     assert not text or text not in repr(settings)
-
-
-@pytest.mark.parametrize(
-    ("bots", "kinds"),
-    [("count", ("user", "guest", "bot")), ("skip", ("user", "guest")), ("OFF", ("user", "guest"))],
-)
-def test_bots_are_a_kind_where_they_are_counted(bots: str, kinds: tuple[str, ...]) -> None:
-    assert settings_of({"PRESENCE_BOTS": bots}).kinds == kinds
-
-
-@pytest.mark.parametrize(
-    ("store", "of_bots"),
-    [("", "hyperloglog"), ("minute-sets", "hyperloglog"), ("bot=sorted-set", "sorted-set")],
-)
-def test_bots_are_only_counted_by_default(store: str, of_bots: str) -> None:
-    assert settings_of({"PRESENCE_STORE": store}).store_of("bot") == of_bots
-    assert settings_of({"PRESENCE_STORE": store, "PRESENCE_BOTS": "off"}).kinds == ("user", "guest")
 
 
 def test_proxies_and_paths_are_shown_in_the_form_of_the_settings() -> None:
