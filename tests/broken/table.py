@@ -1954,7 +1954,7 @@ BREAKS = [
         "cli/context.py",
         "status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE",
         "status = USAGE",
-        ("unit/test_command.py",),
+        ("servers/test_command_answers.py",),
     ),
     Break(
         "id-commands-the-terminal",
@@ -1962,7 +1962,7 @@ BREAKS = [
         "cli/output.py",
         'c if c.isprintable() else c.encode("unicode_escape").decode() for c in text',
         "c for c in text",
-        ("unit/test_command.py",),
+        ("servers/test_command_answers.py",),
     ),
     Break(
         "command-counts-its-own-memory",

@@ -1,8 +1,6 @@
 """`presence explain`: who a request counts as, and why."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +13,7 @@ from itsdangerous import TimestampSigner, URLSafeSerializer
 
 from presence_middleware import Request, Settings
 from presence_middleware.explain import Sent, explain, parse_header, parse_request
-from tests.support.servers import environment
+from tests.support.commands import run_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
 
@@ -282,7 +280,6 @@ RAW = (
 
 
 def test_the_command_asks_neither_app_nor_redis() -> None:
-    command = [sys.executable, "-c", "from presence_middleware.cli import main; main()", "explain"]
     given = {
         "PRESENCE_REDIS_URL": "redis://127.0.0.1:1",
         "PRESENCE_IDENTITY": "guest=cookie:b:raw, user=header:X-User",
@@ -291,15 +288,9 @@ def test_the_command_asks_neither_app_nor_redis() -> None:
     }
 
     def run(*options: str, status: int = 0) -> str:
-        ended = subprocess.run(
-            [*command, *options],
-            input=RAW,
-            env=environment(**given),
-            capture_output=True,
-            timeout=30,
-        )
-        assert ended.returncode == status, ended.stderr
-        return (ended.stderr if status else ended.stdout).decode()
+        ended = run_command("explain", *options, env=given, given=RAW)
+        assert ended.exit_code == status, ended.stderr
+        return ended.stderr if status else ended.stdout
 
     assert run("-").splitlines() == [
         "page, room /t/42",

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from paste.deploy import loadapp
 
 from presence_middleware import SettingsError
-from presence_middleware.cli.commands import presence
 from presence_middleware.paste import find_filter
+from tests.support.commands import run_command
 
 SECRET = "canary-secret-of-the-ini"
 SITE = """
@@ -171,20 +170,16 @@ def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(writ
 
 
 def problems_of_command(ini: str) -> list[str]:
-    ended = run("--ini", ini, "config")
+    ended = run_command("--ini", ini, "config", env={})
     assert ended.exit_code == 2
     return ended.output.removeprefix("Error: ").splitlines()
-
-
-def run(*arguments: str, **variables: str) -> Result:
-    return CliRunner().invoke(presence, arguments, env=variables)
 
 
 def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:
     ini = write(SITE, OURS, "window = 15m\nprefix = file\n")
 
     def config(**variables: str) -> dict[str, dict[str, str]]:
-        ended = run("--ini", ini, "config", "--json", **variables)
+        ended = run_command("--ini", ini, "config", "--json", env=variables)
         found: dict[str, dict[str, str]] = json.loads(ended.stdout)
         return found
 
@@ -192,5 +187,5 @@ def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Writ
     given = config(PRESENCE_WINDOW="20m")
     assert given["PRESENCE_WINDOW"] == {"value": "20m", "from": "environment"}
     assert given["PRESENCE_PREFIX"] == {"value": "file", "from": "ini"}
-    assert run("--ini", f"{ini}#none", "count").exit_code == 2
-    assert run("--ini", f"{ini}#none", "doctor").exit_code == 1
+    assert run_command("--ini", f"{ini}#none", "count", env={}).exit_code == 2
+    assert run_command("--ini", f"{ini}#none", "doctor", env={}).exit_code == 1
