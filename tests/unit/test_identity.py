@@ -71,11 +71,9 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     ],
     "header:x-user": [
         *((said("j\xfcrgen"), "j\xfcrgen"), (said(" \t ann "), "ann"), (said("   "), None)),
-        *((said(""), None), (Request(), None), (said(b"\xff\xfe"), HASHED)),
-        *((said("a" * 256), "a" * 256), (said("a" * 257), HASHED)),
+        *((Request(), None), (said(b"\xff\xfe"), HASHED)),
         *((said("\xfc" * 128), "\xfc" * 128), (said("\xfc" * 129), HASHED)),
     ],
-    "header:X-User:hashed": [(said("  "), None), (said("ann"), HASHED)],
     "header:Authorization:hashed": [(Request([("Authorization", b"Bearer x")]), HASHED)],
     "cookie:sid:raw": [
         *((cookies("a=1; sid=abc; b=2"), "abc"), (cookies("a=1", "sid=abc"), "abc")),
@@ -84,7 +82,6 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     ],
     "cookie:sid": [(cookies("sid=abc"), HASHED), (cookies("sid="), None)],
     "cookie:s.d:raw": [(cookies("sxd=1; s.d=2"), "2")],
-    "user-agent:raw": [(Request([("User-Agent", b"curl/8")]), "curl/8")],
     "user-agent": [(Request([("User-Agent", b"curl/8")]), HASHED), (Request(), None)],
     "ip:raw": [(Request(), "192.0.2.7")],
     "ip": [
@@ -93,7 +90,6 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     ],
     "visitor": [(Request([("User-Agent", b"curl/8")]), HASHED), (Request(), HASHED)],
     "session:id": [(Request(session=NESTED), "42"), (Request(session="id"), None)],
-    "session:id:hashed": [(Request(session=NESTED), HASHED), (Request(), None)],
     "session:auth.user.id": [(Request(session=NESTED), "7")],
     **{
         f"session:{key}": [(Request(session=NESTED), None)]
@@ -103,7 +99,6 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         (Request(session={"a.b": {"c": 1}, "a": {"b": {"c": 2}}}), "1"),
         (Request(session={"a": {"b.c": 1}}), "1"),
     ],
-    "session:a.pk": [(Request(session={"a": of(pk=1)}), None)],
     "environ:site.user": [
         *((Request(state={"site.user": "ann"}), "ann"), (Request(), None)),
         (Request(state={"site.user": of(pk=42)}), "42"),
@@ -123,7 +118,7 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         *((state_of(user=of(name="ann")), "ann"), (state_of(user={"name": "ann"}), "ann")),
         (state_of(user=of(name="ann", is_authenticated=True)), "ann"),
         (state_of(user=of(name="ann", is_authenticated=False)), None),
-        *((state_of(user="ann"), None), (state_of(user=42), None), (Request(), None)),
+        *((state_of(user="ann"), None), (Request(), None)),
     ],
     "scope:state.user.email": [(state_of(state={"user": Property()}), Property.email)],
     **{
@@ -135,14 +130,11 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     "auth:username": [
         (Request(user=of(pk=42, username="ann")), "ann"),
         *((Request(user=SimpleUser("ann")), "ann"), (Request(user=UnauthenticatedUser()), None)),
-        (Request(user=of(username="ann", is_authenticated=False)), None),
         *((Request(user="ann"), None), (Request(user=of(pk=42)), None), (Request(), None)),
         (Request(session={"user_id": 7}), None),
     ],
-    "auth:username:hashed": [(Request(user=of(username="ann")), HASHED)],
     "auth:profile.nick": [(Request(user=of(profile={"nick": "ann"})), "ann")],
     f"{HERE}:number": [(Request(), "42")],
-    f"{HERE}:number:hashed": [(Request(), HASHED)],
     f"{HERE}:of_view": [(said("ann"), "GET /at/a 192.0.2.7 ann")],
     f"{HERE}:Functions.user_and_session": [(Request(user="a", session={}), "a {}")],
     f"{HERE}:state": [(state_of(k="v"), "v"), (Request(), None)],
@@ -213,16 +205,12 @@ class HalfUser(BaseUser):
         (HalfUser(), "Ann"),
         (UnauthenticatedUser(), None),
         (of(pk=42, is_authenticated=True, username="ann"), "42"),
-        (of(pk=0, is_authenticated=True), "0"),
         (of(pk=7, is_authenticated=False), None),
         (of(pk=None, is_authenticated=False, username=""), None),
         (of(pk=uuid.UUID(int=7), is_authenticated=True), str(uuid.UUID(int=7))),
-        (of(id=42), "42"),
         (object(), None),
         (42, "42"),
         (True, None),
-        (b"ann", "ann"),
-        ("zoë".encode(), "zoë"),
         (b"\xff", None),
         (b"", None),
     ],

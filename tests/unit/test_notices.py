@@ -131,6 +131,7 @@ PROXY = (
 )
 HOPS = {"x_forwarded_for": "198.51.100.7"}
 SESSION = {"cookie": f"a=1; session={VALUE}"}
+BEARER = {"authorization": f"Bearer {VALUE}"}
 FLASK = "user=flask-session:"
 NETWORKS = {  # by peer
     "10.0.0.1": "10.0.0.0/8",
@@ -161,12 +162,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("user=auth", {"cookie": f"sessionid={VALUE}"}, f"sessionid{UNREAD}", DJANGO, "Django"),
     (MINE, {"cookie": "auth_tkt=x"}, UNREAD, chain(f"user=auth-tkt, {MINE}"), "Pyramid"),
     (
-        *(
-            "user=auth",
-            {"authorization": f"Bearer {VALUE}"},
-            f"requests carry a bearer token{UNREAD}",
-        ),
-        *(chain("user=bearer:sub") + AND_SECRET, "a JWT"),
+        "user=auth",
+        BEARER,
+        f"a bearer token{UNREAD}",
+        chain("user=bearer:sub") + AND_SECRET,
+        "a JWT",
     ),
     (
         f"{FLASK}user",
@@ -205,22 +205,10 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "",
     ),
     *(
-        (
-            "user=auth",
-            {"peer": peer, **HOPS},
-            PROXY,
-            f'set PRESENCE_TRUSTED_PROXIES="{network}", or',
-            "",
-        )
-        for peer, network in NETWORKS.items()
+        ("user=auth", {"peer": peer, **HOPS}, PROXY, f'PRESENCE_TRUSTED_PROXIES="{at}", or', "")
+        for peer, at in NETWORKS.items()
     ),
-    (
-        "user=auth",
-        {"peer": "10.0.0.1", "forwarded": "for=198.51.100.7"},
-        PROXY,
-        '_PROXIES="10.0.0.0/8"',
-        "",
-    ),
+    ("user=auth", {"peer": "10.0.0.1", "forwarded": "for=::7"}, PROXY, '="10.0.0.0/8"', ""),
 ]
 
 

@@ -68,7 +68,7 @@ FOREIGN = AWAITING._replace(status=403, is_app_asked=False)
 HERS = "http://shop.example:8000"
 ROWS = [
     *(SAYS, LEAVES, Row(headers=ANN, seen=[USER]), Row(query=BYE, headers=ANN, gone=[USER])),
-    *(SAYS._replace(query=said) for said in ("", "presence", "presence=", "presence=away", "%00")),
+    *(SAYS._replace(query=said) for said in ("", "presence=away", "%00")),
     *(each._replace(root="/shop") for each in (SAYS, LEAVES)),
     *(
         AWAITING._replace(headers=headers, seen=[GUEST])
@@ -80,27 +80,15 @@ ROWS = [
         for headers in (
             *({"Sec-Fetch-Site": said} for said in ("cross-site", "same-site", "none", "")),
             *({"Sec-Fetch-Site": "same-origin, cross-site"}, {**CROSS, "Origin": HERS}, {}),
-            *(
-                {"Origin": said}
-                for said in (
-                    *("http://shop.example", "http://evil.example", f"{HERS}.evil.example"),
-                    *("http://evil.example/shop.example:8000", "null", "http://[::1"),
-                    "shop.example:8000",
-                )
-            ),
+            *({"Origin": said} for said in ("http://shop.example", f"{HERS}.evil.example")),
+            *({"Origin": said} for said in ("http://evil.example/shop.example:8000", "null")),
+            *({"Origin": said} for said in ("http://[::1", "shop.example:8000")),
             {"Origin": "null", "Host": ""},
         )
     ),
-    *(
-        Row(method, headers=ANN, status=405)
-        for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")
-    ),
+    *(Row(method, headers=ANN, status=405) for method in ("GET", "HEAD", "PUT", "OPTIONS")),
     Row("POST", "/pulse.js", headers=ANN, status=405),
-    *(
-        each._replace(given={"exclude": e})
-        for e in ("/pulse", "*", "/p*")
-        for each in (SAYS, LEAVES)
-    ),
+    *(each._replace(given={"exclude": "*"}) for each in (SAYS, LEAVES)),
     AWAITING._replace(given={"identity": LATE, "logout": "*"}, user="ann", seen=[USER]),
     *(each._replace(given={"enabled": "0"}, seen=[], gone=[]) for each in (SAYS, LEAVES)),
     *(
@@ -114,7 +102,7 @@ ROWS = [
     *(Row(query=BYE, given={"store": store}) for store in ("minute-sets", "hyperloglog")),
     *(
         AWAITING._replace(app=App(status, layer=logs_in), seen=[USER])
-        for status in (200, 302, 403, 404, 405, 500)
+        for status in (200, 302, 403, 500)
     ),
     AWAITING._replace(app=App(layer=logs_in), query=BYE, gone=[USER]),
     *(
@@ -136,23 +124,14 @@ ROWS += [
     *(
         APPS._replace(method=method, query=query, seen=[GUEST])
         for method, query in (
-            *(
-                ("GET", BYE),
-                ("GET", HERE),
-                ("PUT", BYE),
-                ("POST", "presence=bye&x=1"),
-                ("POST", ""),
-            ),
-            *(
-                ("POST", f"{said}")
-                for said in ("presence=byebye", "nopresence=bye", "presence=%62ye")
-            ),
+            *(("GET", BYE), ("GET", HERE), ("PUT", BYE), ("POST", "presence=bye&x=1")),
+            *(("POST", ""), ("POST", "nopresence=bye"), ("POST", "presence=%62ye")),
             ("POST", f"x={'x' * MAX_QUERY}&{BYE}"),
         )
     ),
     *(
         APPS._replace(path=path, query="", headers=ANN, seen=[USER])
-        for path in ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/")
+        for path in ("/pulse/", "/pulses", "/pulse.js/", "/a/pulse", "/PULSE", "/")
     ),
     *(
         APPS._replace(path=path, headers=ANN, query="", given={"pulse_path": ""}, seen=[USER])
