@@ -12,6 +12,7 @@ import pytest
 from presence_middleware import PresenceError, Settings, SettingsError, embedded, parsers
 from presence_middleware.connections import url
 from presence_middleware.connections.url import hide_credentials
+from presence_middleware.identity.rules import parse_chain
 from presence_middleware.settings import variable
 
 SECRET = "s3cret-" * 5  # none of the project's: any text of 16 characters or more
@@ -200,6 +201,7 @@ PUBLIC_KEY = "-----BEGIN PUBLIC KEY-----\nM\n-----END PUBLIC KEY-----"
 LONG, SHORT = "l" * 32, "s" * 31
 JWT = "user=bearer:sub"
 NO_EVENTS = "PRESENCE_EVENTS: kind '{}' has the store {}, but events need sorted-set"
+NO_ROOMS = "PRESENCE_ROOMS: rooms need the store sorted-set"
 THIRD = "at most a third of PRESENCE_WINDOW"
 ADMITS_NOTHING = ("expected a path before !", "/app/* records no other paths")
 # Settings that contradict each other, and what the only problem says.
@@ -215,6 +217,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({"flush_interval": "201s"}, ("PRESENCE_FLUSH_INTERVAL", THIRD)),
     ({"flush_interval": "1m", "window": "1m"}, (THIRD,)),
     ({"window": "2s"}, (THIRD,)),
+    *(
+        ({"rooms": "/t/{topic}", "bots": "off", "store": store}, (NO_ROOMS,))
+        for store in ("hyperloglog", "user=hyperloglog, guest=minute-sets")
+    ),
     ({"store": "robot=hyperloglog"}, ("PRESENCE_STORE", "'robot'", "user, guest")),
     *(
         ({"identity": f"user={source}"}, (source, "needs PRESENCE_SESSION_SECRET"))
@@ -243,6 +249,9 @@ def test_settings_that_contradict_each_other_are_refused(
 
 SIGNED = "session_secret"
 ACCEPTED: list[dict[str, str]] = [
+    {"identity": "user=session:a:raw:raw, guest=cookie:hashed:raw, other=cookie:checked:raw"},
+    {"identity": "user=header:X-User:raw:checked, member=a.b:c:checked, guest=ip:raw"},
+    {"identity": "user=basic, a=signed:id@c:s:raw, b=bearer:a.b@c", SIGNED: LONG},
     {"identity": "user=environ:http_version"},
     {"identity": "user=environ:HTTP_X_USER"},
     {"identity": "user=scope:_private.id"},
@@ -253,6 +262,7 @@ ACCEPTED: list[dict[str, str]] = [
     {"identity": "user=auth, guest=visitor, invisible=identify, hidden=identify:raw"},
     {"identity": "user=identify, invisible=json:loads, user=auth, guest=visitor"},
     {"identity": "guest=user-agent, bot=visitor"},  # are hashed without a secret
+    {"rooms": "/t/{topic}", "store": "user=sorted-set, guest=hyperloglog"},
     {"flush_interval": "200s"},
     {"flush_interval": "20s", "window": "1m"},
     *(
@@ -271,6 +281,8 @@ ACCEPTED: list[dict[str, str]] = [
 @pytest.mark.parametrize("given", ACCEPTED)
 def test_settings_that_go_together_are_accepted(given: dict[str, str]) -> None:
     settings = settings_of({variable(name): value for name, value in given.items()})
+    chain = settings.identity
+    assert parse_chain(", ".join(map(str, chain))) == parse_chain(chain) == chain
     assert settings.session_secret[:1] == ((given[SIGNED],) if SIGNED in given else ())
 
 

@@ -111,21 +111,6 @@ def test_several_lines_have_a_legend_and_a_single_line_has_a_peak() -> None:
     assert paths(single, "key") == []
 
 
-def test_legends_take_as_many_rows_as_they_need() -> None:
-    lines = [line(3, kind=f"kind{number}", colour=number) for number in range(9)]
-    for width in (280, 960):
-        chart = parsed(*lines, width=width)
-        keys = {each.get("d") for each in chart.iter() if each.get("class") == "key"}
-        assert len(keys) == 9
-        top = min(
-            float(path.partition(" ")[2].partition("H")[0])
-            for path in paths(chart, "grid")
-            if "H" in path
-        )
-        rows = [float(key.partition(" ")[2].partition("h")[0]) for key in keys if key]
-        assert max(rows) < top
-
-
 def test_without_points_there_is_an_empty_chart() -> None:
     for lines in ([], [Line("user", [], None)]):
         chart = parsed(*lines)
