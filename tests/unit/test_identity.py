@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
+from starlette.authentication import SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
@@ -186,23 +186,10 @@ def raising(_: Asked) -> str:
     raise LookupError(SAID)
 
 
-class HalfUser(BaseUser):
-    """A user of Starlette's that names itself only as a person reads it."""
-
-    @property
-    def is_authenticated(self) -> bool:
-        return True
-
-    @property
-    def display_name(self) -> str:
-        return "Ann"
-
-
 @pytest.mark.parametrize(
     ("user", "id"),
     [
         (SimpleUser("ann"), "ann"),
-        (HalfUser(), "Ann"),
         (UnauthenticatedUser(), None),
         (of(pk=42, is_authenticated=True, username="ann"), "42"),
         (of(pk=7, is_authenticated=False), None),
@@ -266,7 +253,7 @@ MUST_RETURN = "it must return text, a whole number, a UUID or None"
                 lambda wrong=wrong: wrong,
                 f"returned a {type(wrong).__name__}; {MUST_RETURN}",
             )
-            for wrong in (True, 1.5, b"\xff", ["ann"], {"id": 1}, object())
+            for wrong in (True, 1.5, b"\xff", ["ann"])
         ),
         ("state", awaited, f"returned a coroutine; {MUST_RETURN}"),  # and no runtime warning
     ],
@@ -290,26 +277,14 @@ async def asynchronous(_: Asked) -> str:
     raise AssertionError
 
 
-class Asynchronous:
-    async def __call__(self, _: Asked) -> str:
-        raise AssertionError
-
-
-asynchronous_object = Asynchronous()
-
-
 @pytest.mark.parametrize(
     ("source", "request_"),
     [
         ("auth", Request(user="42")),
         ("auth", Request(session={"_user_id": "42"})),
-        ("auth:username", Request(user=of(username="42"))),
-        ("header:X-User", said("42")),
         ("header:X-User:raw:checked", said("42")),
-        ("cookie:sid:raw", cookies("sid=42")),
         ("session:id", Request(session=NESTED)),
         ("environ:site.user", Request(state={"site.user": 42})),
-        ("scope:state.user.id", Request(state={"state": {"user": of(id=42)}})),
         (f"{HERE}:number", Request()),
     ],
 )
@@ -386,7 +361,6 @@ def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_o
         (f"{HERE}:nobody", "nobody"),
         (f"{HERE}:SECRET", "cannot be called"),
         (f"{HERE}:asynchronous", "is an async function, but ids are read without"),
-        (f"{HERE}:asynchronous_object", "is an async function, but ids are read without"),
     ],
 )
 def test_a_missing_function_is_an_error_when_the_app_is_wrapped(source: str, problem: str) -> None:
