@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import plaster.loaders
 import pytest
 from paste.deploy import loadapp
 
@@ -26,6 +28,20 @@ use = egg:no_such_package
 OURS = "[filter:presence]\nuse = egg:presence_middleware\n"
 
 Write = Callable[..., str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plaster_looks_for_its_loaders_once() -> Iterator[None]:
+    """Else it reads what is said of every installed package whenever it opens a file."""
+    look = plaster.loaders.find_loaders
+    looked = cache(lambda scheme, protocols: look(scheme, protocols=protocols))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            plaster.loaders,
+            "find_loaders",
+            lambda scheme, protocols=None: looked(scheme, tuple(protocols or ())),
+        )
+        yield
 
 
 @pytest.fixture
