@@ -129,6 +129,30 @@ def test_a_hundred_are_listed_by_default(site: Site) -> None:
     assert ask(before=ask(limit=None)[-1]) == []
 
 
+@IN_MEMORY
+@WITH_IDS
+@pytest.mark.parametrize("change", ["leave", "touch"])
+def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> None:
+    ids = [f"id{number:02}" for number in range(30)]
+    site.saw(*ids, ago=5)
+    found, before = list[str](), None
+    while page := site.presence.online(limit=4, before=before):
+        found += [who.id for who in page]
+        assert before != page[-1]
+        before = page[-1]
+        getattr(site.presence, change)(before.id)
+    assert sorted(found) == ids
+
+
+@SORTED
+@pytest.mark.parametrize("backend", ["valkey"], indirect=True)
+def test_times_written_by_another_program_do_not_block_a_reader(site: Site) -> None:
+    moment = NOON + 0.1234568
+    key = f"{site.settings.prefix}:user:seen"
+    site.redis.zadd(key, {f"u{n:05}": moment for n in range(2500)})
+    assert len({who.id for who in site.presence.online(limit=None)}) >= 1000
+
+
 @SORTED
 def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
     site.saw("just-gone", ago=WINDOW)
