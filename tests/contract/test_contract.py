@@ -10,8 +10,8 @@ import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Sighting, UnsupportedQuery
 from presence_middleware.identity.resolver import normalize_id
-from presence_middleware.stores import moment_of
-from tests.support.backends import matrix
+from presence_middleware.stores import Act, moment_of
+from tests.support.backends import Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
 DAY = 86400
@@ -142,6 +142,20 @@ def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> 
         before = page[-1]
         getattr(site.presence, change)(before.id)
     assert sorted(found) == ids
+
+
+def test_return_in_the_instant_of_a_goodbye_hides_nobody_on_the_next_page(
+    valkey: Server, prefix: str
+) -> None:
+    with opened(settings(valkey.url, prefix, pulse_path="/pulse")) as site:
+        site.saw("bob", ago=1)
+        site.saw("ann")
+        site.recorder.record(("user", "ann"), site.clock.now, act=Act.GOODBYE)
+        assert site.recorder.flush()
+        site.presence.touch("ann")
+        (first,) = site.presence.online(limit=1)
+        (second,) = site.presence.online(limit=1, before=first)
+        assert (first.id, second.id) == ("ann", "bob")
 
 
 @SORTED
