@@ -99,7 +99,7 @@ BREAKS = [
         "stores/sorted_set.py",
         "sets = self._seen, self.gone",
         "sets = (self._seen,)",
-        ("contract/test_active.py",),
+        MODEL,
     ),
     Break(
         "active-of-less-than-a-goodbye-hides",
@@ -107,7 +107,7 @@ BREAKS = [
         "stores/sorted_set.py",
         "if period < self.window + self.lowered_by:",
         "if False:",
-        ("contract/test_active.py",),
+        WRITES,
     ),
     Break(
         "errors-of-credentials-are-shown",
