@@ -197,15 +197,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 # Starting
 
 
-def test_serving_again_is_cheap_and_changes_nothing(running: Path) -> None:
-    before = processes(running), len(list(Path("/proc/self/fd").iterdir()))
-    with Stopwatch() as watch:
-        for _ in range(100):
-            embedded.serve(running)
-    assert watch.seconds < 1
-    assert (processes(running), len(list(Path("/proc/self/fd").iterdir()))) == before
-
-
 def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = processes(running)["server"]
     os.kill(server, signal.SIGSTOP)

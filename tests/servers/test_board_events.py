@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -293,29 +292,6 @@ async def test_streams_end_when_the_lifespan_ends(
         await site({"type": "lifespan"}, shutdown, stream.sent.put)
         assert await stream.message() == {}
         assert stream.is_over
-
-
-@in_loop
-async def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
-    site: asgi.PresenceMiddleware, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Uvicorn:
-        should_exit = False
-
-        def handle_exit(self) -> None:
-            self.should_exit = True
-
-    server = Uvicorn()
-    monkeypatch.setattr(signal, "getsignal", lambda _: server.handle_exit)
-
-    async with opened(site) as stream:
-        assert (await stream.message())["event"] == "list"
-        events = AsyncPresence(settings).events()
-        with Presence(settings).events() as plain:
-            server.handle_exit()
-            assert await stream.message() == {}
-            assert [event async for event in events] == list(plain) == []
-            assert await events.wait() is None
 
 
 class Scripted(AsyncEvents):
