@@ -70,14 +70,20 @@ class Stream:
     def __init__(self) -> None:
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
         self.gone = asyncio.Event()
+        self.task: asyncio.Task[Any]
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.is_over = False
+        self.is_over = self.reads_nothing = False
         self._text = ""
 
     async def receive(self) -> Any:
         await self.gone.wait()
         return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        await self.sent.put(message)
+        if self.reads_nothing and message["type"] == "http.response.body":
+            await self.gone.wait()  # as a server waits while the buffer of the connection is full
 
     async def message(self) -> dict[str, str]:
         """Return the fields of the next message that is no comment."""
@@ -109,7 +115,7 @@ async def opened(
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
-    task = asyncio.create_task(site(scope, stream.receive, stream.sent.put))
+    stream.task = asyncio.create_task(site(scope, stream.receive, stream.send))
     start = await asyncio.wait_for(stream.sent.get(), 20)
     stream.status = start["status"]
     stream.headers = {name.decode(): value.decode() for name, value in start["headers"]}
@@ -117,7 +123,7 @@ async def opened(
         yield stream
     finally:
         stream.gone.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(stream.task, 20)
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -292,6 +298,18 @@ async def test_streams_end_when_the_lifespan_ends(
         await site({"type": "lifespan"}, shutdown, stream.sent.put)
         assert await stream.message() == {}
         assert stream.is_over
+
+
+@in_loop
+async def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
+    site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "SEND_SECONDS", 0.2)
+    async with opened(site) as stream:
+        stream.reads_nothing = True
+        await stream.message()
+        site.recorder.backend.close_events()
+        await asyncio.wait_for(asyncio.shield(stream.task), 5)
 
 
 class Scripted(AsyncEvents):
