@@ -576,7 +576,7 @@ BREAKS = [
         "asgi.py",
         "self.recorder.close()",
         "pass",
-        ("contract/test_visits.py", "servers/test_processes.py", "unit/test_asgi.py"),
+        ("contract/test_visits.py", "servers/test_servers.py", "unit/test_asgi.py"),
     ),
     # Outages.
     Break(
