@@ -78,3 +78,22 @@ def test_what_is_not_kept_is_refused(valkey_url: str, prefix: str) -> None:
             presence.active(period, kind)
     with pytest.raises(QueryError, match="period is 'soon'"):
         presence.active("soon")
+
+
+@pytest.mark.parametrize(
+    ("site", "periods"),
+    [
+        ({}, ["1d", "7d", "30d"]),
+        ({"retention": "7d"}, ["1d", "7d"]),
+        ({"retention": "6h"}, []),
+        ({"window": "18h", "pulse_path": "/pulse"}, ["7d", "30d"]),
+    ],
+)
+def test_the_usual_periods_are_those_that_a_kind_can_answer(
+    site: dict[str, str], periods: list[str], valkey_url: str, prefix: str
+) -> None:
+    presence = Presence(Settings.from_env({}, redis_url=valkey_url, prefix=prefix, **site))
+    presence.touch("ann")
+    assert presence.run(presence.backend.queries.active_in_periods("user")) == dict.fromkeys(
+        periods, 1
+    )

@@ -125,6 +125,14 @@ def test_the_window_option_limits_the_answer(script: Script, presence: Presence)
     assert script("seen", "ann", "--window", "0.01s").exit_code == 1
 
 
+def test_active_shows_the_usual_periods_that_are_kept(script: Script, presence: Presence) -> None:
+    presence.touch("ann")
+    assert script("active", PRESENCE_RETENTION="7d").stdout == "1d\t1\n7d\t1\n"
+    for unkept in (["active", "30d"], ["active"]):
+        ended = script(*unkept, PRESENCE_RETENTION="6h")
+        assert (ended.exit_code, "is stored for 6h 10m" in ended.stderr) == (2, True)
+
+
 def test_friends_are_read_from_a_redis_key(
     script: Script, presence: Presence, valkey: Server, prefix: str
 ) -> None:
