@@ -136,7 +136,7 @@ BREAKS = [
         "admin-shows-an-outage-as-offline",
         "In an outage, the admin's list has dashes.",
         "django/admin.py",
-        "if user.presence is None:",
+        "if user._presence is None:",
         "if False:",
         ("servers/test_django_admin.py",),
     ),
