@@ -1,6 +1,7 @@
 """`presence explain`: who a request counts as, and why."""
 
 import sys
+from ipaddress import ip_address
 
 import click
 
@@ -32,6 +33,10 @@ def explain_command(
     """
     try:
         given = [parse_header(header) for header in headers]
+        if not path.startswith("/"):
+            raise ValueError("--path begins with /, such as /t/42, without the host")
+        if address:  # a Unix socket has none
+            ip_address(address)
         sent = Sent(method, path, given, address)
         if source:
             text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
