@@ -31,10 +31,10 @@ def explain_command(
     (PRESENCE_*) apply as on the site. Neither the app nor Redis is asked. No secret is shown, and
     of cookies and tokens only names of keys.
     """
+    if not path.startswith("/"):
+        raise click.UsageError("--path begins with /, such as /t/42, without the host")
     try:
         given = [parse_header(header) for header in headers]
-        if not path.startswith("/"):
-            raise ValueError("--path begins with /, such as /t/42, without the host")
         if address:  # a Unix socket has none
             ip_address(address)
         sent = Sent(method, path, given, address)
