@@ -30,13 +30,13 @@ class Pipe(_Splitter):
     has_ended = False
 
     def __init__(self, descriptor: int = 0) -> None:
-        self.descriptor = descriptor
+        self._descriptor = descriptor
 
     def read(self) -> list[bytes]:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
-        if self.has_ended or not select.select([self.descriptor], [], [], 0)[0]:
+        if self.has_ended or not select.select([self._descriptor], [], [], 0)[0]:
             return []
-        chunk = os.read(self.descriptor, CHUNK)
+        chunk = os.read(self._descriptor, CHUNK)
         self.has_ended = not chunk
         return self.split(chunk or b"\n" * bool(self.rest))
 
