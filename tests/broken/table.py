@@ -283,8 +283,8 @@ BREAKS = [
         "sighting-at-the-end",
         "A visit counts from its arrival, not from its end.",
         "recorder/visit.py",
-        "recorder.record(who, at, self.arrival, act, self.room)",
-        "recorder.record(who, recorder.stamp(), self.arrival, act, self.room)",
+        "recorder.record(who, self.stamp, self.arrival, SEEN,",
+        "recorder.record(who, recorder.stamp(), self.arrival, SEEN,",
         (*OUTAGES, *RECORDER),
     ),
     Break(
@@ -330,9 +330,9 @@ BREAKS = [
     Break(
         "guests-without-quota",
         "An address brings a bounded number of guests.",
-        "recorder/visit.py",
-        "not matcher.has_quota",
-        "True",
+        "recorder/recorder.py",
+        "            inventor is not None\n",
+        "            False\n",
         CAPS,
     ),
     Break(
