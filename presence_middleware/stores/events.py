@@ -70,10 +70,10 @@ class Reading(NamedTuple):
 class EventStream:
     """The stream of a kind in one shard."""
 
-    def __init__(self, prefix: str, kind: str) -> None:
-        """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
+    def __init__(self, key: keys.ShardKeys, kind: str) -> None:
+        """Create the stream of `kind` in the shard with the keys `key`."""
         self._kind, self._warned_at = kind, -math.inf
-        self._key, self._progress_key = keys.changes(prefix, kind), keys.progress(prefix, kind)
+        self._key, self._progress_key = key.changes, key.progress
 
     def warn_of_size(self) -> None:
         """Log, once a minute, that the stream is too large to hold five minutes."""

@@ -35,7 +35,7 @@ class MinuteSets(ScriptedStore):
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
         parts: list[Part] = []
-        others = self.left, self.gone, self.writers
+        others = self.key.left, self.key.gone, self.key.writers
         # Departures come first: an id that was seen after its departure is added again.
         for act in (Act.SEEN, Act.LEFT, Act.ERASED):
             # A key outlives its last write by the retention and some slack, and that write may be
@@ -71,7 +71,7 @@ class MinuteSets(ScriptedStore):
 
     def active(self, now: float, period: float) -> Plan[int]:
         minutes = keys.minutes_of(now, period)
-        left = ("ZRANGE", self.gone, minutes[0] * keys.MINUTE, "+inf", "BYSCORE")
+        left = ("ZRANGE", self.key.gone, minutes[0] * keys.MINUTE, "+inf", "BYSCORE")
         seen = ("SUNION", *map(self._key, minutes))
         members = yield Batch((seen, left), atomic=True)
         return len({id for each in members for id in texts(each)})
@@ -101,7 +101,9 @@ class MinuteSets(ScriptedStore):
         minutes = keys.minutes_of(now, self.keep_seconds)
         for part in chunks(ids):
             commands = tuple(("SMISMEMBER", self._key(minute), *part) for minute in minutes)
-            *replies, gone = yield Batch((*commands, ("ZMSCORE", self.gone, *part)), atomic=True)
+            *replies, gone = yield Batch(
+                (*commands, ("ZMSCORE", self.key.gone, *part)), atomic=True
+            )
             for minute, memberships in zip(minutes, replies, strict=True):
                 for id, is_member in zip(part, memberships, strict=True):
                     if is_member:
