@@ -1181,8 +1181,8 @@ BREAKS = [
         "hole-in-the-stream",
         "A reader notices every event that is missing.",
         "stores/events.py",
-        "if not is_first and number != after.number + _size(packed):",
-        "if False:",
+        "is_lost = is_lost or not follows or packed == RESET",
+        "is_lost = is_lost or packed == RESET",
         FOLLOW,
     ),
     Break(
