@@ -43,12 +43,13 @@ class MinuteSets(ScriptedStore):
             keep = self.keep_seconds
             reach = 2 * keep + keys.SLACK if act is Act.ERASED else keep
             size = max(1, MAX_LOOKUPS // len(keys.minutes_of(0, reach)))
-            departing = [each for each in departures if each[0] == act]
-            for part in chunks(departing, min(CHUNK, size)):
-                moments = [moment / 1e6 for _, _, moment, _ in part]
+            of_act = [each for each in departures if each[0] == act]
+            for departing in chunks(of_act, min(CHUNK, size)):
+                moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
                 names, members = [*others, *sets], self.max_members
-                parts.append(self._part((), [], part, write, names=names, max_members=members))
+                part = self._part((), [], departing, write, names=names, max_members=members)
+                parts.append(part)
         # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
         # several sets, so there are never more different ids, and no union is needed to count
         # them. Of a long window, only the last minutes are searched, with their share of the room.
@@ -60,10 +61,10 @@ class MinuteSets(ScriptedStore):
         offsets = [0, *(offset for ago in range(1, searched) for offset in (-ago, ago))]
         for minute, numbers in by_minute(seen):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
-            parts += [
-                self._part(positions, seen, [], write, names=names, max_members=share)
-                for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets)))
-            ]
+            for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
+                found = [seen[n] for n in positions]
+                part = self._part(positions, found, [], write, names=names, max_members=share)
+                parts.append(part)
         return (yield from self._send(parts))
 
     def count(self, now: float, window: float) -> Plan[int]:

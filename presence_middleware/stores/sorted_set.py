@@ -76,8 +76,9 @@ class SortedSet(ScriptedStore):
         for start in range(0, len(seen) + len(departures), CHUNK):
             positions = range(start, min(start + CHUNK, len(seen)))
             first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
-            departing, names, members = departures[first:last], self._names, self.max_members
-            part = self._part(positions, seen, departing, write, names=names, max_members=members)
+            people = seen[start : start + CHUNK], departures[first:last]
+            names, members = self._names, self.max_members
+            part = self._part(positions, *people, write, names=names, max_members=members)
             parts.append(part)
         written = yield from self._send(parts)
         if written.is_shortened:
