@@ -97,8 +97,8 @@ BREAKS = [
         "active-leaves-out-who-left",
         "Active users are also those who logged out since.",
         "stores/sorted_set.py",
-        "sets = self._seen, self.gone",
-        "sets = (self._seen,)",
+        "sets = self.key.seen, self.key.gone",
+        "sets = (self.key.seen,)",
         MODEL,
     ),
     Break(
@@ -931,8 +931,8 @@ BREAKS = [
         "window-includes-its-end",
         "Whoever was seen exactly a window ago is offline.",
         "stores/sorted_set.py",
-        '("ZCOUNT", self._seen, f"({now - window!r}", "+inf")',
-        '("ZCOUNT", self._seen, f"{now - window!r}", "+inf")',
+        '("ZCOUNT", self.key.seen, f"({now - window!r}", "+inf")',
+        '("ZCOUNT", self.key.seen, f"{now - window!r}", "+inf")',
         MODEL,
     ),
     Break(
@@ -1181,8 +1181,8 @@ BREAKS = [
         "hole-in-the-stream",
         "A reader notices every event that is missing.",
         "stores/events.py",
-        "if not is_first and number != after.number + _size(packed):",
-        "if False:",
+        "is_lost = is_lost or not follows or packed == RESET",
+        "is_lost = is_lost or packed == RESET",
         FOLLOW,
     ),
     Break(
