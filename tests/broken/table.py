@@ -1954,7 +1954,7 @@ BREAKS = [
         "cli/context.py",
         "status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE",
         "status = USAGE",
-        ("unit/test_command.py",),
+        ("servers/test_command_answers.py",),
     ),
     Break(
         "id-commands-the-terminal",
@@ -1962,7 +1962,7 @@ BREAKS = [
         "cli/output.py",
         'c if c.isprintable() else c.encode("unicode_escape").decode() for c in text',
         "c for c in text",
-        ("unit/test_command.py",),
+        ("servers/test_command_answers.py",),
     ),
     Break(
         "command-counts-its-own-memory",
@@ -2043,7 +2043,7 @@ BREAKS = [
         "replay/combined.py",
         'if status == "401":',
         "if False:",
-        ("unit/test_replay_lines.py",),
+        ("unit/test_replay.py",),
     ),
     Break(
         "replayed-window-is-longer",
@@ -2051,7 +2051,7 @@ BREAKS = [
         "replay/timeline.py",
         "next(iter(self._seen.values())) <= now - self._window",
         "next(iter(self._seen.values())) < now - self._window",
-        ("unit/test_replay_timeline.py",),
+        ("unit/test_replay.py",),
     ),
     Break(
         "wrong-clock-in-a-log",
@@ -2059,7 +2059,7 @@ BREAKS = [
         "replay/files.py",
         "if newest is None or line.at > newest + AHEAD:",
         "if newest is None:",
-        ("unit/test_replay_order.py",),
+        ("unit/test_replay.py",),
     ),
     Break(
         "truncated-log-goes-on",

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from presence_middleware import Sample
-from presence_middleware.cli.chart import Span, chart, in_ascii, resample
+from presence_middleware.cli.chart import Span, chart, in_ascii
 from presence_middleware.cli.screen import Recent
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -31,12 +31,6 @@ def test_bars_are_as_high_as_the_counts_and_gaps_are_marked() -> None:
     assert bars(chart([], span(4), 7, 5)) == ["    ", "····"]
 
 
-def test_a_column_has_the_highest_count_of_its_time() -> None:
-    assert resample(minutes(1, 9, 2, 3), span(4), 2) == [9, 3]
-    assert resample(minutes(1, 2), span(2), 6) == [1, 1, 1, 2, 2, 2]
-    assert resample(minutes(5, None, None, None), span(4), 8) == [5, 5, 5, *[None] * 5]
-
-
 def test_the_peak_is_marked_with_its_count_and_time() -> None:
     early = chart(minutes(*range(10, 0, -1)), span(10), 60, 6)[0]
     assert early.split() == ["▼", "10", "at", f"{local(span(10).since):%H:%M}"]
@@ -47,12 +41,6 @@ def test_the_peak_is_marked_with_its_count_and_time() -> None:
 
 def local(moment: datetime) -> datetime:
     return moment.astimezone()
-
-
-def test_the_precision_of_times_depends_on_the_span() -> None:
-    for long, form in ((5, "%H:%M:%S"), (60, "%H:%M"), (2880, "%m-%d %H:%M")):
-        times = chart([], span(long), 60, 6)[-1]
-        assert times.strip().startswith(f"{local(span(long).since):{form}} ")
 
 
 def test_the_chart_fits_any_size() -> None:
