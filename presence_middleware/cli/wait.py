@@ -1,16 +1,14 @@
 """`presence wait`: until few enough are online, such as for a restart."""
 
 import math
-import threading
 import time
 
 import click
 
-from ..errors import EventsLost, PresenceUnavailable
-from ..events import Events
+from ..errors import PresenceUnavailable
 from . import context, output
 
-ASK_EVERY = 5.0  # seconds; with events, also when somebody goes
+ASK_EVERY = 1.0  # seconds
 
 
 @click.command(params=[context.kind_argument, context.room_option])
@@ -25,34 +23,17 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
     the start or at the end.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    with context.site_reader(kind_given) as (reader, kind):
-        number, failure = reader.count(kind, room=room), None
-        someone_went = threading.Event()
-        if kind in reader.backend.settings.events:
-            follow = threading.Thread(
-                target=_follow, args=(reader.events(kind), someone_went), daemon=True
-            )
-            follow.start()
-        while failure is not None or number >= below:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise failure or click.exceptions.Exit(context.NO)
-            if failure is None:
-                output.remark(f"{number} online")
-            someone_went.wait(min(ASK_EVERY, remaining))
-            someone_went.clear()
-            try:
-                number, failure = reader.count(kind, room=room), None
-            except PresenceUnavailable as error:
-                failure = error
-
-
-def _follow(events: Events, someone_went: threading.Event) -> None:
-    """Report who goes, also after events were lost or an outage."""
-    while not events.is_ended:
+    reader, kind = context.site_reader(kind_given)
+    number, failure, shown = reader.count(kind, room=room), None, 0
+    while failure is not None or number >= below:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise failure or click.exceptions.Exit(context.NO)
+        if number != shown:
+            output.remark(f"{number} online")
+            shown = number
+        time.sleep(min(ASK_EVERY, remaining))
         try:
-            for event in events:
-                if not event.online:
-                    someone_went.set()
-        except (EventsLost, PresenceUnavailable):
-            someone_went.set()
+            number, failure = reader.count(kind, room=room), None
+        except PresenceUnavailable as error:
+            failure = error

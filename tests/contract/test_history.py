@@ -145,18 +145,3 @@ def test_a_worker_samples_by_itself(valkey: Server, prefix: str) -> None:
     assert presence.history(kind="guest")[0].count == 1
     assert presence.peak("bot") is None
     recorder.close()
-
-
-def test_many_minutes_are_filled_at_once(minutes: Minutes) -> None:
-    site = minutes.site
-    backend, first = site.recorder.backend, int(NOON // 60) - 1500
-    counts = {first + number: number % 7 for number in range(1500)}  # over midnight
-    backend.driver.run(backend.history.record(first, {"user": 5}))
-    backend.driver.run(backend.history.fill("user", counts))
-    samples = site.presence.history(26, "user")
-    assert [(sample.at, sample.count) for sample in samples] == [
-        (moment_of(60 * minute), count) for minute, count in counts.items()
-    ]
-    assert site.presence.peak("user") == Sample(moment_of(60 * (first + 6)), 6)
-    backend.driver.run(backend.history.fill("user", {first + 1: 3}))
-    assert site.presence.peak("user") == Sample(moment_of(60 * (first + 6)), 6)

@@ -253,7 +253,7 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     received: list[str] = []
     thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
     thread.start()
-    plain.presence.run(lease.give_up("other", after[1]))
+    plain.presence.run(lease.take("other", 0, after[1], ""))
     wait_until(lambda: len(received) == 2)
     assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
     wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "at") == after[3].encode())
@@ -344,7 +344,7 @@ class Reader:
         return held and tuple(held)
 
     def give_up(self, handled: str) -> None:
-        self._run(self._lease.give_up(self._who, handled))
+        self._run(self._lease.take(self._who, 0, handled, ""))
 
 
 @pytest.fixture(params=["valkey", "memory"])

@@ -146,7 +146,7 @@ def test_a_request_says_who_is_there_or_goes(site: Make, row: Row) -> None:
     answer = here.ask(row.method, row.path, row.query, row.headers, root=row.root, user=row.user)
     assert (answer.status, here.seen, here.gone) == (row.status, row.seen, row.gone)
     assert bool(here.app.calls) is row.is_app_asked
-    assert not any(each.left for each in here.people)
+    assert all(each.left.at == NEVER for each in here.people)
     if row.status == 204:
         assert (answer.body, answer.headers) == (b"", {"cache-control": "no-store"})
     elif row.status == 403:

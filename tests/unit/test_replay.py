@@ -105,7 +105,7 @@ def highest_memory(lines: int) -> int:
     tracemalloc.start()
     for request in synthetic(lines):
         site.add(request)
-    site.finish()
+    site.timeline.finish()
     highest = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(summary.series.points) <= 100
@@ -127,7 +127,7 @@ def test_too_many_guests_of_an_address_are_counted_apart() -> None:
     site = Replay(Settings.from_env({}), moments.append)
     for number in range(150):
         site.add(Line(NOON, request_of("192.0.2.7", f"Browser/{number}")))
-    site.finish()
+    site.timeline.finish()
     assert moments == [Moment(NOON, (0, 100, 0))]
     assert site.refused == 50
 
@@ -438,8 +438,8 @@ def test_each_log_is_checked_separately(tmp_path: Path) -> None:
     logs = Logs([str(tmp_path / "one"), str(tmp_path / "other")])
     for each in logs:
         site.add(each)
-    site.finish()
-    assert (logs.parser.lines, logs.ahead, site.late) == (61, 1, 0)
+    site.timeline.finish()
+    assert (logs.parser.lines, logs.ahead, site.timeline.late) == (61, 1, 0)
     assert [moment.at for moment in moments] == [NOON + 60 * minute for minute in range(60)]
     assert [moment.counts[0] for moment in moments] == [1] + [2] * 59
     assert AHEAD == DAY
