@@ -64,6 +64,7 @@ MEMORY = ("unit/test_memory_of_people.py",)
 WRITES = ("contract/test_contract.py",)
 DEPARTURES = ("contract/test_departures.py",)
 ROOMS = ("contract/test_rooms.py",)
+DIFFERENTIAL = ("contract/test_differential.py",)
 IN_REQUESTS = ("contract/test_rooms_of_requests.py",)
 MOUNTS = ("browser/test_mounts_browser.py",)
 CROWDED = ("contract/test_crowded_rooms.py",)
@@ -98,7 +99,7 @@ BREAKS = [
         "stores/sorted_set.py",
         "sets = self._seen, self.gone",
         "sets = (self._seen,)",
-        ("contract/test_active.py",),
+        MODEL,
     ),
     Break(
         "active-of-less-than-a-goodbye-hides",
@@ -106,7 +107,7 @@ BREAKS = [
         "stores/sorted_set.py",
         "if period < self.window + self.lowered_by:",
         "if False:",
-        ("contract/test_active.py",),
+        WRITES,
     ),
     Break(
         "errors-of-credentials-are-shown",
@@ -413,7 +414,7 @@ BREAKS = [
         "people.py",
         "departure.is_sent, departure.moment = False, None",
         "pass",
-        (*DEPARTURES, *LOST),
+        DEPARTURES,
     ),
     Break(
         "goodbye-is-sent-once",
@@ -575,7 +576,7 @@ BREAKS = [
         "asgi.py",
         "self.recorder.close()",
         "pass",
-        ("contract/test_visits.py", "servers/test_processes.py", "unit/test_asgi.py"),
+        ("contract/test_visits.py", "servers/test_servers.py", "unit/test_asgi.py"),
     ),
     # Outages.
     Break(
@@ -1750,6 +1751,50 @@ BREAKS = [
         '(SizedBody if hasattr(body, "__len__") else Body)(body, visit)',
         "Body(body, visit)",
         ("unit/test_wsgi.py",),
+    ),
+    Break(
+        "message-of-an-extension-is-dropped",
+        "All that an ASGI app sends reaches the server.",
+        "asgi.py",
+        "        result = await send(message)\n",
+        '        result = await send(message) if "push" not in message["type"] else None\n',
+        DIFFERENTIAL,
+    ),
+    Break(
+        "lost-client-is-hidden-from-the-app",
+        "An ASGI app learns that a message could not be sent.",
+        "asgi.py",
+        "        result = await send(message)\n",
+        """        try:
+            result = await send(message)
+        except OSError:
+            result = None
+""",
+        DIFFERENTIAL,
+    ),
+    Break(
+        "error-of-the-app-is-swallowed",
+        "An error of an ASGI app reaches the server.",
+        "asgi.py",
+        """                await self.app(scope, receive, send)
+        finally:
+            visit.end()
+""",
+        """                await self.app(scope, receive, send)
+        except Exception:
+            pass
+        finally:
+            visit.end()
+""",
+        DIFFERENTIAL,
+    ),
+    Break(
+        "lifespan-is-not-the-apps",
+        "The app receives the lifespan of the server.",
+        "asgi.py",
+        "await self.app(scope, receive_and_close if is_lifespan else receive, send)",
+        "await receive_and_close()",
+        DIFFERENTIAL,
     ),
     Break(
         "send-returns-nothing",

@@ -90,23 +90,3 @@ def is_online_until(demo: Demo, moment: float) -> bool:
     """The pulse keeps a reader online beyond the window, at every moment."""
     assert demo.state()["counts"]["user"] == 1
     return time.monotonic() > moment
-
-
-def test_the_widget_counts_who_is_on_the_page(
-    browser: Browser, open_page: Opened, tmp_path: Path
-) -> None:
-    with Demo(tmp_path) as demo:
-        open_page(demo, "/t/tea")
-        page = open_page(demo, "/t/tea")
-        guests = page.locator("[data-presence=guest]")
-
-        def shows_both() -> bool:
-            page.reload()
-            expect(guests).to_contain_text("online", timeout=SECONDS)
-            return guests.inner_text() == "2 online"
-
-        # It counts each minute, and at first perhaps before the other worker has written.
-        wait_until(shows_both)
-        expect(page.locator("[data-presence=user]")).to_have_text("0 online")
-        expect(page.locator("#crowd")).to_be_hidden()
-        close_all(browser)

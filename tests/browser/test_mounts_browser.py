@@ -41,7 +41,6 @@ class Shop:
 
 @pytest.fixture(
     params=[
-        "no mount point",
         "SCRIPT_NAME",
         pytest.param("root_path, behind nginx", marks=needs_nginx),
         pytest.param("nginx, and nobody tells the app", marks=needs_nginx),
@@ -50,7 +49,7 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest, valkey: Server, prefix: str, tmp_path: Path
 ) -> Iterator[Shop]:
-    mount = "" if request.param == "no mount point" else "/shop"
+    mount = "/shop"
     variables = {
         **{"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix},
         **{"PRESENCE_PULSE_PATH": "/pulse", "PRESENCE_BOARD_PATH": "/presence"},
@@ -108,8 +107,8 @@ def test_a_page_and_its_pulse_and_its_widget_mean_the_same_room(
         wait_until(lambda: shop.in_room("/t/2") == [])
         expect(page.locator("u")).to_have_text("")  # also after all answers
         assert shop.presence.is_online("ann")
-        if mount:  # another app's page that has the script: this site cannot know its room
-            moves_without_a_request(page, f"{mount}/t/2")
-            moves_without_a_request(page, "/t/1")
-            shop.writes_all()
-            assert shop.in_room("/t/2") == ["ann"]
+        # Another app's page that has the script: this site cannot know its room.
+        moves_without_a_request(page, f"{mount}/t/2")
+        moves_without_a_request(page, "/t/1")
+        shop.writes_all()
+        assert shop.in_room("/t/2") == ["ann"]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from tests.support.backends import Server, matrix, wait_until
@@ -204,18 +204,6 @@ def test_a_click_is_no_departure(reads: Reads, path: str) -> None:
         ann.waits_for(f"here:{path}", before, times=3)  # longer than a goodbye leaves
 
 
-def test_ten_pages_in_a_row_are_one_member(reads: Reads) -> None:
-    ann = reads()
-    page = ann.opens("/a")
-    for number in range(10):
-        page.click(f"a[href='/{'ba'[number % 2]}']")
-        assert ann.is_online
-    ann.waits_for("bye", 1, times=10)
-    wait_until(lambda: ann.sent()[-1] != "bye")
-    assert ann.is_online
-    assert {each.id for each in ann.site.presence.online()} >= {ann.name}
-
-
 def test_a_page_from_the_back_forward_cache_pulses_again(reads: Reads) -> None:
     ann = reads()
     ann.stops_timers()
@@ -331,18 +319,6 @@ def test_after_an_hour_of_sleep_a_page_is_silent_until_somebody_is_there(
     wait_until(lambda: ann.is_online)
     assert set(ann.sent()[count:]) == {"here:/a"}
     assert ann.sent()[1:count].count("here:/a") <= 2
-    assert "bye" not in ann.sent()
-
-
-@pytest.mark.slow
-def test_a_tab_that_is_killed_says_nothing_and_the_window_ends(
-    reads: Reads, brief_site: Site
-) -> None:
-    ann = reads(at=brief_site)
-    page = ann.opens("/a")
-    with page.expect_event("crash"), pytest.raises(Error):
-        page.goto("chrome://crash")
-    wait_until(lambda: not ann.is_online)
     assert "bye" not in ann.sent()
 
 

@@ -197,15 +197,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 # Starting
 
 
-def test_serving_again_is_cheap_and_changes_nothing(running: Path) -> None:
-    before = processes(running), len(list(Path("/proc/self/fd").iterdir()))
-    with Stopwatch() as watch:
-        for _ in range(100):
-            embedded.serve(running)
-    assert watch.seconds < 1
-    assert (processes(running), len(list(Path("/proc/self/fd").iterdir()))) == before
-
-
 def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = processes(running)["server"]
     os.kill(server, signal.SIGSTOP)
@@ -254,8 +245,8 @@ with Stopwatch() as watch, ThreadPoolExecutor(4) as pool:
 say(*paths); say(watch.seconds); wait(); embedded.release(directory); say("released"); wait()
 """
     with contextlib.ExitStack() as stack:
-        users = [stack.enter_context(User(directory, script)) for _ in range(8)]
-        assert [user.line() for user in users] == ["up"] * 8
+        users = [stack.enter_context(User(directory, script)) for _ in range(5)]
+        assert [user.line() for user in users] == ["up"] * 5
         for user in users:
             user.go()
         assert {user.line() for user in users} == {str(directory / "server.sock")}
@@ -269,16 +260,16 @@ say(*paths); say(watch.seconds); wait(); embedded.release(directory); say("relea
 
 
 HOSTS = {
-    "nameless": "sys.executable = ''; serve()",
-    "uwsgi": "sys.executable = '/usr/sbin/uwsgi'; serve()",
-    "blocked signals": "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); serve()",
-    "no children": """
+    "uwsgi, with blocked signals": """
+sys.executable = '/usr/sbin/uwsgi'
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 serve()
-try: os.waitpid(-1, os.WNOHANG)
+try: os.waitpid(-1, os.WNOHANG)  # has no child that it does not know
 except ChildProcessError: sys.exit()
 sys.exit(1)
 """,
     "no standard streams": """
+sys.executable = ''
 for stream in range(3): os.close(stream)
 embedded.serve(directory)
 os._exit(any(os.path.exists(f"/proc/self/fd/{stream}") for stream in range(3)))

@@ -24,9 +24,7 @@ from presence_middleware import (
     QueryError,
     Settings,
 )
-from presence_middleware.asgi import PresenceMiddleware
 from presence_middleware.backend import Backend
-from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import outage as outage_module
@@ -603,57 +601,6 @@ def test_iterators_that_end_in_unusual_ways(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=30
     )
     assert (done.stdout, done.stderr) == (output, "")
-
-
-def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("presence_middleware.board.asgi.SEND_SECONDS", 0.2)
-    token = "sixteen-letters-and-more"
-    site = Settings.from_env(
-        {
-            **variables,
-            "PRESENCE_EVENTS": "user",
-            "PRESENCE_BOARD_PATH": "/presence",
-            "PRESENCE_BOARD_TOKEN": token,
-        }
-    )
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError
-
-    async def test() -> None:
-        wrapped = PresenceMiddleware(app, settings=site)
-        is_full, gone = asyncio.Event(), asyncio.Event()
-
-        async def receive() -> dict[str, Any]:
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.body":
-                is_full.set()
-                await gone.wait()  # as a server waits while the buffer of the connection is full
-
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": "/presence/events",
-            "root_path": "",
-            "query_string": b"kind=user",
-            "headers": [(b"authorization", f"Bearer {token}".encode())],
-        }
-        task = asyncio.create_task(wrapped(scope, receive, send))
-        await asyncio.wait_for(is_full.wait(), 10)
-        wrapped.recorder.backend.close_events()
-        try:
-            await asyncio.wait_for(asyncio.shield(task), 5)
-        finally:
-            gone.set()
-            await task
-            await close_async_clients()
-
-    asyncio.run(test())
 
 
 # What it costs.

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from presence_middleware.recorder.lost import CHECK_EVERY
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
 from tests.support.clusters import Cluster
@@ -35,22 +34,6 @@ def test_after_a_restart_without_data_all_sightings_are_written_again_with_their
     for worker in workers:
         assert worker.dropped == {}
         assert worker.recorder.stats().recorded == 4
-
-
-def test_only_lost_sightings_of_the_window_are_written_again(
-    own: Server, client: Any, start: Start
-) -> None:
-    worker = start(own.url)
-    for name in ("early", "late"):
-        worker.saw(name)
-        worker.looks()
-    assert worker.recorder.stats().recorded == 2
-    worker.clock.now = NOON + WINDOW - CHECK_EVERY - 1
-    client.flushall()
-    worker.looks()
-    worker.writes()
-    assert worker.online() == ["late"]
-    assert worker.recorder.stats().recorded == 3
 
 
 def test_a_process_that_was_silent_for_a_window_has_lost_nothing(

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -204,22 +203,6 @@ def test_a_name_service_that_is_slow_holds_no_reader(
         await presence.aclose()
 
     asyncio.run(ask())
-
-
-def test_a_host_whose_addresses_are_dead_is_looked_up_again(
-    place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual, addresses = socket.getaddrinfo, ["127.0.0.2", "127.0.0.1"]
-
-    def look_up(host: str, *others: Any, **more: Any) -> Any:
-        return usual(addresses.pop(0) if host == HOST else host, *others, **more)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    count = Presence(settings_of(url_of(place), prefix)).count
-    with suppress(PresenceUnavailable):  # newer redis-py tries a second time by itself
-        count()
-    assert count() == 0
-    assert addresses == []
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(

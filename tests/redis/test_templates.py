@@ -130,21 +130,12 @@ def test_a_page_meets_an_outage_once_and_shows_no_number(
     assert [record for record in caplog.records if record.name == "presence_middleware"] == []
 
 
-def test_the_next_request_asks_again(in_outage: Settings, outage: Proxy) -> None:
-    get = SITES["flask"](in_outage)
-    assert attempts(outage, get, "/count") == attempts(outage, get, "/count") > 0
-
-
 @pytest.mark.parametrize("page", ["/shown", "/variable"])
 def test_django_shows_no_word_for_an_outage_in_its_tag(
     page: str, settings: Settings, in_outage: Settings
 ) -> None:
     assert SITES["django"](settings)(page).text == {"/shown": "(0)", "/variable": "0"}[page]
     assert SITES["django"](in_outage)(page).text == {"/shown": "()", "/variable": "None"}[page]
-
-
-def test_django_renders_the_response_of_an_async_view_in_a_thread(settings: Settings) -> None:
-    assert django_async_site(settings)("/later/count").text == "0"
 
 
 @pytest.mark.parametrize("site", [starlette_site, django_async_site])
@@ -156,7 +147,3 @@ def test_a_template_in_the_event_loop_is_refused_with_the_remedy(
     texts: list[str] = []
     assert commands(lambda: texts.append(get("/in-loop/count").text)) == []
     assert "render it in a thread" in texts[0]
-
-
-def test_a_template_under_wsgi_may_run_in_an_event_loop(settings: Settings) -> None:
-    assert SITES["django"](settings)("/in-loop/count").text == "0"

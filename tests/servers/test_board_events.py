@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -71,14 +70,20 @@ class Stream:
     def __init__(self) -> None:
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
         self.gone = asyncio.Event()
+        self.task: asyncio.Task[Any]
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.is_over = False
+        self.is_over = self.reads_nothing = False
         self._text = ""
 
     async def receive(self) -> Any:
         await self.gone.wait()
         return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        await self.sent.put(message)
+        if self.reads_nothing and message["type"] == "http.response.body":
+            await self.gone.wait()  # as a server waits while the buffer of the connection is full
 
     async def message(self) -> dict[str, str]:
         """Return the fields of the next message that is no comment."""
@@ -110,7 +115,7 @@ async def opened(
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
-    task = asyncio.create_task(site(scope, stream.receive, stream.sent.put))
+    stream.task = asyncio.create_task(site(scope, stream.receive, stream.send))
     start = await asyncio.wait_for(stream.sent.get(), 20)
     stream.status = start["status"]
     stream.headers = {name.decode(): value.decode() for name, value in start["headers"]}
@@ -118,7 +123,7 @@ async def opened(
         yield stream
     finally:
         stream.gone.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(stream.task, 20)
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -296,26 +301,15 @@ async def test_streams_end_when_the_lifespan_ends(
 
 
 @in_loop
-async def test_all_iterators_end_when_uvicorn_is_asked_to_exit(
-    site: asgi.PresenceMiddleware, settings: Settings, monkeypatch: pytest.MonkeyPatch
+async def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
+    site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Uvicorn:
-        should_exit = False
-
-        def handle_exit(self) -> None:
-            self.should_exit = True
-
-    server = Uvicorn()
-    monkeypatch.setattr(signal, "getsignal", lambda _: server.handle_exit)
-
+    monkeypatch.setattr(board, "SEND_SECONDS", 0.2)
     async with opened(site) as stream:
-        assert (await stream.message())["event"] == "list"
-        events = AsyncPresence(settings).events()
-        with Presence(settings).events() as plain:
-            server.handle_exit()
-            assert await stream.message() == {}
-            assert [event async for event in events] == list(plain) == []
-            assert await events.wait() is None
+        stream.reads_nothing = True
+        await stream.message()
+        site.recorder.backend.close_events()
+        await asyncio.wait_for(asyncio.shield(stream.task), 5)
 
 
 class Scripted(AsyncEvents):

@@ -3,11 +3,13 @@
 The clocks are those of the processes, set by libfaketime; their monotonic clocks stay as they are.
 """
 
+import subprocess
+import sys
 import time
+from ast import literal_eval
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Self
 
 import pytest
 import redis
@@ -16,8 +18,8 @@ from presence_middleware import Presence, Settings, upkeep
 from presence_middleware.connections import server as server_clock
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server, matrix, wait_until
-from tests.support.host import Host
+from tests.support.backends import Server, wait_until
+from tests.support.servers import ROOT, environment
 
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 HOUR = 3600
@@ -44,6 +46,42 @@ class WallClock:
         """It is ahead of the true time by so many seconds."""
         self._next.write_text(f"{ahead:+f}")
         self._next.replace(self._file)  # at once: nobody reads half of it
+
+
+HOST = """
+import sys, time
+from presence_middleware import Presence
+from presence_middleware.recorder import recorder_for
+from presence_middleware.wsgi import WsgiVisit
+def saw(name):
+    WsgiVisit(recorder_for(), {"HTTP_X_USER": name}).end()
+    assert recorder_for().flush()
+for line in sys.stdin:
+    print(repr(eval(line)), flush=True)
+"""
+
+
+class Host:
+    """A process of a site with a clock of its own, from `with` to the end of the block."""
+
+    def __init__(self, clock: WallClock, **variables: str) -> None:
+        self._variables = environment(**variables, **clock.variables)
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-c", HOST]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(command, cwd=ROOT, env=self._variables, **pipes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def says(self, expression: str) -> Any:
+        """Return what an expression is there."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(expression, file=self._process.stdin, flush=True)
+        return literal_eval(self._process.stdout.readline())
 
 
 class JumpingServer(Server):
@@ -114,77 +152,44 @@ def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "LOOK_EVERY", 0.2)
 
 
-def test_hosts_with_clocks_hours_apart_report_the_same(
-    variables: dict[str, str], tmp_path: Path, kept_in: str
-) -> None:
-    variables |= {"PRESENCE_IDENTITY": IDENTITY, "PRESENCE_STORE": kept_in}
-    ahead, behind = WallClock(tmp_path, "ahead"), WallClock(tmp_path, "behind")
-    ahead.set(HOUR)
-    behind.set(-HOUR)
-    with ExitStack() as stack:
-        late = stack.enter_context(Host(**variables, **behind.variables))
-        early = stack.enter_context(Host(**variables, **ahead.variables))
-        assert early.time() - late.time() == pytest.approx(2 * HOUR, abs=5)
-        started = time.time()
-        early.saw("ann")
-        late.saw("bob")
-        for host in (early, late):
-            assert host.online() == {"ann", "bob"}
-            for name in ("ann", "bob"):
-                # Minute sets know the minute.
-                assert host.last_seen(name) == pytest.approx(started, abs=61)
-
-
-@pytest.mark.slow
-def test_a_host_whose_clock_jumps_keeps_recording(
+def test_hosts_with_clocks_hours_apart_and_jumping_report_the_same(
     variables: dict[str, str], tmp_path: Path
 ) -> None:
     variables |= {"PRESENCE_IDENTITY": IDENTITY}
-    jumping = WallClock(tmp_path)
-    with Host(**variables, **jumping.variables) as host, Host(**variables) as other:
-        came = {}
-        for name, hours in (("ann", 0), ("bob", 1), ("cy", -1)):
+    jumping, behind = WallClock(tmp_path, "jumping"), WallClock(tmp_path, "behind")
+    behind.set(-HOUR)
+    came: dict[str, float] = {}
+    with Host(jumping, **variables) as one, Host(behind, **variables) as other:
+        for name, hours, host in (("ann", 1, one), ("bob", 0, other), ("cy", -2, one)):
             jumping.set(hours * HOUR)
-            assert host.time() == pytest.approx(time.time() + hours * HOUR, abs=5)
+            assert one.says("time.time()") == pytest.approx(time.time() + hours * HOUR, abs=5)
             came[name] = time.time()
-            host.saw(name)
-            assert host.online() == other.online() == set(came)
-        for name, moment in came.items():
-            assert other.last_seen(name) == pytest.approx(moment, abs=2)
-        wait_until(lambda: not host.online("1s") | other.online("1s"))  # nobody stays
+            host.says(f"saw({name!r})")
+            for each in (one, other):
+                assert set(each.says("[who.id for who in Presence().online()]")) == set(came)
+                for seen, moment in came.items():
+                    at = each.says(f"Presence().last_seen({seen!r}).timestamp()")
+                    assert at == pytest.approx(moment, abs=2)
 
 
-class Jump(NamedTuple):
-    """A jump of the server's clock, and how soon those who are there are online again."""
-
-    hours: int
-    seconds: float = 30.0
-    has_left: bool = False
-    """Whether she left before it, and comes back."""
-
-
-FORWARD, BACK = Jump(1), Jump(-1, WINDOW + 3)
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures("is_quick")
 @pytest.mark.parametrize(
-    "jump",
-    [*matrix(FORWARD, Jump(-1, has_left=True)), pytest.param(BACK, marks=pytest.mark.slow)],
-    ids=["forward", "back, for one who left", "back"],
+    ("hours", "seconds", "has_left"), [(-1, WINDOW + 3, False), (-1, 30, True), (1, 30, False)]
 )
 def test_active_users_are_online_again_after_the_server_clock_jumped(
-    server: JumpingServer, jumping_site: Site, jump: Jump
+    server: JumpingServer, jumping_site: Site, hours: int, seconds: float, *, has_left: bool
 ) -> None:
     jumping_site.comes("ann", "bob")
-    if jump.has_left:
+    if has_left:
         jumping_site.readers[0].leave("ann")
         assert jumping_site.all_say("bob")
-    server.clock.set(jump.hours * HOUR)
-    if jump.has_left:
+    server.clock.set(hours * HOUR)
+    if has_left:
         clock = jumping_site.recorder.backend.clock
         jumped = clock.stamp()  # the server is asked for the time again
         wait_until(lambda: clock.stamp() - jumped > server_clock.TRUSTED)
-    wait_until(lambda: jumping_site.has_back("ann"), jump.seconds)
+    wait_until(lambda: jumping_site.has_back("ann"), seconds)
 
 
 @pytest.mark.slow

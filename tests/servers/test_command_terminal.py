@@ -32,9 +32,6 @@ def test_an_id_with_control_codes_or_markup_is_printed_literally(
     assert SHOWN in text
     for part in ("\x1b[2J", "\u202e", "\u2066", "\u200f", "\x9b", "\x7f"):
         assert part not in raw
-    raw, text = printed(variables, "leave", WILD)
-    assert "[red]" in text
-    assert "\x1b[2J" not in raw
 
 
 def test_colours_are_printed_unless_no_color_is_set(

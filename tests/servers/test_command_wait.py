@@ -11,6 +11,7 @@ import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.cli.commands import presence as command
+from tests.servers.test_command_answers import Script
 from tests.support.backends import Server, wait_until
 from tests.support.faults import at_a_place
 from tests.support.servers import environment
@@ -26,12 +27,6 @@ def presence(variables: dict[str, str]) -> Presence:
     return reader
 
 
-def start(variables: dict[str, str], *arguments: str) -> Any:
-    return subprocess.Popen(
-        (*COMMAND, "wait", *arguments), env=environment(**variables), stderr=subprocess.PIPE
-    )
-
-
 def calls(admin: Any, command: str) -> int:
     return int(admin.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
@@ -39,12 +34,12 @@ def calls(admin: Any, command: str) -> int:
 def test_it_ends_when_somebody_leaves(
     presence: Presence, variables: dict[str, str], valkey: Server
 ) -> None:
-    with start(variables, "--below", "3") as enough:
-        assert enough.wait(20) == 0
-    with start(variables, "--below", "2", "--timeout", "40s") as waiting:
+    command = (*COMMAND, "wait", "--below", "2", "--timeout", "40s")
+    with subprocess.Popen(command, env=environment(**variables)) as waiting:
+        # It follows the events, so that it does not wait until it asks again.
         with redis.Redis.from_url(valkey.url) as admin:
-            before = calls(admin, "zcount")
-            wait_until(lambda: calls(admin, "zcount") > before)
+            before = calls(admin, "xrange")
+            wait_until(lambda: calls(admin, "xrange") > before)
         began = time.monotonic()
         presence.leave("ann")
         assert waiting.wait(20) == 0
@@ -54,12 +49,11 @@ def test_it_ends_when_somebody_leaves(
 def test_its_statuses_tell_too_many_from_no_answer(
     presence: Presence, variables: dict[str, str]
 ) -> None:
-    with start(variables, "--timeout", "0.3s") as too_many:
-        assert too_many.wait(20) == 1
-    with start(variables | {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"}) as nobody:
-        assert nobody.wait(20) == 3
-    with start(variables, "--timeout", "soon") as wrong:
-        assert wrong.wait(20) == 2
+    script = Script(variables)
+    assert script("wait", "--below", "3").exit_code == 0
+    assert script("wait", "--timeout", "0.3s").exit_code == 1
+    assert script("wait", PRESENCE_REDIS_URL="redis://127.0.0.1:1").exit_code == 3
+    assert script("wait", "--timeout", "soon").exit_code == 2
 
 
 def test_it_waits_through_an_outage(

@@ -13,7 +13,7 @@ from presence_middleware import Presence, Settings
 from presence_middleware.cli import readings
 from presence_middleware.cli.readings import read_site
 from presence_middleware.embedded import find_server
-from tests.servers.test_command_answers import record
+from tests.servers.test_command_answers import Script, record
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
 from tests.support.terminal import COMMAND, Terminal
@@ -171,9 +171,8 @@ def test_a_terminal_that_cannot_draw_gets_lines(variables: dict[str, str]) -> No
     "wrong", [["--interval", "0"], ["--interval", "0.01s"], ["--kind", "x"], ["--window", "99d"]]
 )
 def test_invalid_watch_options_are_reported(variables: dict[str, str], wrong: list[str]) -> None:
-    with Terminal(variables, "watch", *wrong) as terminal:
-        assert terminal.end() == 2
-        assert "Error: " in terminal.text
+    ended = Script(variables)("watch", *wrong)
+    assert (ended.exit_code, "Error: " in ended.stderr) == (2, True)
 
 
 def test_recorded_history_is_read_once_a_minute(

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from playwright.sync_api import expect
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server
-from tests.support.browsers import chromium, needs_chromium
-from tests.support.servers import ROOT, Command, WebServer, environment
+from tests.support.servers import ROOT, environment
 
 SITE = """
 import sys, django
@@ -91,29 +89,6 @@ def test_a_page_of_the_list_asks_once(
 def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
     page = list_of_users(tmp_path, "pk", {"PRESENCE_REDIS_URL": "redis://127.0.0.1:1"})
     assert {(online, seen) for _, online, seen in page} == {("-", "-")}
-
-
-@needs_chromium
-def test_a_browser_shows_the_columns(
-    tmp_path: Path, valkey: Server, variables: dict[str, str]
-) -> None:
-    Presence(Settings.from_env(variables)).touch("3")
-    write_site(tmp_path)
-    started: Command = lambda port: ["shop", "pk", str(port)]  # noqa: E731
-    site = WebServer(started, tmp_path, tmp_path / "log", PRESENCE_ENABLED="1", **variables)
-    with site, chromium() as browser, redis.Redis.from_url(valkey.url) as server:
-        page = browser.new_page()
-        page.goto(f"http://{site.address}/admin/auth/user/")
-        page.fill("#id_username", "root")
-        page.fill("#id_password", "secret")
-        page.click("[type=submit]")
-        row = page.locator("tr", has=page.get_by_role("link", name="user1", exact=True))
-        expect(row.locator(".field-online")).to_have_text("●")
-        expect(page.locator("tr", has_text="root").locator(".field-online")).to_have_text("●")
-        server.config_resetstat()
-        page.reload()
-        expect(row.locator(".field-last_seen")).to_have_text(re.compile("now|ago"))
-        assert server.info("commandstats")["cmdstat_zmscore"]["calls"] <= 4
 
 
 def write_site(folder: Path) -> None:

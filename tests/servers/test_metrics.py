@@ -201,17 +201,6 @@ def test_a_scrape_during_an_outage_reports_it(
     assert found["presence_flush_duration_seconds_count", ""] > failed
 
 
-def test_registering_does_not_connect_and_a_registry_takes_a_single_collector(
-    recorder: Recorder, place: Place
-) -> None:
-    registry = CollectorRegistry(auto_describe=True)
-    registry.register(PresenceCollector(recorder))
-    assert place.proxy.connections == 0
-    with pytest.raises(ValueError, match="Duplicated"):
-        registry.register(PresenceCollector(recorder))
-    CollectorRegistry().register(PresenceCollector(recorder))
-
-
 def test_the_metrics_follow_the_strict_format_and_work_beside_the_multiprocess_collector(
     recorder: Recorder, tmp_path: Path
 ) -> None:

@@ -1,10 +1,11 @@
 """Servers and scenarios: what holds on a site, whichever server serves it.
 
-Each server of the table is started once for all scenarios.
+Each server of the table is started once for all scenarios but that of its end.
 """
 
 import base64
 import json
+import re
 import signal
 import socket
 import struct
@@ -43,6 +44,7 @@ from tests.support.servers import (
     waitress,
 )
 from tests.support.statuses import FIREFOX, basic
+from tests.support.stopwatch import Stopwatch
 
 SITE = "tests.support.site"
 TOKEN = "the-token-of-the-board"
@@ -53,25 +55,72 @@ WRONG_OF_BOB = {"Authorization": basic("bob:guessed")}
 SETTINGS = {
     "PRESENCE_IDENTITY": "user=header:X-User, guest=visitor",
     "PRESENCE_FLUSH_INTERVAL": "0.05s",
-    "PRESENCE_EXCLUDE": "/healthz, /shop/healthz, /static/*, /metrics*",
+    "PRESENCE_EXCLUDE": "/healthz, /shop/healthz, /static/*, /metrics*, /shop/metrics*",
     "PRESENCE_BOARD_PATH": "/presence",
     "PRESENCE_BOARD_TOKEN": TOKEN,
 }
+WITHOUT_THREADS = {"WITHOUT_THREADS": "1"}
+
+# The rows of docs/servers.md.
+ROW = re.compile(r"^\| (.+?) \| (stored|may be lost) \|$", re.MULTILINE)
+DOCUMENTED = dict(ROW.findall((ROOT / "docs" / "servers.md").read_text()))
+GUNICORN = "gunicorn: sync, gthread, gevent, asgi, uvicorn workers; with and without `--preload`"
+UVICORN, NO_LIFESPAN = "uvicorn, asyncio and uvloop", "uvicorn without a lifespan"
+HYPERCORN = "hypercorn with one worker: asyncio, uvloop, trio"
+HYPERCORN_WORKERS = "hypercorn with several workers: the first to end has the others killed"
+GRANIAN_ASGI, GRANIAN_WSGI, WAITRESS = "granian, ASGI", "granian, WSGI", "waitress"
+UWSGI, UWSGI_GEVENT = "uWSGI with `--master`, with and without threads", "uWSGI with gevent"
+BELOW, OFF, PRELOAD = "--root-path=/shop", "--lifespan=off", "--preload"
+THREADS = "--enable-threads"
+
+
+class Row(NamedTuple):
+    """A server, and what docs/servers.md says of the last sighting when it ends."""
+
+    documented: str
+    command: Command
+    workers: int = 2
+    variables: dict[str, str] = {}  # noqa: RUF012 - nobody writes to it
+
+
 SERVERS = {
-    "gunicorn": gunicorn(WSGI, 1, "--threads=8"),
-    "waitress": waitress(WSGI),
-    "granian wsgi": granian("presence_middleware.wsgi_app:application", 1, "--interface=wsgi"),
-    "uwsgi": uwsgi("presence_middleware.wsgi_app", 1, "--enable-threads"),
-    "uvicorn": uvicorn(ASGI),
-    "uvicorn below /shop": uvicorn(ASGI, 1, "--root-path=/shop", "--lifespan=off"),
-    "hypercorn": hypercorn(ASGI),
-    "granian asgi": granian(ASGI, 1, "--interface=asgi"),
-    "gunicorn sync": gunicorn("presence_middleware.wsgi_app", 2),
-    "gevent preload": gunicorn(WSGI, 1, "--worker-class=gevent", "--preload"),
-    "hypercorn workers": hypercorn(ASGI, 2),
-    "uwsgi workers": uwsgi("presence_middleware.wsgi_app", 2, "--enable-threads"),
+    "gunicorn": Row(GUNICORN, gunicorn(WSGI, 2)),
+    "gunicorn preload": Row(GUNICORN, gunicorn(WSGI, 2, PRELOAD)),
+    "gthread": Row(GUNICORN, gunicorn(WSGI, 2, "--threads=4")),
+    "gthread preload": Row(GUNICORN, gunicorn(WSGI, 2, "--threads=4", PRELOAD)),
+    "gevent": Row(GUNICORN, gunicorn(WSGI, 2, "-kgevent")),
+    "gevent preload": Row(GUNICORN, gunicorn(WSGI, 2, "-kgevent", PRELOAD)),
+    "gunicorn asgi": Row(GUNICORN, gunicorn(ASGI, 2, "-kasgi")),
+    "gunicorn uvicorn asgi": Row(GUNICORN, gunicorn(ASGI, 2, "-kuvicorn.workers.UvicornWorker")),
+    "waitress": Row(WAITRESS, waitress(WSGI), 1),
+    "uvicorn": Row(UVICORN, uvicorn(ASGI), 1),
+    "uvicorn below /shop": Row(NO_LIFESPAN, uvicorn(ASGI, 1, BELOW, OFF), 1),
+    "uvicorn asyncio": Row(UVICORN, uvicorn(ASGI, 2, "--loop=asyncio")),
+    "uvicorn uvloop": Row(UVICORN, uvicorn(ASGI, 2, "--loop=uvloop")),
+    "uvicorn without lifespan": Row(NO_LIFESPAN, uvicorn(ASGI, 2, OFF)),
+    "hypercorn": Row(HYPERCORN, hypercorn(ASGI), 1),
+    "hypercorn uvloop": Row(HYPERCORN, hypercorn(ASGI, 1, "-kuvloop"), 1),
+    "hypercorn trio": Row(HYPERCORN, hypercorn(ASGI, 1, "-ktrio"), 1),
+    "hypercorn workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2)),
+    "hypercorn uvloop workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-kuvloop")),
+    "hypercorn trio workers": Row(HYPERCORN_WORKERS, hypercorn(ASGI, 2, "-ktrio")),
+    "granian asgi": Row(GRANIAN_ASGI, granian(ASGI, 2, "--interface=asgi")),
+    "granian wsgi": Row(GRANIAN_WSGI, granian(WSGI, 2, "--interface=wsgi")),
+    "uwsgi": Row(UWSGI, uwsgi(WSGI, 2, THREADS)),
+    "uwsgi threads": Row(UWSGI, uwsgi(WSGI, 2, "--threads=2")),
+    "uwsgi without threads": Row(UWSGI, uwsgi(WSGI, 2), 2, WITHOUT_THREADS),
+    "uwsgi gevent": Row(UWSGI_GEVENT, uwsgi(WSGI, 2, "--gevent=9", "--gevent-monkey-patch")),
 }
-SLOW = {"gunicorn sync", "gevent preload", "hypercorn workers", "uwsgi workers"}
+SERVING = [
+    *("gthread", "waitress", "uvicorn", "uvicorn below /shop", "hypercorn"),
+    *("granian asgi", "granian wsgi", "uwsgi"),
+]
+ENDING = ["gunicorn", "uvicorn", "hypercorn trio", "granian asgi", "waitress"]
+
+
+def each_server(names: list[str], *more: str) -> list[Any]:
+    """Return these servers, and `more`, whose tests are slow."""
+    return [*names, *(pytest.param(name, marks=pytest.mark.slow) for name in more)]
 
 
 class Served(NamedTuple):
@@ -95,7 +144,7 @@ def protocol(name: str) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SERVERS],
+    params=each_server(SERVING, "gunicorn", "gevent preload", "hypercorn workers"),
 )
 def served(
     request: pytest.FixtureRequest, valkey: Server, tmp_path_factory: pytest.TempPathFactory
@@ -103,7 +152,8 @@ def served(
     folder, name = tmp_path_factory.mktemp("served"), request.param
     variables = {**SETTINGS, "PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": folder.name}
     app = f"{SITE}:{protocol(name)}_app"
-    with WebServer(SERVERS[name], ROOT, folder / "log", **variables, PRESENCE_APP=app) as server:
+    command = SERVERS[name].command
+    with WebServer(command, ROOT, folder / "log", **variables, PRESENCE_APP=app) as server:
         yield Served(name, server, Presence(Settings.from_env(variables)), valkey.url)
         assert "Traceback" not in server.output
         assert TOKEN not in server.output
@@ -191,7 +241,7 @@ def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
     assert served.presence.counts() == before
 
 
-@pytest.mark.parametrize("served", ["gunicorn", "uvicorn"], indirect=True)
+@pytest.mark.parametrize("served", ["waitress", "uvicorn"], indirect=True)
 def test_a_hundred_readers_cause_a_single_redis_read_per_second(served: Served) -> None:
     seconds = 2.0
 
@@ -216,7 +266,7 @@ def test_a_hundred_readers_cause_a_single_redis_read_per_second(served: Served) 
         assert 1 <= reads() - before <= lasted + 2  # a minute may begin, and is sampled
 
 
-@pytest.mark.parametrize("name", ["gunicorn", "waitress", "uvicorn"])
+@pytest.mark.parametrize("name", ["waitress", "uvicorn"])
 def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
     name: str, variables: dict[str, str], presence: Presence, tmp_path: Path
 ) -> None:
@@ -228,7 +278,7 @@ def test_a_wrong_password_is_a_guest_and_the_right_password_is_the_user(
 
     variables |= {**SETTINGS, "PRESENCE_APP": f"{SITE}:{protocol(name)}_app"}
     variables |= {"PRESENCE_IDENTITY": "user=basic, guest=visitor", "PRESENCE_LOGOUT": "/logout"}
-    with WebServer(SERVERS[name], ROOT, tmp_path / "log", **variables) as server:
+    with WebServer(SERVERS[name].command, ROOT, tmp_path / "log", **variables) as server:
         with server.client(FIREFOX) as client:  # which keeps its connection
             for path in ("/", "/parts", "/logout"):
                 assert ask(WRONG, path) == (401, "no")
@@ -306,31 +356,6 @@ def test_two_servers_and_another_program_report_the_same_count(tmp_path: Path) -
         assert all(is_alive(lock) for lock in locks)
         assert second.stop() in ENDED
         wait_until(lambda: not any(is_alive(lock) for lock in locks))
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("command", "workers"),
-    [(gunicorn(f"{SITE}:wsgi_site", 4), 4), (uvicorn(f"{SITE}:asgi_site", 2), 2)],
-    ids=["gunicorn", "uvicorn"],
-)
-def test_a_logout_on_a_worker_holds_on_all_workers(
-    variables: dict[str, str], presence: Presence, tmp_path: Path, command: Command, workers: int
-) -> None:
-    variables |= {**SETTINGS, "PRESENCE_FLUSH_INTERVAL": NEVER}
-    with WebServer(command, ROOT, tmp_path / "log", **variables) as server:
-        site = Site(server, workers, tmp_path)
-        site.everywhere("/open", x_user="somebody-*")
-        wait_until(lambda: presence.count() == workers)
-        site.everywhere("/open", x_user="ann")
-        assert not presence.is_online("ann")  # every worker has yet to write that it saw her
-        site.get("/leave", x_user="ann")
-        others = [f"somebody-{n}" for n in range(workers)]
-        # Each worker writes what it holds before it answers.
-        assert [who for _, who in site.everywhere("/who")] == [others] * workers
-        assert presence.last_seen("ann") is not None
-        assert server.stop() in ENDED
-    assert not presence.is_online("ann")
 
 
 # Connections that stay open, and how they end
@@ -449,29 +474,159 @@ def test_websockets_and_streams_keep_users_online_on_uvicorn(open_site: OpenSite
     wait_until(lambda: site.presence.count() == 0)
 
 
-GTHREAD = gunicorn(f"{SITE}:wsgi_site", 1, "--threads=9", "--graceful-timeout=1")
+# How servers end, and replace their workers
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("open_site", [GTHREAD], indirect=True)
-def test_streams_keep_users_online_on_gunicorn(open_site: OpenSite) -> None:
-    site = open_site
-    names = ["closes", "resets", "fail", "return", "leaves", "stays"]
-    streams = {user: site.stream(f"/stream?name={user}", X_User=user) for user in names}
-    streams["late"] = site.stream("/stream?name=late", User_Agent="guest")
-    wait_until(lambda: site.presence.count("guest") == 1)
-    site.get("/login?late=ann", "witness")
-    everybody = [*(name for name in names if name != "leaves"), "ann"]
-    site.presence.leave("leaves")
-    wait_until(lambda: site.are_online(everybody), 2)
-    site.wait_for_a_window("witness")
-    assert site.are_online(everybody)
-    assert not site.are_online(["leaves"])
-    assert site.presence.count("guest") == 0, "a guest no more"
+WSGI_SITE, ASGI_SITE = f"{SITE}:wsgi_site", f"{SITE}:asgi_site"
 
-    streams["closes"].close()
-    reset(streams["resets"])
-    site.get("/login?fail=fail&return=return", "witness")
-    wait_until(lambda: site.get("/open", "witness") == len(["leaves", "stays", "late", "/open"]))
-    site.server.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: site.presence.count() == 0)
+
+@pytest.fixture
+def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A Redis server that the test may stop."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    server.process.send_signal(signal.SIGCONT)
+    server.stop()
+
+
+@pytest.fixture
+def of_users(variables: dict[str, str]) -> dict[str, str]:
+    """The variables of a site that writes only when it must."""
+    never = {"PRESENCE_FLUSH_INTERVAL": NEVER, "PRESENCE_IDENTITY": "user=header:X-User"}
+    return variables | never
+
+
+def ask(server: WebServer, user: str, path: str = "/pid") -> str:
+    """By which process one was answered, over a connection of his own."""
+    url, headers = f"http://{server.address}{path}", {"X-User": user}
+    response = httpx.get(url, headers=headers, timeout=TIMEOUT, trust_env=False, verify=False)
+    assert response.status_code == 200, server.output
+    return response.text
+
+
+def crowd(server: WebServer, workers: int) -> set[str]:
+    """People who ask until so many processes have answered."""
+    asked: set[str] = set()
+    seen: set[str] = set()
+
+    def everybody_answered() -> bool:
+        names = [f"u{n}" for n in range(len(asked), len(asked) + 8)]
+        asked.update(names)
+        with ThreadPoolExecutor(8) as pool:
+            seen.update(pool.map(lambda name: ask(server, name), names))
+        return len(seen) >= workers
+
+    wait_until(everybody_answered)
+    return asked
+
+
+def online(presence: Presence) -> set[str]:
+    return {seen.id for seen in presence.online(limit=None)}
+
+
+def ask_last(server: WebServer, presence: Presence, asked: set[str]) -> str:
+    """Ask in the name of a user whose sighting waits for the next flush; return the name.
+
+    A worker may still be about to write its first sightings, and takes another with them.
+    """
+    for number in range(20):
+        name = f"last{number}"
+        ask(server, name)
+        asked.add(name)
+        if not presence.is_online(name):
+            return name
+    raise AssertionError("every sighting was written at once")
+
+
+@pytest.mark.parametrize(
+    "name", each_server(ENDING, *(name for name in SERVERS if name not in ENDING))
+)
+def test_all_workers_count_and_the_last_sighting_is_stored_as_documented(
+    name: str, of_users: dict[str, str], presence: Presence, tmp_path: Path
+) -> None:
+    row = SERVERS[name]
+    given = {**of_users, **row.variables, "PRESENCE_APP": f"{SITE}:{protocol(name)}_app"}
+    with WebServer(row.command, ROOT, tmp_path / "log", **given) as server:
+        asked = crowd(server, row.workers)
+        if "trio" not in name:  # where asynchronous readers refuse
+            asked.add("reader")
+            assert '"user"' in ask(server, "reader", "/count")
+        wait_until(lambda: presence.count() >= row.workers)  # each one's first, at once
+        last = ask_last(server, presence, asked)
+        assert server.stop() in ENDED
+        said = "background threads are disabled" in server.output
+    assert said == (row.variables == WITHOUT_THREADS)
+    if DOCUMENTED[row.documented] == "stored":
+        assert presence.is_online(last)
+        assert online(presence) == asked
+
+
+def test_the_documentation_lists_the_tested_servers() -> None:
+    assert set(DOCUMENTED) == {row.documented for row in SERVERS.values()}
+
+
+@pytest.mark.parametrize(
+    "command", [gunicorn(WSGI_SITE), uvicorn(ASGI_SITE)], ids=["gunicorn", "uvicorn"]
+)
+def test_a_hung_redis_holds_up_the_end_of_a_server_for_two_seconds_at_most(
+    of_users: dict[str, str], own: Server, tmp_path: Path, command: Command
+) -> None:
+    of_users |= {"PRESENCE_REDIS_URL": own.url}
+    with WebServer(command, ROOT, tmp_path / "log", **of_users) as server:
+        ask(server, "first", "/count")  # which is written when the answer comes
+        own.process.send_signal(signal.SIGSTOP)
+        ask(server, "last")
+        with Stopwatch() as watch:
+            assert server.stop() in ENDED
+        assert watch.seconds < 3.0  # gunicorn itself takes up to one
+        assert "shutting down with 1 sightings unwritten" in server.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("-kgevent",), marks=pytest.mark.slow),
+    ],
+    ids=["sync", "gevent"],
+)
+def test_no_user_is_lost_when_workers_are_replaced_under_load(
+    of_users: dict[str, str], presence: Presence, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    command = gunicorn(WSGI_SITE, 2, "--max-requests=10", *options)
+    with WebServer(command, ROOT, tmp_path / "log", **of_users) as server:
+        names: set[str] = set()
+
+        def are_all_replaced() -> bool:
+            """Whether who was to end has a successor, which obeys signals."""
+            return server.output.count("ready") == 2 + server.output.count("Autorestarting")
+
+        while server.output.count("ready") < 5:
+            names.add(f"u{len(names)}")
+            ask(server, f"u{len(names) - 1}")
+        # Without requests, for each of them may be the last of a worker. Gunicorn forgets to stop
+        # one that is just booting.
+        wait_until(are_all_replaced)
+        assert server.stop() in ENDED
+    assert online(presence) == names
+
+
+def test_readers_do_not_block_each_other_when_gevent_patches_late(
+    of_users: dict[str, str], own: Server, tmp_path: Path
+) -> None:
+    """With `--preload`, gunicorn patches the locks of threads after the app was made."""
+    url = f"{own.url}?socket_timeout=9"
+    of_users |= {"PRESENCE_REDIS_URL": url, "PRESENCE_FLUSH_INTERVAL": "0.05s"}
+    presence = Presence(Settings.from_env(of_users))
+    command = gunicorn(WSGI_SITE, 1, "-kgevent", PRELOAD)
+    with WebServer(command, ROOT, tmp_path / "log", **of_users) as server:
+        ask(server, "first")
+        wait_until(presence.count)
+        own.process.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor(2) as pool:
+            readers = [pool.submit(ask, server, f"r{n}", "/count") for n in range(2)]
+            for number in range(10):
+                ask(server, f"u{number}")
+            assert not any(reader.done() for reader in readers)
+            own.process.send_signal(signal.SIGCONT)
+        assert all(reader.result() for reader in readers)

@@ -2,7 +2,7 @@
 
 What a path does is in `page`; every other path says hello. `X-User` is who is logged in, where the
 settings say so, and a wrong password is refused everywhere. Requests that name a meeting wait for
-each other, each in a worker of its own. Connections to `/stream` and WebSockets obey commands.
+each other, each in a worker of its own. WebSockets obey commands, and `/stream` lasts.
 """
 
 import asyncio
@@ -11,11 +11,10 @@ import os
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 if "WITHOUT_THREADS" in os.environ:
@@ -40,8 +39,6 @@ HEADERS = [
     ("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'"),
     ("X-Site", "plain"),
 ]
-logins: dict[str, str] = {}
-"""Who has logged in on a stream of this process, by the name of the stream; or how it ends."""
 
 
 def meet(folder: str, workers: str) -> None:
@@ -53,14 +50,13 @@ def meet(folder: str, workers: str) -> None:
         time.sleep(0.005)
 
 
-def page(path: str, query: str, headers: dict[str, str]) -> str | None:
+def page(path: str, headers: dict[str, str]) -> str | None:
     """Return what is on a page; None if the reader must be asked."""
     if "x-meeting" in headers:
         meet(headers["x-meeting"], headers["x-workers"])
-    if path in ("/count", "/who", "/leave"):
+    if path in ("/count", "/who"):
         return None
-    logins.update(parse_qsl(query) if path == "/login" else ())
-    if path in ("/open", "/login"):
+    if path == "/open":
         return str(len(recorder_for().open_visits))
     if path == "/pid":
         return str(os.getpid())
@@ -76,33 +72,13 @@ def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterabl
         start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="site"')])
         return [b"no"]
     start_response("200 OK", [*HEADERS])
-    if path == "/stream":
-        return _lines(environ, dict(parse_qsl(environ["QUERY_STRING"]))["name"])
     headers = {k[5:].replace("_", "-").lower(): v for k, v in environ.items() if k[:5] == "HTTP_"}
-    text = page(path, environ.get("QUERY_STRING", ""), headers)
+    text = page(path, headers)
     if text is None:
         assert presence is not None
-        if path == "/leave":
-            presence.leave(headers["x-user"])
         count, online = presence.counts(), presence.online() if path == "/who" else []
         text = json.dumps([count, sorted(seen.id for seen in online)])
     return iter([text[:2].encode(), text[2:].encode()]) if path == "/parts" else [text.encode()]
-
-
-def _lines(environ: WSGIEnvironment, name: str) -> Iterator[bytes]:
-    """Yield lines until the client disconnects or the stream is ended."""
-    said = ""
-    while True:
-        yield b"line\n"
-        time.sleep(0.05)
-        told = logins.get(name, "")
-        if told == "return":
-            return
-        if told == "fail":
-            raise RuntimeError("as it was told")
-        if told != said:
-            said = told
-            environ[VISIT].identify(told)
 
 
 async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,11 +110,9 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
             await asyncio.wait([gone], timeout=0.05)
         return
-    text = "no" if is_refused else page(path, scope["query_string"].decode(), headers)
+    text = "no" if is_refused else page(path, headers)
     if text is None:
         assert presence is not None
-        if path == "/leave":
-            await presence.leave(headers["x-user"])
         count, online = await presence.counts(), await presence.online() if path == "/who" else []
         text = json.dumps([count, sorted(seen.id for seen in online)])
     for part in (text[:2], text[2:]) if path == "/parts" else (text,):

@@ -287,7 +287,7 @@ def test_replay_finds_the_same_identities_as_the_middleware(site: dict[str, str]
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         visit = environ["presence_middleware.visit"]
-        found.append(visit.identity if visit.is_counted else None)
+        found.append(visit.identity if visit.is_counting else None)
         start_response("200 OK", [])
         return []
 
