@@ -256,6 +256,7 @@ RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("user=session:user.id, guest=visitor", {"cookie": f"beaker.session.id={VALUE}"}, {}),
     (DEFAULT, {"cookie": f"PHPSESSID={VALUE}; xsessionid={VALUE}; Session={VALUE}"}, {}),
     (DEFAULT, {"cookie": "a=sessionid; b=session=1; auth_tkt"}, {}),
+    (DEFAULT, {"cookie": "a=1;" + " " * 8000 + "x"}, {}),  # once took minutes
     (DEFAULT, SESSION, OWN_LAYER),
     (DEFAULT, {"session": {"csrf": "x"}, **SESSION}, {}),
     ("user=flask-session:_user_id", flask_cookie(csrf_token="x", _fresh=False), {}),
