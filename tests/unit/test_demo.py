@@ -24,7 +24,7 @@ def client(prefix: str) -> Iterator[httpx.Client]:
     given = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "1m", **server.FIXED}
     app = PresenceMiddleware(Site(1), settings=Settings.from_env(given))
     headers = {"User-Agent": crowds.AGENT}
-    transport = httpx.WSGITransport(app=app)  # type: ignore[arg-type]
+    transport = httpx.WSGITransport(app=app)
     with httpx.Client(transport=transport, base_url="http://demo", headers=headers) as client:
         yield client
     app.recorder.close()
