@@ -1215,7 +1215,7 @@ BREAKS = [
         "events/outage.py",
         "if now - self._since < OUTAGE_SECONDS:",
         "if True:",
-        (*FOLLOW, *NAMED),
+        FOLLOW,
     ),
     Break(
         "two-holders-of-a-name",

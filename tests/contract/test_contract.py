@@ -377,35 +377,36 @@ def test_a_key_of_another_type_stops_its_own_kind_only(
         assert site.presence.is_online("ann")
 
 
-def _client(mode: str, url: str, options: dict[str, Any]) -> Any:
-    factory: Any = redis.asyncio.Redis if mode == "async" else redis.Redis
-    return factory.from_url(url, **options)
-
-
-@pytest.mark.parametrize("backend_url", ["valkey", *matrix(*OTHERS)], indirect=True)
-@WITH_IDS
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize(("protocol", "decoded"), [(2, True), (3, False), (3, True)])
-def test_a_client_that_was_passed_works_like_the_built_in_client(
-    backend_url: str, prefix: str, *, store: str, mode: str, protocol: int, decoded: bool
-) -> None:
-    options = {"protocol": protocol, "decode_responses": decoded}
-    mine = _client(mode, backend_url, options)
-    with _client("sync", backend_url, options) as client:  # recorders want a sync one
-        nowhere = settings("redis://nowhere.invalid", prefix, store=store)
-        with opened(nowhere, mode, mine, client) as site:
-            _ask_everything(site)
-
-
 @OF_EACH_SERVER
 @WITH_IDS
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_url_may_choose_the_protocol(
-    backend_url: str, prefix: str, store: str, mode: str
+@pytest.mark.parametrize(
+    ("protocol", "decoded", "is_passed"),
+    [(2, True, True), (3, False, True), (3, True, True), (3, False, False)],
+)
+def test_a_client_or_a_url_may_choose_the_protocol(
+    backend_url: str,
+    prefix: str,
+    *,
+    store: str,
+    mode: str,
+    protocol: int,
+    decoded: bool,
+    is_passed: bool,
 ) -> None:
-    with opened(settings(f"{backend_url}?protocol=3", prefix, store=store), mode) as site:
+    if not is_passed:
+        with opened(settings(f"{backend_url}?protocol=3", prefix, store=store), mode) as site:
+            _ask_everything(site)
+            # Text, before redis-py 6.
+            assert int(site.redis.get_connection_kwargs()["protocol"]) == 3
+        return
+    options: dict[str, Any] = {"protocol": protocol, "decode_responses": decoded}
+    factory = redis.asyncio.Redis if mode == "async" else redis.Redis
+    mine = factory.from_url(backend_url, **options)
+    nowhere = settings("redis://nowhere.invalid", prefix, store=store)
+    recording = redis.Redis.from_url(backend_url, **options)  # recorders want a sync one
+    with recording, opened(nowhere, mode, mine, recording) as site:
         _ask_everything(site)
-        assert int(site.redis.get_connection_kwargs()["protocol"]) == 3  # text, before redis-py 6
 
 
 def _ask_everything(site: Site) -> None:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from presence_middleware import Identity, Presence, QueryError, Settings, asgi
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit, recorder_for
-from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
@@ -104,25 +104,6 @@ def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
     presence = Presence(settings)
     assert presence.counts() == {"user": 2, "guest": 0, "bot": 0}
     assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
-
-
-def test_processes_without_a_secret_agree_on_a_guest(settings: Settings) -> None:
-    views = (
-        WsgiRequest({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "Lynx"}),
-        AsgiRequest({"client": ["192.0.2.7", 1], "headers": [[b"user-agent", b"Lynx"]]}),
-    )
-    found = set()
-    for view in views:
-        recorder = Recorder(settings)  # each with a key of its own, until they agree
-        visit = opened(recorder, view)
-        visit.flush()
-        visit.end()
-        found.add(visit.identity)
-        recorder.close()
-    (guest,) = found
-    assert guest is not None
-    assert Presence(settings).is_online(guest.id, guest.kind)
-    assert "192.0.2.7" not in guest.id
 
 
 @pytest.fixture
