@@ -65,7 +65,6 @@ WRITES = ("contract/test_contract.py",)
 DEPARTURES = ("contract/test_departures.py",)
 ROOMS = ("contract/test_rooms.py",)
 DIFFERENTIAL = ("contract/test_differential.py",)
-IN_REQUESTS = ("contract/test_rooms_of_requests.py",)
 MOUNTS = ("browser/test_mounts_browser.py",)
 CROWDED = ("contract/test_crowded_rooms.py",)
 EVENTS = ("contract/test_events.py",)
@@ -1038,7 +1037,7 @@ BREAKS = [
         "request.py",
         'return text(self.state.get("PATH_INFO", ""))',
         "return self.path",
-        IN_REQUESTS,
+        ROOMS,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-asgi",
@@ -1046,7 +1045,7 @@ BREAKS = [
         "request.py",
         "return below_root(self.state)",
         "return self.path",
-        IN_REQUESTS,
+        ROOMS,
     ),
     Break(
         "pulse-of-a-path-with-its-mount",
