@@ -1,31 +1,20 @@
 """The visit of a request in a handler: its identity, `identify`, and the recorded id."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.middleware.sessions import SessionMiddleware
-from starlette.requests import HTTPConnection
-from starlette.requests import Request as StarletteRequest
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.authentication import SimpleUser
 
-from presence_middleware import Identity, Presence, QueryError, Settings, asgi
+from presence_middleware import Identity, Presence, QueryError, Settings
 from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
-from tests.support.transports import AsgiTransport
 
 
 @pytest.fixture
@@ -134,44 +123,6 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own_server: 
     late.end()
     for recorder in (early, other):
         recorder.close()
-
-
-class Backend(AuthenticationBackend):
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
-        name = conn.headers.get("x-login")
-        return (AuthCredentials(["authenticated"]), SimpleUser(name)) if name else None
-
-
-def login(request: StarletteRequest) -> Response:
-    request.session["user"] = {"id": 42}
-    return Response()
-
-
-@pytest.mark.parametrize(
-    ("identity", "headers", "id"),
-    [
-        ("user=auth", {"x-login": "ann"}, "ann"),
-        ("user=auth", {}, "42"),
-        ("user=session:member", {}, None),
-        ("user=session:user.id", {}, "42"),
-        ("user=session:user.name, user=auth", {"x-login": "ann"}, "ann"),
-    ],
-)
-def test_starlettes_own_users_and_sessions(
-    identity: str, headers: dict[str, str], id: str | None, valkey: Server, prefix: str
-) -> None:
-    layers = [
-        Middleware(SessionMiddleware, secret_key="a"),
-        Middleware(AuthenticationMiddleware, backend=Backend()),
-    ]
-    site = Starlette(routes=[Route("/", login)], middleware=layers)
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, identity=identity)
-    app = asgi.PresenceMiddleware(site, settings=settings)
-    with httpx.Client(transport=AsgiTransport(app, asyncio.run), base_url="http://site") as client:
-        assert client.get("/", headers=headers).status_code == 200
-    assert app.recorder.flush()
-    assert [sighting.id for sighting in Presence(settings).online()] == ([id] if id else [])
-    app.recorder.close()
 
 
 def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(
