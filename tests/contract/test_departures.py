@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import redis
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
-from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store
 from presence_middleware.wsgi import WsgiVisit
@@ -21,14 +18,6 @@ from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, settings
 
 GRACE = 75.0
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Server]:
-    """A server that the test may stop."""
-    server = Server(str(find_server()), tmp_path)
-    yield server
-    server.stop()
 
 
 def by_header(url: str, prefix: str, flush_interval: str, **given: Any) -> Settings:

@@ -332,11 +332,6 @@ def follow(*arguments: object, **variables: str) -> "subprocess.Popen[bytes]":
     )
 
 
-@pytest.fixture
-def variables(valkey: Server, prefix: str) -> dict[str, str]:
-    return {"PRESENCE_REDIS_URL": valkey.url, "PRESENCE_PREFIX": prefix}
-
-
 def test_a_pipe_is_followed_to_its_end(
     variables: dict[str, str], valkey: Server, prefix: str
 ) -> None:

@@ -2,27 +2,16 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from starlette.authentication import SimpleUser
 
 from presence_middleware import Identity, Presence, QueryError, Settings
-from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder, Visit, recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
-
-
-@pytest.fixture
-def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
-    """Of a site without a secret."""
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix)
-    yield settings
-    recorder_for(settings).close()
 
 
 def visit_in(state: State) -> Visit:
@@ -95,25 +84,17 @@ def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
     assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
 
 
-@pytest.fixture
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that a test may stop."""
-    server = Server(str(find_server()), Path(tmp_path_factory.mktemp("own")))
-    yield server
-    server.stop()
-
-
-def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own_server: Server) -> None:
+def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:
     view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
-    settings = Settings.from_env({}, redis_url=own_server.url, flush_interval="0.05s")
-    own_server.stop()
+    settings = Settings.from_env({}, redis_url=own.url, flush_interval="0.05s")
+    own.stop()
     early = Recorder(settings)
     visit = opened(early, view)
     visit.end()
     assert not early.flush()
     assert visit.identity is None
     assert early.stats().pending == 1
-    own_server.start()
+    own.start()
     other = Recorder(settings)
     late = opened(other, view)
     late.flush()
