@@ -756,7 +756,7 @@ BREAKS = [
         "stores/people.lua",
         "and at_least(left_at[erased(id)], since)",
         "and false",
-        WRITES,
+        MODEL,
     ),
     Break(
         "erased-id-has-a-last-seen-time",
@@ -780,7 +780,7 @@ BREAKS = [
         "stores/people.lua",
         "local arrival = arrived() or time",
         "local arrival = time",
-        WRITES,
+        MODEL,
     ),
     Break(
         "older-sighting-undoes-a-goodbye",
