@@ -1013,7 +1013,7 @@ BREAKS = [
         "stores/rooms.lua",
         "if act == ERASED then redis.call('ZREM', moves, id) end",
         "",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "old-page-becomes-the-room",
@@ -1029,7 +1029,7 @@ BREAKS = [
         "stores/rooms.lua",
         "and not has_left(id, moment) and",
         "and",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-wsgi",

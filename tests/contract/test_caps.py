@@ -250,6 +250,14 @@ def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: st
     return visit.identity
 
 
+@pytest.mark.parametrize("address", [5, b"::1"])
+def test_an_address_that_is_no_text_harms_no_request(recorder: Recorder, address: Any) -> None:
+    """A server's mistake: it is recorded, and nothing is raised."""
+    for n in range(150):
+        asks(recorder, f"browser {n}", address)
+    assert (recorder.stats().recorded, recorder.stats().dropped) == (150, {})
+
+
 def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -111,6 +111,7 @@ def test_an_id_may_be_a_number_bytes_or_none(site: Site) -> None:
         ignored(None)
     assert ask.is_online(42)
     assert ask.online_among([7, 42, b"ann", "None"]) == ["42", "ann"]
+    assert ask.last_seen_among([]) == {}
     ask.leave(b"ann")
     assert not ask.is_online("ann")
 
@@ -148,14 +149,17 @@ def test_return_in_the_instant_of_a_goodbye_hides_nobody_on_the_next_page(
     valkey: Server, prefix: str
 ) -> None:
     with opened(settings(valkey.url, prefix, pulse_path="/pulse")) as site:
+        site.saw("dan", ago=WINDOW - 10)
         site.saw("bob", ago=1)
-        site.saw("ann")
-        site.recorder.record(("user", "ann"), site.clock.now, act=Act.GOODBYE)
+        site.saw("ann", "cid")
+        for id in ("ann", "cid"):
+            site.recorder.record(("user", id), site.clock.now, act=Act.GOODBYE)
         assert site.recorder.flush()
         site.presence.touch("ann")
-        (first,) = site.presence.online(limit=1)
-        (second,) = site.presence.online(limit=1, before=first)
-        assert (first.id, second.id) == ("ann", "bob")
+        found = list[Sighting]()
+        while page := site.presence.online(limit=1, before=found[-1] if found else None):
+            found += page
+        assert [who.id for who in found] == ["ann", "bob", "cid", "dan"]
 
 
 def test_times_written_by_another_program_do_not_block_a_reader(

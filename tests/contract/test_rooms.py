@@ -67,25 +67,6 @@ def site(valkey: Server, prefix: str) -> Iterator[Open]:
         each.site.close()
 
 
-@pytest.mark.parametrize("manner", ["leave", "forget"])
-def test_a_page_from_before_a_departure_is_no_room_afterwards(site: Open, manner: str) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann")
-    workers.view(workers.other, "/t/1", "ann", "bob")
-    workers.other.flush()
-    workers.clock.now += 0.25
-    getattr(workers.presence, manner)("ann")
-    erased = manner == "forget"
-    assert workers.redis.zrange(workers.key("moved"), 0, -1) == [b"ann", b"bob"][erased:]
-    workers.call(workers.one, "ann")
-    workers.one.flush()
-    assert workers.presence.is_online("ann")
-    assert workers.room() == ["bob"]
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    assert workers.room() == ["ann", "bob"]
-
-
 def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
     """By the clock of the server, the page may seem to be the earlier of the two."""
     given = settings(valkey.url, prefix, rooms="/t/{topic}", flush_interval="3m")
