@@ -488,59 +488,6 @@ def test_all_who_wait_are_woken_although_some_wait_again_meanwhile(site: Followe
     assert set(woken) == first
 
 
-COLLECT = """
-import gc, sys, threading
-
-class Lock:
-    # A lock in which all garbage is collected: a collection may begin in any thread, at any time.
-    is_collecting, new = False, threading.Lock
-
-    def __init__(self):
-        self.lock = Lock.new()
-        self.release, self.locked = self.lock.release, self.lock.locked
-
-    def acquire(self, *given, **more):
-        taken = self.lock.acquire(*given, **more)
-        if taken and Lock.is_collecting:
-            Lock.is_collecting = False
-            gc.collect()
-        return taken
-
-    __enter__ = acquire
-
-    def __exit__(self, *_):
-        self.release()
-
-from presence_middleware import Presence, Settings
-
-presence = Presence(Settings.from_env())
-feed = presence.backend.feed("user")
-threading.Lock = Lock
-feed.reset()
-threading.Lock = Lock.new
-
-def names(own):
-    with presence.events() as events:
-        yield "ready"
-        yield from events
-
-def drop():
-    own = []
-    own.append(names(own))
-    next(own[0])
-
-def collect():
-    Lock.is_collecting = True
-    feed.open()
-
-gc.disable()
-drop()
-thread = threading.Thread(target=collect, daemon=True)
-thread.start()
-thread.join(5)
-sys.stdout.write("blocked" if thread.is_alive() or Lock.is_collecting else "free")
-"""
-
 FORK = """
 import os, sys, threading
 from presence_middleware import Presence, QueryError, Settings
@@ -587,13 +534,12 @@ print(client.hget(key, "who") == holder)
 @pytest.mark.parametrize(
     ("program", "output"),
     [
-        (COLLECT, "free"),
         (FORK, "this iterator was opened before a fork: open it in each process\nann\n"),
         (FORK_WITH_NAME, "True\n"),
     ],
-    ids=["collected amid the work of the feed", "forked", "forked with a name"],
+    ids=["without a name", "with a name"],
 )
-def test_iterators_that_end_in_unusual_ways(
+def test_an_iterator_belongs_to_the_process_that_opened_it(
     variables: dict[str, str], program: str, output: str
 ) -> None:
     environ = {**os.environ, **variables, "PRESENCE_EVENTS": "user"}
