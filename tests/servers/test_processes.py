@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,15 +37,6 @@ IDENTITY = "user=header:X-User"
 @pytest.fixture
 def variables(variables: dict[str, str]) -> dict[str, str]:
     return variables | {"PRESENCE_IDENTITY": IDENTITY, "PRESENCE_FLUSH_INTERVAL": NEVER}
-
-
-@pytest.fixture
-def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
-    """A server that the test may stop."""
-    server = Server(valkey.binary, tmp_path)
-    yield server
-    server.process.send_signal(signal.SIGCONT)
-    server.stop()
 
 
 def online(presence: Presence) -> set[str]:

@@ -221,12 +221,6 @@ def test_the_board_is_served(served: Served) -> None:
         assert client.get("/elsewhere").text.startswith("hello ")
 
 
-def test_any_host_header_is_answered(served: Served) -> None:
-    for path in ("/presence", "/presence/counts", "/presence/history?hours=24"):
-        answer = raw(served.server, f"GET {path} HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n")
-        assert b" 200 " in answer[:20], served.server.output
-
-
 def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
     served.ask("/", X_User="measured")
     wait_until(lambda: served.presence.is_online("measured"))
@@ -479,15 +473,6 @@ def test_websockets_and_streams_keep_users_online_on_uvicorn(open_site: OpenSite
 
 
 WSGI_SITE, ASGI_SITE = f"{SITE}:wsgi_site", f"{SITE}:asgi_site"
-
-
-@pytest.fixture
-def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
-    """A Redis server that the test may stop."""
-    server = Server(valkey.binary, tmp_path)
-    yield server
-    server.process.send_signal(signal.SIGCONT)
-    server.stop()
 
 
 @pytest.fixture
