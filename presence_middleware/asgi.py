@@ -22,6 +22,7 @@ from .presence import AsyncPresence
 from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
+from .recorder.verdict import Answer
 from .request import READER, VISIT, AsgiRequest, below_root
 from .settings import Settings
 from .signals import Signal
@@ -183,7 +184,7 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         Raises `PresenceUnavailable` if Redis does not answer.
         """
         self.note()
-        with self.asking():
+        with self.asking:
             if self.recorder.has_pending:
                 return await in_thread(self.recorder.read, plan)
             return await self.backend.async_driver.run(plan)
@@ -242,7 +243,7 @@ def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
     """Return a `send` that also reports the status of the response to the visit."""
 
     async def send_and_note(message: Message) -> Any:
-        status = _status(message, visit.status)
+        status = _status(message, is_first=visit.answer is Answer.NONE)
         if status is not None:
             visit.answered(status)
         return await send(message)
@@ -250,8 +251,8 @@ def _noting(send: Callable[[Message], Awaitable[Any]], visit: Visit) -> Send:
     return send_and_note
 
 
-def _status(message: Message, before: int | None) -> int | None:
-    """Return the status that a message sets, or None. `before` is the status set before it.
+def _status(message: Message, *, is_first: bool) -> int | None:
+    """Return the status that a message sets, or None. `is_first` is true if none was set before.
 
     Accepting a WebSocket counts as 101. Closing it instead counts as 403, also with a response of
     any other status.
@@ -262,7 +263,7 @@ def _status(message: Message, before: int | None) -> int | None:
         return status if isinstance(status, int) else None
     if kind == "websocket.accept":
         return 101
-    if before is None and kind in ("websocket.close", "websocket.http.response.start"):
+    if is_first and kind in ("websocket.close", "websocket.http.response.start"):
         return 403
     return None
 

@@ -107,7 +107,10 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
             shown = resolver.resolve_id(id) or "with an id that is hashed with a key in Redis"
             yield Step(str(matcher), f"{kind or 'crawler'} {shown}")
         else:
-            yield Step(str(matcher), f"no: {_reason(matcher, request)}")
+            no = matcher.why_not(request)
+            better = matcher.better(no) if isinstance(matcher, RuleMatcher) else ""
+            instead = f" (try {better.partition('=')[2]})" if better else ""
+            yield Step(str(matcher), f"no: {no.reason}{instead}")
     yield _conclusion(purpose, refusal, found, resolver, may_be_other=may_be_other)
     for hint in hints.mistakes(request, found[0][1] if found else None):
         yield f"hint: {hint.message}: {hint.remedy}"
@@ -125,18 +128,10 @@ def _environ(sent: Sent) -> dict[str, str]:
     }
     for name, value in sent.headers:
         key = f"HTTP_{name.upper().replace('-', '_')}"
-        latin, joint = (
-            value.encode("utf-8", "surrogateescape").decode("latin-1"),
-            "; " if key == "HTTP_COOKIE" else ",",
-        )
+        latin = value.encode("utf-8", "surrogateescape").decode("latin-1")
+        joint = "; " if key == "HTTP_COOKIE" else ","
         environ[key] = f"{environ[key]}{joint}{latin}" if key in environ else latin
     return environ
-
-
-def _reason(matcher: Matcher, request: WsgiRequest) -> str:
-    no = matcher.why_not(request)
-    better = matcher.better(no) if isinstance(matcher, RuleMatcher) else ""
-    return f"{no.reason} (try {better.partition('=')[2]})" if better else no.reason
 
 
 def _conclusion(

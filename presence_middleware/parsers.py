@@ -6,11 +6,12 @@ imports nothing of the package, so that every other module may use it.
 """
 
 import ast
+import math
 import re
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from secrets import token_urlsafe
 from typing import Any
 
 DEFAULT_EXCLUDE = (
@@ -29,15 +30,8 @@ _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(\.\d+)?\s*[smhd]\s*)+")
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _SESSION_SECRETS = "secrets with commas between, or whole public keys (PEM), no private key"
-_PATTERN = re.compile(r"[/*].*", re.DOTALL)
-_EXCLUDED = re.compile(r"(!\s*)?[/*].*", re.DOTALL)
-_ADDED = re.compile(r"[+!]\s*[/*].*", re.DOTALL)
-_KIND = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
-_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~-]{1,64})*", re.ASCII)
 NAMED_ROOMS = "named"
 """The value of `PRESENCE_ROOMS` for rooms that no path shows."""
-_ROOM = re.compile(r"(?:/(?:[^/{}*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?")
-_TOKEN = re.compile(f"[!-~]{{{MIN_SECRET_LENGTH},}}")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _APPLICATION = (
     "package.module (its `application`), package.module:app or package.module:create_app(), "
@@ -59,14 +53,10 @@ def duration(value: object) -> float:
     `value` is text such as `"90s"`, `"10m"`, `"1h 30m"` or `"30d"`, a number of seconds, or a
     timedelta. Zero, negative durations and those above ten years are refused.
     """
-    seconds = 0.0
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    elif isinstance(value, str) and _DURATION.fullmatch(value.strip().lower()):
-        parts = _PART.findall(value.lower())
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    text = str(number).strip().lower()
+    parts = _PART.findall(text) if _DURATION.fullmatch(text) else []
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError("a duration above zero, such as 90s, 10m, 24h or 30d")
     return seconds
@@ -91,18 +81,19 @@ def switch(value: object) -> bool:
 
 def whole(value: object) -> int:
     """Return a whole number of at least 1; `_` may group its digits."""
-    digits = "" if isinstance(value, bool) else str(value).strip().replace("_", "")
-    if not (digits.isascii() and digits.isdigit() and int(digits)):
-        raise ValueError("a whole number of at least 1, such as 100000")
-    return int(digits)
+    return _whole(value, math.inf, "a whole number of at least 1, such as 100000")
 
 
 def shards(value: object) -> int:
     """Return a number of shards, from 1 to `MAX_SHARDS`."""
+    return _whole(value, MAX_SHARDS, f"a whole number from 1 to {MAX_SHARDS}")
+
+
+def _whole(value: object, most: float, form: str) -> int:
     with suppress(ValueError):
-        if (number := whole(value)) <= MAX_SHARDS:
+        if 1 <= (number := int(str(value))) <= most:
             return number
-    raise ValueError(f"a whole number from 1 to {MAX_SHARDS}")
+    raise ValueError(form)
 
 
 def items(text: str) -> list[str]:
@@ -145,19 +136,71 @@ def by_kind(
     return parse
 
 
-def prefix(value: object) -> str:
-    """Return a prefix of keys. It has no braces, which would choose a Cluster's slot."""
-    text = str(value)
-    if not re.fullmatch(r"[\w.:/-]{1,64}", text, re.ASCII):
-        raise ValueError("1 to 64 letters, digits and . : / _ -")
-    return text
+def matching(pattern: str, form: str) -> Callable[[object], str]:
+    """Return a parser of text. It returns what the group of `pattern` matches.
+
+    In `form`, braces stand for a fresh secret.
+    """
+    match = re.compile(pattern, re.ASCII | re.DOTALL).fullmatch
+
+    def parse(value: object) -> str:
+        found = match(str(value).strip())
+        if not found:
+            raise ValueError(form.format(token_urlsafe(32)))
+        return found[1] or ""
+
+    return parse
 
 
-def paths(value: object) -> tuple[str, ...]:
-    """Return paths, in which `*` matches anything; the word `none` is no path at all."""
-    if _items_of(value) == ["none"]:
-        return ()
-    return _checked_items(value, _PATTERN, "paths such as /healthz, /static/*, /logout, or none")
+# It has no braces, which would choose a Cluster's slot.
+prefix = matching(r"([\w.:/-]{1,64})", "1 to 64 letters, digits and . : / _ -")
+path = matching(r"((?:/(?!\.{1,2}(?:/|$))[\w.~-]{1,64})+)/*|", "a path such as /pulse, /presence")
+secret = matching(
+    rf"(.{{{MIN_SECRET_LENGTH},}})?",
+    f"at least {MIN_SECRET_LENGTH} characters, such as PRESENCE_SECRET={{}}",
+)
+# Browsers and `curl` send it unchanged.
+board_token = matching(
+    rf"([!-~]{{{MIN_SECRET_LENGTH},}})?",
+    f"at least {MIN_SECRET_LENGTH} letters, digits or marks, such as PRESENCE_BOARD_TOKEN={{}}",
+)
+
+
+def listed(
+    pattern: str, form: str, **words: tuple[str, ...]
+) -> Callable[[object], tuple[str, ...]]:
+    """Return a parser of a list of what matches `pattern`; one of `words` alone has its value."""
+    match = re.compile(pattern, re.DOTALL).fullmatch
+
+    def parse(value: object) -> tuple[str, ...]:
+        given = _items_of(value)
+        if (known := words.get(", ".join(given))) is not None:
+            return known
+        if not all(map(match, given)):
+            raise ValueError(form)
+        return tuple(given)
+
+    return parse
+
+
+rooms = listed(
+    r"(?:/(?:[^/{}*,\s]+|\{[a-z_]+\}))+(?:/\*?)?|/\*?",
+    "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named",
+    named=(NAMED_ROOMS,),
+)
+paths = listed(r"[/*].*", "paths such as /healthz, /static/*, /logout, or none", none=())
+_EXCLUDE = (
+    "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "
+    "admits what they exclude; or none"
+)
+_excluded = listed(r"(!\s*)?[/*].*", _EXCLUDE, none=())
+_added = listed(r"[+!]\s*[/*].*", _EXCLUDE)
+_names = listed(r"(?a:[A-Za-z][\w-]*)", "kinds such as user, or user, guest")
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Return the names of kinds, each once."""
+    return tuple(dict.fromkeys(_names(value)))
 
 
 def exclude(value: object) -> tuple[str, ...]:
@@ -165,15 +208,8 @@ def exclude(value: object) -> tuple[str, ...]:
 
     One that begins with `!` admits what those before it exclude.
     """
-    if _items_of(value) == ["none"]:
-        return ()
     adds = any(path.startswith("+") for path in _items_of(value))
-    given = _checked_items(
-        value,
-        _ADDED if adds else _EXCLUDED,
-        "paths such as /healthz, /static/*, with + before all of them or none; !/app/* after them "
-        "admits what they exclude; or none",
-    )
+    given = _added(value) if adds else _excluded(value)
     if not adds and given and given[0].startswith("!"):
         raise ValueError(
             f"a path before {given[0]}, because ! admits only what a path before it excludes: "
@@ -185,43 +221,6 @@ def exclude(value: object) -> tuple[str, ...]:
 
 def _items_of(value: object) -> list[str]:
     return items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
-
-
-def _checked_items(value: object, pattern: re.Pattern[str], form: str) -> tuple[str, ...]:
-    """Return the items of a list. Raises `ValueError` with `form` if one does not match."""
-    given = _items_of(value)
-    if not all(map(pattern.fullmatch, given)):
-        raise ValueError(form)
-    return tuple(given)
-
-
-def rooms(value: object) -> tuple[str, ...]:
-    """Return the rules of rooms, such as `/t/{topic}/*`, or the word `named` alone."""
-    if _items_of(value) == [NAMED_ROOMS]:
-        return (NAMED_ROOMS,)
-    form = "paths such as /t/{topic}/*, /docs/*: {name} is a segment, * at the end; or named"
-    return _checked_items(value, _ROOM, form)
-
-
-def names(value: object) -> tuple[str, ...]:
-    """Return the names of kinds, each once."""
-    return tuple(dict.fromkeys(_checked_items(value, _KIND, "kinds such as user, or user, guest")))
-
-
-def path(value: object) -> str:
-    """Return a path below where the app is mounted, or `""` for none."""
-    text = str(value).strip().rstrip("/")
-    if not _PATH.fullmatch(text) or (str(value).strip() and not text):
-        raise ValueError("a path such as /pulse, /presence")
-    return text
-
-
-def secret(value: object) -> str:
-    """Return a key for hashes, long enough not to be guessed, or `""`."""
-    text = str(value).strip()
-    if text and len(text) < MIN_SECRET_LENGTH:
-        raise ValueError(f"at least {MIN_SECRET_LENGTH} characters, such as {fresh_secret()}")
-    return text
 
 
 def session_secret(value: object) -> tuple[str, ...]:
@@ -248,22 +247,6 @@ def session_secret(value: object) -> tuple[str, ...]:
 
 def _as_text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def board_token(value: object) -> str:
-    """Return a token that browsers and `curl` send unchanged, or `""`."""
-    text = str(value).strip()
-    if text and not _TOKEN.fullmatch(text):
-        raise ValueError(
-            f"at least {MIN_SECRET_LENGTH} letters, digits or marks, such as "
-            f"{fresh_secret('PRESENCE_BOARD_TOKEN')}"
-        )
-    return text
-
-
-def fresh_secret(variable: str = "PRESENCE_SECRET") -> str:
-    """Return a line that sets `variable` to a new random secret."""
-    return f"{variable}={secrets.token_urlsafe(32)}"
 
 
 def app_reference(text: str) -> tuple[str, str, bool, list[Any], dict[str, Any]]:

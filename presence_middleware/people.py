@@ -53,6 +53,14 @@ class Departed:
         self.moment: int | None = None
         """The moment that was sent, in microseconds since the epoch; None if none was."""
 
+    def least_time(self, since: float) -> int:
+        """Return the least time to send for what happened at `since`; 0 if it may be any."""
+        return 0 if self.moment is None or self.at >= since else self.moment + 1
+
+
+NOT_DEPARTED = Departed(SEEN, NEVER, is_sent=True)
+"""In place of the departure of whoever has not departed."""
+
 
 class Person:
     """All that this process remembers of an identity.
@@ -78,9 +86,8 @@ class Person:
     def __init__(self, who: Who) -> None:
         self.who = who
         self.seen = self.sent = self.arrival = NEVER
-        self.goodbye: Departed | None = None
-        self.left: Departed | None = None
-        """The last logout or erasure."""
+        self.goodbye = self.left = NOT_DEPARTED
+        """The last goodbye; the last logout or erasure."""
         self.room: Room | None = None
         """The room that was entered or left last. None if there was none."""
         self.is_moving = False
@@ -102,17 +109,14 @@ class Person:
     def depart(self, act: Act, at: float) -> None:
         """Merge a goodbye, a logout or an erasure, unless a later one is known."""
         if act is GOODBYE:
-            if self.goodbye is None or self.goodbye.at < at:
+            if self.goodbye.at < at:
                 self.goodbye = Departed(act, at)
             return
         if self.arrival <= at < self.seen:
             at = self.seen  # a connection from before the logout was seen after it
         known = self.left
-        if known is not None:
-            if act <= known.act and at <= known.at:
-                return
-            act, at = act if known.is_sent else max(act, known.act), max(at, known.at)
-        self.left = Departed(act, at)
+        if act > known.act or at > known.at:
+            self.left = Departed(act if known.is_sent else max(act, known.act), max(at, known.at))
 
     def departures_due(self) -> tuple[Departed, ...]:
         """Return the departures to send. A goodbye that a later sighting undoes is not sent.
@@ -120,13 +124,43 @@ class Person:
         It is sent again with a sighting from before it: who was offline has nothing to say it to.
         """
         left, goodbye = self.left, self.goodbye
-        due: tuple[Departed, ...] = ()
-        if left is not None and not left.is_sent:
-            due = (left,)
+        due = () if left.is_sent else (left,)
         is_waiting = self.seen > self.sent
-        if goodbye and goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
-            due = (*due, goodbye)
+        if goodbye.at >= self.seen and (is_waiting or not goodbye.is_sent):
+            return (*due, goodbye)
         return due
+
+    def refused(self, seen: float, arrival: float) -> None:
+        """Note that the server refused a sighting: the person had left after that arrival."""
+        if self.left.at < arrival:
+            self.left = Departed(LEFT, arrival, is_sent=True)
+            self.left.refused = arrival
+        if self.seen == self.sent == seen:  # otherwise a newer sighting waits
+            self.seen = self.sent = NEVER
+
+    def restore(self, taken: "Taken") -> bool:
+        """Let what was taken wait again. Return whether a newer sighting waits in its place."""
+        if taken.seen is None:
+            return False
+        if self.seen > self.sent:
+            self.arrival = max(self.arrival, taken.arrival)
+            return True
+        self.sent = NEVER
+        return False
+
+    def lose(self, since: float, *, has_room: bool) -> bool:
+        """Let wait again what happened after `since` and the server has lost.
+
+        A sighting needs room to wait. Return whether it waits again.
+        """
+        for departure in (self.left, self.goodbye):
+            if departure.moment is not None and departure.at > since:
+                departure.is_sent, departure.moment = False, None
+        if not has_room or not since < self.seen <= self.sent:
+            return False
+        self.sent = NEVER
+        self.is_moving = self.room is not None
+        return True
 
 
 class Taken(NamedTuple):
@@ -261,14 +295,14 @@ class People(Memory):
         self._in_flight: dict[Person, Taken] = {}
         self._seen_again = 0
         """The number of people in flight of whom a newer sighting waits."""
-        self.recorded = self.coalesced = self.flushed = self.pending = 0
+        self.coalesced = self.flushed = self.pending = 0
         self.dropped: Counter[Reason] = Counter()
         for who, seen, arrival in sightings:
             self.note(who, seen, arrival)
 
     # Called by requests.
 
-    def note(  # noqa: PLR0912 - each request comes here: a call takes as long as all branches
+    def note(
         self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
     ) -> None:
         """Merge what somebody did into what is known of them. At the limit, drop and count it.
@@ -281,10 +315,9 @@ class People(Memory):
             person = self.recent.get(who) or self.remember(who)
             if act is not SEEN:
                 self._depart(person, act, at)
-            elif person.left is not None and arrival <= person.left.at:
+            elif arrival <= person.left.at:
                 self._refuse(person.left, arrival)
             else:
-                self.recorded += 1
                 is_move = room is not None and person.enter(room)
                 if person.seen > person.sent:
                     self.coalesced += 1
@@ -304,9 +337,7 @@ class People(Memory):
                     else:
                         person.sent = NEVER  # the room or the arrival is new
                     person.arrival = arrival
-                    if not person.is_queued:
-                        person.is_queued = True
-                        self._queue.append(person)
+                    self._enqueue(person)
         finally:
             self.lock.release()
 
@@ -320,27 +351,26 @@ class People(Memory):
     def refuse(self, reason: Reason) -> None:
         """Count a sighting that is dropped before it waits."""
         with self.lock:
-            self.recorded += 1
             self.dropped[reason] += 1
 
     def _refuse(self, left: Departed, arrival: float) -> None:
         """Count a sighting from before a logout, once for each open connection."""
         if arrival > left.refused:
             left.refused = arrival
-            self.recorded += 1
             self.dropped["left"] += 1
 
     def _depart(self, person: Person, act: Act, at: float) -> None:
         """Merge a departure. The caller holds the lock."""
         person.depart(act, at)
-        if act is ERASED and person.left and person.sent < person.seen <= person.left.at:
+        if act is ERASED and person.sent < person.seen <= person.left.at:
             person.seen = person.sent
             self.pending -= 1
             self.dropped["left"] += 1
-        self._enqueue(person)
+        if len(self._queue) < self._limit:
+            self._enqueue(person)
 
     def _enqueue(self, person: Person) -> None:
-        if not person.is_queued and len(self._queue) < self._limit:
+        if not person.is_queued:
             person.is_queued = True
             self._queue.append(person)
 
@@ -353,6 +383,11 @@ class People(Memory):
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def recorded(self) -> int:
+        """The number of sightings."""
+        return self.coalesced + self.flushed + self.pending + self.dropped.total()
 
     @property
     def expired_or_full(self) -> int:
@@ -414,16 +449,11 @@ class People(Memory):
                     continue
                 self.pending -= 1
                 if position in refused:
-                    if person.left is None or person.left.at < arrival:
-                        person.left = Departed(LEFT, arrival, is_sent=True)
-                        person.left.refused = arrival
-                    if person.seen == person.sent == seen:  # otherwise a newer sighting waits
-                        person.seen = person.sent = NEVER
+                    person.refused(seen, arrival)
                     self.dropped["left"] += 1
-                    continue
-                if room is person.room:
-                    person.is_moving = False
-                self.flushed += 1
+                else:
+                    person.is_moving = person.is_moving and room is not person.room
+                    self.flushed += 1
             self.flushed -= full
             self.dropped["members"] += full
 
@@ -431,12 +461,9 @@ class People(Memory):
         """Let those wait again of whom there is still something to send."""
         with self.lock:
             for person, taken in self._in_flight.items():
-                if taken.seen is not None and person.seen > person.sent:  # a newer sighting waits
+                if person.restore(taken):
                     self.pending -= 1
                     self.coalesced += 1
-                    person.arrival = max(person.arrival, taken.arrival)
-                elif taken.seen is not None:
-                    person.sent = NEVER
                 self._enqueue(person)
             self._in_flight, self._seen_again = {}, 0
 
@@ -454,17 +481,9 @@ class People(Memory):
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
             for person in self.of_shard(shard):
-                for departure in (person.left, person.goodbye):
-                    is_lost = departure is not None and departure.moment is not None
-                    if departure is not None and is_lost and departure.at > since:
-                        departure.is_sent, departure.moment = False, None
-                        self._enqueue(person)
-                if since < person.seen <= person.sent and self.pending < self._most_pending:
-                    person.sent = NEVER
-                    person.is_moving = person.room is not None
-                    self.recorded += 1
+                if person.lose(since, has_room=self.pending < self._most_pending):
                     self.pending += 1
-                    self._enqueue(person)
+                self._enqueue(person)
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
         """Drop waiting sightings that are too old to be of use.

@@ -43,16 +43,13 @@ COUNTERS = {
 LABELS = {"presence_sightings_dropped": ("reason",), "presence_active": ("kind", "period")}
 """The labels of metrics that are not by kind alone."""
 
+EVENTS = frozenset({"presence_came", "presence_went", "presence_sweep_lag_seconds"})
+"""The metrics of a site with events."""
+
 Values = dict[str, Mapping[str, float] | Mapping[tuple[str, str], float] | float | None]
 """The value of each metric, or its values by its labels."""
 
-NO_ANSWER: Values = {
-    "presence_up": False,
-    "presence_online": {},
-    "presence_active": {},
-    "presence_peak": {},
-    "presence_sweep_lag_seconds": {},
-}
+NO_ANSWER: Values = {"presence_up": False}
 """The metrics of the site while Redis does not answer."""
 
 
@@ -135,9 +132,6 @@ class PresenceCollector(Collector):
             "presence_came": stats.came,
             "presence_went": stats.went,
         }
-        if not self._announced:
-            for name in ("presence_came", "presence_went", "presence_sweep_lag_seconds"):
-                del values[name]
         metrics: list[Metric] = [
             SummaryMetricFamily(
                 "presence_flush_duration_seconds",
@@ -146,9 +140,11 @@ class PresenceCollector(Collector):
                 stats.flush_seconds,
             )
         ]
-        for name, value in values.items():
+        for name, help_text in {**GAUGES, **COUNTERS}.items():
+            if name in EVENTS and not self._announced:
+                continue
             family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
-            help_text = GAUGES.get(name) or COUNTERS[name]
+            value = values.get(name, {})
             if isinstance(value, Mapping):
                 metric = family(name, help_text, labels=LABELS.get(name, ("kind",)))
                 for label, number in value.items():

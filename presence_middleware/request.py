@@ -7,7 +7,6 @@ different values stay different.
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -72,6 +71,9 @@ class Request(Protocol):
 
     holds_until: float = math.inf
     """Until when its headers show the same user, as a time of `time.time()`. Sources lower it."""
+
+    may_be_user: bool = False
+    """True if it may show a user who cannot be found yet. Then it counts as no guest."""
 
     @property
     def method(self) -> str:
@@ -151,15 +153,14 @@ class StateRequest(Request):
     """The headers of a scope by lower-case name, once one of them was read."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
-        with suppress(Exception):  # an invalid environ or scope, of which sources report the parts
-            self.arrive(state)
+        self.arrive(state)
 
     def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
         """Begin with an environ or scope, and read what inner layers may change: who sent it.
 
         Return whether the request is certainly a visit, by its path, method and headers. `excluded`
         holds paths that are not visits. If it returns False, the request may still be a visit: a
-        prefetch, for example, is decided by the value of its header.
+        prefetch, for example, is decided by the value of its header. Never raises.
         """
         raise NotImplementedError
 
@@ -180,18 +181,21 @@ class WsgiRequest(StateRequest):
         self.peer = state.get("REMOTE_ADDR") or None
         if self.locate is not None:
             self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")
-        path = state.get("PATH_INFO", "")
-        if mount := state.get("SCRIPT_NAME"):
-            path = mount + path
-        return not (
-            path in excluded
-            or "HTTP_SEC_PURPOSE" in state
-            or "HTTP_PRESENCE" in state
-            or "HTTP_PURPOSE" in state
-            or "HTTP_X_MOZ" in state
-            or state.get("HTTP_SEC_FETCH_SITE") == "cross-site"
-            or state.get("REQUEST_METHOD") == "OPTIONS"
-        )
+        try:
+            path = state.get("PATH_INFO", "")
+            if mount := state.get("SCRIPT_NAME"):
+                path = mount + path
+            return not (
+                path in excluded
+                or "HTTP_SEC_PURPOSE" in state
+                or "HTTP_PRESENCE" in state
+                or "HTTP_PURPOSE" in state
+                or "HTTP_X_MOZ" in state
+                or state.get("HTTP_SEC_FETCH_SITE") == "cross-site"
+                or state.get("REQUEST_METHOD") == "OPTIONS"
+            )
+        except Exception:  # an invalid environ, of which sources report the parts
+            return False
 
     @property
     def method(self) -> str:
@@ -252,19 +256,22 @@ class AsgiRequest(StateRequest):
 
     def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
         self.state, client = state, state.get("client")
-        self.peer = str(client[0]) if client and client[0] else None
-        headers = self._read_headers()
-        if self.locate is not None:
-            self.forwarded = headers.get(b"forwarded"), headers.get(b"x-forwarded-for")
-        return not (
-            state.get("path", "") in excluded
-            or b"sec-purpose" in headers
-            or b"presence" in headers
-            or b"purpose" in headers
-            or b"x-moz" in headers
-            or headers.get(b"sec-fetch-site") == b"cross-site"
-            or state.get("method") == "OPTIONS"
-        )
+        try:
+            self.peer = str(client[0]) if client and client[0] else None
+            headers = self._read_headers()
+            if self.locate is not None:
+                self.forwarded = headers.get(b"forwarded"), headers.get(b"x-forwarded-for")
+            return not (
+                state.get("path", "") in excluded
+                or b"sec-purpose" in headers
+                or b"presence" in headers
+                or b"purpose" in headers
+                or b"x-moz" in headers
+                or headers.get(b"sec-fetch-site") == b"cross-site"
+                or state.get("method") == "OPTIONS"
+            )
+        except Exception:  # an invalid scope, of which sources report the parts
+            return False
 
     @property
     def method(self) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from .parsers import NAMED_ROOMS
 from .request import Request
+from .signals import Signal
 from .stores import NOWHERE, room_number
 
 MAX_NAME = 200  # characters
@@ -42,12 +43,15 @@ class Rooms:
         """Return the number of a room, given its name or a path in it."""
         return room_number(self.named(name_or_path))
 
-    def number_for(self, request: Request) -> int | None:
+    def number_for(self, request: Request, signal: Signal | None = None) -> int | None:
         """Return the number of the room that a request enters; None if it stays where it was.
 
         A navigation to a page in no room leaves the room: the number is `NOWHERE`. Other requests,
-        such as those that the page in the room sends, change nothing. Never raises.
+        such as those that the page in the room sends, change nothing. The room of a signal is that
+        of its page: the path of the request is no room. Never raises.
         """
+        if signal is not None:
+            return None if signal.page is None else self.number_at(signal.page) or NOWHERE
         try:
             number = self.number_at(request.app_path)
             if number is not None:

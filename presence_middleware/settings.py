@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, fields
 from hashlib import blake2b
 from importlib.util import find_spec
+from secrets import token_urlsafe
 from typing import Any
 
 from . import parsers
@@ -307,7 +308,7 @@ def _contradictions(settings: Settings, called: Mapping[str, str]) -> Iterator[s
     for rule in settings.identity:
         source, subject = rule.type, f"{called['identity']}: {rule}"
         if rule.hashed and not source.shared_key and not settings.secret:
-            yield f"{subject} is hashed and needs a secret: {parsers.fresh_secret()}"
+            yield f"{subject} is hashed and needs a secret: PRESENCE_SECRET={token_urlsafe(32)}"
         if source.signed and not secrets:
             yield (
                 f"{subject} needs {secret_name}: set it to the secret with which the framework "

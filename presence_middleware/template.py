@@ -41,7 +41,7 @@ def template_question(
         visit.note()
         try:
             plan = query(visit.backend.queries, *arguments, **named)
-            with visit.asking():
+            with visit.asking:
                 return cast(Recorder, visit.recorder).read(plan)
         except UnsupportedQuery as error:
             # The settings changed, perhaps, and the template did not. The page shows the rest.

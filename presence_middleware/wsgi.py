@@ -129,7 +129,7 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         Raises `PresenceUnavailable` if Redis does not answer.
         """
         self.note()
-        with self.asking():
+        with self.asking:
             return self.recorder.read(plan)
 
     def leave(self, id: Id | None, kind: str | None = None) -> None:

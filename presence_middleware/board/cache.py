@@ -39,6 +39,9 @@ class SharedRead(NamedTuple):
     """True if a new read is refused while the topic has `MAX_RESULTS` that are still shared."""
 
 
+Answer = Response | SharedRead
+
+
 class _Result:
     """The result of a read, or its place while the read runs."""
 
@@ -59,8 +62,8 @@ class Cache:
         self._lock = threading.Lock()  # never held while a read runs
         self._topics: dict[str, dict[tuple[Any, ...], _Result]] = {}
 
-    def get(self, read: SharedRead, run: Callable[[Plan[Any]], Any]) -> Response:
-        """Return the response of a read. `run` runs its plan if no other reader does."""
+    def get(self, read: Answer, run: Callable[[Plan[Any]], Any]) -> Response:
+        """Return a response, or that of a read. `run` runs its plan if no other reader does."""
 
         async def run_now(plan: Plan[Any]) -> Any:
             return run(plan)
@@ -70,10 +73,8 @@ class Cache:
 
         return at_once(self._get(read, run_now, wait))
 
-    async def get_async(
-        self, read: SharedRead, run: Callable[[Plan[Any]], Awaitable[Any]]
-    ) -> Response:
-        """Return the response of a read without blocking the loop of asyncio, as `get` does."""
+    async def get_async(self, read: Answer, run: Callable[[Plan[Any]], Awaitable[Any]]) -> Response:
+        """Return a response, or that of a read, without blocking the loop of asyncio."""
 
         async def wait(running: Future[None]) -> None:
             await asyncio.wait((asyncio.wrap_future(running),), timeout=PATIENCE)
@@ -82,15 +83,17 @@ class Cache:
 
     async def _get(
         self,
-        read: SharedRead,
+        read: Answer,
         run: Callable[[Plan[Any]], Awaitable[Any]],
         wait: Callable[[Future[None]], Awaitable[None]],
     ) -> Response:
-        """Return the response of a read.
+        """Return a response, or that of a read.
 
         An error of the package becomes a response. Any other, such as that of a cancelled task,
         leaves the read to a waiting reader.
         """
+        if isinstance(read, Response):
+            return read
         value = None
         while value is None:
             began = self._clock()

@@ -23,13 +23,11 @@ from ..settings import Settings
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
 from . import history
-from .cache import Cache, SharedRead
+from .cache import Answer, Cache, SharedRead
 from .history import REVALIDATED
 from .messages import Request, Response, content, facts, failure, iso, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
-
-Answer = Response | SharedRead
 
 NEVER_STORED = "no-store"  # for answers with ids
 EMBEDDED = "public, max-age=3600"
@@ -83,19 +81,13 @@ class Board:
 
     def respond(self, request: Request, run: Callable[[Plan[Any]], Any]) -> Response:
         """Return the response to send. `run` runs the plan of a read."""
-        answer = self.answer(request)
-        if isinstance(answer, SharedRead):
-            answer = self._cache.get(answer, run)
-        return answer.to(request)
+        return self._cache.get(self.answer(request), run).to(request)
 
     async def respond_async(
         self, request: Request, run: Callable[[Plan[Any]], Awaitable[Any]]
     ) -> Response:
         """Return the response to send, without blocking the loop of asyncio."""
-        answer = self.answer(request)
-        if isinstance(answer, SharedRead):
-            answer = await self._cache.get_async(answer, run)
-        return answer.to(request)
+        return (await self._cache.get_async(self.answer(request), run)).to(request)
 
     def answer(self, request: Request) -> Answer:
         """Return the response to a request, or the read that it needs."""

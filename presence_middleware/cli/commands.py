@@ -35,7 +35,11 @@ _CHART_LINES = 14
 _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 
-@click.group(epilog=STATUS, context_settings={"max_content_width": 100, "show_default": True})
+@click.group(
+    cls=context.Site,
+    epilog=STATUS,
+    context_settings={"max_content_width": 100, "show_default": True},
+)
 @click.option("--ini", metavar="FILE[#NAME]", help="Paste ini file with settings in [filter:NAME].")
 @click.version_option(package_name="presence_middleware")
 @click.pass_context
@@ -129,19 +133,19 @@ def friends(reader: Presence, kind: str, key: str, window: str | None) -> Answer
 @presence.command(params=[context.id_argument, context.kind_option])
 def leave(id: str, kind_given: str | None) -> None:
     """Take ID offline at once, as a logout does."""
-    with context.site_reader(kind_given) as (reader, kind):
-        reader.leave(id, kind)
-    output.remark(f"{kind} {output.printable(id)} is offline.")
+    reader, kind = context.site_reader(kind_given)
+    reader.leave(id, kind)
+    output.remark(f"{kind} {id} is offline.")
 
 
 @presence.command(params=[context.id_argument, context.kind_option])
 @context.yes_option
 def forget(id: str, kind_given: str | None, yes: bool) -> None:
     """Erase ID and when it was last seen."""
-    with context.site_reader(kind_given) as (reader, kind):
-        name = f"{kind} {output.printable(id)}"
-        context.confirm(f"Erase {name}, and when they were last seen?", yes)
-        reader.forget(id, kind)
+    reader, kind = context.site_reader(kind_given)
+    name = f"{kind} {output.printable(id)}"
+    context.confirm(f"Erase {name}, and when they were last seen?", yes)
+    reader.forget(id, kind)
     output.remark(f"{name} is erased.")
 
 
@@ -189,11 +193,10 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
 @context.json_option
 def config(as_json: bool) -> None:
     """Print every setting and where its value comes from."""
-    with context.exit_on_error():
-        settings = _effective_settings()
-        for rule in context.site_settings().identity:
-            if rule.function:
-                check_module(rule.function)
+    settings = _effective_settings()
+    for rule in context.site_settings().identity:
+        if rule.function:
+            check_module(rule.function)
     if as_json:
         output.document(_by_name(settings))
     else:
@@ -254,17 +257,12 @@ def demo(host: str, port: int, crowd: int) -> None:
 
     Simulated visitors come and go on it. With --crowd 0, only real visitors count.
     """
-    with context.exit_on_error():
-        try:
-            from ..demo.server import serve
-        except ModuleNotFoundError as error:
-            raise SettingsError("needs pip install 'presence_middleware[demo]'") from error
-        serve(host, port, crowd)
+    try:
+        from ..demo.server import serve
+    except ModuleNotFoundError as error:
+        raise SettingsError("needs pip install 'presence_middleware[demo]'") from error
+    serve(host, port, crowd)
 
 
-presence.add_command(events)
-presence.add_command(explain_command)
-presence.add_command(watch)
-presence.add_command(replay)
-presence.add_command(wait)
-presence.add_command(follow)
+for each in (events, explain_command, watch, replay, wait, follow):
+    presence.add_command(each)

@@ -2,8 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, NoReturn
 
@@ -63,8 +62,8 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     @json_option
     @wraps(command)
     def run(kind_given: str | None, as_json: bool, **options: Any) -> None:
-        with site_reader(kind_given) as (reader, kind):
-            answer = command(reader, kind, **options)
+        reader, kind = site_reader(kind_given)
+        answer = command(reader, kind, **options)
         if as_json:
             output.document({"kind": kind, **answer.document})
         elif answer.draw is not None and output.is_terminal():
@@ -108,27 +107,26 @@ def site_client(settings: Settings) -> Any:
     return sync_client(settings.redis_url, start=False)
 
 
-@contextmanager
-def site_reader(kind: str | None = None) -> Iterator[tuple[Presence, str]]:
-    """Yield a reader of the site, and `kind` or the site's first kind.
+def site_reader(kind: str | None = None) -> tuple[Presence, str]:
+    """Return a reader of the site, and `kind` or the site's first kind.
 
-    Errors of the package end the command, as in `exit_on_error`.
+    Raises `SettingsError`.
     """
-    with exit_on_error():
-        settings = site_settings()
-        yield Presence(settings, client=site_client(settings)), kind or settings.kinds[0]
+    settings = site_settings()
+    return Presence(settings, client=site_client(settings)), kind or settings.kinds[0]
 
 
-@contextmanager
-def exit_on_error() -> Iterator[None]:
-    """Print an error of the package and exit: 3 if Redis cannot answer, otherwise 2."""
-    try:
-        yield
-    except PresenceError as error:
-        end = click.ClickException(str(error))
-        status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
-        end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
-        raise end from error
+class Site(click.Group):
+    """The commands. An error of the package ends each: with 3 if Redis cannot answer, or with 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PresenceError as error:
+            end = click.ClickException(str(error))
+            status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
+            end.exit_code = status  # type: ignore[misc]  # click reads it from the instance
+            raise end from error
 
 
 def exit_on_signals() -> None:

@@ -38,27 +38,27 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
     The kind must be in PRESENCE_EVENTS. Each line is written at once, so that another program can
     read it from a pipe.
     """
-    with context.site_reader(kind_given) as (reader, kind):
-        reader.count(kind)  # fails at once if Redis does not answer
-        ids = None if key is None else reader.run(_members(key))
-        context.exit_on_signals()
-        try:
-            with reader.events(kind, among=ids, name=name) as stream:
-                while True:
-                    try:
-                        event = next(stream)
-                    except EventsLost as error:
-                        click.echo(f"presence: {error}", err=True)
-                        continue
-                    # `echo` flushes each line.
-                    if as_json:
-                        click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
-                        continue
-                    state = "online" if event.online else "offline"
-                    output.table((), [(str(output.iso(event.at)), event.kind, state, event.id)])
-        except BrokenPipeError:
-            # What waits for the closed pipe must not fail again when Python ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    reader, kind = context.site_reader(kind_given)
+    reader.count(kind)  # fails at once if Redis does not answer
+    ids = None if key is None else reader.run(_members(key))
+    context.exit_on_signals()
+    try:
+        with reader.events(kind, among=ids, name=name) as stream:
+            while True:
+                try:
+                    event = next(stream)
+                except EventsLost as error:
+                    click.echo(f"presence: {error}", err=True)
+                    continue
+                # `echo` flushes each line.
+                if as_json:
+                    click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
+                    continue
+                state = "online" if event.online else "offline"
+                output.table((), [(str(output.iso(event.at)), event.kind, state, event.id)])
+    except BrokenPipeError:
+        # What waits for the closed pipe must not fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _members(key: str) -> Plan[list[str]]:

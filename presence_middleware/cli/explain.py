@@ -39,8 +39,7 @@ def explain_command(
             sent = read._replace(headers=[*read.headers, *given])
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
-    with context.exit_on_error():
-        lines = list(explain(context.site_settings(), sent))
+    lines = list(explain(context.site_settings(), sent))
     steps = [each for each in lines if isinstance(each, Step)]
     what, conclusion, *hints = [each for each in lines if isinstance(each, str)]
     if as_json:
@@ -48,10 +47,10 @@ def explain_command(
         answer = {"request": what, "rules": rules, "conclusion": conclusion, "hints": hints}
         output.document(answer)
         return
-    output.line(output.printable(what))
+    output.line(what)
     width = max(len(step.name) for step in steps)
     for number, step in enumerate(steps, 1):
-        output.line(output.printable(f"{number} {step.name:{width}}  {step.result}"))
-    output.line(output.printable(conclusion), "bold")
+        output.line(f"{number} {step.name:{width}}  {step.result}")
+    output.line(conclusion, "bold")
     for hint in hints:
-        output.line(output.printable(hint))
+        output.line(hint)

@@ -57,21 +57,20 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     time, by this host's clock, and the settings (PRESENCE_*) apply as on a site. Guests are
     addresses with a User-Agent; users are those that the log names.
     """
-    with context.exit_on_error():
-        settings = context.site_settings()
-        if board and not settings.board_path:
-            settings = context.site_settings(board_path=BOARD_PATH)
-        if not board:
-            context.site_client(settings)  # nobody could read memory://
-        if blind := blind_rules(settings):
-            raise SettingsError(
-                f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "
-                "field; set rules with auth, ip, visitor or user-agent, such as the default "
-                "user=auth, guest=visitor"
-            )
-        follower, parser = Follower(settings, _say), Parser(_say)
-        if board:
-            _serve_board(settings, board)
+    settings = context.site_settings()
+    if board and not settings.board_path:
+        settings = context.site_settings(board_path=BOARD_PATH)
+    if not board:
+        context.site_client(settings)  # nobody could read memory://
+    if blind := blind_rules(settings):
+        raise SettingsError(
+            f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "
+            "field; set rules with auth, ip, visitor or user-agent, such as the default "
+            "user=auth, guest=visitor"
+        )
+    follower, parser = Follower(settings, _say), Parser(_say)
+    if board:
+        _serve_board(settings, board)
     try:
         sources = [
             GrowingLog(path, since)

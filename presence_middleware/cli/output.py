@@ -55,13 +55,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def line(text: str, style: str = "") -> None:
-    """Print a line, coloured on a terminal."""
+    """Print a line, coloured on a terminal, with escapes in place of control codes."""
     if not is_terminal():
-        click.echo(text)
+        click.echo(printable(text))
         return
     from rich.text import Text
 
-    console().print(Text(text, style), soft_wrap=True)
+    console().print(Text(printable(text), style), soft_wrap=True)
 
 
 def remark(text: str) -> None:

@@ -57,10 +57,9 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
         elif not has_charts:
             print(at, *moment.counts, sep="\t")
 
-    with context.exit_on_error():
-        settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
-        summary = Summary(settings.kinds)
-        site = Replay(settings, report)
+    settings = context.site_settings(enabled=True, **({"window": window} if window else {}))
+    summary = Summary(settings.kinds)
+    site = Replay(settings, report)
     if blind := blind_rules(settings):
         click.echo(f"never matches, because a log has no such field: {', '.join(blind)}", err=True)
     logs = _read(site, paths, is_shown=has_charts or not output.is_terminal())
@@ -75,7 +74,7 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
             logs.parser.unreadable,
             f"in no known format, such as: {logs.parser.example}",
         ),
-        "late": (site.late, "out of order by more than the window, not counted"),
+        "late": (site.timeline.late, "out of order by more than the window, not counted"),
         "ahead": (logs.ahead, "more than a day ahead of the log, not counted"),
         "refused": (site.refused, "past the quota of new guests per address, not counted"),
     }
@@ -143,5 +142,5 @@ def _read(site: Replay, paths: tuple[str, ...], *, is_shown: bool) -> Logs:
         logs = Logs(paths, lambda count: bar.advance(task, count))
         for line in logs:
             site.add(line)
-        site.finish()
+        site.timeline.finish()
     return logs

@@ -1,12 +1,9 @@
 """The screen of `presence watch`: numbers, a chart, and the state of Redis."""
 
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from queue import Empty, SimpleQueue
 from typing import NoReturn
 
 from rich.console import Console, ConsoleOptions
@@ -22,6 +19,7 @@ from .readings import Reading
 _MIN_CHART_LINES = 5
 _MIN_SPAN = timedelta(minutes=1)
 _SLOTS = 1000  # more than a terminal has columns
+LOOK_EVERY = 0.25  # seconds between two looks at the size of the terminal
 
 
 class Recent:
@@ -110,21 +108,21 @@ class Screen:
 
 def draw(readings: Iterator[Reading], screen: Screen, interval: float) -> NoReturn:
     """Show readings until Ctrl-C, one each `interval` seconds."""
-    # A SimpleQueue is the only queue whose put() may be called by a signal handler.
-    resized: SimpleQueue[None] = SimpleQueue()
-    signal.signal(signal.SIGWINCH, lambda *_: resized.put(None))
     context.exit_on_signals()
-    live = Live(screen, console=output.console(), screen=True, auto_refresh=False)
+    console = output.console()
+    live = Live(screen, console=console, screen=True, auto_refresh=False)
+    due, size = 0.0, console.size
     try:
         live.start(refresh=True)
         while True:
-            due = time.monotonic() + interval
-            screen.update(next(readings))
+            left = due - time.monotonic()
+            if left <= 0:
+                due = time.monotonic() + interval
+                screen.update(next(readings))
+            elif console.size == size:
+                time.sleep(min(left, LOOK_EVERY))
+                continue
+            size = console.size
             live.refresh()
-            while (left := due - time.monotonic()) > 0:
-                with suppress(Empty):
-                    # A signal just before get() does not end it, so each wait is short.
-                    resized.get(timeout=min(left, 1.0))
-                    live.refresh()  # the terminal was resized
     finally:
         live.stop()

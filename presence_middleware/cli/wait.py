@@ -25,26 +25,25 @@ def wait(kind_given: str | None, room: str | None, below: int, timeout: float | 
     the start or at the end.
     """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    with context.site_reader(kind_given) as (reader, kind):
-        number, failure = reader.count(kind, room=room), None
-        someone_went = threading.Event()
-        if kind in reader.backend.settings.events:
-            follow = threading.Thread(
-                target=_follow, args=(reader.events(kind), someone_went), daemon=True
-            )
-            follow.start()
-        while failure is not None or number >= below:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise failure or click.exceptions.Exit(context.NO)
-            if failure is None:
-                output.remark(f"{number} online")
-            someone_went.wait(min(ASK_EVERY, remaining))
-            someone_went.clear()
-            try:
-                number, failure = reader.count(kind, room=room), None
-            except PresenceUnavailable as error:
-                failure = error
+    reader, kind = context.site_reader(kind_given)
+    number, failure, shown = reader.count(kind, room=room), None, 0
+    someone_went = threading.Event()
+    if kind in reader.backend.settings.events:
+        following = (reader.events(kind), someone_went)
+        threading.Thread(target=_follow, args=following, daemon=True).start()
+    while failure is not None or number >= below:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise failure or click.exceptions.Exit(context.NO)
+        if number != shown:
+            output.remark(f"{number} online")
+            shown = number
+        someone_went.wait(min(ASK_EVERY, remaining))
+        someone_went.clear()
+        try:
+            number, failure = reader.count(kind, room=room), None
+        except PresenceUnavailable as error:
+            failure = error
 
 
 def _follow(events: Events, someone_went: threading.Event) -> None:

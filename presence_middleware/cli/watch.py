@@ -31,29 +31,28 @@ def watch(
 
     A terminal also shows a chart of a kind. A pipe receives a line for each kind.
     """
-    with context.exit_on_error():
-        settings = context.site_settings()
-        kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
-        can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
-        if output.is_terminal() and can_draw and not as_json:
-            from .screen import Recent, Screen, draw
+    settings = context.site_settings()
+    kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
+    can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+    if output.is_terminal() and can_draw and not as_json:
+        from .screen import Recent, Screen, draw
 
-            draw(read_site(settings, window, kind, hours), Screen(kind, Recent(hours)), interval)
-        is_outage = False
-        # Ctrl-C is how the command is meant to end.
-        with suppress(KeyboardInterrupt):
-            readings = read_site(settings, window)
-            while True:
-                due = time.monotonic() + interval
-                reading = next(readings)
-                at, error = output.iso(reading.at), reading.error
-                if as_json:
-                    answer = {"error": error} if error else {"counts": reading.counts}
-                    click.echo(json.dumps({"at": at, **answer}))
-                elif bool(error) != is_outage:
-                    # An outage is reported when it begins and when it ends.
-                    click.echo(f"presence: {error or 'Redis answers again'}", err=True)
-                    is_outage = not is_outage
-                for each, count in reading.counts.items() if not as_json else ():
-                    click.echo(f"{at}\t{each}\t{count}")
-                time.sleep(max(0.0, due - time.monotonic()))
+        draw(read_site(settings, window, kind, hours), Screen(kind, Recent(hours)), interval)
+    is_outage = False
+    # Ctrl-C is how the command is meant to end.
+    with suppress(KeyboardInterrupt):
+        readings = read_site(settings, window)
+        while True:
+            due = time.monotonic() + interval
+            reading = next(readings)
+            at, error = output.iso(reading.at), reading.error
+            if as_json:
+                answer = {"error": error} if error else {"counts": reading.counts}
+                click.echo(json.dumps({"at": at, **answer}))
+            elif bool(error) != is_outage:
+                # An outage is reported when it begins and when it ends.
+                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                is_outage = not is_outage
+            for each, count in reading.counts.items() if not as_json else ():
+                click.echo(f"{at}\t{each}\t{count}")
+            time.sleep(max(0.0, due - time.monotonic()))

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..errors import ConnectionsBusy
+from ..errors import ConnectionsBusy, PresenceUnavailable, RedisRefused
 
 # How long a plan may wait for Redis in all. Usually a user waits for the page meanwhile.
 READ_SECONDS = 2.0
@@ -26,6 +26,9 @@ PROMPT_SECONDS = 0.1
 CONNECTIONS = 16
 # How many connections of a pool are reserved for whatever writes.
 RESERVED = 4
+
+# For how long a request that has met an outage asks nothing.
+OUTAGE_SECONDS = 5.0
 
 _end: ContextVar[float] = ContextVar("presence_end", default=math.inf)
 
@@ -54,6 +57,25 @@ class Allowance:
         seconds = time.monotonic() - self._began
         if seconds > PROMPT_SECONDS:
             self.left -= seconds
+
+
+class Patience:
+    """Lets a request wait for an outage once, however often it asks: a context manager.
+
+    Raises `PresenceUnavailable` at once if Redis did not answer in the block a moment ago.
+    """
+
+    def __init__(self) -> None:
+        self._asks_after = -math.inf
+
+    def __enter__(self) -> None:
+        if time.monotonic() < self._asks_after:
+            raise PresenceUnavailable("Redis did not answer this request a moment ago")
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        # A refusal is an answer.
+        if isinstance(error, PresenceUnavailable) and not isinstance(error, RedisRefused):
+            self._asks_after = time.monotonic() + OUTAGE_SECONDS
 
 
 # By client and by who uses it. Slots that threads of a parent process held are never released in

@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from webob import Request, Response
@@ -67,9 +67,9 @@ class Site:
                 response.body = _file(file)
             case "GET", "/online.json":
                 # Unlike WebOb, this also reads a query that is not in UTF-8.
-                query = parse_qs(request.query_string)
+                page = dict(parse_qsl(request.query_string)).get("page", "/")
                 response.content_type = "application/json"
-                response.json = self._state(environ, query.get("page", ["/"])[0])
+                response.json = self._state(environ, page)
             case "GET", _ if path in PAGES and "text/html" in environ.get("HTTP_ACCEPT", ""):
                 response.text = self._as_html(environ, path, name)
             case "GET", _ if path in PAGES:
@@ -77,9 +77,8 @@ class Site:
                 response.text = _as_text(self._state(environ, path))
             case "POST", "/login" | "/logout":
                 length = min(request.content_length or 0, MAX_FORM_BYTES)
-                fields = parse_qs(request.body_file.read(length).decode(errors="replace"))
-                form = {name: values[0] for name, values in fields.items()}
-                page = form.get("page")
+                form = dict(parse_qsl(request.body_file.read(length).decode(errors="replace")))
+                page = form.get("page", "/")
                 response = Response(status=303, location=page if page in PAGES else "/")
                 if path == "/login":
                     name = form.get("name", "").strip()[:MAX_NAME_CHARACTERS]

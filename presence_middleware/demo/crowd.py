@@ -142,8 +142,8 @@ class Crowd:
             heapq.heapreplace(self._due, (next(visit), number, visit))
         return self._due[0][0]
 
-    def past(self, user: str, guest: str, linger: float) -> dict[str, dict[int, int]]:
-        """Return how many were online in each minute of the day before the start, by kind.
+    def past(self, user: str, guest: str, linger: float) -> dict[int, dict[str, int]]:
+        """Return how many of each kind were online in each minute of the day before the start.
 
         `user` and `guest` are the names of the kinds. A guest stays online for `linger` seconds
         after a goodbye, a user logs out. Minutes are counted since the epoch.
@@ -158,22 +158,16 @@ class Crowd:
                 counts.update((kind, minute) for minute in range(first, end))
         last = int(self._start // MINUTE)
         day = range(last - DAY // MINUTE + 1, last + 1)
-        return {kind: {minute: counts[kind, minute] for minute in day} for kind in (user, guest)}
+        return {each: {kind: counts[kind, each] for kind in (user, guest)} for each in day}
 
 
-def fill_history(backend: Backend, past: Mapping[str, Mapping[int, int]]) -> None:
-    """Write the simulated `past` of each kind into the minutes of the history without a sample.
+def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> None:
+    """Write the simulated `past` into the minutes of the history without a sample.
 
     Raises `PresenceUnavailable` if Redis does not answer.
     """
-    driver, history = backend.driver, backend.history
-    last = max(minute for counts in past.values() for minute in counts)
-    for kind, counts in past.items():
-        samples = driver.run(history.samples(kind, (min(counts) - 1) * MINUTE, last * MINUTE))
-        sampled = {int(each.at.timestamp() // MINUTE) for each in samples}
-        missing = {minute: count for minute, count in counts.items() if minute not in sampled}
-        if missing:
-            driver.run(history.fill(kind, missing))
+    for minute, counts in past.items():
+        backend.driver.run(backend.history.record(minute, counts))
 
 
 def start_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int) -> Callable[[], None]:

@@ -103,23 +103,19 @@ class _Iterator:
             if length_hint(self._queue):
                 return ()  # it was held again just now
         following = self._place.next  # the page may take it away at any moment
-        if following is None:
-            self._note_handled()
+        chunk, self._place = following or (None, self._place)
+        positions = self._place.positions
+        if lease is not None and positions is not None and (chunk is None or chunk.is_lost):
+            lease.note_handled(positions)  # everything up to here, also events of other ids
+        if chunk is None:
             return None
-        chunk, self._place = following
         if chunk.is_lost:
-            self._note_handled()
             raise EventsLost(MISSING)
         if among is None:
             return chunk
         return (
             () if among.isdisjoint(ids_of(chunk)) else [each for each in chunk if each.id in among]
         )
-
-    def _note_handled(self) -> None:
-        """Note that everything up to the place is handled, also events of other ids."""
-        if self._lease is not None and self._place.positions is not None:
-            self._lease.note_handled(self._place.positions)
 
     def _open(self, batch: Iterable[Event]) -> None:
         if batch:  # else there may be more in the queue, if a lease is held again

@@ -104,5 +104,5 @@ class NameLease:
     def give_up(self, streams: Streams) -> None:
         """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
         with suppress(PresenceError):
-            streams.run(streams.lease(self._name).give_up(self._who, self._handled))
+            streams.run(streams.lease(self._name).take(self._who, 0, self._handled, ""))
         self.released.set()

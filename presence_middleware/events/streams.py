@@ -97,7 +97,7 @@ class Streams:
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
         self.kind, self._get_driver = kind, get_driver
-        self._names = [shard.name for shard in shards.all]
+        self._prefix, self._names = shards.all[0].prefix, [shard.name for shard in shards.all]
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
 
     def run(self, plan: Plan[T]) -> T:
@@ -106,7 +106,7 @@ class Streams:
 
     def lease(self, name: str) -> Lease:
         """Return the lease of those who read under a name."""
-        return self._streams[0].lease(name)
+        return Lease(self._prefix, self.kind, name)
 
     def positions(self, until: float = math.inf) -> Positions:
         """Return the positions of all shards at a moment, as `EventStream.position` does.

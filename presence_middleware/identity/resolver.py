@@ -4,6 +4,7 @@ This takes a few microseconds, does no I/O and never raises. It happens when the
 at the latest when the response is complete, so that a login during the request counts.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -45,7 +46,7 @@ class Matcher:
     """True if its ids count only where the response accepts the login."""
     has_quota = False
     """True if a client can invent ids, so that each address has a quota of them."""
-    place = 0
+    place: float = math.inf
     """Its place in the search, from 0 on."""
 
     def find(self, request: Request) -> Id | None:
@@ -65,6 +66,11 @@ class Matcher:
 
 Found = tuple[Who | None, Matcher]
 """Who a request is from, and the matcher that found them. None if such requests do not count."""
+NOBODY: Found = None, Matcher()
+"""What is found if no matcher finds an id."""
+BY_LAYER = Matcher()
+"""Finds whom an inner layer names, before all rules."""
+BY_LAYER.place = -1
 
 
 class RuleMatcher(Matcher):
@@ -94,7 +100,14 @@ class RuleMatcher(Matcher):
             value = self._read(request)
             return self._to_id(value) if value else value
         except Exception as error:  # the site's code, or a framework's
-            self._report(error)
+            if not self._has_failed:
+                self._has_failed = True
+                # Without the message of the exception, which may contain data of a client.
+                problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
+                logs.error(
+                    "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
+                    *(self._name, error if isinstance(error, UnusableId) else problem),
+                )
             return No(f"it raised {type(error).__name__}")
 
     def why_not(self, request: Request) -> No:
@@ -113,17 +126,6 @@ class RuleMatcher(Matcher):
         rule, cookie = self.rule, self.rule.argument.partition("@")[2]
         source = "session" if rule.source == "auth" else rule.source
         return f"{rule.kind}={source}:{no.key}{cookie and f'@{cookie}'}" if no.key else ""
-
-    def _report(self, error: Exception) -> None:
-        """Log the first failure, without its message, which may contain data of a client."""
-        if self._has_failed:
-            return
-        self._has_failed = True
-        problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
-        logs.error(
-            "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
-            *(self._name, error if isinstance(error, UnusableId) else problem),
-        )
 
 
 class CrawlerMatcher(Matcher):
@@ -180,15 +182,14 @@ class Search:
 
     def forget(self) -> None:
         """Forget everything, because ids are made with another key from now on."""
-        self._known: dict[int, tuple[Found | None, float]] = {}
+        self._known: dict[int, tuple[Found, float]] = {}
 
-    def find(self, request: Request) -> Found | None:
-        """Return who a request is from, and the matcher that found them; or None."""
+    def find(self, request: Request) -> Found:
+        """Return who a request is from, and the matcher that found them."""
         if self._first and not (self._asks_user and request.is_anonymous):
-            for matcher in self._first:
-                id = matcher.find(request)
-                if id:
-                    return _found(matcher, id)
+            found = _first_match(self._first, request)
+            if found is not NOBODY:
+                return found
         known = self._known
         try:
             place = request.fingerprint(self._names)
@@ -198,8 +199,9 @@ class Search:
         except KeyError:
             pass
         except Exception:  # a malformed environ or scope
-            return self._look_up(request)[0]
-        found, seconds = self._look_up(request)
+            return _first_match(self._last, request)
+        found = _first_match(self._last, request)
+        seconds = request.holds_until - time.time()
         # Another thread may have ended the request, and its headers with it.
         if request.fingerprint(self._names) == place:
             if len(known) >= REMEMBERED:
@@ -207,15 +209,13 @@ class Search:
             known[place] = found, time.time() + min(seconds, REMEMBERED_SECONDS)
         return found
 
-    def _look_up(self, request: Request) -> tuple[Found | None, float]:
-        """Return who the last matchers find, and for how many seconds that holds."""
-        found = None
-        for matcher in self._last:
-            id = matcher.find(request)
-            if id:
-                found = _found(matcher, id)
-                break
-        return found, request.holds_until - time.time()
+
+def _first_match(matchers: Sequence[Matcher], request: Request) -> Found:
+    """Return who the first of the matchers that finds an id finds."""
+    for matcher in matchers:
+        if id := matcher.find(request):
+            return (None if matcher.kind is None else (matcher.kind, id)), matcher
+    return NOBODY
 
 
 class Claim:
@@ -243,10 +243,6 @@ class Claim:
                     *(self._path, type(error).__name__, logs.place_of(error), self.kind),
                 )
             return True
-
-
-def _found(matcher: Matcher, id: Id) -> Found:
-    return (None if matcher.kind is None else (matcher.kind, id)), matcher
 
 
 class IdentityResolver:
@@ -321,16 +317,27 @@ class IdentityResolver:
         self._search.forget()
         self._unchecked.forget()
 
-    def resolve(self, request: Request, *, is_refused: bool = False) -> Found | None:
-        """Return who a request is from, and the matcher that found them; or None.
+    def resolve(self, request: Request, *, is_refused: bool = False) -> Found:
+        """Return who a request is from, and the matcher that found them.
 
         The caller must count the id of a checked matcher only if the response accepts the login.
         With `is_refused`, checked rules find no id.
         """
-        found = (self._unchecked if is_refused else self._search).find(request)
-        if self._claims and found and found[0] and found[0][0] in self.user_kinds:
-            return self.claimed(found[0]), found[1]
-        return found
+        who, matcher = (self._unchecked if is_refused else self._search).find(request)
+        if self._claims and who and who[0] in self.user_kinds:
+            who = self.claimed(who)
+        if request.may_be_user and who and who[0] not in self.user_kinds:
+            return NOBODY
+        return who, matcher
+
+    def named(self, id: str | int | None, kind: str | None) -> Found:
+        """Return who a layer names by an id, by default of `default_kind`; nobody without an id.
+
+        Raises `QueryError` for an unknown kind.
+        """
+        kind = rules.known_kind(self.default_kind if kind is None else kind, self.kinds)
+        stored = "" if id is None else normalize_id(str(id))
+        return (self.claimed((kind, stored)), BY_LAYER) if stored else NOBODY
 
     def claimed(self, who: Who) -> Who:
         """Return who somebody counts as: another kind may claim the id of a user."""
@@ -338,6 +345,11 @@ class IdentityResolver:
             if (who[0] in self.user_kinds or who[0] == self.default_kind) and claim.claims(who[1]):
                 return claim.kind, who[1]
         return who
+
+    def identity_of(self, who: Who) -> Identity | None:
+        """Return a kind with the id as it is stored; None if that is not known yet."""
+        id = self.resolve_id(who[1])
+        return None if id is None else Identity(who[0], id)
 
     def resolve_id(self, id: Id) -> str | None:
         """Return an id as it is stored; None if this process has not received the key yet."""

@@ -11,7 +11,6 @@ from ..parsers import InvalidValue, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
 from .reading import MOST_PARTS
-from .sessions import signed_parts
 from .sources import (
     CREDENTIAL_HEADERS,
     FUNCTION,
@@ -57,17 +56,30 @@ class Rule:
     @property
     def cookie(self) -> str:
         """The cookie that its argument names; empty if it names none."""
-        is_name = self.source == "cookie" or self.type.argument == "[COOKIE]"
-        return self.argument if is_name else self.argument.partition("@")[2].partition(":")[0]
+        if self.source == "cookie" or self.type.argument == "[COOKIE]":
+            return self.argument
+        cookie = self.argument.partition("@")[2] if "@" in self.type.argument else ""
+        return cookie.partition(":")[0] if self.source == "signed" else cookie
 
     @property
     def header(self) -> str:
         """The header that decides what it finds, with the client's address; empty if others may."""
-        if self.source == "header":
-            return self.argument.lower()
         if self.source == "bearer":
             return "cookie" if self.cookie else "authorization"
-        return self.type.header
+        return self.front_header if self.source == "header" else self.type.header
+
+    @property
+    def front_header(self) -> str:
+        """The header that `header:NAME` or `environ:HTTP_NAME` reads, in lower case; or empty."""
+        name = self.argument.lower()
+        if self.source == "environ" and name.startswith("http_"):
+            return name.removeprefix("http_").replace("_", "-")
+        return name if self.source == "header" else ""
+
+    def hides(self, other: "Rule") -> bool:
+        """Return whether `other` never matches after this rule."""
+        is_same = (self.source, self.argument) == (other.source, other.argument)
+        return self.source == ALWAYS or (is_same and (other.checked or not self.checked))
 
     @property
     def short(self) -> str:
@@ -101,17 +113,10 @@ def parse_chain(value: object) -> Chain:
         except ValueError as error:
             problems.append(str(error))
     for place, rule in enumerate(chain):
-        # `Visit.identify` needs no match.
-        for before in () if rule.type.reads_nothing else chain[:place]:
-            if before.source == ALWAYS:
-                problems.append(
-                    f"{rule} never matches, because {before} matches every request before it"
-                )
-                break
-            is_same = (before.source, before.argument) == (rule.source, rule.argument)
-            if is_same and (rule.checked or not before.checked):
-                problems.append(f"{rule} never matches, because {before} reads the same before it")
-                break
+        before = next((each for each in chain[:place] if each.hides(rule)), None)
+        if before and not rule.type.reads_nothing:  # `Visit.identify` needs no match
+            does = "matches every request" if before.source == ALWAYS else "reads the same"
+            problems.append(f"{rule} never matches, because {before} {does} before it")
     if problems or not chain:
         raise InvalidValue(f"{'; '.join(problems) or 'it is empty'}. {CHAIN_FORM}")
     return tuple(chain)
@@ -148,59 +153,50 @@ def _rule(item: str) -> Rule:
     if not match:
         raise ValueError(f"{item!r} does not begin with a kind and =, such as user=")
     kind, spec, form, checked = match.groups()
-    is_checked = bool(checked)
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
         if _CALLABLE.fullmatch(spec) and name.replace("_", "-") not in SOURCES:
-            return Rule(kind, spec, "", form == "hashed", is_checked)
+            return Rule(kind, spec, "", form == "hashed", bool(checked))
         if near := nearest_source(name):
             raise ValueError(f"there is no source {name!r}; the nearest is {near}")
         raise ValueError(f"there is no source {spec!r}; {accepted_sources()}")
     source = SOURCES[name]
-    if argument and not source.argument:
-        raise ValueError(f"{name} takes no argument, not {argument!r}")
-    if not argument and source.example:
-        what = "a name" if source.argument == "NAME" else source.argument
-        raise ValueError(f"{name} needs {what}, such as {name}:{source.example}")
-    if source.reads_nothing and (form == "hashed" or is_checked):
+    hashed = form == "hashed" or (source.client_supplied and form != "raw")
+    rule = Rule(kind, name, argument, hashed, bool(checked) or source.checked)
+    if source.reads_nothing and (form == "hashed" or checked):
         raise ValueError(
             f"{name} takes neither :hashed nor :checked, because Visit.identify stores the id as "
             "it is given, whatever the response"
         )
-    if source.reads_nothing and argument and not _CALLABLE.fullmatch(argument):
+    if (name == "django-session" or rule.front_header in CREDENTIAL_HEADERS) and not hashed:
+        raise ValueError(f"{spec} is a credential: it must be hashed, so write {spec}:hashed")
+    _check_argument(rule)
+    return rule
+
+
+def _check_argument(rule: Rule) -> None:
+    """Raise `ValueError` for an argument with which the source can never find an id."""
+    name, argument, form = rule.source, rule.argument, rule.type.argument
+    key, at, cookie = argument.partition("@") if "@" in form else (argument, "", "")
+    is_complete = bool(rule.cookie) if name == "signed" else bool(key and cookie) or not at
+    if argument and not form:
+        raise ValueError(f"{name} takes no argument, not {argument!r}")
+    if not is_complete or (rule.type.example and not argument):
+        what = "a name" if form == "NAME" else form
+        raise ValueError(f"{name} needs {what}, such as {name}:{rule.type.example}")
+    if rule.type.reads_nothing and argument and not _CALLABLE.fullmatch(argument):
         raise ValueError(
             f"{name}:{argument} names no function; write package.module:callable after {name}:"
         )
-    header = argument.lower() if name == "header" else ""
-    if name == "environ" and argument.lower().startswith("http_"):
-        header = argument.lower().removeprefix("http_").replace("_", "-")
-    hashed = form == "hashed" or (source.client_supplied and form != "raw")
-    if (name == "django-session" or header in CREDENTIAL_HEADERS) and not hashed:
-        raise ValueError(f"{spec} is a credential: it must be hashed, so write {spec}:hashed")
-    _check_argument(name, source, argument)
-    return Rule(kind, name, argument, hashed, is_checked or source.checked)
-
-
-def _check_argument(name: str, source: SourceType, argument: str) -> None:
-    """Raise `ValueError` for an argument with which the source can never find an id."""
-    key, at, cookie = argument.partition("@") if "@" in source.argument else (argument, "", "")
-    is_complete = bool(key and cookie) or not at
-    if source.argument in {"NAME", "[COOKIE]"}:
-        key, cookie = "", argument
-    elif name == "signed":
-        key, cookie, _ = signed_parts(argument)
-        is_complete = bool(cookie)
-    if not is_complete:
-        raise ValueError(f"{name} needs {source.argument}, such as {name}:{source.example}")
-    if cookie:
-        token(cookie)
-    if key.count(".") >= MOST_PARTS:
+    named = argument if name == "header" else rule.cookie
+    if named:
+        token(named)
+    if key != named and key.count(".") >= MOST_PARTS:
         raise ValueError(f"{name}:{key[:60]} has more than {MOST_PARTS} parts between dots")
     if name == "auth" and key.startswith("_"):
         raise ValueError(f"{name}:{key} is private; name a public attribute, such as auth:username")
     good = key.upper().replace("-", "_")
-    is_header = name == "environ" and key.startswith(("HTTP_", "http_"))
-    if is_header and key not in {good, "http_version"}:
+    if name == "environ" and rule.front_header and key not in {good, "http_version"}:
         raise ValueError(f"environ:{key} never exists; that header is in environ:{good}")
     if name == "scope" and (remedy := _LISTS.get(key)):
         raise ValueError(f"scope:{key} is a list, not an id; use {remedy}")

@@ -42,8 +42,6 @@ REMEMBERED = 4096  # cookies and tokens
 REMEMBERED_SECONDS = 60.0
 # The default salt of itsdangerous, and the salt of Datasette's cookie.
 DEFAULT_SALT, DATASETTE_SALT = "itsdangerous", "actor"
-# The hash of a signature is recognised by the length of its base64.
-_DIGESTS = {27: sha1, 43: sha256, 86: sha512}
 # The digits of Datasette's `baseconv.base62`. Six of them are a time of this century.
 _BASE62 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz"
 _EXPIRY = re.compile(r"[0-9A-Za-z]{1,10}")
@@ -145,25 +143,28 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
     """
     from itsdangerous import URLSafeSerializer, URLSafeTimedSerializer
 
-    key, name, salt = signed_parts(argument)
+    # The name of a cookie cannot contain a colon, so the salt begins after the first colon.
+    key, _, rest = argument.partition("@")
+    name, _, given = rest.partition(":")
+    salt = given or DEFAULT_SALT
+
+    # The key derivations are the defaults of itsdangerous and of Flask.
+    signers = [
+        {"key_derivation": derivation, "digest_method": method}
+        for derivation in ("django-concat", "hmac")
+        for method in (sha1, sha256, sha512)
+    ]
 
     @cache
-    def serializer(type: Any, secret: str, length: int) -> Any:
-        # The key derivations are the defaults of itsdangerous and of Flask.
-        django, hmac = (
-            {"key_derivation": derivation, "digest_method": _DIGESTS[length]}
-            for derivation in ("django-concat", "hmac")
-        )
-        return type(secret, salt, signer_kwargs=django, fallback_signers=[hmac])
+    def serializer(type: Any, secret: str) -> Any:
+        return type(secret, salt, signer_kwargs=signers[0], fallback_signers=signers[1:])
 
     def verify(secret: str, value: str) -> Payload:
-        length = len(value) - value.rfind(".") - 1
         # A payload contains no dot, except at its start if it is compressed. A timestamp adds a
         # second separator.
         if value.count(".", 1) >= 2:
-            timed = serializer(URLSafeTimedSerializer, secret, length)
-            return _timed(timed.loads, value, SIGNED_SECONDS)
-        payload = serializer(URLSafeSerializer, secret, length).loads(value)
+            return _timed(serializer(URLSafeTimedSerializer, secret).loads, value, SIGNED_SECONDS)
+        payload = serializer(URLSafeSerializer, secret).loads(value)
         # Datasette stores the time at which an actor expires under `e`, in base 62.
         expiry: Any = nested(payload, "e") if salt == DATASETTE_SALT else None
         if not expiry:
@@ -174,16 +175,6 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
         return payload, float(reduce(lambda seconds, digit: 62 * seconds + digit, digits))
 
     return _verified(cookie(name, last=True), verify, key, options, what="the cookie")
-
-
-def signed_parts(argument: str) -> tuple[str, str, str]:
-    """Return the key, the cookie and the salt of `KEY@COOKIE[:SALT]`.
-
-    The name of a cookie cannot contain a colon, so the salt begins after the first colon.
-    """
-    key, _, rest = argument.partition("@")
-    name, _, salt = rest.partition(":")
-    return key, name, salt or DEFAULT_SALT
 
 
 def bearer(argument: str, options: SourceOptions) -> Read:

@@ -7,8 +7,6 @@ import os
 import random
 import threading
 import time
-from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
@@ -19,7 +17,7 @@ from .. import logs
 from ..backend import Backend, backend_for
 from ..connections import Clock
 from ..connections.health import RedisHealth
-from ..errors import PresenceUnavailable, RedisRefused
+from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.addresses import locator
 from ..identity.guests import Guests
 from ..identity.hashing import Who
@@ -31,11 +29,11 @@ from ..signals import Signal
 from ..stores import NOWHERE, Act, Plan
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
-from .visit import Visit
+from .verdict import UNCOUNTED
+from .visit import OpenVisits, Visit
 from .worker import Worker
 from .writer import Attempt, MayTry, Writer
 
-REFRESHED_IN_A_ROW = 200  # open visits, before other threads have their turn
 FLUSH_SECONDS = 2.0  # at most, for a handler or an exit that waits for a write
 SEEN = Act.SEEN
 
@@ -110,7 +108,6 @@ class Recorder:
         self.backend.upkeep.cleaning_ended = self.hints.cleaning_ended
         self.backend.upkeep.forbidden = partial(self.hints.warn, "upkeep")
         self.filter = RequestFilter(settings, self.hints)
-        self.rooms = self.backend.rooms
         self.reset()
         live_recorders.add(self)
 
@@ -129,15 +126,11 @@ class Recorder:
             self.settings.trusted_proxies,
             self.hints.warn,
         )
-        self.open_visits: dict[Visit, None] = {}
-        """The visits that have arrived and not ended, oldest first."""
-        self._abandoned: deque[Visit] = deque()
+        self.open_visits = OpenVisits()
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
         self.usual_until = -math.inf
         """Until when a plain request needs no `admit`, by the recorder's clock."""
-        self.special_paths = self.filter.special_paths
-        """The paths of requests that are not plain."""
         self.worker = Worker(self.run_once, self.settings.flush_interval, self.stamp)
         self.health.begin()
         self._writer = Writer(self.backend, self.people, self.resolver, self.hints)
@@ -155,36 +148,32 @@ class Recorder:
     # Called by visits, on the path of requests.
 
     def admit(self, visit: Visit, signal: Signal | None) -> None:
-        """Decide what a visit is that has just arrived. Add it to `open_visits` if it counts.
+        """Decide what a visit is that has just arrived. Add it to `open_visits` if it may count.
 
-        `signal` is what a page said with the request. The room of a signal is that of the page: the
-        path of the request is no room.
+        `signal` is what a page said with the request.
         """
         visit.signal = signal
         visit.purpose = self.filter.purpose_of(visit, signal)
-        if not visit.is_counted:
+        if visit.purpose in UNCOUNTED:
             return
         if not self.worker.is_started:
             self._start()
         if self.worker.is_started and not self.resolver.checks_status:
             self.usual_until = self.filter.next_inspection
         self.open_visits[visit] = None
-        if self.rooms is None:
-            return
-        if signal is None:
-            visit.enter_number(self.rooms.number_for(visit))
-        elif signal.page is not None:
-            visit.enter_number(self.rooms.number_at(signal.page) or NOWHERE)
 
     def room_number(self, room: str) -> int | None:
         """Return the number of a room that a handler enters; None if the site has no rooms.
 
-        `room` is its name or a path in it; empty for no room.
+        `room` is its name or a path in it; empty for no room. Raises `QueryError` if it is no text.
         """
-        if self.rooms is None:
+        if not isinstance(room, str):
+            raise QueryError(f"room is a {type(room).__name__}: pass text such as 'chat:7'")
+        rooms = self.backend.rooms
+        if rooms is None:
             self.hints.warn("rooms")
             return None
-        return self.rooms.number_of(room) if room else NOWHERE
+        return rooms.number_of(room) if room else NOWHERE
 
     def admit_guest(self, request: Request, who: Who, at: float) -> bool:
         """Return whether a guest is known, or within the quota of its address and network.
@@ -223,10 +212,6 @@ class Recorder:
             return self.settings.is_swept(kind)
         return act is Act.ERASED or self.settings.store_of(kind) != "hyperloglog"
 
-    def abandoned(self, visit: Visit) -> None:
-        """Have the thread end a visit, whose response was dropped unclosed. Takes no lock."""
-        self._abandoned.append(visit)
-
     # The thread, or a request in its place.
 
     def _wake(self) -> None:
@@ -258,7 +243,8 @@ class Recorder:
         """
         self.worker.wake_after = -math.inf
         try:
-            self._refresh_open()
+            age, interval = self.settings.flush_interval, self.settings.refresh_seconds
+            self.open_visits.refresh(self.stamp, age, interval)
             is_busy = not self.people.is_empty
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
@@ -272,22 +258,6 @@ class Recorder:
             self.health.outage(error, self.people.pending)
             is_busy = True
         return self.settings.flush_interval * _jitter.uniform(0.8, 1.0) if is_busy else 0.0
-
-    def _refresh_open(self) -> None:
-        """Record the visits that have been open for longer than a flush interval."""
-        self._end_abandoned()
-        for number, visit in enumerate(list(self.open_visits), 1):
-            # Not the same moment for all: a sweep takes all users of a moment together.
-            now = self.stamp()
-            if now - visit.arrival >= self.settings.flush_interval:
-                visit.refresh(now, self.settings.refresh_seconds)
-            if not number % REFRESHED_IN_A_ROW:
-                time.sleep(0)  # let other threads have their turn
-
-    def _end_abandoned(self) -> None:
-        with suppress(IndexError):  # another thread may take the last
-            while True:
-                self._abandoned.popleft().end()
 
     # Writing, in the thread or in a handler.
 
@@ -334,9 +304,7 @@ class Recorder:
         Waits for Redis, no longer than about `seconds`. Return whether nothing is left to write.
         Never raises.
         """
-        self._end_abandoned()
-        for visit in list(self.open_visits):
-            visit.note()
+        self.open_visits.note()
         return self._write(lambda _: True, seconds).is_complete
 
     def write_for_reader(self) -> None:

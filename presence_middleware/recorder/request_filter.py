@@ -12,7 +12,7 @@ from ..request import Request
 from ..settings import Settings
 from ..signals import Signal
 from .setup_hints import SetupHints
-from .verdict import Purpose
+from .verdict import UNCOUNTED, Purpose
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
@@ -58,6 +58,12 @@ class RequestFilter:
             self._hints.warn("unreadable", type(error).__name__, " and is not recorded")
             return Purpose.NO_VISIT
         return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
+
+    def logout_of(self, purpose: Purpose) -> Purpose:
+        """Return what a request is that logs its user out, if anything is recorded at all."""
+        if not self._enabled:
+            return purpose
+        return Purpose.EXCLUDED_LOGOUT if purpose in UNCOUNTED else Purpose.LOGOUT
 
 
 def _purpose_of_signal(signal: Signal) -> Purpose:

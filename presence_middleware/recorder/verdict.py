@@ -1,7 +1,10 @@
 """What a request comes to once its response is known. Pure: no I/O, no state."""
 
-from enum import Enum, IntEnum
+from collections.abc import Container
+from enum import Enum
 
+from ..identity.hashing import Who
+from ..identity.resolver import Found, Matcher
 from ..stores import Act
 
 
@@ -19,6 +22,8 @@ class Purpose(Enum):
 
 
 LOGOUTS = (Purpose.LOGOUT, Purpose.EXCLUDED_LOGOUT)
+UNCOUNTED = (Purpose.NO_VISIT, Purpose.EXCLUDED_LOGOUT)
+"""Requests of which only a logout is recorded: health checks, prefetches and the like."""
 
 
 class Answer(Enum):
@@ -29,16 +34,6 @@ class Answer(Enum):
     REDIRECTED = "neither: many sites redirect before they check a password"
     REFUSED = "the login is refused"
     FAILED = "an error"
-
-
-class Login(IntEnum):
-    """What a request shows about its user."""
-
-    NONE = 0
-    SHOWN = 1
-    """An identity that counts whatever the response is."""
-    CHECKED = 2
-    """An identity that counts only if the response accepts it."""
 
 
 def answer_of(status: int | None) -> Answer:
@@ -54,6 +49,10 @@ def answer_of(status: int | None) -> Answer:
 
 ENDS_LOGIN = {Answer.ACCEPTED, Answer.REDIRECTED}
 """The answers to a logout that has succeeded."""
+REFUSES = {Answer.REFUSED}
+"""The answers after which a request shows no login."""
+REFUSES_AT_THE_END = {Answer.REFUSED, Answer.NONE}
+"""The same at the end of the request, for an app may raise before it answers."""
 _ACTS = {
     Purpose.PAGE: Act.SEEN,
     Purpose.PULSE: Act.SEEN,
@@ -62,15 +61,32 @@ _ACTS = {
 }
 
 
-def verdict(purpose: Purpose, answer: Answer, before: Login, now: Login) -> Act | None:
-    """Return the act that is recorded, or None.
+def shown(found: Found, answer: Answer) -> Who | None:
+    """Return whom a request shows. If that must be checked, the answer must accept the login."""
+    who, matcher = found
+    return None if matcher.is_checked and answer is not Answer.ACCEPTED else who
+
+
+def earlier_login(known: Found, found: Found, users: Container[str]) -> Found:
+    """Return the login of an earlier rule, or of the first that was found. Others are no login.
+
+    `users` are the kinds of users.
+    """
+    who, matcher = found
+    is_user = who is not None and who[0] in users
+    return found if is_user and matcher.place < known[1].place else known
+
+
+def verdict(
+    purpose: Purpose, answer: Answer, before: Found, now: Found
+) -> tuple[Act, Who, Matcher] | None:
+    """Return the act that is recorded, whose it is and how they were found; or None.
 
     `before` is the login that the app was asked to end, as the request showed it until then. It is
     the user of `Act.LEFT`, at the moment of the answer. `now` is what the request shows at its end.
     It is the user of all other acts: seen when the request arrived.
     """
-    if purpose in LOGOUTS and before and answer in ENDS_LOGIN:
-        return Act.LEFT
-    if not now or (now is Login.CHECKED and answer is not Answer.ACCEPTED):
-        return None
-    return _ACTS.get(purpose)
+    if before[0] is not None and purpose in LOGOUTS and answer in ENDS_LOGIN:
+        return Act.LEFT, before[0], before[1]
+    who, act = shown(now, answer), _ACTS.get(purpose)
+    return None if who is None or act is None else (act, who, now[1])

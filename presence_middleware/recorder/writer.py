@@ -199,8 +199,9 @@ class Writer:
             arrived = low + int(arrival * 1e6 + 0.5)
             move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
             if person.left is not person.goodbye:  # usually, both are None
-                time = max(time, _floor(person.goodbye, seen), _floor(person.left, arrival))
-                arrived = max(arrived, _floor(person.left, arrival))
+                after_logout = person.left.least_time(arrival)
+                time = max(time, person.goodbye.least_time(seen), after_logout)
+                arrived = max(arrived, after_logout)
                 move = _after_logout(person.left, room, move)
             sightings.append((id, time, arrived, move))
         return sightings, departures
@@ -227,18 +228,8 @@ class Writer:
             self._people.lost(shard, now - self._window)
 
 
-def _floor(departure: Departed | None, since: float) -> int:
-    """Return the least time of what followed a departure; 0 if it did not.
-
-    `since` is its moment by the recorder's clock.
-    """
-    if departure is None or departure.moment is None or departure.at >= since:
-        return 0
-    return departure.moment + 1
-
-
-def _after_logout(left: Departed | None, room: Room | None, move: Move | None) -> Move | None:
+def _after_logout(left: Departed, room: Room | None, move: Move | None) -> Move | None:
     """Return the move into `room` with a time after the logout; None if it came before that."""
-    if left is None or left.moment is None or room is None or move is None:
+    if left.moment is None or room is None or move is None:
         return move
     return (move[0], max(move[1], left.moment + 1)) if left.at < room.since else None

@@ -49,7 +49,7 @@ class Follower(Visitors):
                 self._report(f"a line is {-age:.0f} seconds ahead of this clock; it counts as now")
         if (who := self.who(line)) is None:
             return
-        at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.rooms
+        at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.backend.rooms
         number = None if rooms is None else rooms.number_for(line.request)
         self.recorder.record(who, at, room=None if number is None else Room(number, at))
 

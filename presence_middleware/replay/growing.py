@@ -65,11 +65,11 @@ class GrowingLog:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
         now = self._monotonic()
         while self._rotated and self._rotated[0][1] <= now:
-            self._rotated.pop(0)[0].close()
+            os.close(self._rotated.pop(0)[0].descriptor)
         lines = [line for file, _ in self._rotated for line in file.read()] + self._current.read()
         if not lines:
             with suppress(OSError):  # between two names, there is no file
-                if not os.path.samestat(self._current.status(), self._path.stat()):
+                if not os.path.samestat(os.fstat(self._current.descriptor), self._path.stat()):
                     new = _File(self._path)
                     self._rotated.append((self._current, now + ROTATED_SECONDS))
                     self._current = new
@@ -78,7 +78,7 @@ class GrowingLog:
     def close(self) -> None:
         """Close all files."""
         for file in (self._current, *(file for file, _ in self._rotated)):
-            file.close()
+            os.close(file.descriptor)
 
 
 class _File(_Splitter):
@@ -89,20 +89,14 @@ class _File(_Splitter):
     """What is in front of the position."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def status(self) -> os.stat_result:
-        return os.fstat(self._descriptor)
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> list[bytes]:
         # By its size alone, a file that was truncated and has grown since would seem the same.
         before = self._position - len(self._before)
-        if os.pread(self._descriptor, len(self._before), before) != self._before:
+        if os.pread(self.descriptor, len(self._before), before) != self._before:
             self._seek(0)
-        chunk = os.pread(self._descriptor, CHUNK, self._position)
+        chunk = os.pread(self.descriptor, CHUNK, self._position)
         self._position += len(chunk)
         self._before = (self._before + chunk)[-COMPARED:]
         return self.split(chunk)
@@ -110,21 +104,21 @@ class _File(_Splitter):
     def _seek(self, position: int) -> None:
         start = max(0, position - COMPARED)
         self._position = position
-        self._before = os.pread(self._descriptor, position - start, start)
+        self._before = os.pread(self.descriptor, position - start, start)
         self.rest = self._before.rpartition(b"\n")[2]  # of a line that has no end yet
 
     def seek_time(self, at: float | None) -> None:
         """Go to the lines of a time, or to the end. Lines are nearly in order, so it halves."""
-        low, high = 0, self.status().st_size
+        low, high = 0, os.fstat(self.descriptor).st_size
         if at is None:
             self._seek(high)
             return
         while high - low > CHUNK:
             middle = (low + high) // 2
-            lines = os.pread(self._descriptor, CHUNK, middle).split(b"\n")[1:-1]
+            lines = os.pread(self.descriptor, CHUNK, middle).split(b"\n")[1:-1]
             line = next(filter(None, map(parse, lines)), None)
             if line is None or line.at >= at:
                 high = middle
             else:
                 low = middle
-        self._seek(low and low + os.pread(self._descriptor, CHUNK, low).find(b"\n") + 1)
+        self._seek(low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1)

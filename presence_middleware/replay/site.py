@@ -37,8 +37,8 @@ class Visitors:
         if request.path in self._excluded:
             return None
         # A log does not show whether the site accepted a login, so checked rules find no id.
-        who, matcher = self._resolver.resolve(request, is_refused=True) or (None, None)
-        if who is None or matcher is None or not matcher.has_quota:
+        who, matcher = self._resolver.resolve(request, is_refused=True)
+        if who is None or not matcher.has_quota:
             return who
         if self._guests.admit(request, who, line.at):
             self._memory.recent.add(who)
@@ -56,12 +56,8 @@ class Replay(Visitors):
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
         super().__init__(settings)
-        self._timeline = Timeline(settings.kinds, settings.window, report)
-
-    @property
-    def late(self) -> int:
-        """The number of lines that were not counted because they are a window or more late."""
-        return self._timeline.late
+        self.timeline = Timeline(settings.kinds, settings.window, report)
+        """Counts the lines. `finish` reports the minutes that remain."""
 
     def add(self, line: Line) -> Who | None:
         """Count a line; return the kind and id that it counts for, or None.
@@ -69,12 +65,8 @@ class Replay(Visitors):
         Lines may be out of order by as much as the window.
         """
         who = self.who(line)
-        self._timeline.add(line.at, who)
+        self.timeline.add(line.at, who)
         return who
-
-    def finish(self) -> None:
-        """Report the minutes that remain: up to the full minute after the last line."""
-        self._timeline.finish()
 
 
 class Memory:

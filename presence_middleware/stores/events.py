@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from ..errors import EventsLost
 from ..logs import warn
 from . import keys
-from .lease import Lease
 from .plan import Batch, Plan, score, text
 
 ENTRIES_A_READ = 100  # less than a millisecond of server time
@@ -73,13 +72,8 @@ class EventStream:
 
     def __init__(self, prefix: str, kind: str) -> None:
         """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
-        self._prefix, self._kind = prefix, kind
-        self._warned_at = -math.inf
+        self._kind, self._warned_at = kind, -math.inf
         self._key, self._progress_key = keys.changes(prefix, kind), keys.progress(prefix, kind)
-
-    def lease(self, name: str) -> Lease:
-        """Return the lease of those who read the events of this kind under `name`."""
-        return Lease(self._prefix, self._kind, name)
 
     def warn_of_size(self) -> None:
         """Log, once a minute, that the stream is too large to hold five minutes."""

@@ -54,25 +54,6 @@ class History:
             if count:
                 yield from self._raise_peak(kind, minute, count)
 
-    def fill(self, kind: str, counts: Mapping[int, int]) -> Plan[None]:
-        """Write the samples of many minutes of a kind at once, and raise its peak.
-
-        `counts` has the number by minute since the epoch, and at least one minute. Samples of these
-        minutes are replaced.
-        """
-        ttl = keys.ttl(self._keep_seconds) + DAY * keys.MINUTE
-        days: dict[int, list[int]] = {}
-        for minute, count in counts.items():
-            day, minute_of_day = divmod(minute, DAY)
-            days.setdefault(day, []).extend((minute_of_day, count))
-        writes: list[Command] = []
-        for day, fields in days.items():
-            key = keys.history(self._prefix, kind, day)
-            writes += (("HSET", key, *fields), ("EXPIRE", key, ttl))
-        yield Batch(tuple(writes))
-        highest = min(counts, key=lambda minute: (-counts[minute], minute))
-        yield from self._raise_peak(kind, highest, counts[highest])
-
     def _raise_peak(self, kind: str, minute: int, count: int) -> Plan[None]:
         highest = yield from self.peak(kind)
         if count > (highest.count if highest else 0):

@@ -12,29 +12,23 @@
 -- Reply: nothing if another process holds the lease, or if it was given up. Else 1 if the process
 -- held it before, or 0 if it took it now; and the place at which to go on.
 
-local key, me, seconds = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local handled, start, lifetime = ARGV[3], ARGV[4], ARGV[5]
+local key = KEYS[1]
+local me, seconds, handled, start, lifetime = unpack(ARGV)
 local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local now = time[1] + time[2] / 1000000
 local who, lease_end, at = unpack(redis.call('HMGET', key, 'who', 'until', 'at'))
-local is_mine = who == me
+local is_mine, left = who == me, lease_end and lease_end - now or 0
 
 if is_mine and handled ~= '' then
   at = handled
   redis.call('HSET', key, 'at', at)
 end
-if seconds == 0 then
-  if is_mine then
-    redis.call('HDEL', key, 'who', 'until')
-  end
+if seconds + 0 == 0 then
+  if is_mine then redis.call('HDEL', key, 'who', 'until') end
   return false
 end
-
-local left = lease_end and tonumber(lease_end) - now or 0
 -- A lease that lasts longer than any was taken before the clock was set back.
-if who and not is_mine and left > 0 and left <= seconds then
-  return false
-end
+if who and not is_mine and left > 0 and left <= seconds + 0 then return false end
 at = at or start
 redis.call('HSET', key, 'who', me, 'until', string.format('%.6f', now + seconds), 'at', at)
 redis.call('EXPIRE', key, lifetime)

@@ -7,7 +7,7 @@ holder has handled events, so that another process goes on from there.
 from typing import NamedTuple
 
 from . import keys
-from .plan import Batch, Command, Plan, text
+from .plan import Plan, text
 from .script import load_script
 
 NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
@@ -31,24 +31,16 @@ class Lease:
         `prefix` is the beginning of the keys of the first shard.
         """
         self._key = keys.reader(prefix, kind, name)
-        self._source = load_script("lease").text
+        self._script = load_script("lease")
 
     def take(self, who: str, seconds: float, handled: str, start: str) -> Plan[Held | None]:
         """Take or renew the lease for `seconds`; return None if another reader holds it.
 
         `who` identifies the reader. `handled` is the place up to which it has handled events,
         which is stored if it held the lease before; empty if it has not begun. `start` is the
-        place at which to begin if the name is not known yet.
+        place at which to begin if the name is not known yet. With 0 seconds, give the lease up, so
+        that another reader takes it at once, and return None.
         """
-        (reply,) = yield Batch((self._command(who, seconds, handled, start),))
+        arguments = who, seconds, handled, start, NAME_SECONDS
+        (reply,) = yield from self._script.send(self._script.command([self._key], *arguments))
         return Held(bool(reply[0]), text(reply[1])) if reply else None
-
-    def give_up(self, who: str, handled: str) -> Plan[None]:
-        """Let another reader take the lease at once. Does nothing if `who` does not hold it.
-
-        `handled` is as for `take`.
-        """
-        yield Batch((self._command(who, 0, handled, ""),))
-
-    def _command(self, who: str, seconds: float, handled: str, start: str) -> Command:
-        return ("EVAL", self._source, 1, self._key, who, seconds, handled, start, NAME_SECONDS)

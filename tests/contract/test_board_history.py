@@ -1,7 +1,6 @@
 """The history of the board: few points, every peak among them, and one read for all readers."""
 
 import asyncio
-import json
 import random
 import re
 import sys
@@ -61,12 +60,12 @@ def write(settings: Settings, samples: Samples) -> None:
         client.hset(keys.history(settings.prefix, "user", day), mapping=counts)
 
 
-def walk(days: int, every: int = 1) -> Samples:
+def walk(days: int) -> Samples:
     """Return the samples of some days until noon: a random walk with gaps, and a rare spike.
 
-    Of many days, only a sample every 7 minutes: a step is hours long then.
+    Of many days, only a sample every so many minutes: a step is hours long then.
     """
-    every = max(every, 7 if days > 30 else 1)
+    every = 97 if days > 1000 else 7 if days > 30 else 1
     rng, samples, count = random.Random(days), {}, 500
     for minute in range(MINUTE - days * DAY, MINUTE + 1, every):
         count = max(0, count + rng.randint(-9, 9))
@@ -93,63 +92,49 @@ def points(answer: dict[str, Any]) -> list[tuple[int, int]]:
     ]
 
 
-def ask(settings: Settings, hours: int, clock: Clock | None = None) -> dict[str, Any]:
+def ask(settings: Settings, path: str, clock: Clock | None = None) -> httpx.Response:
     """Return the answer of a new process."""
     app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=clock or Clock(NOON))
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://site") as client:
-        answer = client.get(f"/presence/history?hours={hours}")
+        answer = client.get(f"/presence{path}")
     app.recorder.close()
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return answer
+
+
+def shown(settings: Settings, hours: int, clock: Clock | None = None) -> list[tuple[int, int]]:
+    return points(ask(settings, f"/history?hours={hours}", clock).json())
 
 
 @pytest.mark.parametrize(
     ("days", "hours", "step"),
-    [(2, 24, 1), (2, 1, 1), (3, 48, 2), (7, 168, 10), (7, 100, 5), (MONTHS, MONTHS * 24, 120)],
+    [
+        *[(2, 24, 1), (2, 1, 1), (3, 48, 2), (7, 168, 10), (7, 100, 5), (MONTHS, MONTHS * 24, 120)],
+        pytest.param(3660, 3660 * 24, 4320, marks=pytest.mark.slow),  # steps of several days
+    ],
 )
 def test_a_history_has_every_peak_in_at_most_1500_points(
     valkey: Server, prefix: str, days: int, hours: int, step: int
 ) -> None:
     site, samples = settings(valkey.url, prefix, days), walk(days)
     write(site, samples)
-    answer = ask(site, hours)
+    answer = ask(site, f"/history?hours={hours}").json()
     assert answer["step"] == step * 60
-    shown, expected = points(answer), thinned(samples, hours)
+    found, expected = points(answer), thinned(samples, hours)
     # The first step may be cut off where the history ends.
-    assert shown == expected[-len(shown) :]
-    assert len(expected) - len(shown) <= 1
-    assert 0.5 * hours * 60 / step < len(shown) <= MAX_POINTS
+    assert found == expected[-len(found) :]
+    assert len(expected) - len(found) <= 1
+    assert 0.5 * hours * 60 / step < len(found) <= MAX_POINTS
     oldest = MINUTE - hours * 60 + 2 * step
-    assert max(count for _, count in shown) >= max(n for at, n in samples.items() if at > oldest)
-
-
-@pytest.mark.slow
-def test_steps_of_several_days_have_their_highest_minute(valkey: Server, prefix: str) -> None:
-    site, samples = settings(valkey.url, prefix, 3660), walk(3660, every=97)
-    write(site, samples)
-    shown = points(ask(site, 3660 * 24))
-    expected = thinned(samples, 3660 * 24)
-    assert shown == expected[-len(shown) :]
-    assert len(expected) - len(shown) <= 1
-    assert 1000 < len(shown) <= MAX_POINTS
-
-
-def test_a_day_stays_whole(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, 7)
-    samples = {minute: minute % 1000 for minute in range(MINUTE - 2 * DAY, MINUTE + 1)}
-    write(site, samples)
-    assert points(ask(site, 24)) == [
-        (minute, samples[minute]) for minute in range(MINUTE - DAY + 1, MINUTE + 1)
-    ]
+    assert max(count for _, count in found) >= max(n for at, n in samples.items() if at > oldest)
 
 
 def test_expired_and_future_minutes_are_not_shown(valkey: Server, prefix: str) -> None:
     site = settings(valkey.url, prefix, 1.5 / 24)
     samples = {MINUTE - 90: 9, MINUTE - 89: 1, MINUTE: 2, MINUTE + 1: 8}
     write(site, samples)
-    assert points(ask(site, 24)) == [(MINUTE - 89, 1), (MINUTE, 2)]
-    assert points(ask(site, 24, Clock(NOON + 90 * 60))) == [(MINUTE + 1, 8)]
+    assert shown(site, 24) == [(MINUTE - 89, 1), (MINUTE, 2)]
+    assert shown(site, 24, Clock(NOON + 90 * 60)) == [(MINUTE + 1, 8)]
 
 
 def test_no_number_of_hours_has_more_points() -> None:
@@ -164,9 +149,9 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     for minute, count in {MINUTE - 1500: 4, MINUTE - 721: 3, MINUTE - 1: 0, MINUTE: 5}.items():
         backend.driver.run(backend.history.record(minute, {"user": count, "guest": 1}))
     day = [(MINUTE - 721, 3), (MINUTE - 1, 0), (MINUTE, 5)]
-    assert points(ask(site, 24)) == day
+    assert shown(site, 24) == day
     # In steps of 10 minutes, the last two minutes are one point.
-    assert points(ask(site, 168)) == [
+    assert shown(site, 168) == [
         (MINUTE - 1500, 4),
         (MINUTE - 721, 3),
         (MINUTE - 1, 0),
@@ -315,15 +300,6 @@ def evaluated(valkey: Server) -> int:
     return int(stats.get("cmdstat_eval", {"calls": 0})["calls"])
 
 
-def chart_of(settings: Settings, query: str) -> ET.Element:
-    app = wsgi.PresenceMiddleware(lambda *_: [], settings=settings, clock=Clock(NOON))
-    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://site") as client:
-        answer = client.get(f"/presence/chart.svg?{query}")
-    app.recorder.close()
-    assert answer.status_code == 200, answer.text
-    return ET.fromstring(answer.content)
-
-
 @pytest.mark.parametrize("hours", [1, 24, 168, MONTHS * 24])
 def test_a_chart_has_the_peak_and_at_most_500_points(
     valkey: Server, prefix: str, hours: int
@@ -332,7 +308,7 @@ def test_a_chart_has_the_peak_and_at_most_500_points(
     spike = MINUTE - hours * 30
     samples[spike] = 123456
     write(site, samples)
-    chart = chart_of(site, f"hours={hours}")
+    chart = ET.fromstring(ask(site, f"/chart.svg?hours={hours}").content)
     (peak,) = (each for each in chart.iter() if each.get("class") == "peak")
     assert (peak.get("data-at"), peak.get("data-count")) == (str(spike * 60), "123456")
     lines = [each.get("d") or "" for each in chart.iter() if each.get("class") == "line"]
@@ -345,7 +321,7 @@ def test_a_chart_has_the_peak_and_at_most_500_points(
 
 
 @pytest.mark.parametrize("hours", [24, 168, MONTHS * 24])
-def test_a_chart_does_not_hold_the_loop(valkey: Server, prefix: str, hours: int) -> None:
+def test_a_history_does_not_hold_the_loop(valkey: Server, prefix: str, hours: int) -> None:
     """The calls of functions stand for the time: a thousand take less than half a millisecond."""
     site = settings(valkey.url, prefix, 3660)
     write(site, walk(9))
@@ -356,42 +332,6 @@ def test_a_chart_does_not_hold_the_loop(valkey: Server, prefix: str, hours: int)
     with calls() as made:
         as_chart(history, hours, 1200, 0, 0)
     assert made() < 10
-
-
-def test_json_does_not_hold_the_loop(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, 7)
-    write(site, walk(7))
-    history, _ = read(site, 1)
     with calls() as made:
-        as_json(history, 24)
+        as_json(history, hours)
     assert made() < 50
-
-
-def test_threads_are_sent_the_same_bytes(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, 7)
-    write(site, walk(7))
-    app = wsgi.PresenceMiddleware(lambda *_: [], settings=site, clock=Clock(NOON))
-
-    def get(etag: str = "") -> tuple[str, bytes]:
-        headers: dict[str, str] = {}
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "PATH_INFO": "/presence/history",
-            "QUERY_STRING": "hours=168",
-            "HTTP_IF_NONE_MATCH": etag,
-        }
-
-        def start_response(_: str, given: list[tuple[str, str]], *__: Any) -> Any:
-            headers.update(given)
-
-        body = b"".join(app(environ, start_response))
-        return headers["ETag"], body
-
-    etag, body = get()
-    assert len(json.loads(body)["samples"]) > 1000
-    with calls() as made:
-        assert get() == (etag, body)
-    assert made() < CALLS
-    with calls() as made:
-        assert get(etag) == (etag, b"")
-    assert made() < CALLS

@@ -1,8 +1,7 @@
 """Clean-up removes all stale ids, a bounded number at a time, and no current id."""
 
 import logging
-from collections.abc import Callable, Iterator
-from itertools import permutations
+from collections.abc import Iterator
 
 import pytest
 from redis import Redis
@@ -11,15 +10,11 @@ from presence_middleware import upkeep
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Plan, sorted_set
 from presence_middleware.stores.paging import PAGE
-from presence_middleware.stores.sorted_set import SortedSet
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import NOON, Clock, Site, opened, settings
 
 KEEP = 600.0
-STEPS = sorted(set(permutations("AABBrs")))
-"""Two batches each of the workers A and B; `r` and `s`: two who are stale are seen again."""
 
 
 @pytest.fixture
@@ -29,69 +24,18 @@ def site(valkey: Server, prefix: str) -> Iterator[Site]:
         yield site
 
 
-class Table:
-    """A sorted set on a real server, and two workers that clean it up, one batch at a time."""
-
-    def __init__(self, site: Site, stale: int) -> None:
-        self._redis, self._key = site.redis, f"{site.settings.prefix}:guest:seen"
-        self._redis.delete(self._key)
-        living = {f"living{n}": NOON - n for n in range(4)}
-        gone = {f"stale{n}": NOON - KEEP - n for n in range(stale)}
-        self._redis.zadd(self._key, living | gone)
-        self.living = {id.encode() for id in living}
-        store_of_site = SortedSet(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
-        self._plans = {"A": store_of_site.clean_up(NOON), "B": store_of_site.clean_up(NOON + 0.5)}
-        self._replies: dict[str, list[object] | None] = {"A": None, "B": None}
-        for worker in self._plans:
-            self._batch(worker)  # nothing lies ahead: what follows is about the stale
-
-    def step(self, step: str) -> None:
-        """The next batch of a worker; or the oldest (`s`) or newest (`r`) of the stale is seen."""
-        if step in self._plans:
-            self._batch(step)
-        else:
-            id = b"stale0" if step == "r" else b"stale2"
-            self._redis.zadd(self._key, {id: NOON})
-            self.living.add(id)
-
-    def _batch(self, worker: str) -> None:
-        try:
-            batch = self._plans[worker].send(self._replies[worker])  # type: ignore[arg-type]
-        except StopIteration:
-            return
-        self._replies[worker] = [self._redis.execute_command(*c) for c in batch.commands]
-
-    def lost(self) -> set[bytes]:
-        """Who is online and not in the sorted set any more."""
-        return self.living - set(self._redis.zrange(self._key, 0, -1))
-
-
-@pytest.mark.parametrize("stale", [0, 1, 3, 4, 5, 8])
-def test_two_workers_that_clean_up_at_once_remove_no_current_id(
-    site: Site, stale: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sorted_set, "PAGE", 4)
-    for steps in STEPS:
-        table = Table(site, stale)
-        for step in steps:
-            table.step(step)
-            assert not table.lost(), steps
-
-
-def _rounds(site: Site, plan: Callable[[], Plan[bool]]) -> list[int]:
-    """Return how many members each round removed, until a round reports that it was the last."""
-    removed, more = [], True
+def cleaned_up(site: Site, kind: str, key: str) -> list[int]:
+    """Clean up in rounds until one reports that it was the last; return how many each removed."""
+    store, run, more = (
+        Backend(site.settings).stores[kind].all[0],
+        Backend(site.settings).driver.run,
+        True,
+    )
+    removed: list[int] = []
     while more:
-        replies: list[object] | None = None
-        steps = plan()
-        try:
-            while True:
-                batch = steps.send(replies)  # type: ignore[arg-type]
-                replies = [site.redis.execute_command(*c) for c in batch.commands]
-        except StopIteration as end:
-            more = end.value
-        assert isinstance(replies, list)
-        removed.append(int(str(replies[-1])))
+        before = site.redis.zcard(key)
+        more = run(store.clean_up(NOON))
+        removed.append(before - site.redis.zcard(key))
     return removed
 
 
@@ -103,20 +47,11 @@ def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
     # Four share each moment, and one of these is not split.
     crowd = {f"id{n}": NOON - KEEP - n // 4 for n in range(stale)}
     site.redis.zadd(key, crowd | {"online": NOON - KEEP + 0.000001})
-    store = SortedSet(site.settings.prefix, "guest", KEEP, KEEP, 10**6)
-    removed = _rounds(site, lambda: store.clean_up(NOON))
+    removed = cleaned_up(site, "guest", key)
     assert max(removed) <= PAGE + 4
     assert sum(removed) == stale
     assert len(removed) == stale // PAGE + 1
     assert site.redis.zrange(key, 0, -1) == [b"online"]
-
-
-def test_recorders_clean_up_by_themselves_until_nothing_stale_is_left(site: Site) -> None:
-    key = f"{site.settings.prefix}:guest:seen"
-    crowd = 21_500  # more than are removed at one go
-    site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(crowd)})
-    site.saw("g1", kind="guest")
-    wait_until(lambda: site.redis.zrange(key, 0, -1) == [b"g1"])
 
 
 def test_two_recorders_clean_up_while_the_stale_come_back(valkey: Server, prefix: str) -> None:
@@ -140,10 +75,7 @@ def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> Non
     crowd = {f"id{n}": NOON + 3600 + n for n in range(2500)}
     site.redis.zadd(names[0], crowd | {"soon": NOON + 100, "now": NOON})
     site.redis.zadd(names[1], {"gone": NOON + 3600})
-    store, rounds = Backend(site.settings).stores["user"].all[0], 0
-    while Backend(site.settings).driver.run(store.clean_up(NOON)):
-        rounds += 1
-    assert rounds == 2
+    assert cleaned_up(site, "user", names[0]) == [0, 0, 0]
     times = {at for _, at in site.redis.zrange(names[0], 0, -1, withscores=True)}
     assert max(times) == NOON + 100
     # All at one moment would have to be handled together.

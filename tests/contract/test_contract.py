@@ -10,8 +10,8 @@ import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Sighting, UnsupportedQuery
 from presence_middleware.identity.resolver import normalize_id
-from presence_middleware.stores import moment_of
-from tests.support.backends import matrix
+from presence_middleware.stores import Act, moment_of
+from tests.support.backends import Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
 DAY = 86400
@@ -73,19 +73,19 @@ WITHOUT_IDS = {
 
 
 @IN_MEMORY
-def test_an_unknown_kind_is_refused(site: Site) -> None:
-    more: dict[str, Any] = {"count": (), "touch": ("ann",), "forget": ("ann",)}
-    for method, arguments in {**WITHOUT_IDS, **more}.items():
+@pytest.mark.parametrize("store", ["hyperloglog"])
+def test_the_error_of_a_question_names_what_can_answer_it(site: Site) -> None:
+    without_ids = {
+        **{"online": (), "online_among": (["ann"],), "online_friends": ("key",)},
+        **{"is_online": ("ann",), "last_seen": ("ann",), "leave": ("ann",)},
+    }
+    for method, arguments in without_ids.items():
+        with pytest.raises(UnsupportedQuery, match=r"'user' .*sorted-set.* minute-sets.*_STORE"):
+            getattr(site.presence, method)(*arguments)
+    others: dict[str, Any] = {"count": (), "touch": ("ann",), "forget": ("ann",)}
+    for method, arguments in {**without_ids, **others}.items():
         with pytest.raises(QueryError, match="kind 'bot': PRESENCE_IDENTITY has user, guest"):
             getattr(site.presence, method)(*arguments, kind="bot")
-
-
-@IN_MEMORY
-@pytest.mark.parametrize("store", ["hyperloglog"])
-def test_the_error_of_a_hyperloglog_names_the_stores_that_can_answer(people: Presence) -> None:
-    for method, arguments in WITHOUT_IDS.items():
-        with pytest.raises(UnsupportedQuery, match=r"'user' .*sorted-set.* minute-sets.*_STORE"):
-            getattr(people, method)(*arguments)
 
 
 @IN_MEMORY
@@ -129,6 +129,44 @@ def test_a_hundred_are_listed_by_default(site: Site) -> None:
     assert ask(before=ask(limit=None)[-1]) == []
 
 
+@IN_MEMORY
+@WITH_IDS
+@pytest.mark.parametrize("change", ["leave", "touch"])
+def test_changes_between_two_pages_hide_no_other_id(site: Site, change: str) -> None:
+    ids = [f"id{number:02}" for number in range(30)]
+    site.saw(*ids, ago=5)
+    found, before = list[str](), None
+    while page := site.presence.online(limit=4, before=before):
+        found += [who.id for who in page]
+        assert before != page[-1]
+        before = page[-1]
+        getattr(site.presence, change)(before.id)
+    assert sorted(found) == ids
+
+
+def test_return_in_the_instant_of_a_goodbye_hides_nobody_on_the_next_page(
+    valkey: Server, prefix: str
+) -> None:
+    with opened(settings(valkey.url, prefix, pulse_path="/pulse")) as site:
+        site.saw("bob", ago=1)
+        site.saw("ann")
+        site.recorder.record(("user", "ann"), site.clock.now, act=Act.GOODBYE)
+        assert site.recorder.flush()
+        site.presence.touch("ann")
+        (first,) = site.presence.online(limit=1)
+        (second,) = site.presence.online(limit=1, before=first)
+        assert (first.id, second.id) == ("ann", "bob")
+
+
+@SORTED
+@pytest.mark.parametrize("backend", ["valkey"], indirect=True)
+def test_times_written_by_another_program_do_not_block_a_reader(site: Site) -> None:
+    moment = NOON + 0.1234568
+    key = f"{site.settings.prefix}:user:seen"
+    site.redis.zadd(key, {f"u{n:05}": moment for n in range(2500)})
+    assert len({who.id for who in site.presence.online(limit=None)}) >= 1000
+
+
 @SORTED
 def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
     site.saw("just-gone", ago=WINDOW)
@@ -137,45 +175,6 @@ def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
     expected = [Sighting("just-there", moment_of(NOON - WINDOW + 1e-6))]
     assert site.presence.online() == expected
     assert site.presence.count() == 1
-    site.presence.leave("just-there")
-    site.saw("just-there")  # the request of the logout itself
-    assert site.refused() == 1
-    site.clock.now += 1e-6
-    site.saw("just-there")
-    assert site.presence.is_online("just-there")
-
-
-@WITH_IDS
-def test_last_seen_among_returns_what_last_seen_returns_in_the_given_order(
-    site: Site, people: Presence
-) -> None:
-    site.saw("dan", ago=60)
-    people.leave("dan")
-    ids = ["bob", "nobody", "ann", "cid", "dan", *(f"stranger{number}" for number in range(600))]
-    found = people.last_seen_among([*ids, "bob"])
-    assert list(found) == ids
-    assert {id: moment for id, moment in found.items() if moment} == {
-        id: moment for id in ids[:5] if (moment := people.last_seen(id))
-    }
-    assert found["dan"] is not None
-    assert people.last_seen_among(iter(["g1"]), "guest") == {"g1": people.last_seen("g1", "guest")}
-    assert people.last_seen("g1") is None, "a guest's id is no user's"
-    assert people.last_seen_among([]) == {}
-
-
-@SORTED
-def test_last_seen_of_offline_ids_is_known_until_the_retention_ends(
-    site: Site, people: Presence
-) -> None:
-    people.leave("bob")
-    assert people.last_seen("cid") == moment_of(NOON - 720)
-    assert people.last_seen("g1", "guest") == moment_of(NOON)
-    site.clock.now = NOON + 30 * DAY
-    assert people.last_seen("ann") == moment_of(NOON)
-    assert people.last_seen("bob") == moment_of(NOON - 300)
-    assert people.last_seen("g1", "guest") is None, "guests are kept for the window only"
-    site.clock.now = NOON - 300 + 30 * DAY + WINDOW
-    assert people.last_seen("bob") is None
 
 
 @WITH_IDS
@@ -202,6 +201,35 @@ def test_online_friends_are_those_of_a_set_or_sorted_set(site: Site, people: Pre
     site.redis.set(key, "ann")
     with pytest.raises(QueryError, match="WRONGTYPE"):
         people.online_friends(key)
+
+
+@pytest.mark.parametrize("store", ["minute-sets"])
+def test_active_in_minute_sets_counts_nobody_twice(site: Site) -> None:
+    for id in ("ann", "bob", "cid", "dan"):
+        site.presence.touch(id)
+    site.clock.now += 1
+    site.presence.leave("ann")
+    site.presence.leave("bob")
+    site.presence.forget("cid")
+    site.clock.now += 1
+    site.presence.touch("bob")
+    assert (site.presence.count("user"), site.presence.active("10m")) == (2, 3)
+
+
+def test_a_period_that_is_not_kept_is_refused(valkey: Server, prefix: str) -> None:
+    given = settings(valkey.url, prefix, pulse_path="/pulse", bots="count")
+    with opened(given) as site:
+        assert site.presence.active("10m", "bot") == site.presence.active("20m") == 0
+        for period, kind, problem in [
+            ("31d", "user", "is stored for"),
+            ("1d", "guest", "is stored for 10m"),
+            ("1d", "bot", "is stored for 10m"),
+            ("10m", "user", "two windows or more"),
+        ]:
+            with pytest.raises(UnsupportedQuery, match=problem):
+                site.presence.active(period, kind)
+        with pytest.raises(QueryError, match="period is 'soon'"):
+            site.presence.active("soon")
 
 
 # Writes

@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,19 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.background import BackgroundTasks
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket
 
 from presence_middleware import Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
-from tests.support import broken_wrappers as broken
 from tests.support.backends import wait_until
 
 SAID: ContextVar[str] = ContextVar("SAID", default="nothing")
@@ -296,104 +286,6 @@ CASES = {
 }
 
 
-async def streams(request: Request) -> Response:
-    async def lines() -> AsyncIterator[bytes]:
-        try:
-            for n in range(3):
-                yield b"%d" % n
-                await asyncio.sleep(0)
-        finally:
-            request.scope["note"]("the stream is closed")
-
-    return StreamingResponse(lines())
-
-
-async def sends_file(request: Request) -> Response:
-    return FileResponse(FILE, headers={"etag": "1", "last-modified": "then"})
-
-
-async def has_background(request: Request) -> Response:
-    def fail() -> None:
-        raise ValueError("in the background")
-
-    tasks = BackgroundTasks()
-    tasks.add_task(request.scope["note"], "one")
-    tasks.add_task(request.scope["note"], "two")
-    tasks.add_task(fail)
-    tasks.add_task(request.scope["note"], "never")
-    return PlainTextResponse("done", background=tasks)
-
-
-async def reads(request: Request) -> Response:
-    try:
-        content = await request.body()
-    except ClientDisconnect:
-        request.scope["note"]("broken off")
-        raise
-    return PlainTextResponse(content + SAID.get().encode())
-
-
-async def fails(request: Request) -> Response:
-    raise ZeroDivisionError("failed")
-
-
-async def forbids(request: Request) -> Response:
-    raise HTTPException(403, "not you", headers={"x-own": "1"})
-
-
-async def chats(socket: WebSocket) -> None:
-    await socket.accept(subprotocol="chat")
-    async for text in socket.iter_text():
-        await socket.send_text(text)
-
-
-async def denies(socket: WebSocket) -> None:
-    await socket.send_denial_response(PlainTextResponse("no", 418))
-
-
-async def passes(request: Request, call_next: Any) -> Response:
-    SAID.set("by a layer")
-    response: Response = await call_next(request)
-    response.headers["x-layer"] = "1"
-    return response
-
-
-PAGES = [streams, sends_file, has_background, reads, fails, forbids]
-ROUTES = [Route(f"/{page.__name__}", page, methods=["GET", "POST"]) for page in PAGES]
-SOCKETS = [WebSocketRoute(f"/{socket.__name__}", socket) for socket in (chats, denies)]
-PATHSEND: Scope = {"extensions": {"http.response.pathsend": {}}}
-DENIAL: Scope = {"extensions": {"websocket.http.response": {}}}
-
-
-def starlette(path: str, *messages: Message, layers: Any = (), **scope: Any) -> Case:
-    app = Starlette(routes=[*ROUTES, *SOCKETS], middleware=layers)
-    type = "websocket" if path in ("/chats", "/denies") else "http"
-    return Case(app, messages or (ASKED,), type, {"path": path, "subprotocols": ["chat"], **scope})
-
-
-LAYER = [Middleware(BaseHTTPMiddleware, dispatch=passes)]
-CASES |= {
-    "starlette: a stream": starlette("/streams"),
-    "starlette: a stream to nobody": starlette("/streams", ASKED, GONE),
-    "starlette: a file": starlette("/sends_file"),
-    "starlette: the head of a file": starlette("/sends_file", method="HEAD"),
-    "starlette: a file by its path": starlette("/sends_file", **PATHSEND),
-    "starlette: a part of a file": starlette("/sends_file", headers=[(b"range", b"bytes=2-5")]),
-    "starlette: in the background": starlette("/has_background"),
-    "starlette: an upload": starlette("/reads", *PARTS, method="POST"),
-    "starlette: an upload broken off": starlette("/reads", *PARTS[:2], GONE, method="POST"),
-    "starlette: an error": starlette("/fails"),
-    "starlette: an answer raised": starlette("/forbids"),
-    "starlette: nothing there": starlette("/nothing"),
-    "starlette: another layer": starlette("/reads", layers=LAYER),
-    "starlette: another layer's error": starlette("/fails", layers=LAYER),
-    "starlette: a conversation": starlette("/chats", CONNECT, *SPOKEN),
-    "starlette: a denial": starlette("/denies", CONNECT, **DENIAL),
-    "starlette: a denial without words": starlette("/denies", CONNECT),
-    "starlette: a life": lifespan(Starlette()),
-}
-
-
 def happens(case: Case, app: ASGIApplication) -> list[Any]:
     """All that happens on a connection of this case to an app."""
 
@@ -412,35 +304,3 @@ def test_a_wrapped_app_does_what_the_bare_one_does(name: str, settings: Settings
     assert happens(case, wrapped) == expected
     assert len(expected) > 1, "something happened"
     wait_until(lambda: wrapped.recorder.stats().recorded == counted + (case.type != "lifespan"))
-
-
-NOTICED = {
-    broken.BufferingAsgi: ["streaming", "a conversation", "starlette: a stream"],
-    broken.ReorderingAsgi: ["early hints", "push", "a denial", "starlette: a file"],
-    broken.ExtensionlessAsgi: ["a path", "trailers", "starlette: a file by its path"],
-    broken.FilteringAsgi: ["a file", "debug", "a denial", "starlette: a file by its path"],
-    broken.GroupingAsgi: ["an error before", "an error once accepted", "starlette: an error"],
-    broken.SwallowingAsgi: ["an error after", "a start that fails", "starlette: in the background"],
-    broken.SwallowingLifespanAsgi: ["a start that fails"],
-    broken.LosingAsgi: ["a group of errors", "an exit", "cancelling"],
-    broken.ListeningAsgi: ["an upload in parts", "starlette: an upload", "starlette: a denial"],
-    broken.ShieldingAsgi: ["cancelling", "cancelling in vain"],
-    broken.HastyAsgi: ["work in the background", "starlette: in the background"],
-    broken.DeafAsgi: ["a client that cannot be told", "one whose app sees to it"],
-    broken.TaskAsgi: ["context and state"],
-}
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "name"), [(wrapper, name) for wrapper, names in NOTICED.items() for name in names]
-)
-def test_a_broken_wrapper_fails(
-    wrapper: type[PresenceMiddleware], name: str, settings: Settings
-) -> None:
-    case = CASES[name]
-    expected = happens(case, case.app)
-    try:
-        found = happens(case, wrapper(case.app, settings=settings))
-    except TimeoutError:
-        return  # it waits for what never comes
-    assert found != expected

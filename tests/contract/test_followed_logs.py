@@ -205,7 +205,7 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
         seen.append(Moment(int(clock.now), tuple(presence.counts().values())))
         expected = (len(crowd.online(clock.now, 300)) for crowd in crowds.values())
         assert seen[-1].counts == tuple(expected)
-    replay.finish()
+    replay.timeline.finish()
     assert moments == seen
     assert max(moment.counts for moment in moments) > (20, 20)
     assert min(moment.counts for moment in moments) == (0, 0)

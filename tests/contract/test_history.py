@@ -80,10 +80,6 @@ def test_the_peak_stays_with_its_time_until_it_is_reset(minutes: Minutes) -> Non
 def test_hours_are_above_zero(site: Site, hours: float) -> None:
     with pytest.raises(QueryError, match="a number above zero"):
         site.presence.history(hours=hours)
-
-
-@pytest.mark.parametrize("backend", ["memory"], indirect=True)
-def test_hours_may_be_any_number(site: Site) -> None:
     assert site.presence.history(hours=1e12) == []
 
 
@@ -125,11 +121,6 @@ def test_one_of_many_processes_samples_a_minute(
     assert len(Presence(given, clock=clock).history()) == 5
 
 
-def test_a_minute_in_which_redis_is_away_is_a_gap(prefix: str) -> None:
-    given, clock = settings("redis://127.0.0.1:1", prefix), Clock()
-    process(given, clock).run_once()
-
-
 def test_samples_older_than_the_retention_expire(valkey: Server, prefix: str) -> None:
     given, clock = settings(valkey.url, prefix, history="1h"), Clock()
     process(given, clock).run_once()
@@ -145,18 +136,3 @@ def test_a_worker_samples_by_itself(valkey: Server, prefix: str) -> None:
     assert presence.history(kind="guest")[0].count == 1
     assert presence.peak("bot") is None
     recorder.close()
-
-
-def test_many_minutes_are_filled_at_once(minutes: Minutes) -> None:
-    site = minutes.site
-    backend, first = site.recorder.backend, int(NOON // 60) - 1500
-    counts = {first + number: number % 7 for number in range(1500)}  # over midnight
-    backend.driver.run(backend.history.record(first, {"user": 5}))
-    backend.driver.run(backend.history.fill("user", counts))
-    samples = site.presence.history(26, "user")
-    assert [(sample.at, sample.count) for sample in samples] == [
-        (moment_of(60 * minute), count) for minute, count in counts.items()
-    ]
-    assert site.presence.peak("user") == Sample(moment_of(60 * (first + 6)), 6)
-    backend.driver.run(backend.history.fill("user", {first + 1: 3}))
-    assert site.presence.peak("user") == Sample(moment_of(60 * (first + 6)), 6)

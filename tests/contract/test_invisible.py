@@ -4,10 +4,9 @@ To include a feature, give it to `settings_of`, use it in `visits` or `Page`, an
 `answers`. Its keys are compared without further ado.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, NamedTuple
@@ -16,12 +15,12 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from presence_middleware import Presence, QueryError, Settings, asgi, wsgi
-from presence_middleware.connections.clients import close_async_clients, sync_client
+from presence_middleware import Presence, QueryError, Settings, wsgi
+from presence_middleware.connections.clients import sync_client
 from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State
-from tests.support.backends import Server, in_turn, matrix
+from tests.support.backends import Server, in_turn
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import FIREFOX
 from tests.support.timed_site import Clock
@@ -68,21 +67,16 @@ class Page:
     """How long the handler takes before it names its user. Others are written meanwhile."""
     failure: Exception | None = None
     """Raised in place of a response."""
-    type: str = "http"
     method: str = "GET"
     query: str = ""
-
-
-Send = Callable[["Site", Page], None]
 
 
 class Site:
     """A site whose clock the test moves, and which writes when the test lets it."""
 
-    def __init__(self, settings: Settings, way: Way, middleware: Any) -> None:
+    def __init__(self, settings: Settings, way: Way) -> None:
         self.settings, self.way, self.clock = settings, way, Clock()
-        app = self._wsgi_app if middleware is wsgi.PresenceMiddleware else self._asgi_app
-        self.wrapped = middleware(app, settings=settings, clock=self.clock)
+        self.wrapped = wsgi.PresenceMiddleware(self._app, settings=settings, clock=self.clock)
         self.recorder: Recorder = self.wrapped.recorder
         self.recorder.background = False
 
@@ -93,13 +87,13 @@ class Site:
             self.clock.now += min(2.0, end - self.clock.now)
             self.recorder.run_once()
 
-    def _wsgi_app(self, environ: State, start_response: Any) -> Iterable[bytes]:
+    def _app(self, environ: State, start_response: Any) -> Iterable[bytes]:
         if self.way.in_layer:
             hide(environ)
-        lines = self._wsgi_handler(environ, start_response)
+        lines = self._handler(environ, start_response)
         return lines if environ["page"].seconds else list(lines)
 
-    def _wsgi_handler(self, environ: State, start_response: Any) -> Iterator[bytes]:
+    def _handler(self, environ: State, start_response: Any) -> Iterator[bytes]:
         page: Page = environ["page"]
         self.pass_time(page.seconds)
         if self.way.in_handler:
@@ -113,56 +107,15 @@ class Site:
         self.pass_time(page.seconds)
         yield b"b"
 
-    async def _asgi_app(self, scope: State, receive: Any, send: Any) -> None:
-        if self.way.in_layer:
-            hide(scope)
-        page: Page = scope["page"]
-        self.pass_time(page.seconds)
-        if self.way.in_handler:
-            hide(scope)
-        if page.asks:
-            await scope["presence_middleware.presence"].counts()
-            await close_async_clients()
-        if page.failure:
-            raise page.failure
-        if page.type == "websocket":
-            await send({"type": "websocket.accept"})
-            self.pass_time(400)
-            await send({"type": "websocket.close"})
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"a", "more_body": True})
-        self.pass_time(page.seconds)
-        await send({"type": "http.response.body", "body": b"b"})
-
-
-def over_wsgi(site: Site, page: Page) -> None:
-    environ: dict[str, Any] = {"REQUEST_METHOD": page.method, "QUERY_STRING": page.query}
-    environ |= {"SCRIPT_NAME": "", "PATH_INFO": page.path, "page": page}
-    environ["REMOTE_ADDR"] = "192.0.2.7"
-    for name, value in page.headers.items():
-        environ["HTTP_" + name.upper().replace("-", "_")] = value
-    body = site.wrapped(environ, lambda *_: None)
-    list(body)
-    getattr(body, "close", lambda: None)()
-
-
-def over_asgi(site: Site, page: Page) -> None:
-    async def receive() -> Any:
-        return {"type": f"{page.type}.request"}
-
-    async def send(_: Any) -> None: ...
-
-    headers = [(name.lower().encode(), value.encode()) for name, value in page.headers.items()]
-    scope: dict[str, Any] = {"type": page.type, "method": page.method, "path": page.path}
-    scope |= {"query_string": page.query.encode(), "headers": headers}
-    asyncio.run(site.wrapped({**scope, "client": ("192.0.2.7", 1), "page": page}, receive, send))
-
-
-PROTOCOLS: dict[str, tuple[Send, Any]] = {
-    "wsgi": (over_wsgi, wsgi.PresenceMiddleware),
-    "asgi": (over_asgi, asgi.PresenceMiddleware),
-}
+    def serve(self, page: Page) -> None:
+        environ: dict[str, Any] = {"REQUEST_METHOD": page.method, "QUERY_STRING": page.query}
+        environ |= {"SCRIPT_NAME": "", "PATH_INFO": page.path, "page": page}
+        environ["REMOTE_ADDR"] = "192.0.2.7"
+        for name, value in page.headers.items():
+            environ["HTTP_" + name.upper().replace("-", "_")] = value
+        body: Any = self.wrapped(environ, lambda *_: print)
+        list(body)
+        getattr(body, "close", lambda: None)()
 
 
 def settings_of(server: Server, prefix: str, identity: str, store: str) -> Settings:
@@ -173,15 +126,13 @@ def settings_of(server: Server, prefix: str, identity: str, store: str) -> Setti
     return Settings.from_env({}, logout="/logout", flush_interval="2s", **given)
 
 
-def visits(protocol: str) -> Iterator[Page]:
+def visits() -> Iterator[Page]:
     """Yield each sort of request that the invisible person makes."""
     mine = {"User-Agent": FIREFOX, "X-User": HIDDEN}
     yield Page(mine)
     yield Page(mine, asks=True)
     yield Page(mine, seconds=4)
     yield Page(mine, failure=ValueError("the handler fails"))
-    if protocol == "asgi":
-        yield Page(mine, type="websocket")
     yield Page(mine, "/t/1")
     yield signal(HIDDEN, "here:/t/1")
     yield signal(HIDDEN, "bye")
@@ -205,30 +156,27 @@ def others() -> Iterator[Page]:
 
 
 @contextmanager
-def opened(settings: Settings, way: Way, protocol: str) -> Iterator[Site]:
-    site = Site(settings, way, PROTOCOLS[protocol][1])
+def opened(settings: Settings, way: Way) -> Iterator[Site]:
+    site = Site(settings, way)
     try:
         yield site
     finally:
         site.recorder.close()
 
 
-def live(site: Site, protocol: str, *, is_visited: bool) -> None:
+def live(site: Site, *, is_visited: bool) -> None:
     """Serve everybody; the invisible person only if the site `is_visited` by them."""
-    send = PROTOCOLS[protocol][0]
     for page in others():
-        send(site, page)
+        site.serve(page)
         site.pass_time(10)
-    for page in visits(protocol):
+    for page in visits():
         began = site.clock.now
         if is_visited:
-            try:
-                send(site, page)
-            except ValueError:
-                assert page.failure
+            with pytest.raises(ValueError, match="fails") if page.failure else nullcontext():
+                site.serve(page)
         # The page takes as long where nobody asks for it.
         site.pass_time(began + 500 - site.clock.now)
-        send(site, next(others()))
+        site.serve(next(others()))
         site.pass_time(70)
 
 
@@ -297,7 +245,7 @@ def answers(site: Site) -> dict[str, object]:
     return found
 
 
-def board(site: Site, path: str) -> tuple[int, str]:
+def board(site: Site, path: str, token: str = TOKEN) -> tuple[int, str]:
     """Return the status and the body of a page of the board."""
 
     def app(environ: Any, start_response: Any) -> Any:
@@ -305,27 +253,26 @@ def board(site: Site, path: str) -> tuple[int, str]:
 
     wrapped = wsgi.PresenceMiddleware(app, settings=site.settings, clock=site.clock)
     transport = httpx.WSGITransport(wrapped)
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     with httpx.Client(transport=transport, base_url="http://site", headers=headers) as client:
         response = client.get(f"/board{path}")
     wrapped.recorder.close()
     return response.status_code, response.text
 
 
-@pytest.mark.parametrize("protocol", [*list(PROTOCOLS)[:1], *matrix(*list(PROTOCOLS)[1:])])
 @pytest.mark.parametrize(
     ("way", "store"),
     [*((way, "sorted-set") for way in WAYS), *in_turn(list(WAYS), ["minute-sets", "hyperloglog"])],
 )
 def test_an_invisible_person_leaves_nothing_under_user(
-    way: str, protocol: str, store: str, valkey: Server, prefix: str
+    way: str, store: str, valkey: Server, prefix: str
 ) -> None:
     found = []
     for is_visited in (True, False):
         name = f"{prefix}-{'with' if is_visited else 'without'}"
         settings = settings_of(valkey, name, WAYS[way].identity, store)
-        with opened(settings, WAYS[way], protocol) as site:
-            live(site, protocol, is_visited=is_visited)
+        with opened(settings, WAYS[way]) as site:
+            live(site, is_visited=is_visited)
             online = Presence(settings, clock=site.clock).count("invisible")
             found.append((contents(site), answers(site), online))
     (keys, shown, online), (keys_without, shown_without, online_without) = found
@@ -345,63 +292,40 @@ def ids_under_user(site: Site) -> set[bytes]:
     return {member for members in keys if isinstance(members, list) for member, _ in members}
 
 
-@pytest.mark.parametrize("protocol", list(PROTOCOLS))
 def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
-    protocol: str, valkey: Server, prefix: str
+    valkey: Server, prefix: str
 ) -> None:
-    send = PROTOCOLS[protocol][0]
     page = Page({"User-Agent": FIREFOX, "X-User": HIDDEN})
-    with opened(settings_of(valkey, prefix, CODE, "sorted-set"), Way(CODE), protocol) as site:
+    with opened(settings_of(valkey, prefix, CODE, "sorted-set"), Way(CODE)) as site:
         presence = Presence(site.settings, clock=site.clock)
-        send(site, page)
+        site.serve(page)
         site.pass_time(10)
         assert [seen.id for seen in presence.online()] == [HIDDEN]
         site.way = WAYS["handler"]
         presence.forget(HIDDEN)
-        send(site, page)
+        site.serve(page)
         site.pass_time(10)
         assert presence.counts() == {"user": 0, "invisible": 1, "guest": 0, "bot": 0}
         assert presence.last_seen(HIDDEN) is None
         assert [seen.id for seen in presence.online("invisible")] == [HIDDEN]
-        assert HIDDEN.encode() not in ids_under_user(site)
+        keys = visible(contents(site))
+        assert ":user:left" in keys
+        assert repr(HIDDEN.encode()) not in str(keys)
 
 
-@pytest.mark.parametrize("protocol", list(PROTOCOLS))
 def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_token(
-    protocol: str, valkey: Server, prefix: str
+    valkey: Server, prefix: str
 ) -> None:
-    send, middleware = PROTOCOLS[protocol]
-    settings = settings_of(valkey, prefix, CODE, "sorted-set")
-    with opened(settings, WAYS["handler"], protocol) as site:
-        send(site, Page({"User-Agent": FIREFOX, "X-User": HIDDEN}, "/t/1"))
+    with opened(settings_of(valkey, prefix, CODE, "sorted-set"), WAYS["handler"]) as site:
+        site.serve(Page({"User-Agent": FIREFOX, "X-User": HIDDEN}, "/t/1"))
         site.pass_time(70)
         nobody = {"user": 0, "guest": 0}
-        assert shown(site, "/counts", middleware) == (200, {"counts": {**nobody, "bot": 0}})
-        in_room = shown(site, "/counts?room=/t/1", middleware)
-        assert in_room == (200, {"room": "/t/1", "counts": nobody})
+        for path, shown in (
+            ("/counts", {"counts": {**nobody, "bot": 0}}),
+            ("/counts?room=/t/1", {"room": "/t/1", "counts": nobody}),
+        ):
+            status, body = board(site, path, "")
+            assert (status, json.loads(body)) == (200, shown)
         for path in ("/history", "/peak", "/chart.svg"):
             for token, status in (("", 401), (TOKEN, 200)):
-                assert shown(site, f"{path}?kind=invisible", middleware, token)[0] == status
-
-
-def shown(site: Site, path: str, middleware: Any, token: str = "") -> tuple[int, Any]:
-    """Return the status of a page of the board, and its JSON."""
-
-    async def ask_async() -> httpx.Response:
-        transport = httpx.ASGITransport(wrapped)
-        async with httpx.AsyncClient(transport=transport, **given) as client:
-            response = await client.get(f"/board{path}")
-        await close_async_clients()
-        return response
-
-    wrapped = middleware(lambda *_: None, settings=site.settings, clock=site.clock)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    given: dict[str, Any] = {"base_url": "http://site", "headers": headers}
-    if middleware is wsgi.PresenceMiddleware:
-        with httpx.Client(transport=httpx.WSGITransport(wrapped), **given) as client:
-            response = client.get(f"/board{path}")
-    else:
-        response = asyncio.run(ask_async())
-    wrapped.recorder.close()
-    is_json = response.headers["content-type"] == "application/json"
-    return response.status_code, response.json() if is_json else None
+                assert board(site, f"{path}?kind=invisible", token)[0] == status

@@ -2,13 +2,12 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -18,11 +17,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from presence_middleware import Presence, Settings, asgi, wsgi
-from presence_middleware.embedded import find_server
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder_for
 from tests.support.asking import State
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server
 from tests.support.statuses import Ask, Call, basic, online, over_asgi, over_wsgi
+from tests.support.transports import AsgiTransport
 
 GUEST, ANN = ("guest", ""), ("user", "ann")
 HEADER = {"X-User": "ann"}
@@ -254,7 +253,6 @@ def test_a_kind_that_nobody_can_leave_is_left_alone(ask: Ask, site: Site) -> Non
 @pytest.mark.parametrize("is_outermost", [True, False])
 def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, site: Site) -> None:
     """Within our wrapper it is loaded late, and cleared before the response starts."""
-    seen: list[Any] = []
 
     async def login(request: Request) -> PlainTextResponse:
         request.session["user"] = "ann"
@@ -269,58 +267,29 @@ def test_a_session_that_starlette_loads_shows_who_leaves(is_outermost: bool, sit
         Middleware(asgi.PresenceMiddleware, settings=settings),
         Middleware(SessionMiddleware, secret_key="a"),
     ]
-    if not is_outermost:
-        layers.reverse()
-    app = Starlette(routes=[Route("/", login), Route("/logout", logout)], middleware=layers)
-    cookies: list[bytes] = []
-
-    async def send(message: Any) -> None:
-        headers = dict(message.get("headers", []))
-        if b"set-cookie" in headers:
-            cookies.append(headers[b"set-cookie"].split(b";")[0])
-
-    async def ask(path: str) -> None:
-        headers = [(b"cookie", cookies[-1])] if cookies else []
-        scope: State = {
-            **{"type": "http", "method": "GET", "path": path, "headers": headers},
-            **{"client": ("192.0.2.7", 1), "query_string": b"", "root_path": ""},
-        }
-        await app(scope, None, send)  # type: ignore[arg-type]
-        seen.append(scope)
-
-    asyncio.run(ask("/"))
-    assert online(settings) == [ANN]
-    asyncio.run(ask("/logout"))
-    assert online(settings) == []
-    assert seen[-1]["endpoint"].__name__ == "logout" or is_outermost, (
-        "outer layers see inner ones' keys"
-    )
-    assert {"endpoint", "path_params"} <= seen[-1].keys()
+    routes = [Route("/", login), Route("/logout", logout)]
+    app = Starlette(routes=routes, middleware=layers[:: 1 if is_outermost else -1])
+    transport = AsgiTransport(app, asyncio.run)
+    with httpx.Client(transport=transport, base_url="http://site") as client:
+        for path, there in (("/", [ANN]), ("/logout", [])):
+            assert client.get(path).status_code == 200
+            assert online(settings) == there
 
 
 @both
-def test_a_request_that_comes_before_the_app_has_logged_out_brings_nobody_back(
-    ask: Ask, site: Site
+@pytest.mark.parametrize("path", ["/", "/logout"])
+def test_a_request_from_before_the_logout_brings_nobody_back(
+    path: str, ask: Ask, site: Site
 ) -> None:
+    """As of another tab, whose answer takes longer than the logout; or is there before it."""
+
     def ask_meanwhile(_: State) -> None:
-        thread = threading.Thread(target=ask, args=(site(), Call(HEADER)))
+        other = "/logout" if path == "/" else "/"
+        thread = threading.Thread(target=ask, args=(site(), Call(HEADER, other)))
         thread.start()
         thread.join()
 
-    ask(site(), Call(HEADER, "/logout", before=ask_meanwhile))
-    assert online(site()) == []
-
-
-@both
-def test_a_request_from_before_the_logout_brings_nobody_back(ask: Ask, site: Site) -> None:
-    """As of another tab, whose answer takes longer than the logout."""
-
-    def log_out(_: State) -> None:
-        thread = threading.Thread(target=ask, args=(site(), Call(HEADER, "/logout")))
-        thread.start()
-        thread.join()
-
-    ask(site(), Call(HEADER, before=log_out))
+    ask(site(), Call(HEADER, path, before=ask_meanwhile))
     assert online(site()) == []
 
 
@@ -370,30 +339,3 @@ def test_start_response_is_the_servers_but_for_a_logout(site: Site) -> None:
     for path, is_own in (("/", True), ("/logout", False)):
         wrapped({"PATH_INFO": path, "HTTP_X_USER": "ann"}, start)
         assert (seen.pop() is start) is is_own
-
-
-@pytest.fixture
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that a test may stop."""
-    server = Server(str(find_server()), Path(tmp_path_factory.mktemp("own")))
-    yield server
-    server.stop()
-
-
-@both
-def test_a_logout_in_an_outage_waits_for_redis_and_no_request_for_it(
-    ask: Ask, own_server: Server, site: Site
-) -> None:
-    settings = site(redis_url=own_server.url, flush_interval="0.05s")
-    ask(settings, Call(HEADER))
-    assert online(settings) == [ANN]
-    own_server.process.send_signal(19)  # SIGSTOP: it hangs, and lets whoever asks wait
-    try:
-        began = time.monotonic()
-        ask(settings, Call(HEADER, "/logout"))
-        assert time.monotonic() - began < 0.2, "the request waited for Redis"
-        recorder: Recorder = recorder_for(settings)
-        wait_until(lambda: recorder.stats().last_error)
-    finally:
-        own_server.process.send_signal(18)
-    wait_until(lambda: not Presence(settings).is_online("ann"))

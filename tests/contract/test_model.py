@@ -269,8 +269,12 @@ class Machine(RuleBasedStateMachine):
         assert [who.id for who in listed] == expected
         for who in listed if self.is_exact else ():
             assert who.last_seen == moment_of(last_seen[who.id] / SECOND)
+        if self.is_exact and self.kind.keep_seconds > KEEP:
+            since = self.now - 2 * WINDOW * SECOND
+            assert self.ask.active(2 * WINDOW) == sum(at > since for at in last_seen.values())
         assert self.ask.count(window=window) == len(expected)
         among = ["nobody", *PEOPLE[::-1], "ann"]
+        assert list(self.ask.last_seen_among(among)) == among[:-1]
         assert self.ask.online_among(among, window=window) == [
             each for each in PEOPLE[::-1] if each in expected
         ]

@@ -1,36 +1,19 @@
 """Real and made-up traffic through a wrapped app: the stores match a brute-force count."""
 
 import random
-import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from presence_middleware import Presence, Settings
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import PresenceMiddleware
-from tests.support.backends import Server, matrix
+from tests.support.backends import Server
 from tests.support.reference import Reference
 from tests.support.timed_site import Clock, get, opened, settings
 
-LOG = Path(__file__).parents[3] / "shared" / "data" / "apache_access.log"
-LINE = re.compile(r'(\S+) \S+ \S+ \[(.+?)\] "(\S+) (\S+).*?" \d+ \S+ "(?:.*?)" "(.*)"$')
-IP = "user=ip:raw"
-DEFAULT = "user=auth, guest=visitor"
 EVERY_STORE = pytest.mark.parametrize("store", list(STORES))
-
-
-class Line(NamedTuple):
-    """A request of the log."""
-
-    at: float
-    address: str
-    environ: dict[str, str]
-    agent: str
 
 
 class Replay:
@@ -90,57 +73,6 @@ class Replay:
 def _hello(environ: dict[str, Any], start_response: Any) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"hello"]
-
-
-@pytest.fixture(scope="module")
-def lines() -> list[Line]:
-    if not LOG.exists():
-        pytest.skip("the log ../shared/data/apache_access.log is not beside this repository")
-    return [_line(text) for text in LOG.read_text().splitlines()]
-
-
-def _line(text: str) -> Line:
-    match = LINE.match(text)
-    assert match, text
-    address, time, method, path, agent = match.groups()
-    moment = datetime.strptime(time, "%d/%b/%Y:%H:%M:%S %z").timestamp()
-    environ = {"REMOTE_ADDR": address, "REQUEST_METHOD": method, "PATH_INFO": path}
-    return Line(moment, address, environ | {"HTTP_USER_AGENT": agent}, agent)
-
-
-def _until(this: Line, newest: float, following: Line) -> Iterator[float]:
-    """Checkpoints after a request: in a busy minute now and then, and in the quiet after it."""
-    if following.at - this.at < 600:
-        if int(this.at + following.at) % 17 == 0:
-            yield newest
-        return
-    edge = newest // 60 * 60 + 60
-    yield from (newest, edge - 1, edge, edge + 541, newest + 599, newest + 600, newest + 601)
-    yield edge + 600
-
-
-@pytest.mark.parametrize("store", ["sorted-set", "hyperloglog", *matrix("minute-sets")])
-@pytest.mark.parametrize(
-    ("identity", "kind"), [(IP, "user"), pytest.param(DEFAULT, "guest", marks=pytest.mark.matrix)]
-)
-def test_the_log_gives_what_a_brute_force_count_of_it_gives(
-    valkey: Server, prefix: str, *, store: str, identity: str, kind: str, lines: list[Line]
-) -> None:
-    site = settings(valkey.url, prefix, store=store, identity=identity, window="3h")
-    replay = Replay(site, kind)
-    newest, checkpoints = 0.0, 0
-    end = Line(lines[-1].at + 4 * 3600, "", {}, "")
-    for line, following in pairwise([*lines, end]):
-        newest = max(newest, line.at)
-        id = line.address if identity == IP else f"{line.address} {line.agent}"
-        replay.request(line.at, id, line.environ)
-        for moment in _until(line, newest, following):
-            replay.check(moment, 600, 5417)
-            checkpoints += 1
-    replay.check(end.at, 600, 10800)
-    assert checkpoints > 500
-    assert len(replay.reference.ids()) > 900
-    replay.app.recorder.close()
 
 
 DAY = datetime(2026, 1, 6, tzinfo=UTC).timestamp()  # a midnight

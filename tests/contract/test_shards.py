@@ -1,17 +1,14 @@
 """All processes use the same number of shards; a read of one server is one snapshot."""
 
 import logging
-from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware import Presence, PresenceUnavailable
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Batch, Plan
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
-from presence_middleware.stores.plan import merge_plans
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server
 from tests.support.timed_site import Clock, opened, settings
@@ -64,40 +61,6 @@ def test_a_reader_writes_nothing(valkey: Server, prefix: str) -> None:
         site.presence.counts()
         site.presence.last_seen("ann")
         assert site.held() == {}
-
-
-@pytest.mark.parametrize(("shards", "atomic"), [(True, True), (False, False)])
-def test_merged_plans_share_batches_until_each_ends(shards: bool, atomic: bool) -> None:
-    def asks(name: str, rounds: int) -> Plan[str]:
-        heard = []
-        for number in range(rounds):
-            heard += yield Batch((("GET", f"{name}{number}"), ("PING",)), atomic=True)
-        return "".join(heard)
-
-    plan = merge_plans([asks("a", 2), asks("b", 0), asks("c", 1)], atomic=shards)
-    batches: list[Batch] = []
-    reply: Any = None
-    while True:
-        try:
-            batches.append(plan.send(reply))
-        except StopIteration as end:
-            returned = end.value
-            break
-        reply = [c[1] if c[0] == "GET" else "-" for c in batches[-1].commands]
-    assert returned == ["a0-a1-", "", "c0-"]
-    assert [len(batch.commands) for batch in batches] == [4, 2]
-    assert {batch.atomic for batch in batches} == {atomic}
-
-
-def test_each_shard_gets_its_share_of_the_maximum(prefix: str, valkey: Server) -> None:
-    with opened(settings(valkey.url, prefix, shards=4, max_members=400)) as site:
-        site.saw(*(f"user{number}" for number in range(2000)))
-        sizes = [len(held) for key, held in site.held().items() if key.endswith(":seen")]
-        assert sizes == [100] * 4
-
-
-def test_settings_name_the_number(prefix: str) -> None:
-    assert Settings.from_env({"PRESENCE_SHARDS": "16"}).shards == 16
 
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])

@@ -15,7 +15,6 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from hashlib import sha1, sha256, sha512
 from ipaddress import ip_address
 from itertools import product
@@ -359,19 +358,8 @@ def token_of(header: object, claims: object, key: str | None) -> str:
 
 def tokens_that_choose(*keys: str | None) -> Iterator[str]:
     """Tokens that say how they are to be verified."""
-    algorithms: list[object] = [
-        "none",
-        "None",
-        "NONE",
-        "nOnE",
-        "",
-        None,
-        0,
-        [],
-        ["HS256"],
-        {},
-        "HS1",
-    ]
+    algorithms: list[object] = [*("none", "None", "NONE", "nOnE", "", "HS1")]
+    algorithms += [None, 0, [], ["HS256"], {}]
     headers: list[object] = [{"alg": alg} for alg in algorithms]
     headers += [{"alg": alg, "typ": "JWT", "kid": "../x"} for alg in algorithms]
     for header, key in product([*headers, {}, []], keys):
@@ -647,7 +635,6 @@ WEIRD = [
     *("mallory" * 1500, "m\xe4llory\u202e\U0001f600", "mallory\u2028", "*mallory" * 33),
 ]
 WEIRD_BYTES = [b"mallory\xff\xfe", b"\xc3\x28mallory", b"\xed\xa0\x80mallory", b"\x80" * 300]
-HALVES = ["\udcc3\udca9", "\ud800", "a\udcffb"]  # of characters, as JSON may have them
 HASHED = re.compile(r"[0-9a-f]{32}")
 OF_A_KEY = (
     r"{prefix}:(meta|settings|visitor-key|upkeep|"
@@ -684,24 +671,4 @@ def test_an_id_never_determines_a_redis_key(
     assert keys
     for key in keys:
         assert re.fullmatch(OF_A_KEY.format(prefix=prefix), key), key
-    recorder_for(settings).close()
-
-
-def test_odd_ids_are_returned_unchanged(variables: dict[str, str]) -> None:
-    settings = settings_of(variables, identity="user=auth, guest=ip")
-    odd = [text.strip() for text in WEIRD if len(text) < 250]
-    for id in (*odd, *HALVES, "somebody else"):
-        ask_wsgi(settings, Request(state={"presence_middleware.user": partial(str, id)}))
-    presence = Presence(settings)
-    assert recorder_for(settings).flush()
-    assert {seen.id for seen in presence.online()} > set(odd)
-    for id in (*odd, *HALVES):
-        assert len(presence.online_among([id, f"{id}x", "*", "?"])) == presence.is_online(id) == 1
-        presence.leave(id)
-        assert not presence.is_online(id)
-        presence.forget(id)
-        presence.touch(id)
-        assert presence.is_online(id)
-        presence.forget(id)
-    assert [seen.id for seen in presence.online()] == ["somebody else"]
     recorder_for(settings).close()

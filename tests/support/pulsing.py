@@ -74,7 +74,7 @@ class PulsingSite:
     @property
     def gone(self) -> list[tuple[str, Any]]:
         """The kinds and ids whose goodbyes wait to be written."""
-        return [each.who for each in self.people if each.goodbye and not each.goodbye.is_sent]
+        return [each.who for each in self.people if not each.goodbye.is_sent]
 
     @property
     def people(self) -> list[Person]:

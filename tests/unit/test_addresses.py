@@ -142,17 +142,14 @@ CASES_OF_COUNTS = [
     ("2", for_("6.6.6.6, 198.51.100.7, 10.0.0.2"), "198.51.100.7"),
     ("2", for_("198.51.100.7"), PROXY),  # it did not come through both
     ("1", for_(" , ,"), PROXY),
-    ("1", (), PROXY),
     ("1", for_("6.6.6.6,\t[2001:db8::7]:4711 "), "2001:db8::7"),
     ("1", for_("6.6.6.6, unknown"), PROXY),
     ("1", for_('"6.6.6.6, 198.51.100.7'), "198.51.100.7"),
-    ("1", for_("6.6.6.6, 2001:DB8::7"), "2001:db8::7"),
     ("2", (*for_("6.6.6.6, 198.51.100.7"), *for_("10.0.0.2")), "198.51.100.7"),
     ("32", for_(", ".join(["198.51.100.7", *["10.0.0.2"] * 31])), "198.51.100.7"),
     ("32", for_(", ".join(["6.6.6.6", "198.51.100.7", *["10.0.0.2"] * 31])), "198.51.100.7"),
     # Forwarded, by the grammar of RFC 7239 4.
     ("1", forwarded("for=198.51.100.7"), "198.51.100.7"),
-    ("1", forwarded("FOR=198.51.100.7; Proto=https"), "198.51.100.7"),
     ("1", forwarded('for="198.51.100.7:4711"'), "198.51.100.7"),
     ("1", forwarded('for="[2001:db8::7]:4711";by=10.0.0.1'), "2001:db8::7"),
     ("1", forwarded("by=10.0.0.1;proto=https;for=198.51.100.7;host=a"), "198.51.100.7"),
@@ -160,17 +157,14 @@ CASES_OF_COUNTS = [
     ("1", forwarded("for=6.6.6.6, for=unknown"), PROXY),
     ("1", forwarded('for=6.6.6.6, for="_SEVKISEK"'), PROXY),
     ("2", forwarded("for=_hidden, for=198.51.100.7, for=unknown"), "198.51.100.7"),
-    ("2", forwarded("for=198.51.100.7"), PROXY),
     ("1", forwarded("proto=https;by=6.6.6.6"), PROXY),
     ("1", forwarded("xfor=6.6.6.6"), PROXY),
-    ("1", forwarded("for"), PROXY),
     # A value in quotes is one value, whatever stands in it.
     ("1", forwarded('for=198.51.100.7;host="a\\";for=6.6.6.6;x=\\""'), "198.51.100.7"),
     ("2", forwarded('for=198.51.100.7;host=",for=6.6.6.6,"', "for=10.0.0.2"), "198.51.100.7"),
     # Both, which only agree where they name one client.
     ("1", (*for_("198.51.100.7"), *forwarded("for=198.51.100.7")), "198.51.100.7"),
     ("1", (*for_("198.51.100.7"), *forwarded("for=6.6.6.6")), PROXY),
-    ("1", (*for_("198.51.100.7"), *forwarded("proto=https")), "198.51.100.7"),
     ("1", (*for_(""), *forwarded("for=198.51.100.7")), "198.51.100.7"),
     ("1", (*for_("198.51.100.7"), *forwarded("for=unknown")), PROXY),
 ]
@@ -180,9 +174,7 @@ CASES_OF_NETWORKS = [
     (NETWORKS, for_("6.6.6.6, 198.51.100.7, ::ffff:10.0.0.2"), "198.51.100.7"),
     (NETWORKS, for_("10.9.9.9, 10.0.0.2"), "10.9.9.9"),  # a client from inside
     (NETWORKS, for_("6.6.6.6, unknown, 10.0.0.2"), "10.0.0.2"),  # the last that is known
-    (NETWORKS, for_("6.6.6.6, unknown"), PROXY),
     (NETWORKS, for_("6.6.6.6, , 10.0.0.2"), "6.6.6.6"),  # RFC 9110 5.6.1: empty ones are none
-    (NETWORKS, for_(""), PROXY),
     (NETWORKS, forwarded('for=6.6.6.6, for="[fd00::3]", for=10.0.0.2'), "6.6.6.6"),
     (NETWORKS, forwarded('for=6.6.6.6, for=198.51.100.7, for="[fd00::3]:80"'), "198.51.100.7"),
     (NETWORKS, forwarded("for=6.6.6.6, for=_hidden, for=10.0.0.2"), "10.0.0.2"),
@@ -236,8 +228,6 @@ def test_a_peer_is_trusted_over_ipv4_ipv6_and_a_unix_socket(
         ("/24, /56", "198.51.100.255", "198.51.100.0"),
         ("/24, /56", "::ffff:198.51.100.7", "198.51.100.0"),
         ("/24, /56", "2001:db8:1:2ff:3::7", "2001:db8:1:200::"),
-        ("/24, /56", "fe80::1%eth0", "fe80::"),
-        ("/32, /56", "198.51.100.7", "198.51.100.7"),
         ("/32, /64", "2001:db8:1:2ff:3::7", "2001:db8:1:2ff::"),
         ("/25, /128", "198.51.100.255", "198.51.100.128"),
         ("/0, /0", "198.51.100.7", "0.0.0.0"),

@@ -175,20 +175,6 @@ async def check_a_response_that_is_never_ended_ends_with_the_apps_call(wrap: Wra
             assert not wrapped.recorder.open_visits
 
 
-async def check_unknown_types_pass_through(wrap: Wrap) -> None:
-    async def app(*call: Any) -> None:
-        calls.append(call)
-
-    calls: list[Any] = []
-    scope: Scope = {"type": "new", "headers": iter(())}
-    call = (scope, Gateway("new").receive, Gateway("new").send)
-    wrapped = wrap(app)
-    await wrapped(*call)
-    assert all(a is b for a, b in zip(calls[0], call, strict=True))
-    assert scope.keys() == {"type", "headers"}
-    assert recorded(wrapped) == 0
-
-
 async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap: Wrap) -> None:
     async def app(scope: Scope, receive: Any, _: object) -> None:
         if scope["type"] == "lifespan":

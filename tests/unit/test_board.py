@@ -13,7 +13,6 @@ import pytest
 
 from presence_middleware import PresenceUnavailable, Sample, Settings, Sighting
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.history import MAX_POINTS, MAX_RESPONSES, as_chart, step_for
 from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
 from presence_middleware.board.routes import Board
 from presence_middleware.stores import Batch, Plan
@@ -318,37 +317,9 @@ def test_an_invalid_query_is_refused(path: str, query: str, says: str) -> None:
     assert says in json.loads(response.body)["error"]
 
 
-@pytest.mark.parametrize(
-    ("hours", "step"),
-    [("1", 1), ("24", 1), ("25", 2), ("168", 10), ("8784", 360), ("87840", 4320)],
-)
-def test_longer_histories_have_longer_steps(hours: str, step: int) -> None:
-    redis = FakeRedis()
-    of = settings(history="3660d", prefix="shop")
-    response = ask("/history", f"hours={hours}", redis=redis, of=of)
-    assert json.loads(response.body)["step"] == step * 60
-    assert set(redis.asked) == {("history", "shop", "user", step)}
-
-
 def test_history_requests_are_limited_to_the_retention_time() -> None:
     bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
     assert len(bodies) == 1
-
-
-def test_histories_and_charts_of_the_same_step_share_a_read() -> None:
-    redis, asked = FakeRedis(), 0
-    for hours, samples in ((1, 1), (2, 3), (24, 3)):
-        body = ask("/history", f"hours={hours}", redis=redis).body
-        assert len(json.loads(body)["samples"]) == samples
-        asked = asked or len(redis.asked)
-        assert len(redis.asked) == asked
-    assert len({step_for(hours, MAX_POINTS) for hours in range(1, 87841)}) == 15
-    redis, asked = FakeRedis(), 0
-    for query in ("hours=24", "hours=20&width=400", "hours=24&offset=60"):
-        assert ask("/chart.svg", query, redis=redis).status == 200
-        asked = asked or len(redis.asked)
-    assert json.loads(ask("/history", "hours=72", redis=redis).body)["step"] == 180
-    assert len(redis.asked) == asked
 
 
 @pytest.mark.parametrize(
@@ -407,13 +378,6 @@ def test_a_chart_is_in_the_colour_of_its_kind() -> None:
 )
 def test_charts_are_of_few_widths(asked: str, width: int) -> None:
     assert (drawn(f"width={asked}").get("viewBox") or "").split()[2] == str(width)
-
-
-def test_drawn_charts_are_bounded() -> None:
-    redis = FakeRedis()
-    for offset in range(2 * MAX_RESPONSES):
-        assert ask("/chart.svg", f"offset={offset}", redis=redis).status == 200
-    assert as_chart.cache_info().currsize <= MAX_RESPONSES
 
 
 def test_the_policy_allows_the_style_of_a_chart_and_no_other() -> None:

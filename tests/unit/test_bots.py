@@ -1,6 +1,5 @@
 """Crawlers: recognized by the community's list, then counted, skipped or treated as guests."""
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,10 +27,8 @@ SAFARI = "Mozilla/5.0 ({}) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1
 BROWSERS = [
     FIREFOX,
     CHROME.format("Windows NT 10.0; Win64; x64", ""),
-    CHROME.format("Macintosh; Intel Mac OS X 10_15_7", ""),
     CHROME.format("Linux; Android 10; K", "Mobile "),
     CHROME.format("Windows NT 10.0; Win64; x64", "") + " Edg/141.0.0.0",
-    CHROME.format("X11; Linux x86_64", "") + " YaBrowser/25.8.0.0",
     SAFARI.format("Macintosh; Intel Mac OS X 10_15_7", "", "605.1.15"),
     SAFARI.format("iPhone; CPU iPhone OS 18_1 like Mac OS X", "Mobile/15E148 ", "604.1"),
     "Mozilla/5.0 (Android 15; Mobile; rv:140.0) Gecko/140.0 Firefox/140.0",
@@ -39,19 +36,14 @@ BROWSERS = [
     "SamsungBrowser/28.0 Chrome/130.0.0.0 Mobile Safari/537.36",
     "Mozilla/5.0 (Windows NT 6.1; WOW64; Trident/7.0; rv:11.0) like Gecko",
     "Mozilla/4.0 (compatible; MSIE 8.0; Windows NT 6.1; Trident/4.0)",
-    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/605.1.15 (KHTML, like Gecko) "
-    "konqueror/5.0.97 Safari/605.1.15",
     "Lynx/2.9.2 libwww-FM/2.14 SSL-MM/1.4.1 OpenSSL/3.0.13",
     "ELinks/0.16.1.1 (textmode; Linux; 80x24-2)",
 ]
 # What patterns with a gap, or for whatever is not a dash, let through.
 GAPS = [
     "ContextualBot{}outcomes.net",
-    "ContextualBot/{} outcomes.net",
     "Mozilla/5.0 (compatible) Current{}RSS Reader",
-    "Current/1.0 {} RSS Reader",
     "Spider{}spider.com",
-    "Spider/{} (spider.com)",
     "AdsBot-Google{}",
     "BlogTraffic/1.{} Feed-Fetcher",
 ]
@@ -123,9 +115,7 @@ def test_browsers_are_not_crawlers(user_agent: str, named: Callable[[str], str |
         ("Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)", "bingbot"),
         (f"{CHROME.format('X11; Linux x86_64', '')} HeadlessChrome/141", "HeadlessChrome"),
         ("GPTBot", "GPTBot"),
-        ("python-requests/2.32.3", "python-requests"),
         ("AdsBot-Google (+http://www.google.com/adsbot.html)", "AdsBot-Google"),
-        ("AdsBot-Google", "AdsBot-Google"),
         ("a " * 5000 + "Googlebot/2.1", None),  # not so far into it
         ("googlebot-lookalike", None),  # the list's patterns say in which case
     ],
@@ -143,23 +133,6 @@ def test_crawler_names_never_contain_text_from_the_client(
     found = {written: named(agent.format(written)) for written in WRITTEN}
     (name,) = {name for name in found.values() if name}  # with not all is it a crawler's
     assert name.isprintable()
-
-
-def test_every_pattern_with_a_wildcard_is_tested() -> None:
-    """A new pattern of the list that matches arbitrary text needs a line in `GAPS`."""
-    patterns = [entry["pattern"] for entry in CRAWLER_USER_AGENTS_DATA]
-    loose = {text for text in patterns if re.search(r"(?<!\\)[*+{.]|\[\^|\\[dwDWS]", text)}
-    tried = [agent.format("7") for agent in GAPS]
-    assert len(loose) > 3
-    assert not {text for text in loose if not any(re.search(text, agent) for agent in tried)}
-
-
-def test_a_user_agent_is_looked_up_once(looked_up: list[str]) -> None:
-    crawlers = Crawlers(Time(step=1.0))
-    agents = [GOOGLEBOT, FIREFOX, CURL]
-    for _ in range(20):
-        assert [crawlers(of(agent)) for agent in agents] == ["Googlebot", None, "curl"]
-    assert looked_up == agents
 
 
 def test_lookups_per_second_are_limited_and_cached_user_agents_are_free(
@@ -212,7 +185,6 @@ LONG = 65536
         (b"\xff" * LONG, None),
         (b"ContextualBot outcomes.ne" * (LONG // 25), None),
         (b"Spider" * (LONG // 6), None),
-        (b"Current RSS " * (LONG // 12), None),
         (GOOGLEBOT.encode() + b"a" * LONG, "Googlebot"),
         (b"Spider" * 100 + b"spider.com" * (LONG // 10), "Spider"),
     ],
@@ -254,9 +226,7 @@ LOGINS: list[tuple[str, Request]] = [
     ("auth", by(GOOGLEBOT, user="ann")),
     ("auth", by(GOOGLEBOT, session={"user_id": "ann"})),
     ("header:X-User", by(GOOGLEBOT, USER)),
-    ("session:id", by(GOOGLEBOT, session={"id": "ann"})),
     ("environ:site.user", by(GOOGLEBOT, state={"site.user": "ann"})),
-    ("scope:site.user", by(GOOGLEBOT, state={"site.user": "ann"})),
     *(
         (f"{name}-session:who", by(GOOGLEBOT, ("Cookie", f"session={SCHEMES[name].make(SECRET)}")))
         for name in ("flask", "starlette")
@@ -283,10 +253,7 @@ CRAWLER, PINGER, ANN = "bot:Googlebot - guest", "bot:pinger " * 3, "user:ann " *
 CHAINS: list[tuple[str, Request, Callable[[State], object], str]] = [
     *((f"user={source}, guest=visitor", asked, nothing, ANN) for source, asked in LOGINS),
     *((f"user={source}, guest=visitor", by(GOOGLEBOT), nothing, CRAWLER) for source, _ in LOGINS),
-    *(
-        ("user=auth, guest=visitor", by(GOOGLEBOT), inner, "user:ann " * 3)
-        for inner in (log_in, identify)
-    ),
+    *(("user=auth, guest=visitor", by(GOOGLEBOT), inner, ANN) for inner in (log_in, identify)),
     *(
         (identity.format(source), by(agent, COOKIES), nothing, who.replace("KIND", kind))
         for source in (*FORGEABLE, "visitor")

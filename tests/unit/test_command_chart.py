@@ -49,12 +49,6 @@ def local(moment: datetime) -> datetime:
     return moment.astimezone()
 
 
-def test_the_precision_of_times_depends_on_the_span() -> None:
-    for long, form in ((5, "%H:%M:%S"), (60, "%H:%M"), (2880, "%m-%d %H:%M")):
-        times = chart([], span(long), 60, 6)[-1]
-        assert times.strip().startswith(f"{local(span(long).since):{form}} ")
-
-
 def test_the_chart_fits_any_size() -> None:
     samples = minutes(*range(120))
     for width in (1, 2, 5, 8, 30, 200):

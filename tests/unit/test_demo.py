@@ -199,19 +199,19 @@ def test_the_history_of_a_crowd_replaces_no_sample(site: PresenceMiddleware, clo
         fill_history(backend, past)
     samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
     assert samples == {
-        moment_of(60 * each): 300 if each == minute - 5 else count
-        for each, count in past["guest"].items()
+        moment_of(60 * each): 300 if each == minute - 5 else counts["guest"]
+        for each, counts in past.items()
     }
     peak = site.presence.peak("guest")
     assert peak == Sample(moment_of(60 * (minute - 5)), 300)
     users = site.presence.peak("user")
     assert users is not None
-    assert users.count == past["user"][int(users.at.timestamp() // 60)]
-    assert users.count == max(past["user"].values())
+    assert users.count == past[int(users.at.timestamp() // 60)]["user"]
+    assert users.count == max(counts["user"] for counts in past.values())
     # The minute is sampled already, when most of the crowd has not come yet.
     backend.upkeep.run(backend.driver)
     last = site.presence.history(1, "guest")[-1]
-    assert (last.at, last.count) == (moment_of(60 * minute), past["guest"][minute])
+    assert (last.at, last.count) == (moment_of(60 * minute), past[minute]["guest"])
 
 
 def test_the_history_of_a_crowd_leaves_a_minute_to_the_process_that_samples_it(

@@ -1,11 +1,7 @@
 """`presence explain`: who a request counts as, and why."""
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import flask
 import jwt
@@ -15,7 +11,7 @@ from itsdangerous import TimestampSigner, URLSafeSerializer
 
 from presence_middleware import Request, Settings
 from presence_middleware.explain import Sent, explain, parse_header, parse_request
-from tests.support.servers import environment
+from tests.support.commands import run_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
 
@@ -148,98 +144,66 @@ def test_each_rule_says_what_it_finds_or_why_it_finds_nothing(
 
 
 CHAIN = "user=auth, user=header:X-User, guest=ip:raw"
-CHECKED = "user=header:X-User:checked, guest=ip:raw"
 SITE = {"identity": CHAIN, "rooms": "/t/{x}/*", "pulse_path": "/pulse", "board_path": "/who"}
 SITE |= {"exclude": "/healthz, /sign-out", "logout": "/logout, /sign-out", "bots": "off"}
-Change = Callable[[Sent], Sent]
-# What a request is, and what it counts as.
-REQUESTS: list[tuple[dict[str, Any], dict[str, str], str, str]] = [
-    ({}, {}, "page", f"counted as guest{UNLESS}"),
-    ({"target": "/t/%34%32/x?y=1"}, {}, "page, room /t/42", f"counted as guest{UNLESS}"),
-    ({"headers": ["X-User: ann"]}, {}, "page", f"counted as user{UNLESS}"),
-    ({}, {"identity": "user=cookie:sid"}, "page", "not counted: no rule finds an id"),
-    ({"target": "/healthz"}, {}, "excluded", "not counted: its path is in PRESENCE_EXCLUDE"),
+NO = "no visit: not counted: "
+SAME, OTHER = "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"
+IF_ACCEPTED = "counted as user if the response has a status of 200 to 299, 101 or 304; with 401 or"
+HIDING = f"user=header:X-User, hidden=identify:{HERE}is_hidden, guest=visitor"
+# A request line and its headers, settings, what it is and what it counts as.
+REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
+    (["GET /"], {}, f"page: counted as guest{UNLESS}"),
+    (["GET /t/%34%32/x?y=1"], {}, f"page, room /t/42: counted as guest{UNLESS}"),
+    (["GET /", "X-User: ann"], {}, f"page: counted as user{UNLESS}"),
+    (["GET /"], {"identity": "user=cookie:sid"}, "page: not counted: no rule finds an id"),
+    (["GET /healthz"], {}, "excluded: not counted: its path is in PRESENCE_EXCLUDE"),
     (
-        {"target": "/logout", "headers": ["X-User: ann"]},
+        ["GET /logout", "X-User: ann"],
         {},
-        "logout",
-        f"not counted: a logout, which takes user offline if it succeeds{UNLESS}",
+        f"logout: not counted: a logout, which takes user offline if it succeeds{UNLESS}",
     ),
-    ({"headers": ["Purpose: prefetch"]}, {}, "no visit", "not counted: a prefetch"),
+    (["GET /", "Purpose: prefetch"], {}, f"{NO}a prefetch"),
+    (["GET /", "Presence: passive"], {}, f"{NO}it has the header Presence: passive"),
+    (["options /", "Origin: a", "Access-Control-Request-Method: PUT"], {}, f"{NO}a CORS preflight"),
     (
-        {"headers": ["Presence: passive"]},
+        ["GET /", "Sec-Fetch-Site: cross-site"],
         {},
-        "no visit",
-        "not counted: it has the header Presence: passive",
+        f"{NO}a page of another site embeds or fetches it",
     ),
+    (["GET /"], {"enabled": "0"}, f"{NO}PRESENCE_ENABLED is off"),
+    (["GET /who/counts"], {}, f"{NO}the middleware itself answers it"),
     (
-        {"method": "options", "headers": ["Origin: a", "Access-Control-Request-Method: PUT"]},
+        ["POST /pulse?presence=here:/t/7", SAME],
         {},
-        "no visit",
-        "not counted: a CORS preflight",
+        f"pulse: a page is still open, room /t/7: counted as guest{UNLESS}",
     ),
+    (["POST /x?presence=bye", SAME], {}, f"pulse: a page was closed: counted as guest{UNLESS}"),
+    (["POST /pulse?presence=bye"], {}, f"{NO}a page of another site sent it"),
     (
-        {"headers": ["Sec-Fetch-Site: cross-site"]},
-        {},
-        "no visit",
-        "not counted: a page of another site embeds or fetches it",
+        ["GET /", "X-User: ann"],
+        {"identity": "user=header:X-User:checked, guest=ip:raw"},
+        f"page: {IF_ACCEPTED} 403 counted as guest",
     ),
-    ({}, {"enabled": "0"}, "no visit", "not counted: PRESENCE_ENABLED is off"),
-    ({"target": "/who/counts"}, {}, "no visit", "not counted: the middleware itself answers it"),
+    (["GET /", "X-User: 42"], {"identity": HIDING}, "page: counted as hidden"),
+    (["GET /", CRAWLER], {"bots": "count"}, f"page: counted as bot{UNLESS}"),
+    (["GET /", CRAWLER], {"bots": "skip"}, f"page: not counted: a crawler{UNLESS}"),
     (
-        {
-            "method": "POST",
-            "target": "/pulse?presence=here:/t/7",
-            "headers": ["Sec-Fetch-Site: same-origin"],
-        },
-        {},
-        "pulse: a page is still open, room /t/7",
-        f"counted as guest{UNLESS}",
-    ),
-    (
-        {"method": "POST", "target": "/x?presence=bye", "headers": ["Sec-Fetch-Site: same-origin"]},
-        {},
-        "pulse: a page was closed",
-        f"counted as guest{UNLESS}",
-    ),
-    (
-        {"method": "POST", "target": "/pulse?presence=bye"},
-        {},
-        "no visit",
-        "not counted: a page of another site sent it",
-    ),
-    (
-        {"headers": ["X-User: ann"]},
-        {"identity": CHECKED},
-        "page",
-        "counted as user if the response has a status of 200 to 299, 101 or 304; "
-        "with 401 or 403 counted as guest",
-    ),
-    (
-        {"headers": ["X-User: 42"]},
-        {"identity": f"user=header:X-User, hidden=identify:{HERE}is_hidden, guest=visitor"},
-        "page",
-        "counted as hidden",
-    ),
-    ({"headers": [CRAWLER]}, {"bots": "count"}, "page", f"counted as bot{UNLESS}"),
-    ({"headers": [CRAWLER]}, {"bots": "skip"}, "page", f"not counted: a crawler{UNLESS}"),
-    (
-        {"headers": [CRAWLER, "X-User: ann"]},
+        ["GET /", CRAWLER, "X-User: ann"],
         {"bots": "count", "identity": "guest=cookie:a, user=header:X-User"},
-        "page",
-        "counted as user",
+        "page: counted as user",
     ),
 ]
 
 
-@pytest.mark.parametrize(("request_", "settings", "what", "conclusion"), REQUESTS)
+@pytest.mark.parametrize(("lines", "settings", "said"), REQUESTS)
 def test_a_request_is_named_and_counted(
-    request_: dict[str, Any], settings: dict[str, str], what: str, conclusion: str
+    lines: list[str], settings: dict[str, str], said: str
 ) -> None:
-    headers = [parse_header(header) for header in request_.get("headers", ())]
-    sent = Sent(**{**request_, "headers": headers})
-    texts, _ = explained({**SITE, **settings}, sent)
-    assert texts == [what, conclusion]
+    method, target = lines[0].split()
+    texts, _ = explained(
+        {**SITE, **settings}, Sent(method, target, list(map(parse_header, lines[1:])))
+    )
+    assert ": ".join(texts) == said
 
 
 def test_the_steps_are_those_of_the_search() -> None:
@@ -282,7 +246,6 @@ RAW = (
 
 
 def test_the_command_asks_neither_app_nor_redis() -> None:
-    command = [sys.executable, "-c", "from presence_middleware.cli import main; main()", "explain"]
     given = {
         "PRESENCE_REDIS_URL": "redis://127.0.0.1:1",
         "PRESENCE_IDENTITY": "guest=cookie:b:raw, user=header:X-User",
@@ -291,15 +254,9 @@ def test_the_command_asks_neither_app_nor_redis() -> None:
     }
 
     def run(*options: str, status: int = 0) -> str:
-        ended = subprocess.run(
-            [*command, *options],
-            input=RAW,
-            env=environment(**given),
-            capture_output=True,
-            timeout=30,
-        )
-        assert ended.returncode == status, ended.stderr
-        return (ended.stderr if status else ended.stdout).decode()
+        ended = run_command("explain", *options, env=given, given=RAW)
+        assert ended.exit_code == status, ended.stderr
+        return ended.stderr if status else ended.stdout
 
     assert run("-").splitlines() == [
         "page, room /t/42",

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
+from starlette.authentication import SimpleUser, UnauthenticatedUser
 
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
@@ -71,11 +71,9 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     ],
     "header:x-user": [
         *((said("j\xfcrgen"), "j\xfcrgen"), (said(" \t ann "), "ann"), (said("   "), None)),
-        *((said(""), None), (Request(), None), (said(b"\xff\xfe"), HASHED)),
-        *((said("a" * 256), "a" * 256), (said("a" * 257), HASHED)),
+        *((Request(), None), (said(b"\xff\xfe"), HASHED)),
         *((said("\xfc" * 128), "\xfc" * 128), (said("\xfc" * 129), HASHED)),
     ],
-    "header:X-User:hashed": [(said("  "), None), (said("ann"), HASHED)],
     "header:Authorization:hashed": [(Request([("Authorization", b"Bearer x")]), HASHED)],
     "cookie:sid:raw": [
         *((cookies("a=1; sid=abc; b=2"), "abc"), (cookies("a=1", "sid=abc"), "abc")),
@@ -84,7 +82,6 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     ],
     "cookie:sid": [(cookies("sid=abc"), HASHED), (cookies("sid="), None)],
     "cookie:s.d:raw": [(cookies("sxd=1; s.d=2"), "2")],
-    "user-agent:raw": [(Request([("User-Agent", b"curl/8")]), "curl/8")],
     "user-agent": [(Request([("User-Agent", b"curl/8")]), HASHED), (Request(), None)],
     "ip:raw": [(Request(), "192.0.2.7")],
     "ip": [
@@ -93,7 +90,6 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     ],
     "visitor": [(Request([("User-Agent", b"curl/8")]), HASHED), (Request(), HASHED)],
     "session:id": [(Request(session=NESTED), "42"), (Request(session="id"), None)],
-    "session:id:hashed": [(Request(session=NESTED), HASHED), (Request(), None)],
     "session:auth.user.id": [(Request(session=NESTED), "7")],
     **{
         f"session:{key}": [(Request(session=NESTED), None)]
@@ -103,7 +99,6 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         (Request(session={"a.b": {"c": 1}, "a": {"b": {"c": 2}}}), "1"),
         (Request(session={"a": {"b.c": 1}}), "1"),
     ],
-    "session:a.pk": [(Request(session={"a": of(pk=1)}), None)],
     "environ:site.user": [
         *((Request(state={"site.user": "ann"}), "ann"), (Request(), None)),
         (Request(state={"site.user": of(pk=42)}), "42"),
@@ -123,7 +118,7 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
         *((state_of(user=of(name="ann")), "ann"), (state_of(user={"name": "ann"}), "ann")),
         (state_of(user=of(name="ann", is_authenticated=True)), "ann"),
         (state_of(user=of(name="ann", is_authenticated=False)), None),
-        *((state_of(user="ann"), None), (state_of(user=42), None), (Request(), None)),
+        *((state_of(user="ann"), None), (Request(), None)),
     ],
     "scope:state.user.email": [(state_of(state={"user": Property()}), Property.email)],
     **{
@@ -135,14 +130,11 @@ FOUND: dict[str, list[tuple[Request, str | re.Pattern[str] | None]]] = {
     "auth:username": [
         (Request(user=of(pk=42, username="ann")), "ann"),
         *((Request(user=SimpleUser("ann")), "ann"), (Request(user=UnauthenticatedUser()), None)),
-        (Request(user=of(username="ann", is_authenticated=False)), None),
         *((Request(user="ann"), None), (Request(user=of(pk=42)), None), (Request(), None)),
         (Request(session={"user_id": 7}), None),
     ],
-    "auth:username:hashed": [(Request(user=of(username="ann")), HASHED)],
     "auth:profile.nick": [(Request(user=of(profile={"nick": "ann"})), "ann")],
     f"{HERE}:number": [(Request(), "42")],
-    f"{HERE}:number:hashed": [(Request(), HASHED)],
     f"{HERE}:of_view": [(said("ann"), "GET /at/a 192.0.2.7 ann")],
     f"{HERE}:Functions.user_and_session": [(Request(user="a", session={}), "a {}")],
     f"{HERE}:state": [(state_of(k="v"), "v"), (Request(), None)],
@@ -194,35 +186,18 @@ def raising(_: Asked) -> str:
     raise LookupError(SAID)
 
 
-class HalfUser(BaseUser):
-    """A user of Starlette's that names itself only as a person reads it."""
-
-    @property
-    def is_authenticated(self) -> bool:
-        return True
-
-    @property
-    def display_name(self) -> str:
-        return "Ann"
-
-
 @pytest.mark.parametrize(
     ("user", "id"),
     [
         (SimpleUser("ann"), "ann"),
-        (HalfUser(), "Ann"),
         (UnauthenticatedUser(), None),
         (of(pk=42, is_authenticated=True, username="ann"), "42"),
-        (of(pk=0, is_authenticated=True), "0"),
         (of(pk=7, is_authenticated=False), None),
         (of(pk=None, is_authenticated=False, username=""), None),
         (of(pk=uuid.UUID(int=7), is_authenticated=True), str(uuid.UUID(int=7))),
-        (of(id=42), "42"),
         (object(), None),
         (42, "42"),
         (True, None),
-        (b"ann", "ann"),
-        ("zoë".encode(), "zoë"),
         (b"\xff", None),
         (b"", None),
     ],
@@ -230,24 +205,6 @@ class HalfUser(BaseUser):
 def test_the_user_of_a_framework_is_identified(user: object, id: str | None) -> None:
     found = ask_asgi(chain("user=auth"), Request(user=user))
     assert found == (id and Identity("user", id))
-
-
-@pytest.mark.parametrize(
-    ("identity", "request_", "identity_found"),
-    [
-        ("a=header:X-User, b=ip:raw", said("ann"), ("a", "ann")),
-        ("a=auth, b=ip:raw", Request(), ("b", "192.0.2.7")),
-        ("a=ip:raw, b=auth", Request(user="ann"), ("a", "192.0.2.7")),
-        ("a=auth, b=header:X-User, c=session:id", Request(session=NESTED), ("c", "42")),
-        ("a=session:no, b=auth, c=header:X-User", Request(user="ann"), ("b", "ann")),
-        ("a=auth, a=header:X-User", said("ann"), ("a", "ann")),
-    ],
-)
-def test_the_first_source_that_answers_wins(
-    identity: str, request_: Request, identity_found: tuple[str, str]
-) -> None:
-    for ask in (ask_wsgi, ask_asgi):
-        assert ask(chain(identity), request_) == identity_found
 
 
 def test_hashed_ids_differ_by_value_and_secret_and_do_not_hold_the_value() -> None:
@@ -296,7 +253,7 @@ MUST_RETURN = "it must return text, a whole number, a UUID or None"
                 lambda wrong=wrong: wrong,
                 f"returned a {type(wrong).__name__}; {MUST_RETURN}",
             )
-            for wrong in (True, 1.5, b"\xff", ["ann"], {"id": 1}, object())
+            for wrong in (True, 1.5, b"\xff", ["ann"])
         ),
         ("state", awaited, f"returned a coroutine; {MUST_RETURN}"),  # and no runtime warning
     ],
@@ -320,26 +277,14 @@ async def asynchronous(_: Asked) -> str:
     raise AssertionError
 
 
-class Asynchronous:
-    async def __call__(self, _: Asked) -> str:
-        raise AssertionError
-
-
-asynchronous_object = Asynchronous()
-
-
 @pytest.mark.parametrize(
     ("source", "request_"),
     [
         ("auth", Request(user="42")),
         ("auth", Request(session={"_user_id": "42"})),
-        ("auth:username", Request(user=of(username="42"))),
-        ("header:X-User", said("42")),
         ("header:X-User:raw:checked", said("42")),
-        ("cookie:sid:raw", cookies("sid=42")),
         ("session:id", Request(session=NESTED)),
         ("environ:site.user", Request(state={"site.user": 42})),
-        ("scope:state.user.id", Request(state={"state": {"user": of(id=42)}})),
         (f"{HERE}:number", Request()),
     ],
 )
@@ -404,12 +349,6 @@ def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_o
     assert said.endswith("; such ids count as invisible (logged once)")
 
 
-@pytest.mark.parametrize("argument", ["is_hidden", "a.b", ":f", "shop.presence:", "x y:f"])
-def test_what_hides_must_be_a_function_with_its_module(argument: str) -> None:
-    with pytest.raises(SettingsError, match="names no function; write package"):
-        chain(f"user=auth, invisible=identify:{argument}")
-
-
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
@@ -422,7 +361,6 @@ def test_what_hides_must_be_a_function_with_its_module(argument: str) -> None:
         (f"{HERE}:nobody", "nobody"),
         (f"{HERE}:SECRET", "cannot be called"),
         (f"{HERE}:asynchronous", "is an async function, but ids are read without"),
-        (f"{HERE}:asynchronous_object", "is an async function, but ids are read without"),
     ],
 )
 def test_a_missing_function_is_an_error_when_the_app_is_wrapped(source: str, problem: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import redis
 from flask.sessions import SecureCookieSessionInterface
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.setup_hints import (
     FEW_VISITS,
@@ -24,7 +24,7 @@ from presence_middleware.recorder.setup_hints import (
 )
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
 from tests.support.asking import opened
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server
 from tests.support.timed_site import Clock
 
 # WebOb, which reads Pyramid's sessions, imports it.
@@ -58,9 +58,6 @@ def over_asgi(
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in sent]
     scope = {"type": "http", "client": peer and (peer, 1), "user": user, "headers": named}
     return AsgiRequest(scope if session is None else {**scope, "session": session})
-
-
-BOTH = pytest.mark.parametrize("view", [over_wsgi, over_asgi])
 
 
 class Site:
@@ -134,17 +131,18 @@ PROXY = (
 )
 HOPS = {"x_forwarded_for": "198.51.100.7"}
 SESSION = {"cookie": f"a=1; session={VALUE}"}
+BEARER = {"authorization": f"Bearer {VALUE}"}
 FLASK = "user=flask-session:"
-PEERS = ["10.0.0.1", "127.0.0.1", "172.16.3.4", "::1", "fd00::1", "::ffff:10.0.0.1", None]
-NETWORKS = [
-    "10.0.0.0/8",
-    "127.0.0.0/8",
-    "172.16.0.0/12",
-    "::1/128",
-    "fc00::/7",
-    "10.0.0.0/8",
-    "unix",
-]
+NETWORKS = {  # by peer
+    "10.0.0.1": "10.0.0.0/8",
+    "127.0.0.1": "127.0.0.0/8",
+    "172.16.3.4": "172.16.0.0/12",
+    "192.168.0.1": "192.168.0.0/16",
+    "::1": "::1/128",
+    "fd00::1": "fc00::/7",
+    "::ffff:10.0.0.1": "10.0.0.0/8",
+    None: "unix",
+}
 # A cookie, the framework that sends it, the rule to set, and the rest of the remedy.
 COOKIES = [
     ("session", "Flask", f"{FLASK}_user_id", " and PRESENCE_SESSION_SECRET to its SECRET_KEY"),
@@ -164,12 +162,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("user=auth", {"cookie": f"sessionid={VALUE}"}, f"sessionid{UNREAD}", DJANGO, "Django"),
     (MINE, {"cookie": "auth_tkt=x"}, UNREAD, chain(f"user=auth-tkt, {MINE}"), "Pyramid"),
     (
-        *(
-            "user=auth",
-            {"authorization": f"Bearer {VALUE}"},
-            f"requests carry a bearer token{UNREAD}",
-        ),
-        *(chain("user=bearer:sub") + AND_SECRET, "a JWT"),
+        "user=auth",
+        BEARER,
+        f"a bearer token{UNREAD}",
+        chain("user=bearer:sub") + AND_SECRET,
+        "a JWT",
     ),
     (
         f"{FLASK}user",
@@ -208,27 +205,13 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "",
     ),
     *(
-        (
-            "user=auth",
-            {"peer": peer, **HOPS},
-            PROXY,
-            f'set PRESENCE_TRUSTED_PROXIES="{network}", or',
-            "",
-        )
-        for peer, network in zip(PEERS, NETWORKS, strict=True)
+        ("user=auth", {"peer": peer, **HOPS}, PROXY, f'PRESENCE_TRUSTED_PROXIES="{at}", or', "")
+        for peer, at in NETWORKS.items()
     ),
-    (
-        "user=auth",
-        {"peer": "10.0.0.1", "forwarded": "for=198.51.100.7"},
-        PROXY,
-        '_PROXIES="10.0.0.0/8"',
-        "",
-    ),
-    ("user=auth", {"peer": "192.168.0.1", **HOPS}, PROXY, '_PROXIES="192.168.0.0/16"', ""),
+    ("user=auth", {"peer": "10.0.0.1", "forwarded": "for=::7"}, PROXY, '="10.0.0.0/8"', ""),
 ]
 
 
-@BOTH
 @pytest.mark.parametrize(("rules", "request_", "message", "remedy", "framework"), MISTAKES)
 @pytest.mark.parametrize("is_quick", [True, False], ids=["at once", "slowly"])
 def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
@@ -239,7 +222,6 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
     framework: str,
     *,
     is_quick: bool,
-    view: Make,
     site: Open,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,12 +229,12 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, framework.lower(), sys)
     one = site(f"{rules}, guest=visitor")
-    one.ask(view(**request_), times=(VISITS if is_quick else FEW_VISITS) - 1)
+    one.ask(over_wsgi(**request_), times=(VISITS if is_quick else FEW_VISITS) - 1)
     assert one.said == []
     one.clock.now += 0 if is_quick else SECONDS
     if not is_quick:
         assert one.said == []
-    one.ask(view(**request_))
+    one.ask(over_wsgi(**request_))
     notice, *others = one.said
     assert message in notice
     assert remedy in notice
@@ -260,7 +242,7 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
     assert notice.endswith(LOOK) is (message != PROXY)
     assert [other.partition(":")[0] for other in others] == ([NO_USER] if is_quick else [])
     one.clock.now += 2 * VISITS
-    one.ask(view(**request_), times=2 * VISITS)
+    one.ask(over_wsgi(**request_), times=2 * VISITS)
     assert len(one.said) == 2
     for written in (VALUE, SECRET, "198.51", "10.0.0.1", "172.16.3.4"):
         assert written not in "".join(one.said)
@@ -270,9 +252,7 @@ TRUSTING = {"trusted_proxies": "10.0.0.0/8, unix"}
 OWN_LAYER = {USER: lambda: None}
 RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("user=auth, guest=django-session", {"cookie": f"sessionid={VALUE}"}, {}),
-    ("user=auth, guest=cookie:sessionid", {"cookie": f"sessionid={VALUE}"}, {}),
     ("user=auth, guest=django-session:session", SESSION, {}),
-    ("user=auth-tkt:session, guest=cookie:sid", {"cookie": "x=1"}, {}),
     ("user=auth, guest=cookie:auth_tkt:raw", {"cookie": f"auth_tkt={VALUE}"}, {}),
     ("user=session:user.id, guest=visitor", {"cookie": f"beaker.session.id={VALUE}"}, {}),
     (DEFAULT, {"cookie": f"PHPSESSID={VALUE}; xsessionid={VALUE}; Session={VALUE}"}, {}),
@@ -286,20 +266,17 @@ RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (DEFAULT, {"peer": "10.0.0.1", "x_real_ip": "198.51.100.7"}, {}),
     (DEFAULT, {"peer": "10.0.0.1", "x_forwarded_for": "198.51.100.7, 10.0.0.1"}, {}),
     (DEFAULT, {"peer": "10.0.0.1", **HOPS}, TRUSTING),
-    (DEFAULT, {"peer": "10.0.0.1", **HOPS}, {"trusted_proxies": "1"}),
-    (DEFAULT, {"peer": None, **HOPS}, TRUSTING),
     ("user=auth, guest=cookie:sid", {"peer": "10.0.0.1", "cookie": "sid=1", **HOPS}, {}),
 ]
 
 
-@BOTH
 @pytest.mark.parametrize(("identity", "request_", "others"), RIGHT)
 def test_what_is_right_is_not_reported(
-    identity: str, request_: dict[str, Any], others: dict[str, Any], view: Make, site: Open
+    identity: str, request_: dict[str, Any], others: dict[str, Any], site: Open
 ) -> None:
     is_asked = others is OWN_LAYER
     one = site(identity, **({} if is_asked else others))
-    request = view(**request_)
+    request = over_wsgi(**request_)
     request.state = {**request.state, **(OWN_LAYER if is_asked else {})}
     one.ask(request, times=VISITS - 1)
     one.clock.now += 2 * SECONDS
@@ -432,18 +409,17 @@ def test_each_kind_at_its_member_limit_is_reported_once(site: Open) -> None:
     assert one.said == [f"kind user {text}", f"kind staff {text}"]
 
 
-@BOTH
-@pytest.mark.parametrize("origin", ["address", "/48", *PEERS])
-def test_a_crowd_of_guests_is_reported_once(origin: str | None, view: Make, site: Open) -> None:
+@pytest.mark.parametrize("origin", ["address", "/48", *NETWORKS])
+def test_a_crowd_of_guests_is_reported_once(origin: str | None, site: Open) -> None:
     def guests(first: int, last: int) -> Iterator[WsgiRequest | AsgiRequest]:
         for number in range(first, last):
             network = f"2001:4860:1:{number:x}::1"
             peer = {"address": PUBLIC, "/48": network}.get(str(origin), origin)
-            yield view(peer, user_agent=f"{VALUE} {number}")
+            yield over_wsgi(peer, user_agent=f"{VALUE} {number}")
 
     quota = 2000 if origin == "/48" else 100
     one = site(BY_HEADER, trusted_proxies="10.0.0.0/8, ::1, unix")
-    one.ask(view(x_user="ann"), *guests(0, quota))
+    one.ask(over_wsgi(x_user="ann"), *guests(0, quota))
     assert one.said == []
     one.ask(*guests(quota, quota + 50))
     (notice,) = one.said
@@ -509,13 +485,6 @@ def distinct(one: Site) -> None:
     visitors(one, over_wsgi, 3 * SHARED_BY, user="once told apart, users are not looked at again")
 
 
-def in_one_network(one: Site) -> None:
-    """A telephone changes its IPv6 address often."""
-    for number in range(1, 200):
-        one.clock.now += 1
-        one.ask(over_wsgi(f"2001:4860:1:2::{number:x}", user="ann"))
-
-
 def over_days(one: Site) -> None:
     visitors(one, over_wsgi, 3 * SHARED_BY, 60.0, user="ann")
 
@@ -527,7 +496,7 @@ def guests(one: Site) -> None:
     visitors(one, over_wsgi, 2 * SHARED_BY, cookie="sid=1", user_agent="")
 
 
-@pytest.mark.parametrize("come", [distinct, in_one_network, over_days, guests])
+@pytest.mark.parametrize("come", [distinct, over_days, guests])
 def test_ids_that_distinguish_users_are_not_reported(
     come: Callable[[Site], None], site: Open
 ) -> None:
@@ -568,26 +537,6 @@ def test_notices_are_warnings_without_data_of_clients(
     assert {(record.name, record.levelno) for record in caplog.records} == {
         ("presence_middleware", logging.WARNING)
     }
-
-
-def test_each_notice_appears_once_per_process_with_several_wrapped_apps(
-    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.02s")
-    app: Any = lambda *_: []  # noqa: E731
-    apps = [wsgi.PresenceMiddleware(app, settings=settings) for _ in range(3)]
-    recorder = apps[0].recorder
-    assert asgi.PresenceMiddleware(app, settings=settings).recorder is recorder
-    environ = {"HTTP_COOKIE": f"sessionid={VALUE}", "REMOTE_ADDR": PUBLIC}
-    for number in range(VISITS):
-        apps[number % 3](dict(environ), app)
-    wait_until(lambda: len(caplog.records) == 2)  # its own thread says it
-    written = recorder.stats().flushed
-    for one in apps:
-        one(dict(environ), app)
-    wait_until(lambda: recorder.stats().flushed > written)
-    recorder.close()
-    assert len(caplog.records) == 2
 
 
 def test_few_requests_are_inspected(site: Open) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import plaster.loaders
 import pytest
-from click.testing import CliRunner, Result
 from paste.deploy import loadapp
 
-from presence_middleware import SettingsError, paste
-from presence_middleware.cli.commands import presence
+from presence_middleware import SettingsError
 from presence_middleware.paste import find_filter
+from tests.support.commands import run_command
 
 SECRET = "canary-secret-of-the-ini"
 SITE = """
@@ -120,7 +119,6 @@ def test_a_missing_or_ambiguous_section_is_refused(write: Write) -> None:
     ("text", "problem"),
     [
         (f"{OURS}secret = {SECRET}%x", " [filter:presence] secret: expected %% for a percent sign"),
-        (f"{OURS}secret = {SECRET}%(x)s", " [filter:presence] secret: expected %% for a percent"),
         (f"{OURS}{SECRET}", ": expected an ini file (ParsingError)"),
         (SECRET, ": expected an ini file (MissingSectionHeaderError)"),
         (f"{OURS}secret = {SECRET}\n{OURS}", ": expected an ini file (DuplicateSectionError)"),
@@ -188,41 +186,16 @@ def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(writ
 
 
 def problems_of_command(ini: str) -> list[str]:
-    ended = run("--ini", ini, "config")
+    ended = run_command("--ini", ini, "config", env={})
     assert ended.exit_code == 2
     return ended.output.removeprefix("Error: ").splitlines()
-
-
-def run(*arguments: str, **variables: str) -> Result:
-    return CliRunner().invoke(presence, arguments, env=variables)
-
-
-def test_contradictions_name_the_keys_of_the_file_or_the_variables(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ini = write(APP, OURS, "window = 2s\nstore = robot=hyperloglog\n")
-    where = f"{ini} [filter:presence]"
-    interval, store = start(ini)
-    assert interval.startswith("PRESENCE_FLUSH_INTERVAL=1s: expected at most a third of")
-    assert f"a third of {where} window (0.666667s)" in interval
-    assert store.startswith(f"{where} store: unknown kind 'robot'; the kinds of PRESENCE_IDENTITY")
-    monkeypatch.setenv("PRESENCE_WINDOW", "1s")
-    assert "a third of PRESENCE_WINDOW (0.333333s)" in start(ini)[0]
-
-
-def test_a_section_that_cannot_be_found_is_reported_by_its_file_name(write: Write) -> None:
-    ini = write(SITE, OURS)
-    for file in (ini, f"{ini}.missing"):
-        with pytest.raises(SettingsError) as caught:
-            paste.filter_factory({"__file__": file}, window="soon")
-        assert str(caught.value).startswith(f"{file} window='soon': expected")
 
 
 def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:
     ini = write(SITE, OURS, "window = 15m\nprefix = file\n")
 
     def config(**variables: str) -> dict[str, dict[str, str]]:
-        ended = run("--ini", ini, "config", "--json", **variables)
+        ended = run_command("--ini", ini, "config", "--json", env=variables)
         found: dict[str, dict[str, str]] = json.loads(ended.stdout)
         return found
 
@@ -230,5 +203,5 @@ def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Writ
     given = config(PRESENCE_WINDOW="20m")
     assert given["PRESENCE_WINDOW"] == {"value": "20m", "from": "environment"}
     assert given["PRESENCE_PREFIX"] == {"value": "file", "from": "ini"}
-    assert run("--ini", f"{ini}#none", "count").exit_code == 2
-    assert run("--ini", f"{ini}#none", "doctor").exit_code == 1
+    assert run_command("--ini", f"{ini}#none", "count", env={}).exit_code == 2
+    assert run_command("--ini", f"{ini}#none", "doctor", env={}).exit_code == 1

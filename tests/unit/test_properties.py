@@ -11,8 +11,6 @@ from starlette.requests import cookie_parser
 
 from presence_middleware.identity.reading import cookie
 from presence_middleware.identity.resolver import normalize_id
-from presence_middleware.identity.rules import Rule, parse_chain
-from presence_middleware.identity.sources import CREDENTIAL_HEADERS, SOURCES
 from presence_middleware.request import AsgiRequest, WsgiRequest
 
 FEW = settings(deadline=None, max_examples=200)
@@ -158,59 +156,3 @@ def test_ids_are_short_text_and_distinct(said: list[str]) -> None:
     assert max(len(id.encode()) for id in kept) <= 256
     assert [normalize_id(f" {id}\n") for id in said] == kept
     assert [normalize_id(id) for id in kept] == kept, "what is kept is asked for as it is"
-
-
-kinds = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-tokens = st.text(TOKEN, min_size=1, max_size=8)
-keys = st.text(st.characters(exclude_characters=",", exclude_categories=["Cs"]), min_size=1).filter(
-    lambda key: key.count(".") < 8
-)
-functions = st.from_regex(r"[A-Za-z_][\w.]{0,8}:[A-Za-z_][\w.]{0,8}", fullmatch=True)
-arguments = {
-    "": st.just(""),
-    "NAME": tokens,
-    "[COOKIE]": st.one_of(st.just(""), tokens),
-    "[ATTRIBUTE]": st.one_of(st.just(""), keys.filter(lambda key: key[0] != "_")),
-    "KEY": keys,
-    "KEY[@COOKIE]": st.one_of(
-        keys.filter(lambda key: "@" not in key),
-        st.tuples(keys.filter(lambda key: "@" not in key), tokens).map("@".join),
-    ),
-    "KEY@COOKIE[:SALT]": st.tuples(
-        keys.filter(lambda key: "@" not in key), st.just("@"), tokens, st.just(":"), keys
-    ).map("".join),
-}
-arguments["CLAIM[@COOKIE]"] = arguments["KEY[@COOKIE]"]
-
-
-@st.composite
-def links(draw: st.DrawFn) -> Rule:
-    """Any link that a site may write."""
-    kind, hashed, checked = draw(kinds), draw(st.booleans()), draw(st.booleans())
-    if draw(st.integers(0, 9)) == 0:
-        return Rule(kind, draw(functions), "", hashed, checked)
-    source = draw(st.sampled_from(list(SOURCES)))
-    if SOURCES[source].reads_nothing:
-        return Rule(kind, source, draw(st.just("") | functions), False)
-    argument = draw(arguments[SOURCES[source].argument])
-    if source in {"environ", "scope"}:  # some of their keys are refused
-        argument = f"a{argument}"
-    name = argument.lower().removeprefix("http_").replace("_", "-")
-    is_credential = name in CREDENTIAL_HEADERS or source == "django-session"
-    return Rule(kind, source, argument, hashed or is_credential, checked or source == "basic")
-
-
-@FEW
-@given(
-    st.lists(
-        links().filter(lambda rule: rule.source != "visitor"),
-        min_size=1,
-        max_size=5,
-        unique_by=lambda rule: (rule.source, rule.argument),
-    ).map(tuple)
-)
-@example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "hashed", False)))
-@example((Rule("user", "session", "a:raw", False), Rule("guest", "cookie", "checked", False)))
-def test_a_formatted_chain_parses_to_the_same_chain(chain: tuple[Rule, ...]) -> None:
-    assert parse_chain(", ".join(map(str, chain))) == chain
-    assert parse_chain(chain) == chain

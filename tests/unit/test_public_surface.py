@@ -3,13 +3,10 @@
 import importlib
 import inspect
 import pkgutil
-import pydoc
 from typing import Any, assert_type, get_type_hints
 
-import pytest
-
 import presence_middleware
-from presence_middleware import AsyncPresence, Presence, Sighting, asgi, paste, wsgi
+from presence_middleware import AsyncPresence, Presence, Sighting, asgi, wsgi
 from presence_middleware.recorder import Recorder, Stats, Visit
 from presence_middleware.template import TemplatePresence
 
@@ -58,22 +55,6 @@ def test_presence_and_async_presence_are_twins() -> None:
     assert inspect.signature(Presence) == inspect.signature(AsyncPresence)
 
 
-def test_help_shows_the_arguments_the_result_and_the_errors_of_a_method() -> None:
-    results: list[tuple[Any, str]] = [
-        (Presence, "bool"),
-        (AsyncPresence, "bool"),
-        (TemplatePresence, "bool | None"),
-    ]
-    for reader, result in results:
-        page = " ".join(pydoc.plain(pydoc.render_doc(reader.is_online)).split())
-        page = page.replace("( ", "(").replace(" )", ")")  # newer Pythons wrap what is long
-        assert f"{reader.__name__}.is_online" in repr(reader.is_online)
-        assert "is_online(self, id: str | int | bytes | uuid.UUID, kind:" in page
-        assert f"*, window: float | str | object = None) -> {result} " in page
-        assert "Raises `PresenceUnavailable`, `QueryError`" in page
-    assert inspect.signature(Presence.leave).return_annotation is None
-
-
 async def check_types(plain: Presence, awaited: AsyncPresence, shown: TemplatePresence) -> None:
     """Only mypy runs this."""
     assert_type(plain.count("user", window=60), int)
@@ -98,9 +79,3 @@ def test_everything_public_has_a_docstring() -> None:
         for name, value in public(handed_out).items():
             if callable(value) or isinstance(value, (classmethod, staticmethod, property)):
                 assert inspect.getdoc(value), (handed_out, name)
-
-
-@pytest.mark.parametrize("entry", [paste.filter_factory, paste.filter_app_factory])
-def test_entry_points_accept_the_arguments_that_paste_passes(entry: Any) -> None:
-    kinds = [parameter.kind for parameter in inspect.signature(entry).parameters.values()]
-    assert kinds[-1] is inspect.Parameter.VAR_KEYWORD

@@ -1,6 +1,5 @@
 """The pulse over WSGI and ASGI: which requests it is, whom it records, and what is answered."""
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,12 +7,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from presence_middleware import Settings, SettingsError, asgi, wsgi
+from presence_middleware import Settings, SettingsError
 from presence_middleware.people import NEVER
 from presence_middleware.request import VISIT
 from presence_middleware.signals import MAX_QUERY
 from presence_middleware.stores import NOWHERE, room_number
-from tests.support.pulsing import FIREFOX, PROTOCOLS, SAME, App, PulsingSite
+from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
 
 HERE, BYE = "presence=here:/", "presence=bye"
 CHAIN = "user=header:X-User, guest=ip:raw"
@@ -69,7 +68,7 @@ FOREIGN = AWAITING._replace(status=403, is_app_asked=False)
 HERS = "http://shop.example:8000"
 ROWS = [
     *(SAYS, LEAVES, Row(headers=ANN, seen=[USER]), Row(query=BYE, headers=ANN, gone=[USER])),
-    *(SAYS._replace(query=said) for said in ("", "presence", "presence=", "presence=away", "%00")),
+    *(SAYS._replace(query=said) for said in ("", "presence=away", "%00")),
     *(each._replace(root="/shop") for each in (SAYS, LEAVES)),
     *(
         AWAITING._replace(headers=headers, seen=[GUEST])
@@ -81,27 +80,15 @@ ROWS = [
         for headers in (
             *({"Sec-Fetch-Site": said} for said in ("cross-site", "same-site", "none", "")),
             *({"Sec-Fetch-Site": "same-origin, cross-site"}, {**CROSS, "Origin": HERS}, {}),
-            *(
-                {"Origin": said}
-                for said in (
-                    *("http://shop.example", "http://evil.example", f"{HERS}.evil.example"),
-                    *("http://evil.example/shop.example:8000", "null", "http://[::1"),
-                    "shop.example:8000",
-                )
-            ),
+            *({"Origin": said} for said in ("http://shop.example", f"{HERS}.evil.example")),
+            *({"Origin": said} for said in ("http://evil.example/shop.example:8000", "null")),
+            *({"Origin": said} for said in ("http://[::1", "shop.example:8000")),
             {"Origin": "null", "Host": ""},
         )
     ),
-    *(
-        Row(method, headers=ANN, status=405)
-        for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")
-    ),
+    *(Row(method, headers=ANN, status=405) for method in ("GET", "HEAD", "PUT", "OPTIONS")),
     Row("POST", "/pulse.js", headers=ANN, status=405),
-    *(
-        each._replace(given={"exclude": e})
-        for e in ("/pulse", "*", "/p*")
-        for each in (SAYS, LEAVES)
-    ),
+    *(each._replace(given={"exclude": "*"}) for each in (SAYS, LEAVES)),
     AWAITING._replace(given={"identity": LATE, "logout": "*"}, user="ann", seen=[USER]),
     *(each._replace(given={"enabled": "0"}, seen=[], gone=[]) for each in (SAYS, LEAVES)),
     *(
@@ -115,7 +102,7 @@ ROWS = [
     *(Row(query=BYE, given={"store": store}) for store in ("minute-sets", "hyperloglog")),
     *(
         AWAITING._replace(app=App(status, layer=logs_in), seen=[USER])
-        for status in (200, 302, 403, 404, 405, 500)
+        for status in (200, 302, 403, 500)
     ),
     AWAITING._replace(app=App(layer=logs_in), query=BYE, gone=[USER]),
     *(
@@ -137,23 +124,14 @@ ROWS += [
     *(
         APPS._replace(method=method, query=query, seen=[GUEST])
         for method, query in (
-            *(
-                ("GET", BYE),
-                ("GET", HERE),
-                ("PUT", BYE),
-                ("POST", "presence=bye&x=1"),
-                ("POST", ""),
-            ),
-            *(
-                ("POST", f"{said}")
-                for said in ("presence=byebye", "nopresence=bye", "presence=%62ye")
-            ),
+            *(("GET", BYE), ("GET", HERE), ("PUT", BYE), ("POST", "presence=bye&x=1")),
+            *(("POST", ""), ("POST", "nopresence=bye"), ("POST", "presence=%62ye")),
             ("POST", f"x={'x' * MAX_QUERY}&{BYE}"),
         )
     ),
     *(
         APPS._replace(path=path, query="", headers=ANN, seen=[USER])
-        for path in ("/pulse/", "/pulses", "/pulse.jsx", "/pulse.js/", "/a/pulse", "/PULSE", "/")
+        for path in ("/pulse/", "/pulses", "/pulse.js/", "/a/pulse", "/PULSE", "/")
     ),
     *(
         APPS._replace(path=path, headers=ANN, query="", given={"pulse_path": ""}, seen=[USER])
@@ -168,7 +146,7 @@ def test_a_request_says_who_is_there_or_goes(site: Make, row: Row) -> None:
     answer = here.ask(row.method, row.path, row.query, row.headers, root=row.root, user=row.user)
     assert (answer.status, here.seen, here.gone) == (row.status, row.seen, row.gone)
     assert bool(here.app.calls) is row.is_app_asked
-    assert not any(each.left for each in here.people)
+    assert all(each.left.at == NEVER for each in here.people)
     if row.status == 204:
         assert (answer.body, answer.headers) == (b"", {"cache-control": "no-store"})
     elif row.status == 403:
@@ -195,27 +173,13 @@ def test_the_script_is_served_with_the_times_of_the_site(site: Make) -> None:
     assert "$" not in script.replace("?$/", "")
     assert 'const own = "/pulse.js"' in script
     assert len(script) < 1600
-    assert (here.seen, here.app.calls) == ([], [])
     head = here.ask("HEAD", "/pulse.js", headers={})
-    assert (head.status, head.body) == (200, b"")
-    assert head.headers == answer.headers
+    assert (head.status, head.headers, head.body) == (200, answer.headers, b"")
+    assert (here.seen, here.app.calls) == ([], [])
     etag = {"If-None-Match": answer.headers["etag"]}
     again = here.ask("GET", "/pulse.js", headers=etag)
     assert (again.status, again.body) == (304, b"")
     assert site(window="30m").ask("GET", "/pulse.js", headers=etag).status == 200
-
-
-def test_guests_have_a_quota(site: Make) -> None:
-    here = site(identity="guest=visitor")
-    for number in range(150):
-        browser = {**SAME, "User-Agent": f"{FIREFOX} {number}"}
-        here.pulse(headers=browser)
-        here.pulse(BYE, headers=browser)
-    assert (len(here.seen), len(here.gone)) == (100, 100)
-    for number in range(150, 300):
-        here.pulse(BYE, headers={**SAME, "User-Agent": f"{FIREFOX} {number}"})
-    assert len(here.gone) == 100
-    assert here.recorder.stats().dropped == {"quota": 250}
 
 
 # Rooms.
@@ -298,17 +262,6 @@ def late(prefix: str) -> Settings:
     return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse")
 
 
-def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
-    cookies = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
-    here = site(App(layer=logs_in, headers=cookies), identity=LATE)
-    answer = here.pulse()
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.headers == {"cache-control": "no-store", "set-cookie": "session=new; HttpOnly"}
-    assert here.pulse(BYE).status == 204
-    assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")])
-    assert here.app.calls == ["POST /pulse"] * 2
-
-
 def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:
     def fails(state: Any) -> None:
         logs_in(state)
@@ -319,14 +272,6 @@ def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> No
         here.pulse()
     assert here.seen == [("user", "ann")]
     assert not here.recorder.open_visits
-
-
-def test_an_app_in_two_wrappers_counts_a_pulse_once(late: Settings) -> None:
-    app = App(layer=logs_in)
-    here = PulsingSite("wsgi", late, app)
-    here.wsgi.app = wsgi.PresenceMiddleware(app.wsgi, settings=late)
-    assert here.pulse(BYE).status == 204
-    assert (here.gone, here.app.calls) == ([("user", "ann")], ["POST /pulse"])
 
 
 def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> None:
@@ -346,18 +291,6 @@ def test_a_generator_of_a_wsgi_app_runs_up_to_its_first_line(late: Settings) -> 
     here.wsgi.app = app
     assert (here.pulse().status, here.seen) == (204, [("user", "ann")])
     assert log == ["first", "closed"]
-
-
-def test_a_websocket_at_the_path_is_the_apps(late: Settings) -> None:
-    calls = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        calls.append(scope["type"])
-
-    scope: Any = {"type": "websocket", "path": "/pulse", "headers": [], "query_string": b""}
-    wrapped: Any = asgi.PresenceMiddleware(app, settings=late)
-    asyncio.run(wrapped({**scope, "query_string": BYE.encode()}, None, None))
-    assert calls == ["websocket"]
 
 
 def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -> None:

@@ -12,7 +12,7 @@ import pytest
 from presence_middleware import PresenceError, Settings, SettingsError, embedded, parsers
 from presence_middleware.connections import url
 from presence_middleware.connections.url import hide_credentials
-from presence_middleware.recorder import recorder_for
+from presence_middleware.identity.rules import parse_chain
 from presence_middleware.settings import variable
 
 SECRET = "s3cret-" * 5  # none of the project's: any text of 16 characters or more
@@ -39,13 +39,10 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "retention": (["0d", "-1", "for ever", "30dd"], "30d"),
     "identity": (
         [
-            *("auth", "user", "user=", "=auth", "User=auth", "1user=auth", "user=cookie", ","),
-            *("user=auth:_x", "user=header", "user=header:", "user=header:a b", "user=cookie:a=b"),
-            *("user=flask-session", "user=flask-session:a@b=c", "user=auth-tkt:a b", "user=bearer"),
-            *("user=session", "user=nothing", "user=pkg.module", "user=visitor:x", "user=ip:raw:x"),
-            *("user=basic:x", "user=basic:checked:raw", "user=header:checked", "user=checked"),
-            *("user=header:Authorization", "user=header:cookie:raw", "user=header:X-API-Key"),
-            *("user=signed:id", "user=signed:@", "user=bearer:@token", "user=bearer:sub@a b"),
+            *("auth", "user", "user=", "=auth", "User=auth", "1user=auth", "user=header:"),
+            *("user=header:a b", "user=cookie:a=b", "user=auth-tkt:a b", "user=pkg.module"),
+            *("user=ip:raw:x", "user=basic:x", "user=basic:checked:raw", "user=checked"),
+            *("user=header:cookie:raw", "user=header:X-API-Key", "user=bearer:sub@a b"),
         ],
         "A chain is kind=source[:argument][:raw|:hashed][:checked]",
     ),
@@ -201,6 +198,7 @@ PUBLIC_KEY = "-----BEGIN PUBLIC KEY-----\nM\n-----END PUBLIC KEY-----"
 LONG, SHORT = "l" * 32, "s" * 31
 JWT = "user=bearer:sub"
 NO_EVENTS = "PRESENCE_EVENTS: kind '{}' has the store {}, but events need sorted-set"
+NO_ROOMS = "PRESENCE_ROOMS: rooms need the store sorted-set"
 THIRD = "at most a third of PRESENCE_WINDOW"
 ADMITS_NOTHING = ("expected a path before !", "/app/* records no other paths")
 # Settings that contradict each other, and what the only problem says.
@@ -216,6 +214,10 @@ CONTRADICTIONS: list[tuple[dict[str, str], tuple[str, ...]]] = [
     ({"flush_interval": "201s"}, ("PRESENCE_FLUSH_INTERVAL", THIRD)),
     ({"flush_interval": "1m", "window": "1m"}, (THIRD,)),
     ({"window": "2s"}, (THIRD,)),
+    *(
+        ({"rooms": "/t/{topic}", "bots": "off", "store": store}, (NO_ROOMS,))
+        for store in ("hyperloglog", "user=hyperloglog, guest=minute-sets")
+    ),
     ({"store": "robot=hyperloglog"}, ("PRESENCE_STORE", "'robot'", "user, guest")),
     *(
         ({"identity": f"user={source}"}, (source, "needs PRESENCE_SESSION_SECRET"))
@@ -244,6 +246,9 @@ def test_settings_that_contradict_each_other_are_refused(
 
 SIGNED = "session_secret"
 ACCEPTED: list[dict[str, str]] = [
+    {"identity": "user=session:a:raw:raw, guest=cookie:hashed:raw, other=cookie:checked:raw"},
+    {"identity": "user=header:X-User:raw:checked, member=a.b:c:checked, guest=ip:raw"},
+    {"identity": "user=basic, a=signed:id@c:s:raw, b=bearer:a.b@c", SIGNED: LONG},
     {"identity": "user=environ:http_version"},
     {"identity": "user=environ:HTTP_X_USER"},
     {"identity": "user=scope:_private.id"},
@@ -254,6 +259,7 @@ ACCEPTED: list[dict[str, str]] = [
     {"identity": "user=auth, guest=visitor, invisible=identify, hidden=identify:raw"},
     {"identity": "user=identify, invisible=json:loads, user=auth, guest=visitor"},
     {"identity": "guest=user-agent, bot=visitor"},  # are hashed without a secret
+    {"rooms": "/t/{topic}", "store": "user=sorted-set, guest=hyperloglog"},
     {"flush_interval": "200s"},
     {"flush_interval": "20s", "window": "1m"},
     *(
@@ -272,13 +278,9 @@ ACCEPTED: list[dict[str, str]] = [
 @pytest.mark.parametrize("given", ACCEPTED)
 def test_settings_that_go_together_are_accepted(given: dict[str, str]) -> None:
     settings = settings_of({variable(name): value for name, value in given.items()})
+    chain = settings.identity
+    assert parse_chain(", ".join(map(str, chain))) == parse_chain(chain) == chain
     assert settings.session_secret[:1] == ((given[SIGNED],) if SIGNED in given else ())
-
-
-def test_all_problems_are_in_a_single_message() -> None:
-    problems = problems_of({variable(name): wrong[0] for name, (wrong, _) in WRONG.items()})
-    variables = [variable(setting.name) for setting in fields(Settings)]
-    assert [problem.partition("=")[0] for problem in problems] == variables
 
 
 URLS = [
@@ -417,14 +419,6 @@ def test_stores_can_be_set_by_kind() -> None:
     assert settings_of({"PRESENCE_STORE": "guest=minute-sets"}).store_of("user") == "sorted-set"
 
 
-def test_equal_settings_share_a_recorder_and_unequal_settings_do_not(prefix: str) -> None:
-    environ = {"PRESENCE_REDIS_URL": f"memory://{prefix}", "PRESENCE_WINDOW": "600s"}
-    one, same = settings_of(environ), settings_of({**environ, "PRESENCE_WINDOW": "10m"})
-    assert recorder_for(one) is recorder_for(same)
-    assert recorder_for(one) is not recorder_for(replace(one, prefix="other"))
-    assert recorder_for(one) is not recorder_for(one, clock=lambda: 0.0)
-
-
 def test_a_missing_server_or_library_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,23 +448,6 @@ def test_session_secrets_are_parsed(text: str, secrets: tuple[str, ...]) -> None
         {"PRESENCE_SESSION_SECRET": text, "PRESENCE_WINDOW": "1m"}
     )
     assert not text or text not in repr(settings)
-
-
-@pytest.mark.parametrize(
-    ("bots", "kinds"),
-    [("count", ("user", "guest", "bot")), ("skip", ("user", "guest")), ("OFF", ("user", "guest"))],
-)
-def test_bots_are_a_kind_where_they_are_counted(bots: str, kinds: tuple[str, ...]) -> None:
-    assert settings_of({"PRESENCE_BOTS": bots}).kinds == kinds
-
-
-@pytest.mark.parametrize(
-    ("store", "of_bots"),
-    [("", "hyperloglog"), ("minute-sets", "hyperloglog"), ("bot=sorted-set", "sorted-set")],
-)
-def test_bots_are_only_counted_by_default(store: str, of_bots: str) -> None:
-    assert settings_of({"PRESENCE_STORE": store}).store_of("bot") == of_bots
-    assert settings_of({"PRESENCE_STORE": store, "PRESENCE_BOTS": "off"}).kinds == ("user", "guest")
 
 
 def test_proxies_and_paths_are_shown_in_the_form_of_the_settings() -> None:

@@ -4,47 +4,89 @@ import itertools
 
 import pytest
 
-from presence_middleware.recorder.verdict import Answer, Login, Purpose, answer_of, verdict
+from presence_middleware.identity.resolver import BY_LAYER, NOBODY, Found, Matcher
+from presence_middleware.recorder.verdict import (
+    Answer,
+    Purpose,
+    answer_of,
+    earlier_login,
+    verdict,
+)
 from presence_middleware.stores import Act
 
-ACTS = {"-": None, "S": Act.SEEN, "G": Act.GOODBYE, "L": Act.LEFT}
+
+class Checked(Matcher):
+    """Finds a user whom only an accepting response confirms."""
+
+    is_checked = True
+
+
+SHOWN: Found = ("user", "ann"), BY_LAYER
+CHECKED: Found = ("user", "bob"), Checked()
+BEFORE: Found = ("user", "eve"), BY_LAYER
+ACTS: dict[str, dict[Found, object]] = {
+    "-": dict.fromkeys((NOBODY, SHOWN, CHECKED)),
+    "S": {(who, by): (Act.SEEN, who, by) for who, by in (SHOWN, CHECKED)},
+    "G": {(who, by): (Act.GOODBYE, who, by) for who, by in (SHOWN, CHECKED)},
+    "L": dict.fromkeys((NOBODY, SHOWN, CHECKED), (Act.LEFT, *BEFORE)),
+}
 # By purpose, and by whether the app was asked to end a login: for each answer, the acts if the
 # request shows at its end no user, a user, or a user whom only an accepting response confirms.
-#                                        none accepted redirected refused failed
-TABLE = {
-    (Purpose.NO_VISIT, Login.NONE): "--- --- --- --- ---",
-    (Purpose.NO_VISIT, Login.SHOWN): "--- --- --- --- ---",
-    (Purpose.PAGE, Login.NONE): "-S- -SS -S- -S- -S-",
-    (Purpose.PAGE, Login.SHOWN): "-S- -SS -S- -S- -S-",
-    (Purpose.PULSE, Login.NONE): "-S- -SS -S- -S- -S-",
-    (Purpose.PULSE, Login.SHOWN): "-S- -SS -S- -S- -S-",
-    (Purpose.GOODBYE, Login.NONE): "-G- -GG -G- -G- -G-",
-    (Purpose.GOODBYE, Login.SHOWN): "-G- -GG -G- -G- -G-",
-    (Purpose.LOGOUT, Login.NONE): "-S- -SS -S- -S- -S-",
-    (Purpose.LOGOUT, Login.SHOWN): "-S- LLL LLL -S- -S-",
-    (Purpose.EXCLUDED_LOGOUT, Login.NONE): "--- --- --- --- ---",
-    (Purpose.EXCLUDED_LOGOUT, Login.SHOWN): "--- LLL LLL --- ---",
+#                                  none accepted redirected refused failed
+TABLE: dict[tuple[Purpose, Found], str] = {
+    (Purpose.NO_VISIT, NOBODY): "--- --- --- --- ---",
+    (Purpose.NO_VISIT, BEFORE): "--- --- --- --- ---",
+    (Purpose.PAGE, NOBODY): "-S- -SS -S- -S- -S-",
+    (Purpose.PAGE, BEFORE): "-S- -SS -S- -S- -S-",
+    (Purpose.PULSE, NOBODY): "-S- -SS -S- -S- -S-",
+    (Purpose.PULSE, BEFORE): "-S- -SS -S- -S- -S-",
+    (Purpose.GOODBYE, NOBODY): "-G- -GG -G- -G- -G-",
+    (Purpose.GOODBYE, BEFORE): "-G- -GG -G- -G- -G-",
+    (Purpose.LOGOUT, NOBODY): "-S- -SS -S- -S- -S-",
+    (Purpose.LOGOUT, BEFORE): "-S- LLL LLL -S- -S-",
+    (Purpose.EXCLUDED_LOGOUT, NOBODY): "--- --- --- --- ---",
+    (Purpose.EXCLUDED_LOGOUT, BEFORE): "--- LLL LLL --- ---",
 }
 
 
 def test_the_table_is_complete() -> None:
-    assert set(TABLE) == set(itertools.product(Purpose, [Login.NONE, Login.SHOWN]))
+    assert set(TABLE) == set(itertools.product(Purpose, [NOBODY, BEFORE]))
 
 
 @pytest.mark.parametrize(("purpose", "before"), list(TABLE))
-def test_a_request_comes_to_what_the_table_says(purpose: Purpose, before: Login) -> None:
-    found = [
-        [verdict(purpose, answer, before, now) for now in (Login.NONE, Login.SHOWN, Login.CHECKED)]
-        for answer in Answer
+def test_a_request_comes_to_what_the_table_says(purpose: Purpose, before: Found) -> None:
+    shown = (NOBODY, SHOWN, CHECKED)
+    found = [[verdict(purpose, answer, before, now) for now in shown] for answer in Answer]
+    assert found == [
+        [ACTS[act][now] for act, now in zip(row, shown, strict=True)]
+        for row in TABLE[purpose, before].split()
     ]
-    assert found == [[ACTS[act] for act in row] for row in TABLE[purpose, before].split()]
 
 
 @pytest.mark.parametrize("answer", list(Answer))
-@pytest.mark.parametrize("now", list(Login))
-def test_a_login_to_end_is_ended_however_it_was_shown(answer: Answer, now: Login) -> None:
-    acts = {verdict(Purpose.LOGOUT, answer, before, now) for before in (Login.SHOWN, Login.CHECKED)}
-    assert len(acts) == 1
+@pytest.mark.parametrize("now", [NOBODY, SHOWN, CHECKED])
+def test_a_login_to_end_is_ended_however_it_was_shown(answer: Answer, now: Found) -> None:
+    rulings = [verdict(Purpose.LOGOUT, answer, before, now) for before in (SHOWN, CHECKED)]
+    assert len({ruling and ruling[0] for ruling in rulings}) == 1
+
+
+def test_of_several_logins_that_of_the_earliest_rule_is_ended() -> None:
+    first, second = Matcher(), Matcher()
+    first.place, second.place = 0, 1
+    ann, bob = ("user", "ann"), ("user", "bob")
+    guest: Found = ("guest", "x"), first
+    for found, login in (
+        ([], NOBODY),
+        ([NOBODY, guest], NOBODY),
+        ([guest, (ann, second), guest], (ann, second)),
+        ([(ann, second), (bob, first), (ann, second)], (bob, first)),
+        ([(ann, first), (bob, first)], (ann, first)),
+        ([(ann, first), (bob, BY_LAYER)], (bob, BY_LAYER)),
+    ):
+        known = NOBODY
+        for each in found:
+            known = earlier_login(known, each, {"user"})
+        assert known == login, found
 
 
 def test_each_status_says_something_about_the_login() -> None:
