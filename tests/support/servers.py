@@ -128,9 +128,7 @@ class WebServer:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, f"the server ended: {self.output}"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
-            return True
-        return False
+        return answers(self.port)
 
     def _has_processes(self) -> bool:
         try:
@@ -153,6 +151,13 @@ def started_by(program: str, python: str = sys.executable) -> list[str]:
             pytest.skip("uWSGI is not installed: pip install --group uwsgi")
         return [str(binary)]
     return [python, "-m", program]
+
+
+def answers(port: int) -> bool:
+    """Return whether somebody listens at a port of this machine."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+        return True
+    return False
 
 
 def free_port() -> int:
