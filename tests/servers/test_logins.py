@@ -580,6 +580,10 @@ def test_an_open_socket_of_channels_keeps_its_user_online(
                 before = presence.last_seen(USER)
                 wait_until(lambda: presence.last_seen(USER) != before)  # noqa: B023
             assert presence.counts() == {"user": 1, "guest": 0, "bot": 0}
+            says(socket, "logout")
+            wait_until(lambda: presence.counts() == {"user": 0, "guest": 1, "bot": 0})
+            assert says(socket, "login") == USER
+            wait_until(lambda: presence.counts() == {"user": 1, "guest": 0, "bot": 0})
         wait_until(lambda: presence.count() == 0)
 
 

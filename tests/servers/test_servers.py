@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -128,7 +126,6 @@ class Served(NamedTuple):
     name: str
     server: WebServer
     presence: Presence
-    redis_url: str
 
     def ask(self, path: str, **headers: str) -> httpx.Response:
         """Send a request over a connection of its own."""
@@ -153,7 +150,7 @@ def served(
     app = f"{SITE}:{protocol(name)}_app"
     command = SERVERS[name].command
     with WebServer(command, ROOT, folder / "log", **variables, PRESENCE_APP=app) as server:
-        yield Served(name, server, Presence(Settings.from_env(variables)), valkey.url)
+        yield Served(name, server, Presence(Settings.from_env(variables)))
         assert "Traceback" not in server.output
         assert TOKEN not in server.output
 
@@ -232,31 +229,6 @@ def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
 
     wait_until(lambda: f'presence_online{{kind="user"}} {before["user"]:.1f}' in scraped())
     assert served.presence.counts() == before
-
-
-@pytest.mark.parametrize("served", ["waitress", "uvicorn"], indirect=True)
-def test_a_hundred_readers_cause_a_single_redis_read_per_second(served: Served) -> None:
-    seconds = 2.0
-
-    def read(until: float) -> int:
-        asked = 0
-        with served.server.client(FIREFOX) as client:
-            while time.monotonic() < until:
-                assert client.get("/presence/counts").status_code == 200
-                asked += 1
-        return asked
-
-    def reads() -> int:
-        """How often the counts were read: each time, one of bots is in it."""
-        stats: Any = counter.info("commandstats")
-        return int(stats.get("cmdstat_pfcount", {"calls": 0})["calls"])
-
-    with redis.Redis.from_url(served.redis_url) as counter, ThreadPoolExecutor(4) as pool:
-        before, began = reads(), time.monotonic()
-        readers = [pool.submit(read, began + seconds) for _ in range(4)]
-        assert sum(reader.result() for reader in readers) > 50
-        lasted = time.monotonic() - began
-        assert 1 <= reads() - before <= lasted + 2  # a minute may begin, and is sampled
 
 
 @pytest.mark.parametrize("name", ["waitress", "uvicorn"])
