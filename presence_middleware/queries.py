@@ -124,9 +124,10 @@ class Queries:
         return self._read(partial(store.active, period=seconds))
 
     def active_in_periods(self, kind: str) -> Plan[dict[str, int]]:
-        """Return how many were active in each of `PERIODS` for which a kind is kept."""
-        kept = self._stores[self._arguments.kind(kind)].keep_seconds
-        periods = [period for period in PERIODS if duration(period) <= kept]
+        """Return how many were active in each of `PERIODS` that a kind can answer."""
+        store = self._stores[self._arguments.kind(kind)]
+        longest = store.keep_seconds
+        periods = [each for each in PERIODS if store.min_period <= duration(each) <= longest]
         numbers = yield from merge_plans([self.active(period, kind) for period in periods])
         return dict(zip(periods, numbers, strict=True))
 

@@ -88,9 +88,13 @@ def _room(room: str | None) -> dict[str, str]:
 def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Answer:
     """Print how many were seen in each PERIOD, also who logged out since.
 
-    Periods are such as 12h; by default 1d, 7d and 30d.
+    Periods are such as 12h; by default 1d, 7d and 30d, as far as the site can answer them.
     """
-    numbers = {each: reader.active(each, kind) for each in periods or PERIODS}
+    numbers = {each: reader.active(each, kind) for each in periods}
+    if not numbers:
+        numbers = reader.run(reader.backend.queries.active_in_periods(kind))
+    if not numbers:
+        reader.active(PERIODS[0], kind)  # raises the reason
     rows = [(period, str(number)) for period, number in numbers.items()]
     return Answer({"active": numbers}, rows, ("period", kind))
 

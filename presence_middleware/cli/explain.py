@@ -1,6 +1,7 @@
 """`presence explain`: who a request counts as, and why."""
 
 import sys
+from ipaddress import ip_address
 
 import click
 
@@ -30,8 +31,12 @@ def explain_command(
     (PRESENCE_*) apply as on the site. Neither the app nor Redis is asked. No secret is shown, and
     of cookies and tokens only names of keys.
     """
+    if not path.startswith("/"):
+        raise click.UsageError("--path begins with /, such as /t/42, without the host")
     try:
         given = [parse_header(header) for header in headers]
+        if address:  # a Unix socket has none
+            ip_address(address)
         sent = Sent(method, path, given, address)
         if source:
             text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from socketserver import ThreadingMixIn
@@ -16,6 +17,7 @@ from .. import parsers
 from ..board import wsgi_board
 from ..errors import SettingsError
 from ..presence import Presence
+from ..replay.files import GZIP
 from ..replay.follower import Follower
 from ..replay.growing import GrowingLog, Pipe
 from ..replay.lines import Parser
@@ -58,6 +60,8 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     addresses with a User-Agent; users are those that the log names.
     """
     settings = context.site_settings()
+    if not settings.enabled:
+        raise SettingsError("PRESENCE_ENABLED=0: follow would record nothing")
     if board and not settings.board_path:
         settings = context.site_settings(board_path=BOARD_PATH)
     if not board:
@@ -73,7 +77,7 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
         _serve_board(settings, board)
     try:
         sources = [
-            GrowingLog(path, since)
+            _growing(path, since)
             if Path(path).is_file()
             else Pipe(0 if path == "-" else os.open(path, os.O_RDONLY))
             for path in dict.fromkeys(paths)
@@ -96,6 +100,15 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
         f"window: {follower.old:,}; of the future: {follower.ahead:,}; past the quota of new "
         f"guests per address: {follower.refused:,}"
     )
+    if follower.recorder.has_pending:
+        raise click.exceptions.Exit(context.UNAVAILABLE)
+
+
+def _growing(path: str, since: float | None) -> GrowingLog:
+    with Path(path).open("rb") as log:
+        if log.read(len(GZIP)) == GZIP:
+            raise click.UsageError(f"{path} is compressed and will not grow: use presence replay")
+    return GrowingLog(path, since, _say)
 
 
 def _say(text: str) -> None:
@@ -104,6 +117,10 @@ def _say(text: str) -> None:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(WSGIRequestHandler):
@@ -125,7 +142,8 @@ def _serve_board(settings: Settings, address: str) -> None:
     if not (host and port.isdecimal()):
         raise SettingsError(f"--board {address}: expected HOST:PORT, such as 127.0.0.1:8001")
     try:
-        server = make_server(host, int(port), app, _Server, _Handler)
+        server_class = _IPv6Server if ":" in host else _Server
+        server = make_server(host.strip("[]"), int(port), app, server_class, _Handler)
     except (OSError, OverflowError) as error:
         raise SettingsError(f"--board {address}: cannot listen ({error})") from error
     Thread(target=server.serve_forever, name="presence-board", daemon=True).start()

@@ -58,20 +58,20 @@ class PresenceAdminMixin:
                 users = {str(getattr(user, field)): user for user in self.result_list}
                 here, moments = _ask(template_presence(request), list(users)) or (None, {})
                 for id, user in users.items():
-                    user.presence = None if here is None else (id in here, moments[id])
+                    user._presence = None if here is None else (id in here, moments[id])
 
         return ChangeList
 
     @admin.display(description="online")  # type: ignore[untyped-decorator]  # Django has no types
     def online(self, user: Any) -> str:
         """Return a mark for a user who is online."""
-        if user.presence is None:
+        if user._presence is None:
             return DASH
-        is_online, _ = user.presence
+        is_online, _ = user._presence
         return mark_safe('<span style="color: #2a8a3e">●</span>') if is_online else "○"
 
     @admin.display(description="last seen")  # type: ignore[untyped-decorator]
     def last_seen(self, user: Any) -> str:
         """Return how long ago a user was last seen."""
-        _, moment = user.presence or (False, None)
+        _, moment = user._presence or (False, None)
         return DASH if moment is None else str(naturaltime(moment))

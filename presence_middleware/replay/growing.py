@@ -4,7 +4,6 @@ import os
 import select
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from .lines import MAX_LINE, parse
@@ -51,13 +50,16 @@ class GrowingLog:
         self,
         path: str,
         since: float | None = None,
+        report: Callable[[str], object] = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with the lines since a time in seconds since the epoch, by default at the end.
 
-        Raises `OSError` if the file cannot be opened.
+        Call `report` if a file after a rotation cannot be opened. Raises `OSError` if the first
+        cannot.
         """
-        self._path, self._monotonic = Path(path), monotonic
+        self._path, self._monotonic, self._report = Path(path), monotonic, report
+        self._is_reported = False
         self._current, self._rotated = _File(self._path), list[tuple[_File, float]]()
         self._current.seek_time(since)
 
@@ -68,11 +70,17 @@ class GrowingLog:
             os.close(self._rotated.pop(0)[0].descriptor)
         lines = [line for file, _ in self._rotated for line in file.read()] + self._current.read()
         if not lines:
-            with suppress(OSError):  # between two names, there is no file
+            try:
                 if not os.path.samestat(os.fstat(self._current.descriptor), self._path.stat()):
                     new = _File(self._path)
                     self._rotated.append((self._current, now + ROTATED_SECONDS))
                     self._current = new
+            except FileNotFoundError:  # between two names
+                pass
+            except OSError as error:
+                if not self._is_reported:
+                    self._report(f"{self._path} cannot be read after a rotation: {error.strerror}")
+                    self._is_reported = True
         return lines
 
     def close(self) -> None:
@@ -121,4 +129,12 @@ class _File(_Splitter):
                 high = middle
             else:
                 low = middle
-        self._seek(low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1)
+        low = low and low + os.pread(self.descriptor, CHUNK, low).find(b"\n") + 1
+        end = low
+        for text in os.pread(self.descriptor, high - low, low).splitlines(keepends=True):
+            end += len(text)
+            line = parse(text)
+            if line is not None and line.at >= at:
+                break
+            low = end if line else low
+        self._seek(low)

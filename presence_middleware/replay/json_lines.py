@@ -30,7 +30,8 @@ def parse_json(line: bytes) -> Line | None:
         if isinstance(request, str):  # nginx: "GET / HTTP/1.1"
             fields["method"], fields["uri"] = request.split(" ")[:2]
         elif request is not None:  # Caddy
-            fields |= request | {name: values[0] for name, values in request["headers"].items()}
+            headers = request.get("headers") or {}  # a filter of the log may remove them
+            fields |= request | {name: values[0] for name, values in headers.items() if values}
         at = _seconds(next(fields[name] for name in _TIMES if name in fields))
         found = {field: _text(fields, names) for field, names in _NAMES.items()}
         if not (found["REMOTE_ADDR"] and found["REQUEST_METHOD"] and found["PATH_INFO"]):

@@ -33,6 +33,7 @@ class Shards:
         """
         self.all = tuple(shards)
         self.keep_seconds = shards[0].keep_seconds
+        self.min_period = shards[0].min_period
         self._on_one_server = on_one_server
 
     def shard_for(self, id: str) -> Store:

@@ -53,6 +53,8 @@ class SortedSet(ScriptedStore):
         self.needs_sweep = grace is not None or has_rooms or lag is not None
         self.lowered_by = 0.0 if grace is None else window - grace
         self._lag, self._has_rooms = lag or 0.0, has_rooms
+        # A goodbye hides for a window when its id was last seen.
+        self.min_period = window + self.lowered_by
         self._seen, self._bye = keys.seen(prefix, kind), keys.bye(prefix, kind)
         self._timed = self._seen, self._bye, self.left
         self._events = None if lag is None else EventStream(prefix, kind)
@@ -100,8 +102,7 @@ class SortedSet(ScriptedStore):
         return int(count)
 
     def active(self, now: float, period: float) -> Plan[int]:
-        # A goodbye hides for a window when its id was last seen.
-        if period < self.window + self.lowered_by:
+        if period < self.min_period:
             raise UnsupportedQuery(
                 f"active needs two windows or more of kind {self.kind!r}: count has a shorter one"
             )

@@ -47,6 +47,8 @@ class Store(ABC):
     """True if its ids may be in rooms, say goodbye, or are announced."""
     lowered_by: float = 0.0
     """How many seconds before its moment a goodbye lowers the last-seen time."""
+    min_period: float = 0.0
+    """The shortest period for `active`, in seconds."""
     swept: int = 0
     """The number of ids that sweeps of this process announced to have gone."""
 

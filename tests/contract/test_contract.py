@@ -8,7 +8,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from presence_middleware import Presence, QueryError, Sighting, UnsupportedQuery
+from presence_middleware import Presence, QueryError, Settings, Sighting, UnsupportedQuery
 from presence_middleware.identity.resolver import normalize_id
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server, matrix
@@ -230,6 +230,24 @@ def test_a_period_that_is_not_kept_is_refused(valkey: Server, prefix: str) -> No
                 site.presence.active(period, kind)
         with pytest.raises(QueryError, match="period is 'soon'"):
             site.presence.active("soon")
+
+
+@pytest.mark.parametrize(
+    ("kept", "periods"),
+    [
+        ({}, ["1d", "7d", "30d"]),
+        ({"retention": "7d"}, ["1d", "7d"]),
+        ({"retention": "6h"}, []),
+        ({"window": "18h", "pulse_path": "/pulse"}, ["7d", "30d"]),
+    ],
+)
+def test_the_usual_periods_are_those_that_a_kind_can_answer(
+    kept: dict[str, str], periods: list[str], prefix: str
+) -> None:
+    presence = Presence(Settings.from_env({}, redis_url=f"memory://{prefix}", **kept))
+    presence.touch("ann")
+    active = presence.run(presence.backend.queries.active_in_periods("user"))
+    assert active == dict.fromkeys(periods, 1)
 
 
 # Writes

@@ -1,5 +1,7 @@
 """Logs that grow: each line is read once, and the numbers are those of `presence replay`."""
 
+import errno
+import gzip
 import json
 import os
 import random
@@ -139,13 +141,25 @@ def test_a_truncated_log_is_read_from_its_beginning(
 
 @pytest.mark.parametrize("ago", [0, 1, 59, 600, 3599, 9999])
 def test_a_large_log_is_read_since_a_time(growing: Growing, log: Log, ago: int) -> None:
-    """It begins at most a chunk before the line of that time."""
     log.write(b"".join(line(MINUTE - 3600 + second) for second in range(3600)))
     lines = read(growing(since=MINUTE - ago))
-    assert len(lines) >= min(ago, 3600)
-    assert len(lines) <= min(ago, 3600) + 2 * CHUNK // len(line(0))
-    assert b"".join(each + b"\n" for each in lines).endswith(line(MINUTE - 1))
-    assert all(map(parse, lines))
+    assert len(lines) == min(ago, 3600)
+    expected = [line(MINUTE - ago + number) for number in range(ago)]
+    assert [each + b"\n" for each in lines] == expected[-3600:]
+
+
+def test_a_rotated_log_that_cannot_be_opened_is_reported_once(growing: Growing, log: Log) -> None:
+    said = list[str]()
+    source = growing(report=said.append)
+    log.rename()
+    assert not read(source) + said  # there is no file of that name for a while
+    log.path.symlink_to(log.path)
+    assert not read(source) + read(source)
+    assert said == [f"{log.path} cannot be read after a rotation: {os.strerror(errno.ELOOP)}"]
+    log.path.unlink()
+    log.reopen()
+    log.write(b"again\n")
+    assert read(source) == [b"again"]
 
 
 def test_an_endless_line_takes_bounded_memory_and_counts_as_one(growing: Growing, log: Log) -> None:
@@ -271,6 +285,16 @@ def test_lines_of_json_are_read(fields: dict[str, Any]) -> None:
     assert request.header("referer") == "http://from.example/"
 
 
+@pytest.mark.parametrize("headers", [None, {}, {"Accept": [], "User-Agent": None}])
+def test_headers_may_be_missing_in_json(headers: Any) -> None:
+    """A filter of Caddy's log removes them."""
+    found = parse(
+        json.dumps({**CADDY, "request": {**CADDY["request"], "headers": headers}}).encode()
+    )
+    assert found
+    assert (found.request.address, found.request.user_agent) == ("192.0.2.7", None)
+
+
 @pytest.mark.parametrize("is_escaped", [True, False])
 def test_names_in_json_may_be_in_any_script(is_escaped: bool) -> None:
     text = json.dumps({**NGINX, "remote_user": "éve 愛"}, ensure_ascii=is_escaped)
@@ -290,7 +314,7 @@ WRONG_TIMES: list[Any] = [None, "soon", [], 1e400, -1e300, -1, "31/Feb/2026:12:0
     [
         *("{", "{}", "{" * 9999, '{"ts": 1' + "0" * 5000 + "}", '{"request": 7, "ts": 1}'),
         *(json.dumps({**CADDY, "ts": wrong}) for wrong in WRONG_TIMES),
-        json.dumps({**CADDY, "request": {"headers": {"User-Agent": []}}}),
+        json.dumps({**CADDY, "request": {"headers": {"User-Agent": [], "X": 7}}}),
         json.dumps({**NGINX, "request": "-"}),
         json.dumps({**NGINX, "remote_addr": 7}),
     ],
@@ -328,6 +352,14 @@ def test_a_pipe_is_followed_to_its_end(
         assert text in said.decode()
 
 
+def test_a_pipe_that_ends_in_an_outage_has_a_status_of_its_own(variables: dict[str, str]) -> None:
+    unserved = {**variables, "PRESENCE_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
+    with follow("-", **unserved) as process:
+        _, said = process.communicate(line(time.time(), "ann"), timeout=60)
+    assert process.returncode == 3
+    assert "1 sightings unwritten" in said.decode()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_writes_what_waits_and_the_board_shows_it(
     variables: dict[str, str], valkey: Server, prefix: str, log: Log, signum: int
@@ -361,6 +393,7 @@ def _answers(client: httpx.Client, counts: dict[str, int]) -> Callable[[], bool]
     [
         (["-"], {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
         (["-"], {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
+        (["-"], {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
         (["-", "--since", "soon"], {}, "'soon'"),
         (["-", "--board", "8001"], {}, "HOST:PORT"),
         (["/nowhere/access.log"], {}, "does not exist"),
@@ -375,3 +408,12 @@ def test_what_cannot_be_followed_is_refused(
     assert process.returncode == 2
     assert says in said.decode()
     assert "Traceback" not in said.decode()
+
+
+def test_a_compressed_log_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
+    compressed = tmp_path / "access.log.1.gz"
+    compressed.write_bytes(gzip.compress(line(time.time())))
+    with follow(compressed, **variables) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"{compressed} is compressed" in said.decode()

@@ -116,6 +116,14 @@ def test_several_users_are_looked_up_at_once(script: Script, presence: Presence)
     assert states == [("bob", False), ("ann", True)]
 
 
+def test_active_shows_the_usual_periods_that_are_kept(script: Script, presence: Presence) -> None:
+    presence.touch("ann")
+    assert script("active", PRESENCE_RETENTION="7d").stdout == "1d\t1\n7d\t1\n"
+    for unkept in (["active", "30d"], ["active"]):
+        ended = script(*unkept, PRESENCE_RETENTION="6h")
+        assert (ended.exit_code, "is stored for 6h 10m" in ended.stderr) == (2, True)
+
+
 def test_friends_are_read_from_a_redis_key(
     script: Script, presence: Presence, valkey: Server, prefix: str
 ) -> None:

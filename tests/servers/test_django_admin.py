@@ -44,6 +44,7 @@ from django.urls import path
 from django.contrib import admin
 RECIPE
 UserAdmin.presence_field = sys.argv[1]
+User.presence = property(lambda user: "an attribute of the site")
 
 urlpatterns = [path("admin/", admin.site.urls)]
 call_command("migrate", verbosity=0)
