@@ -121,6 +121,7 @@ def test_each_page_shows_how_many_people_are_on_it(demo: Demo) -> None:
     board, _ = demo.board()
     answer = client.get(f"{board}/counts?room=/t/stars", headers={"Presence": "passive"})
     assert answer.json()["counts"] == {"user": 0, "guest": 2}
+    assert demo.interrupt() == 0
 
 
 def simulated(demo: Demo) -> list[str]:
