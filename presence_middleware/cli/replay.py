@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from ..identity.rules import Rule
 from ..parsers import format_duration
 from ..replay import FIELDS, Logs, Moment, Replay, Summary, size_of
 from ..settings import Settings
@@ -115,16 +114,17 @@ def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_jso
 
 def blind_rules(settings: Settings) -> list[str]:
     """Return the rules of `PRESENCE_IDENTITY` that find nobody in a log."""
-    return [str(rule) for rule in settings.identity if not _may_match(rule)]
-
-
-def _may_match(rule: Rule) -> bool:
-    if rule.source == "header":
-        return f"HTTP_{rule.argument.upper().replace('-', '_')}" in FIELDS
-    if rule.source == "environ":
-        return rule.argument in FIELDS
-    # A function of the site (package.module:callable) may read any field of a log.
-    return rule.source in SOURCES_IN_A_LOG or ":" in rule.source
+    blind: list[str] = []
+    for rule in settings.identity:
+        fields = {
+            "header": f"HTTP_{rule.argument.upper().replace('-', '_')}",
+            "environ": rule.argument,
+        }
+        # A function of the site (package.module:callable) may read any field of a log.
+        may_match = rule.source in SOURCES_IN_A_LOG or ":" in rule.source
+        if not (may_match or fields.get(rule.source) in FIELDS):
+            blind.append(str(rule))
+    return blind
 
 
 def _read(site: Replay, paths: tuple[str, ...], *, is_shown: bool) -> Logs:

@@ -156,7 +156,16 @@ class Feed:
             with suppress(Exception):  # a user that may only read, for example
                 self._upkeep()
             with suppress(Exception):
-                self._check_settings()
+                if until > self._check_at:
+                    self._check_at = until + CHECK_EVERY
+                    if not self._is_announced():
+                        self._check_at = math.inf  # this is said once
+                        warn(
+                            "a process that records does not announce the events of %s, so "
+                            "iterators miss them; set PRESENCE_EVENTS to the same kinds in all "
+                            "processes",
+                            self.streams.kind,
+                        )
         has_more = True
         while has_more and time.monotonic() < until:
             try:
@@ -172,20 +181,6 @@ class Feed:
             self.page.has_retries = False
             self._wake()
         return has_more
-
-    def _check_settings(self) -> None:
-        """Warn, once, if a process that records does not announce the events of this kind."""
-        now = time.monotonic()
-        if now < self._check_at:
-            return
-        self._check_at = now + CHECK_EVERY
-        if not self._is_announced():
-            self._check_at = math.inf
-            warn(
-                "a process that records does not announce the events of %s, so iterators miss "
-                "them; set PRESENCE_EVENTS to the same kinds in all processes",
-                self.streams.kind,
-            )
 
 
 def _reset_all() -> None:

@@ -19,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 from ..connections.loops import in_thread
 from ..errors import EventsLost, PresenceUnavailable, QueryError
-from ..stores import MISSING
 from .event import Event
 from .feed import Era, Feed, Waker
 from .named import NameLease
 from .page import Place
 from .streams import Chunk, Positions, events_of, ids_of
 
+MISSING = "events are missing: the reader was away for too long, or the server lost them"
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
 TURNS = 4  # iterators that take events in one turn of an event loop
 
@@ -35,18 +35,6 @@ _closed = Era(is_over=True)
 
 class _Iterator:
     """What both iterators share: a place, and how it moves."""
-
-    __slots__ = (
-        "_among",
-        "_era",
-        "_feed",
-        "_lease",
-        "_lock",
-        "_place",
-        "_queue",
-        "_reports",
-        "_waiter",
-    )
 
     def __init__(
         self,
@@ -166,8 +154,6 @@ class Events(_Iterator):
     server stops. A second thread that uses it at the same time gets a `QueryError`.
     """
 
-    __slots__ = ()
-
     def __iter__(self) -> Self:
         return self
 
@@ -210,8 +196,6 @@ class AsyncEvents(_Iterator):
 
     The errors and its end are as for `Events`. `aclose` ends it.
     """
-
-    __slots__ = ()
 
     def __aiter__(self) -> Self:
         return self

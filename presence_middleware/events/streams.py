@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from ..connections.drivers import Driver
-from ..errors import EventsLost, PresenceUnavailable, QueryError
+from ..errors import PresenceUnavailable, QueryError
 from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
 from ..stores.plan import first_error
 from .event import Event, cursor_of
@@ -148,29 +148,22 @@ class Streams:
         limits = until or (None,) * len(after)
         plans = map(EventStream.read, self._streams, after, limits)
         readings = self._read(list(plans))
-        start, is_lost, failures = list(after), False, []
-        for shard, reading in enumerate(readings):
-            try:
-                if isinstance(reading, EventsLost):
-                    # If the shard is away by now, this is reported as soon as it can be read.
-                    start[shard] = limits[shard] or self.run(self._streams[shard].position())
-                    is_lost = True
-                elif isinstance(reading, Exception):
-                    failures.append(reading)
-            except PresenceUnavailable as failure:
-                failures.append(failure)
-        if len(failures) == len(readings):
-            raise failures[0]
-        chunks, end, has_more = [Chunk(self.kind, tuple(start), is_lost=is_lost)], start, False
-        for shard, reading in enumerate(readings):
-            if isinstance(reading, Exception):
-                continue
+        found = [(n, each) for n, each in enumerate(readings) if not isinstance(each, Exception)]
+        if not found:
+            raise readings[0]
+        start, end = list(after), list(after)
+        for shard, reading in found:
+            end[shard] = reading.position
+            if reading.is_lost:
+                start[shard] = reading.position
+        is_lost = any(reading.is_lost for _, reading in found)
+        chunks = [Chunk(self.kind, tuple(start), is_lost=is_lost)]
+        for shard, reading in found:
             for entry in reading.announcements:
                 if chunks[-1].is_lost or chunks[-1].size > CHUNK_BYTES:
                     chunks.append(Chunk(self.kind, chunks[-1].end))
                 chunks[-1].add(shard, entry)
-            end[shard] = reading.position
-            has_more = has_more or reading.has_more
+        has_more = any(reading.has_more for _, reading in found)
         return Read([each for each in chunks if each.is_lost or each.size], tuple(end), has_more)
 
     def _read(self, plans: Sequence[Plan[Any]]) -> list[Any]:

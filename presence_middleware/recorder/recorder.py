@@ -175,35 +175,37 @@ class Recorder:
             return None
         return rooms.number_of(room) if room else NOWHERE
 
-    def admit_guest(self, request: Request, who: Who, at: float) -> bool:
-        """Return whether a guest is known, or within the quota of its address and network.
-
-        `at` is the time by the recorder's clock. A guest above the quota is counted as dropped.
-        """
-        if self.guests.admit(request, who, at):
-            return True
-        self.people.refuse("quota")
-        return False
-
-    def record(
+    def record(  # noqa: PLR0917 - each request comes here, and keywords take longer
         self,
         who: Who,
         at: float,
         arrival: float | None = None,
         act: Act = SEEN,
         room: Room | None = None,
+        inventor: Request | None = None,
     ) -> None:
         """Note what `who` did, a kind and an id: by default, that they were seen. Does no I/O.
 
         `at` is the moment by the recorder's clock. `arrival` is when the request or connection
         arrived, by default `at`. `room` is the room that it entered, or None. Does nothing if the
         store of the kind cannot: HyperLogLogs forget nobody, and only sorted sets know goodbyes.
+
+        `inventor` is the request if clients can invent the id, also to log it out. Such an id must
+        be known or within the quota of the client's address and network.
         """
+        people = self.people
+        if (
+            inventor is not None
+            and who not in people.recent
+            and not self.guests.admit(inventor, who, at)
+        ):
+            people.refuse("quota")
+            return
         if act is not SEEN:
             if not self._can(act, who[0]):
                 return
             self._check_process()
-        self.people.note(who, at, at if arrival is None else arrival, act, room)
+        people.note(who, at, at if arrival is None else arrival, act, room)
         if at > self.worker.wake_after or act is not SEEN:
             self._wake()
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from ..backend import Backend
 from ..connections.limits import Patience
 from ..identity.hashing import Who
-from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver, Matcher
-from ..people import People, Room
+from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver
+from ..people import Room
 from ..request import OVER, Request, StateRequest
 from ..settings import Settings
 from ..signals import Signal
@@ -45,15 +45,19 @@ class Recording(Protocol):
     filter: RequestFilter
     open_visits: "OpenVisits"
     hints: SetupHints
-    people: People
     usual_until: float
 
     @property
     def stamp(self) -> Callable[[], float]: ...
     def admit(self, visit: "Visit", signal: Signal | None) -> None: ...
-    def admit_guest(self, request: Request, who: Who, at: float) -> bool: ...
-    def record(
-        self, who: Who, at: float, arrival: float, act: Act = SEEN, room: Room | None = None
+    def record(  # noqa: PLR0917
+        self,
+        who: Who,
+        at: float,
+        arrival: float,
+        act: Act = Act.SEEN,
+        room: Room | None = None,
+        inventor: Request | None = None,
     ) -> None: ...
     def room_number(self, room: str) -> int | None: ...
     def write_for_reader(self) -> None: ...
@@ -68,7 +72,7 @@ class Visit(StateRequest):
 
     purpose = Purpose.PAGE
 
-    is_usual = False
+    is_usual: bool
     """True if it is a page, and nothing but the request shows who came."""
 
     signal: Signal | None = None
@@ -85,7 +89,7 @@ class Visit(StateRequest):
     _is_long = False
     _identified = NOBODY
     """The user whom a layer has named."""
-    _noted: Who | None = None
+    _noted: Who | None
     """Who was recorded last."""
     _login = NOBODY
     """The user to log out."""
@@ -94,7 +98,7 @@ class Visit(StateRequest):
         # What one of the first instances has is stored compactly in all: 400 bytes less for each
         # open connection.
         first: Any = object.__new__(cls)
-        first.is_usual = first.room = first._is_long = first._noted = None
+        first.room = first._is_long = None
 
     def __init__(
         self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
@@ -104,13 +108,14 @@ class Visit(StateRequest):
         `recorder` decides what the request is, and records the visit. `state` is the environ or
         scope, and `signal` what a page said with the request.
         """
-        self.recorder, self.locate = recorder, recorder.resolver.locate
-        self.backend = recorder.backend
+        self.recorder, self.backend = recorder, recorder.backend
+        self.locate = recorder.resolver.locate
+        self.forwarded = self.raw_headers = self._noted = None
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
         is_plain = self.arrive(state, recorder.filter.special_paths)
-        if is_plain and signal is None and self.arrival < recorder.usual_until:
-            self.is_usual = True
+        self.is_usual = is_plain and signal is None and self.arrival < recorder.usual_until
+        if self.is_usual:
             recorder.open_visits[self] = None
         else:
             recorder.admit(self, signal)
@@ -154,12 +159,13 @@ class Visit(StateRequest):
         On a connection that has been open for some seconds, this counts as a login: the user counts
         again, also after a logout. Raises `QueryError` for an unknown kind.
         """
-        who, matcher = self._identified = self.recorder.resolver.named(id, kind)
+        who, _ = self._identified = self.recorder.resolver.named(id, kind)
         self.is_usual = False
         self.note_login()
         if who is not None and self._is_long and not self.is_over:
+            self._noted = who
             self.stamp = self.arrival = self.recorder.stamp()
-            self._record(who, matcher, self.stamp)
+            self.recorder.record(who, self.stamp, self.arrival, room=self.room)
 
     @property
     def identity(self) -> Identity | None:
@@ -185,7 +191,7 @@ class Visit(StateRequest):
         self.room = Room(number, stamp)
         if self._noted is not None and not self.is_over:
             self.stamp = stamp
-            self._record(self._noted, BY_LAYER, stamp)
+            self.recorder.record(self._noted, stamp, self.arrival, room=self.room)
 
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.
@@ -263,7 +269,9 @@ class Visit(StateRequest):
         if self.is_usual:
             who, matcher = recorder.resolver.find(self)
             if who is not None and who != self._noted:
-                self._record(who, matcher, self.stamp)
+                self._noted = who
+                inventor = self if matcher.has_quota else None
+                recorder.record(who, self.stamp, self.arrival, SEEN, self.room, inventor)
         elif self.purpose is NO_VISIT:
             # An outer layer may ask who that was.
             self._noted, _ = self._resolve(REFUSES_AT_THE_END)
@@ -301,29 +309,19 @@ class Visit(StateRequest):
         if ruling is None:
             return None
         act, who, matcher = ruling
-        if act is SEEN and who == self._noted:
-            if now - self.stamp < interval:
-                return who
-            self.stamp = now
-        elif act is SEEN and self._is_long:
-            # The connection has a new user, who has been here only since the login.
-            self.stamp = self.arrival = now
-        self._record(who, matcher, self._answered_at if act is LEFT else self.stamp, act)
-        return who
-
-    def _record(self, who: Who, matcher: Matcher, at: float, act: Act = SEEN) -> None:
-        """Record an act of somebody, by default that they were seen."""
+        at = self._answered_at
         if act is not LEFT:
-            self._noted = who
-        # The quota bounds the number of guests that a client can invent, also to log them out. Most
-        # people are known, and then no quota applies.
-        recorder = self.recorder
-        if (
-            not matcher.has_quota
-            or who in recorder.people.recent
-            or recorder.admit_guest(self, who, at)
-        ):
-            recorder.record(who, at, self.arrival, act, self.room)
+            if who == self._noted:
+                if now - self.stamp < interval:
+                    return who
+                self.stamp = now
+            elif self._is_long:
+                # The connection has a new user, who has been here only since the login.
+                self.stamp = self.arrival = now
+            self._noted, at = who, self.stamp
+        inventor = self if matcher.has_quota else None
+        self.recorder.record(who, at, self.arrival, act, self.room, inventor)
+        return who
 
 
 class OpenVisits(dict[Visit, None]):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .agreement import Layout, SharedSettings, agree
 from .changes import Act, Departure, Move, Seen, Write, Written
-from .events import MISSING, STREAM_SECONDS, Announcement, EventStream, Position, Reading
+from .events import STREAM_SECONDS, Announcement, EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .in_room import NOWHERE, room_number
@@ -24,7 +24,6 @@ STORES: dict[str, Callable[..., Store]] = {
 """The stores by their names in `PRESENCE_STORE`. `Store` describes the arguments of each."""
 
 __all__ = [
-    "MISSING",
     "NOWHERE",
     "STORES",
     "STREAM_SECONDS",

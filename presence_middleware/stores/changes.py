@@ -3,9 +3,8 @@
 All moments are microseconds since the epoch, by the server's clock, unless they are seconds.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
-from itertools import groupby
 from typing import NamedTuple
 
 from . import keys
@@ -74,10 +73,9 @@ def as_seconds(microseconds: int) -> str:
     return f"{microseconds}e-6"
 
 
-def by_minute(seen: Sequence[Seen]) -> Iterator[tuple[int, list[int]]]:
-    """Yield each minute since the epoch with the positions of its sightings, the earliest first."""
-    minutes = [moment // (keys.MINUTE * 1_000_000) for _, moment, _, _ in seen]
-    for minute, positions in groupby(
-        sorted(range(len(seen)), key=minutes.__getitem__), key=minutes.__getitem__
-    ):
-        yield minute, list(positions)
+def by_minute(seen: Sequence[Seen]) -> list[tuple[int, list[int]]]:
+    """Return the positions of the sightings of each minute since the epoch, in order."""
+    minutes: dict[int, list[int]] = {}
+    for position, (_, moment, _, _) in enumerate(seen):
+        minutes.setdefault(moment // (keys.MINUTE * 1_000_000), []).append(position)
+    return sorted(minutes.items())

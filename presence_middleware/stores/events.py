@@ -9,7 +9,6 @@ import math
 import time
 from typing import Any, NamedTuple
 
-from ..errors import EventsLost
 from ..logs import warn
 from . import keys
 from .plan import Batch, Plan, score, text
@@ -19,8 +18,7 @@ ENTRY_BYTES = 32  # that are counted for each entry beside its changes
 STREAM_SECONDS = 300
 PROMPT_SECONDS = 0.02  # in which a server answers over an open connection
 TIME = "return redis.call('TIME')"
-MISSING = "events are missing: the reader was away for too long, or the server lost them"
-RESET = "the server lost who is online, or its clock was set back"
+RESET = "null"
 NOBODY_BEFORE = "{}"
 
 
@@ -65,15 +63,17 @@ class Reading(NamedTuple):
     announcements: list[Announcement]
     position: Position
     has_more: bool
+    is_lost: bool = False
+    """True if entries before the position are missing."""
 
 
 class EventStream:
     """The stream of a kind in one shard."""
 
-    def __init__(self, prefix: str, kind: str) -> None:
-        """Create the stream of `kind` in the shard whose keys begin with `prefix`."""
+    def __init__(self, key: keys.ShardKeys, kind: str) -> None:
+        """Create the stream of `kind` in the shard with the keys `key`."""
         self._kind, self._warned_at = kind, -math.inf
-        self._key, self._progress_key = keys.changes(prefix, kind), keys.progress(prefix, kind)
+        self._key, self._progress_key = key.changes, key.progress
 
     def warn_of_size(self) -> None:
         """Log, once a minute, that the stream is too large to hold five minutes."""
@@ -116,13 +116,13 @@ class EventStream:
             # The first question may have had to wait for a new connection.
             if answered_at - asked_at < PROMPT_SECONDS:
                 break
-        last, following, number = yield Batch(
+        # In this order, an entry that is added between these commands comes after the position.
+        number, last, following = yield Batch(
             (
+                ("HGET", self._progress_key, "n"),
                 ("XREVRANGE", self._key, since if since == "+" else f"({since}", "-", "COUNT", 1),
                 ("XRANGE", self._key, since, "+", "COUNT", 1),
-                ("HGET", self._progress_key, "n"),
-            ),
-            atomic=True,
+            )
         )
         if last:
             return Position(text(last[0][0]), _fields(last[0])[0])
@@ -134,31 +134,30 @@ class EventStream:
     def read(self, after: Position, until: Position | None = None) -> Plan[Reading]:
         """Return what was announced after a position, at most `ENTRIES_A_READ` entries.
 
-        Return nothing beyond `until` if `after` lies before it. Raises `EventsLost` if entries are
-        missing, or if the server began again.
+        Return nothing beyond `until` if `after` lies before it. If entries are missing, or if the
+        server began again, the reading is lost.
         """
-        if until is None or until.number < after.number:
+        end = until
+        if end is None or end.number < after.number:
             (last,) = yield Batch((("HGET", self._progress_key, "n"),))
             number = int(last or 0)
-            until = after if number == after.number else Position("+", number)
-        if until.number == after.number:
-            return Reading([], until, has_more=False)
-        command = ("XRANGE", self._key, f"({after.entry}", until.entry, "COUNT", ENTRIES_A_READ)
+            end = after if number == after.number else Position("+", number)
+        if end.number == after.number:
+            return Reading([], end, has_more=False)
+        command = ("XRANGE", self._key, f"({after.entry}", end.entry, "COUNT", ENTRIES_A_READ)
         (entries,) = yield Batch((command,))
         announcements: list[Announcement] = []
+        has_more, is_lost = len(entries) == ENTRIES_A_READ, not entries
         for entry in entries:
             number, packed = _fields(entry)
             is_first = packed == NOBODY_BEFORE and after.number == 0
-            if not is_first and number != after.number + _size(packed):
-                raise EventsLost(MISSING)
+            follows = is_first or number == after.number + _size(packed)
+            is_lost = is_lost or not follows or packed == RESET
             after = Position(text(entry[0]), number)
-            if packed == "null":
-                raise EventsLost(RESET)
             if packed != NOBODY_BEFORE:
                 announcements.append(Announcement(after, packed))
-        has_more = len(entries) == ENTRIES_A_READ
-        if not entries or (not has_more and after.number < until.number):
-            raise EventsLost(MISSING)
+        if is_lost or (not has_more and after.number < end.number):
+            return Reading([], until or (yield from self.position()), has_more=False, is_lost=True)
         return Reading(announcements, after, has_more)
 
 

@@ -51,15 +51,11 @@ class History:
         yield Batch(tuple(writes))
         self._renewed = hour
         for kind, count in counts.items():
-            if count:
-                yield from self._raise_peak(kind, minute, count)
-
-    def _raise_peak(self, kind: str, minute: int, count: int) -> Plan[None]:
-        highest = yield from self.peak(kind)
-        if count > (highest.count if highest else 0):
-            key = keys.peak(self._prefix, kind)
-            raised: Command = ("HSET", key, "count", count, "minute", minute)
-            yield Batch((raised, ("EXPIRE", key, PEAK_TTL)))
+            highest = (yield from self.peak(kind)) if count else None
+            if count > (highest.count if highest else 0):
+                key = keys.peak(self._prefix, kind)
+                raised: Command = ("HSET", key, "count", count, "minute", minute)
+                yield Batch((raised, ("EXPIRE", key, PEAK_TTL)))
 
     def samples(self, kind: str, since: float, now: float) -> Plan[list[Sample]]:
         """Return the samples of a kind between `since` and `now`, oldest first.

@@ -24,9 +24,9 @@ class HyperLogLog(Store):
         commands: list[Command] = []
         if write:
             commands += (
-                ("ZSCORE", self.writers, write.process),
-                ("ZADD", self.writers, as_seconds(write.moment), write.process),
-                ("EXPIRE", self.writers, self.ttl),
+                ("ZSCORE", self.key.writers, write.process),
+                ("ZADD", self.key.writers, as_seconds(write.moment), write.process),
+                ("EXPIRE", self.key.writers, self.ttl),
             )
         for minute, positions in by_minute(seen):
             key = self._key(minute)

@@ -75,52 +75,33 @@ def visitor_key(prefix: str) -> str:
     return f"{prefix}:visitor-key"
 
 
-def writers(prefix: str, kind: str) -> str:
-    """Sorted set: process by the moment of its last write.
+class ShardKeys:
+    """The keys of a kind in one shard, except those of minutes."""
 
-    If a process reads another moment than that of its own last write, the server has lost data.
-    """
-    return f"{prefix}:{kind}:writers"
+    def __init__(self, prefix: str, kind: str) -> None:
+        """Name the keys of `kind` in the shard whose keys begin with `prefix`."""
+        name = f"{prefix}:{kind}"
+        self.seen = f"{name}:seen"
+        """Sorted set: id by last-seen time."""
+        self.bye = f"{name}:bye"
+        """Sorted set: id by its true last-seen time, of those who said goodbye lately."""
+        self.gone = f"{name}:gone"
+        """Sorted set: id that left by its last-seen time."""
+        self.left = f"{name}:left"
+        """Sorted set: id, or a space and the SHA-1 of an erased id, by the moment it left."""
+        self.writers = f"{name}:writers"
+        """Sorted set: process by the moment of its last write.
 
-
-def seen(prefix: str, kind: str) -> str:
-    """Sorted set: id by last-seen time."""
-    return f"{prefix}:{kind}:seen"
-
-
-def left(prefix: str, kind: str) -> str:
-    """Sorted set: id, or a space and the SHA-1 of an erased id, by the moment it left."""
-    return f"{prefix}:{kind}:left"
-
-
-def gone(prefix: str, kind: str) -> str:
-    """Sorted set: id that left by its last-seen time."""
-    return f"{prefix}:{kind}:gone"
-
-
-def bye(prefix: str, kind: str) -> str:
-    """Sorted set: id by its true last-seen time, of those who said goodbye lately."""
-    return f"{prefix}:{kind}:bye"
-
-
-def rooms(prefix: str, kind: str) -> str:
-    """Sorted set: id by the number of the room it was last in, while it is online."""
-    return f"{prefix}:{kind}:at"
-
-
-def moves(prefix: str, kind: str) -> str:
-    """Sorted set: id by the moment at which it entered or left a room, of the last minutes."""
-    return f"{prefix}:{kind}:moved"
-
-
-def progress(prefix: str, kind: str) -> str:
-    """Hash: up to which moments rooms were swept and leaves announced; the number of entries."""
-    return f"{prefix}:{kind}:progress"
-
-
-def changes(prefix: str, kind: str) -> str:
-    """Stream: who came online and who went offline, of the last five minutes."""
-    return f"{prefix}:{kind}:changes"
+        If a process reads another moment than that of its own last write, the server has lost data.
+        """
+        self.rooms = f"{name}:at"
+        """Sorted set: id by the number of the room it was last in, while it is online."""
+        self.moves = f"{name}:moved"
+        """Sorted set: id by the moment at which it entered or left a room, of the last minutes."""
+        self.progress = f"{name}:progress"
+        """Hash: up to which moments rooms were swept and leaves announced; the last entry."""
+        self.changes = f"{name}:changes"
+        """Stream: who came online and who went offline, of the last five minutes."""
 
 
 def reader(prefix: str, kind: str, name: str) -> str:

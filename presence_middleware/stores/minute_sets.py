@@ -35,7 +35,7 @@ class MinuteSets(ScriptedStore):
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
         parts: list[Part] = []
-        others = self.left, self.gone, self.writers
+        others = self.key.left, self.key.gone, self.key.writers
         # Departures come first: an id that was seen after its departure is added again.
         for act in (Act.SEEN, Act.LEFT, Act.ERASED):
             # A key outlives its last write by the retention and some slack, and that write may be
@@ -43,12 +43,13 @@ class MinuteSets(ScriptedStore):
             keep = self.keep_seconds
             reach = 2 * keep + keys.SLACK if act is Act.ERASED else keep
             size = max(1, MAX_LOOKUPS // len(keys.minutes_of(0, reach)))
-            departing = [each for each in departures if each[0] == act]
-            for part in chunks(departing, min(CHUNK, size)):
-                moments = [moment / 1e6 for _, _, moment, _ in part]
+            of_act = [each for each in departures if each[0] == act]
+            for departing in chunks(of_act, min(CHUNK, size)):
+                moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
                 names, members = [*others, *sets], self.max_members
-                parts.append(self._part((), [], part, write, names=names, max_members=members))
+                part = self._part((), [], departing, write, names=names, max_members=members)
+                parts.append(part)
         # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
         # several sets, so there are never more different ids, and no union is needed to count
         # them. Of a long window, only the last minutes are searched, with their share of the room.
@@ -60,10 +61,10 @@ class MinuteSets(ScriptedStore):
         offsets = [0, *(offset for ago in range(1, searched) for offset in (-ago, ago))]
         for minute, numbers in by_minute(seen):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
-            parts += [
-                self._part(positions, seen, [], write, names=names, max_members=share)
-                for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets)))
-            ]
+            for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
+                found = [seen[n] for n in positions]
+                part = self._part(positions, found, [], write, names=names, max_members=share)
+                parts.append(part)
         return (yield from self._send(parts))
 
     def count(self, now: float, window: float) -> Plan[int]:
@@ -71,7 +72,7 @@ class MinuteSets(ScriptedStore):
 
     def active(self, now: float, period: float) -> Plan[int]:
         minutes = keys.minutes_of(now, period)
-        left = ("ZRANGE", self.gone, minutes[0] * keys.MINUTE, "+inf", "BYSCORE")
+        left = ("ZRANGE", self.key.gone, minutes[0] * keys.MINUTE, "+inf", "BYSCORE")
         seen = ("SUNION", *map(self._key, minutes))
         members = yield Batch((seen, left), atomic=True)
         return len({id for each in members for id in texts(each)})
@@ -101,7 +102,9 @@ class MinuteSets(ScriptedStore):
         minutes = keys.minutes_of(now, self.keep_seconds)
         for part in chunks(ids):
             commands = tuple(("SMISMEMBER", self._key(minute), *part) for minute in minutes)
-            *replies, gone = yield Batch((*commands, ("ZMSCORE", self.gone, *part)), atomic=True)
+            *replies, gone = yield Batch(
+                (*commands, ("ZMSCORE", self.key.gone, *part)), atomic=True
+            )
             for minute, memberships in zip(minutes, replies, strict=True):
                 for id, is_member in zip(part, memberships, strict=True):
                     if is_member:

@@ -37,13 +37,12 @@ class ScriptedStore(Store, ABC):
         names: Sequence[str],
         max_members: int,
     ) -> Part:
-        """Return the part with departures and those of all sightings at `positions`."""
-        part = [seen[position] for position in positions]
-        ids, moments, arrivals, moves = zip(*part, strict=True) if part else ((), (), (), ())
+        """Return the part with departures and sightings, which have these positions in all."""
+        ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
         now = write.moment if write else max([*moments, *(each[2] for each in departures)])
-        words: list[Argument] = []
-        for id, moment in zip(ids, moments, strict=True):
-            words += (f"{moment}e-6", id) if self._has_times else (id,)
+        words: list[Argument] = [] if self._has_times else [*ids]
+        for id, moment in zip(ids, moments, strict=True) if self._has_times else ():
+            words += f"{moment}e-6", id
         for act, id, moment, last_seen in departures:
             known = "" if last_seen is None else as_seconds(last_seen)
             words += int(act), id, as_seconds(moment), known
@@ -66,7 +65,7 @@ class ScriptedStore(Store, ABC):
             as_seconds(now - to_microseconds(self.window)),
             as_seconds(earliest),
             "" if has_same else " ".join(map(as_seconds, arrivals)),
-            len(part),
+            len(seen),
             len(departures),
             *words,
         )

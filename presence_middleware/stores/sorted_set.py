@@ -55,19 +55,18 @@ class SortedSet(ScriptedStore):
         self._lag, self._has_rooms = lag or 0.0, has_rooms
         # A goodbye hides for a window when its id was last seen.
         self.min_period = window + self.lowered_by
-        self._seen, self._bye = keys.seen(prefix, kind), keys.bye(prefix, kind)
-        self._timed = self._seen, self._bye, self.left
-        self._events = None if lag is None else EventStream(prefix, kind)
-        rooms, progress = keys.rooms(prefix, kind), keys.progress(prefix, kind)
+        key = self.key
+        self._timed = key.seen, key.bye, key.left
+        self._events = None if lag is None else EventStream(key, kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
         if has_rooms:
-            hooks["rooms"] = [rooms, keys.moves(prefix, kind)]
+            hooks["rooms"] = [key.rooms, key.moves]
         if self._events:
-            hooks["events"] = [keys.changes(prefix, kind)]
-        self._names = [self._seen, self._bye, self.gone, self.left, self.writers]
-        self._names += [progress, *chain(*hooks.values())] if hooks else []
+            hooks["events"] = [key.changes]
+        self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
+        self._names += [key.progress, *chain(*hooks.values())] if hooks else []
         self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
-        read = self._seen, rooms, progress
+        read = key.seen, key.rooms, key.progress
         self._in_room = InRoom(load_script("in_room"), read, window, self.sweep)
 
     def write(
@@ -77,8 +76,9 @@ class SortedSet(ScriptedStore):
         for start in range(0, len(seen) + len(departures), CHUNK):
             positions = range(start, min(start + CHUNK, len(seen)))
             first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
-            departing, names, members = departures[first:last], self._names, self.max_members
-            part = self._part(positions, seen, departing, write, names=names, max_members=members)
+            people = seen[start : start + CHUNK], departures[first:last]
+            names, members = self._names, self.max_members
+            part = self._part(positions, *people, write, names=names, max_members=members)
             parts.append(part)
         written = yield from self._send(parts)
         if written.is_shortened:
@@ -87,18 +87,18 @@ class SortedSet(ScriptedStore):
 
     def last_write(self, process: str) -> Plan[float | None]:
         exists, (members_marker, moment) = yield Batch(
-            (("EXISTS", self._seen), ("ZMSCORE", self.writers, "", process))
+            (("EXISTS", self.key.seen), ("ZMSCORE", self.key.writers, "", process))
         )
         is_evicted = members_marker is not None and not exists
         return None if is_evicted else score(moment)
 
     def first_seen_after(self, moment: float) -> Plan[float | None]:
         first = (f"({moment!r}", "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
-        (reply,) = yield Batch((("ZRANGE", self._seen, *first),))
+        (reply,) = yield Batch((("ZRANGE", self.key.seen, *first),))
         return members_with_scores(reply)[0][1] if reply else None
 
     def count(self, now: float, window: float) -> Plan[int]:
-        (count,) = yield Batch((("ZCOUNT", self._seen, f"({now - window!r}", "+inf"),))
+        (count,) = yield Batch((("ZCOUNT", self.key.seen, f"({now - window!r}", "+inf"),))
         return int(count)
 
     def active(self, now: float, period: float) -> Plan[int]:
@@ -108,7 +108,7 @@ class SortedSet(ScriptedStore):
             )
         since = f"({now - period!r}"
         # Nobody is in both.
-        sets = self._seen, self.gone
+        sets = self.key.seen, self.key.gone
         commands = tuple(("ZCOUNT", name, since, "+inf") for name in sets)
         return sum(map(int, (yield Batch(commands, atomic=True))))
 
@@ -118,22 +118,22 @@ class SortedSet(ScriptedStore):
         last: Ranked | None = None
         if before is not None and before.last_seen is not None:
             last = before.id, before.last_seen.timestamp()
-        return (yield from newest(self._seen, now - window, limit, last))
+        return (yield from newest(self.key.seen, now - window, limit, last))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
-        times = zip(ids, (yield from self._scores(self._seen, ids)), strict=True)
+        times = zip(ids, (yield from self._scores(self.key.seen, ids)), strict=True)
         return [Sighting(id, moment_of(time)) for id, time in times if time and time > now - window]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         # The weight 0 ignores the scores of the friends, and MAX, unlike SUM, accepts an infinite
         # score.
         weights = ("WEIGHTS", 1, 0, "AGGREGATE", "MAX", "WITHSCORES")
-        (reply,) = yield Batch((("ZINTER", 2, self._seen, friends, *weights),))
+        (reply,) = yield Batch((("ZINTER", 2, self.key.seen, friends, *weights),))
         members = members_with_scores(reply)
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        sets = (self._seen, self.gone, self._bye)[: 3 if self.needs_sweep else 2]
+        sets = (self.key.seen, self.key.gone, self.key.bye)[: 3 if self.needs_sweep else 2]
         newest: dict[str, float] = {}
         for moments in (yield from merge_plans([self._scores(key, ids) for key in sets])):
             for id, moment in zip(ids, moments, strict=True):
@@ -142,7 +142,7 @@ class SortedSet(ScriptedStore):
         return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
-        moments = yield from self._scores(self._bye, ids if self.needs_sweep else ())
+        moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
         return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
@@ -189,7 +189,7 @@ class SortedSet(ScriptedStore):
         return bool(has_more)
 
     def keys(self, now: float) -> list[str]:
-        return [self._seen]
+        return [self.key.seen]
 
     def clean_up(self, now: float) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times go.
@@ -200,18 +200,18 @@ class SortedSet(ScriptedStore):
         # for the second, which would remove ids that are online.
         # Until all who have gone are announced, their times must not go.
         cut = now - max(self.ttl - keys.SLACK, self.window + self._lag)
-        stale = ("ZRANGE", self._seen, "-inf", cut, "BYSCORE")
+        stale = ("ZRANGE", self.key.seen, "-inf", cut, "BYSCORE")
         (last,) = yield Batch(((*stale, "LIMIT", PAGE - 1, 1, "WITHSCORES"),))
         page_end = members_with_scores(last)[0][1] if last else cut
         _, members, removed = yield Batch(
             (
-                ("ZREMRANGEBYSCORE", self.gone, "-inf", cut),
-                ("ZCARD", self._seen),
-                ("ZREMRANGEBYSCORE", self._seen, "-inf", page_end),
+                ("ZREMRANGEBYSCORE", self.key.gone, "-inf", cut),
+                ("ZCARD", self.key.seen),
+                ("ZREMRANGEBYSCORE", self.key.seen, "-inf", page_end),
             ),
             atomic=True,
         )
         if removed and removed == members:
             # The sorted set is empty, so a missing key is no sign of lost data.
-            yield Batch((("ZREM", self.writers, ""),))
+            yield Batch((("ZREM", self.key.writers, ""),))
         return bool(last) or has_more

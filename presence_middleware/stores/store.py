@@ -71,9 +71,8 @@ class Store(ABC):
         self.ttl = keys.ttl(keep_seconds)
         """The lifetime of its keys after a write, in seconds."""
         self.max_members, self.is_server_time = max(1, max_members), is_server_time
-        self.left, self.gone = keys.left(prefix, kind), keys.gone(prefix, kind)
-        self.writers = keys.writers(prefix, kind)
-        self._timed: tuple[str, ...] = (self.left,)
+        self.key = keys.ShardKeys(prefix, kind)
+        self._timed: tuple[str, ...] = (self.key.left,)
         """Its sorted sets by moments that must not lie ahead."""
 
     @abstractmethod
@@ -94,7 +93,7 @@ class Store(ABC):
 
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
-        (moment,) = yield Batch((("ZSCORE", self.writers, process),))
+        (moment,) = yield Batch((("ZSCORE", self.key.writers, process),))
         return score(moment)
 
     def touch(self, id: str, now: float, latest: float) -> Plan[None]:
@@ -207,7 +206,7 @@ class Store(ABC):
         *pages, _ = yield Batch(
             (
                 *(("ZRANGE", name, "+inf", *ahead) for name in names),
-                ("ZREMRANGEBYSCORE", self.writers, "-inf", silent_since),
+                ("ZREMRANGEBYSCORE", self.key.writers, "-inf", silent_since),
             )
         )
         # Not all at the same moment: a sweep takes all members of a moment together.

@@ -97,8 +97,8 @@ BREAKS = [
         "active-leaves-out-who-left",
         "Active users are also those who logged out since.",
         "stores/sorted_set.py",
-        "sets = self._seen, self.gone",
-        "sets = (self._seen,)",
+        "sets = self.key.seen, self.key.gone",
+        "sets = (self.key.seen,)",
         MODEL,
     ),
     Break(
@@ -283,8 +283,8 @@ BREAKS = [
         "sighting-at-the-end",
         "A visit counts from its arrival, not from its end.",
         "recorder/visit.py",
-        "recorder.record(who, at, self.arrival, act, self.room)",
-        "recorder.record(who, recorder.stamp(), self.arrival, act, self.room)",
+        "recorder.record(who, self.stamp, self.arrival, SEEN,",
+        "recorder.record(who, recorder.stamp(), self.arrival, SEEN,",
         (*OUTAGES, *RECORDER),
     ),
     Break(
@@ -330,9 +330,9 @@ BREAKS = [
     Break(
         "guests-without-quota",
         "An address brings a bounded number of guests.",
-        "recorder/visit.py",
-        "not matcher.has_quota",
-        "True",
+        "recorder/recorder.py",
+        "            inventor is not None\n",
+        "            False\n",
         CAPS,
     ),
     Break(
@@ -931,8 +931,8 @@ BREAKS = [
         "window-includes-its-end",
         "Whoever was seen exactly a window ago is offline.",
         "stores/sorted_set.py",
-        '("ZCOUNT", self._seen, f"({now - window!r}", "+inf")',
-        '("ZCOUNT", self._seen, f"{now - window!r}", "+inf")',
+        '("ZCOUNT", self.key.seen, f"({now - window!r}", "+inf")',
+        '("ZCOUNT", self.key.seen, f"{now - window!r}", "+inf")',
         MODEL,
     ),
     Break(
@@ -1181,8 +1181,8 @@ BREAKS = [
         "hole-in-the-stream",
         "A reader notices every event that is missing.",
         "stores/events.py",
-        "if not is_first and number != after.number + _size(packed):",
-        "if False:",
+        "is_lost = is_lost or not follows or packed == RESET",
+        "is_lost = is_lost or packed == RESET",
         FOLLOW,
     ),
     Break(

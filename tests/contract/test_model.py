@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from presence_middleware import EventsLost, Presence, PresenceUnavailable, Sighting
+from presence_middleware import Presence, PresenceUnavailable, Sighting
 from presence_middleware.stores import (
     NOWHERE,
     Act,
@@ -309,14 +309,12 @@ class Machine(RuleBasedStateMachine):
     def every_change_is_announced_once(self) -> None:
         for shard in [shard for shard in self.models if shard not in self.unsure]:
             online, announced = self.followed[shard], self.models[shard].announced()
-            try:
-                reading = self.run(self.streams[shard].read(self.positions[shard]))
-            except EventsLost:
+            reading = self.run(self.streams[shard].read(self.positions[shard]))
+            self.positions[shard] = reading.position
+            if reading.is_lost:
                 assert self.may_lose
-                self.positions[shard] = self.run(self.streams[shard].position())
                 self.followed[shard] = announced
                 continue
-            self.positions[shard] = reading.position
             for change in chain.from_iterable(each.changes for each in reading.announcements):
                 assert change.is_online == (change.id not in online), change
                 (online.add if change.is_online else online.remove)(change.id)

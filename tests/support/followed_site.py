@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from presence_middleware import Presence
+from presence_middleware import EventsLost, Presence
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Batch, Plan, Position
 from tests.support.acts import depart
@@ -78,6 +78,8 @@ class FollowedSite:
             has_more = True
             while has_more:
                 reading = self.run(stream.read(self.positions[number]))
+                if reading.is_lost:
+                    raise EventsLost
                 self.positions[number], has_more = reading.position, reading.has_more
                 changes += [change for each in reading.announcements for change in each.changes]
         return [
