@@ -220,8 +220,9 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
 
 
 def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
-    clock, site = Clock(), settings(valkey.url, prefix, identity="user=auth", rooms=("/t/{t}",))
-    follower, presence = Follower(site, clock=clock), Presence(site, clock=clock)
+    clock, said = Clock(), list[str]()
+    site = settings(valkey.url, prefix, identity="user=auth, guest=user-agent", rooms=("/t/{t}",))
+    follower, presence = Follower(site, said.append, clock), Presence(site, clock=clock)
     ages = {"now": 0.0, "ann": 599.0, "old": 600.0, "older": 86400.0, "soon": -60.0}
     for user, age in ages.items():
         parsed = parse(line(int(clock.now) - age, user, path=f"/t/{user}"))
@@ -233,7 +234,14 @@ def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
     assert seen
     assert seen.timestamp() == clock.now
     assert presence.count(room="/t/ann") == 1
-    assert (follower.old, follower.ahead) == (2, 1)
+    for number in range(103):
+        parsed = parse(line(clock.now).replace(b"Firefox", b"Firefox/%d" % number))
+        assert parsed
+        follower.add(parsed)
+    assert (follower.old, follower.ahead, follower.refused) == (2, 1, 3)
+    said_first = ("a line is 600 seconds old", "a line is 60 seconds ahead", "more than 100 new gu")
+    assert len(said) == 3
+    assert all(text.startswith(first) for text, first in zip(said, said_first, strict=True))
     clock.now += 2
     assert presence.count() == 2
     follower.recorder.close()
