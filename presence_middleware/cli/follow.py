@@ -23,7 +23,7 @@ from ..replay.growing import GrowingLog, Pipe
 from ..replay.lines import Parser
 from ..settings import Settings
 from . import context
-from .replay import blind_rules
+from .replay import blind_rules, logs_argument
 
 POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
@@ -37,13 +37,7 @@ def _since(_: click.Context, __: click.Parameter, value: str | None) -> float | 
 
 
 @click.command()
-@click.argument(
-    "paths",
-    nargs=-1,
-    required=True,
-    metavar="LOG...",
-    type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
-)
+@logs_argument
 @click.option(
     "--since",
     metavar="DURATION",

@@ -17,15 +17,17 @@ from .chart import Span
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
 
-
-@click.command(params=[context.window_option])
-@click.argument(
+logs_argument = click.argument(
     "paths",
     nargs=-1,
     required=True,
     metavar="LOG...",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
 )
+
+
+@click.command(params=[context.window_option])
+@logs_argument
 @click.option("--chart", metavar="FILE", type=click.Path(dir_okay=False), help="Write an SVG.")
 @context.json_option
 def replay(paths: tuple[str, ...], window: str | None, chart: str | None, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..errors import PresenceUnavailable
 from . import keys
-from .plan import Argument, Batch, Command, Plan, members_with_scores, text
+from .plan import Argument, Batch, Plan, members_with_scores, text
 
 LAYOUT_TRUSTED_SECONDS = 10.0  # how long one answer about the number of shards is used
 
@@ -112,22 +112,31 @@ class SharedSettings:
         mine = [f"{name}={value}" for name, value in self._settings.items()]
         mine += [f"keep {kind}={seconds!r}" for kind, seconds in self._keep_seconds.items()]
         scored = tuple(word for member in mine for word in (now, member))
-        return self.read(
-            now,
-            ("ZADD", self._key, *scored),
-            ("EXPIRE", self._key, math.ceil(self.EXPIRY_SECONDS)),
-            ("ZREMRANGEBYSCORE", self._key, "-inf", now - self.EXPIRY_SECONDS),
+        *_, reply = yield Batch(
+            (
+                ("ZADD", self._key, *scored),
+                ("EXPIRE", self._key, math.ceil(self.EXPIRY_SECONDS)),
+                ("ZRANGE", self._key, 0, -1, "WITHSCORES"),
+            ),
         )
+        members = members_with_scores(reply)
+        stale = [member for member, moment in members if moment <= now - self.EXPIRY_SECONDS]
+        if stale:
+            yield Batch((("ZREM", self._key, *stale),))
+        return self._compare(members, now)
 
-    def read(self, now: float, *writes: Command) -> Plan[OtherSettings]:
-        """Return the settings of the other processes, after `writes`; by default write nothing.
+    def read(self, now: float) -> Plan[OtherSettings]:
+        """Return the settings of the other processes, and write nothing.
 
         `now` is the server's time in seconds since the epoch.
         """
-        *_, reply = yield Batch((*writes, ("ZRANGE", self._key, 0, -1, "WITHSCORES")))
+        (reply,) = yield Batch((("ZRANGE", self._key, 0, -1, "WITHSCORES"),))
+        return self._compare(members_with_scores(reply), now)
+
+    def _compare(self, members: list[tuple[str, float]], now: float) -> OtherSettings:
         differing: dict[str, str] = {}
         keep_seconds = dict(self._keep_seconds)
-        for member, moment in members_with_scores(reply):
+        for member, moment in members:
             name, _, value = member.partition("=")
             kind = name.removeprefix("keep ")
             if kind != name:
