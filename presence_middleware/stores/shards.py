@@ -75,15 +75,16 @@ class Shards:
                 if moment_of(goodbye) == before.last_seen and before not in found:
                     before = Sighting(id, moment_of(goodbye - shard.lowered_by))
         # Of many shards, each has a few of the first ids. Most of a longer page would be dropped.
-        share = min(limit, 8 + 2 * limit // len(self.all)) if limit and len(self.all) > 1 else limit
+        share = min(limit, 8 + 2 * limit // len(self.all)) if limit else limit
         plans = [shard.online(now, window, share, before) for shard in self.all]
         pages = yield from merge_plans(plans, atomic=self._on_one_server)
         ranked = _first(pages, limit)
         if share != limit:
             # A shard whose whole page is among the first may have more of them.
             taken = set(map(itemgetter(0), ranked))
-            full = [n for n, page in enumerate(pages) if len(page) == share]
-            whole = [n for n in full if pages[n][-1][0] in taken]
+            whole = [
+                n for n, page in enumerate(pages) if len(page) == share and page[-1][0] in taken
+            ]
             longer = [self.all[n].online(now, window, limit, before) for n in whole]
             for n, page in zip(whole, (yield from merge_plans(longer)), strict=True):
                 pages[n] = page
