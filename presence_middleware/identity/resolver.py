@@ -206,7 +206,7 @@ class Search:
         known = self._known
         try:
             place = request.fingerprint(self._names)
-            found, until = known.get(place, (None, 0.0))
+            found, until = known.get(place, (NOBODY, 0.0))
             if 0 < until - time.time() <= REMEMBERED_SECONDS:
                 return found
         except Exception:  # a malformed environ or scope
