@@ -86,10 +86,8 @@ class Guests:
             return True
         is_new = not memory.knows(guest)
         # An address with a port or in the form `::ffff:192.0.2.1` is counted in its normal form.
-        host, site = networks(client_address(request))
-        limits = [(self._counter(host), QUOTA, "host")]
-        if site is not None:
-            limits.append((self._counter(site), SITE_QUOTA, "site"))
+        counters = map(self._counter, networks(client_address(request)))
+        limits = list(zip(counters, (QUOTA, SITE_QUOTA), ("host", "site"), strict=False))
         for counter, quota, crowd in limits:
             is_full = is_new and self._before[counter] + self._new[counter] >= quota
             if is_full and not self._may_bring_any(request):

@@ -210,6 +210,7 @@ class SetupHints:
         try:
             for mistake in self._shown(request, arrival, purpose, who):
                 before, first, visits = self._seen.get(mistake.message, (mistake, arrival, 0))
+                # One pulse of a guest suffices to wait for a user.
                 hint = mistake if mistake.if_users else before
                 self._seen[mistake.message] = hint, first, visits + 1
         except Exception as error:  # a part that recording does not need
