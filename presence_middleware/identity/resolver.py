@@ -257,13 +257,12 @@ class IdentityResolver:
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
         hasher = self.shared_key or SecretHasher(secret)
         self.kinds = rules.kinds(chain, bots)
-        self.default_kind = next(
-            (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
-        )
+        auth = next((rule.kind for rule in chain if rule.source == "auth"), None)
+        self.default_kind = auth or self.kinds[0]
         """The kind of the ids that an inner layer passes to `Visit.identify` without a kind."""
         self.user_kinds = rules.user_kinds(chain) or set(rules.kinds(chain))
         """The kinds that a logout takes offline: guests only where there are no users."""
-        self.reads_user = any(rule.source == "auth" for rule in chain)
+        self.reads_user = auth is not None
         """True if a rule reads the user whom a layer has logged in."""
         set_by_app = [rule.type.set_by_app for rule in chain]
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
