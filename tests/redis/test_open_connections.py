@@ -19,7 +19,7 @@ from tests.support.process import Process, Start
 CHAIN = "user=auth, user=header:x-user, guest=header:x-guest"
 NO_GUESTS = "user=auth, user=header:x-user"
 GIVEN: dict[str, Any] = {"identity": CHAIN, "window": 60, "flush_interval": "2s"}
-MANY = 3000
+MANY = 2500
 
 
 @pytest.fixture(params=["sorted-set", "minute-sets"])

@@ -5,9 +5,7 @@ import logging
 import re
 import signal
 import statistics
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from wsgiref.util import setup_testing_defaults
@@ -32,7 +30,6 @@ from tests.support.faults import (
     SLOW_OUTAGES,
     Place,
     adding_up,
-    answered,
     hung,
     restarted,
 )
@@ -146,51 +143,6 @@ def test_an_outage_changes_no_answer_and_loses_nobody_of_the_window(
     assert PASSWORD not in caplog.text
 
 
-def asking(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-    return [str(environ["presence_middleware.presence"].count()).encode()]
-
-
-def online(app: PresenceMiddleware) -> list[str]:
-    return [seen.id for seen in app.presence.online()]
-
-
-def test_handlers_that_ask_as_an_outage_starts_wait_a_second_at_most(
-    place: Place, prefix: str
-) -> None:
-    given = settings(place, prefix)
-    wrapped, asked = (PresenceMiddleware(app, settings=given) for app in (site, asking))
-    recorder = wrapped.recorder
-    ask(wrapped, "before")
-    wait_until(lambda: recorder.stats().flushed)
-    wait_until(lambda: recorder.hints.has_asked_server)  # the thread has no more to do
-    with hung(place):
-        ask(wrapped, "bob")
-        wait_until(recorder.write_lock.locked)
-        with ThreadPoolExecutor(4) as pool:
-            said = list(
-                pool.map(lambda name: answers_or_raises(lambda: ask(asked, name)), NAMES[:4])
-            )
-    assert all(said)
-    wait_until(recorder.flush)
-    assert set(online(wrapped)) == {"before", "bob", *NAMES[:4]}
-    recorder.close()
-
-
-def test_a_sighting_in_an_outage_has_the_time_of_its_arrival(place: Place, prefix: str) -> None:
-    """By the clock of a server that was asked for it only before and afterwards."""
-    wrapped = PresenceMiddleware(site, settings=settings(place, prefix))
-    with hung(place):
-        before = time.time()
-        ask(wrapped, "bob")
-        after = time.time()
-        wait_until(lambda: wrapped.recorder.health.is_outage)
-    wait_until(wrapped.recorder.flush)
-    seen = wrapped.presence.last_seen("bob")
-    assert seen is not None
-    assert before - 0.3 < seen.timestamp() < after + 0.01 < time.time() - 0.3
-    wrapped.recorder.close()
-
-
 def test_a_guest_stays_one_when_the_server_has_lost_the_shared_key(
     place: Place, prefix: str
 ) -> None:
@@ -267,18 +219,6 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
     assert (health.is_well("other"), health.is_well("node")) == (True, False)
     health.all_written()
     assert health.is_well("node")
-
-
-def test_a_server_that_is_back_is_not_overrun(place: Place, prefix: str) -> None:
-    recorder = Recorder(settings(place, prefix))
-    deadline = time.monotonic() + 0.8
-    with answered(place, b"", hangs_up=True):
-        while time.monotonic() < deadline:
-            WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
-            time.sleep(0.001)
-        # Attempts after 0, 0.1, 0.3 and 0.7 s; a connection found dead is tried once more.
-        assert 3 <= place.proxy.connections <= 12
-    recorder.close()
 
 
 def test_the_log_reports_dropped_sightings_when_an_outage_ends(

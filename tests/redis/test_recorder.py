@@ -20,7 +20,7 @@ from presence_middleware.connections.clients import sync_client
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.hashing import Who
 from presence_middleware.people import People
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module
 from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
@@ -225,6 +225,12 @@ def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
 
 
 # Processes and threads.
+
+
+def test_one_recorder_serves_all_apps_with_equal_settings(valkey: Server, prefix: str) -> None:
+    one, same = (recorder_for(settings(valkey.url, prefix)) for _ in range(2))
+    assert one is same
+    assert one is not recorder_for(settings(valkey.url, prefix, window="15m"))
 
 
 def test_an_asgi_app_takes_a_plain_client_and_asks_it_in_threads(

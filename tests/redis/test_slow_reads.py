@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.template import TemplatePresence
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
-from tests.support.backends import Server
+from tests.support.backends import Server, wait_until
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -89,7 +90,7 @@ def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
 
 @pytest.mark.parametrize(
     ("protocol", "path"),
-    [("wsgi", "/"), ("asgi", "/"), ("asgi", "/excluded"), ("template", "/excluded")],
+    [("wsgi", "/"), ("asgi", "/excluded"), ("template", "/excluded")],
 )
 def test_a_handler_that_asks_often_waits_for_an_outage_once(
     protocol: str, path: str, place: Place, prefix: str, monkeypatch: pytest.MonkeyPatch
@@ -125,9 +126,14 @@ def test_a_handler_that_asks_often_waits_for_an_outage_once(
     assert watch.seconds < SOON, "it waited for an outage twice"
     with pytest.raises(PresenceUnavailable):
         asyncio.run(count())
-    time.sleep(0.7)
-    assert recorder.flush()
-    assert asyncio.run(count()) == (path == "/")
+
+    def answers() -> bool:
+        with suppress(PresenceUnavailable):
+            return asyncio.run(count()) == (path == "/")
+        return False
+
+    wait_until(recorder.flush)
+    wait_until(answers)
     visit.end()
     recorder.close()
 
@@ -205,6 +211,11 @@ def test_a_name_service_that_is_slow_holds_no_reader(
     asyncio.run(ask())
 
 
+def test_an_unknown_host_is_named_in_the_error(prefix: str) -> None:
+    with pytest.raises(PresenceUnavailable, match=r"connecting to nowhere\.invalid:6379"):
+        Presence(settings_of("redis://nowhere.invalid", prefix)).count()
+
+
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
     place: Place, prefix: str
 ) -> None:
@@ -235,11 +246,11 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     now = presence.run(presence.backend.queries.now())
     client = sync_client(settings.redis_url)
     key = f"{prefix}:user:seen"
-    for start in range(0, 30_000, 1000):
+    for start in range(0, 60_000, 1000):
         client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "READ_SECONDS", 0.1)  # half of what it takes
-        assert len(presence.online(limit=None)) == 30_001
+        patch.setattr(limits, "READ_SECONDS", 0.25)  # half of what it takes
+        assert len(presence.online(limit=None)) == 60_001
 
 
 def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None:

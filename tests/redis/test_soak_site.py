@@ -267,30 +267,17 @@ def test_a_site_with_everything_on(tmp_path: Path, prefix: str) -> None:
             wait_until(is_true, WINDOW + 40)
         finally:
             figures = json.loads(crowd.communicate("")[0])
-            report(figures, samples, readers, named, failed_over)
+            report(figures, samples, readers, named)
         check(figures, samples, readers, named, failed_over)
 
 
-def report(figures: Any, samples: Any, readers: Any, named: Any, failed_over: float) -> None:
+def report(figures: Any, samples: Any, readers: list[Reader], named: NamedReaders) -> None:
     print(f"\n{figures['pages']} pages, {figures['statuses']}")
-    print({name: f"{1000 * wait:.0f} ms" for name, wait in figures["waits"].items()})
-    print(
-        "without presence:", {n: f"{1000 * wait:.0f} ms" for n, wait in figures["control"].items()}
-    )
-    worst = sorted(figures["late"], key=lambda each: -each[1])[:40]
-    late = {(round(at - failed_over, 1), where): round(wait, 2) for at, wait, where in worst}
-    print("waits by second after the failover and server:", late)
+    for what in ("waits", "control"):
+        print(what, {name: f"{1000 * wait:.0f} ms" for name, wait in figures[what].items()})
     print("growth in kB:", {pid: size >> 10 for pid, size in growth(samples).items()})
-    print("resident in MB:", {pid: size >> 20 for pid, size in samples[-1].items()})
     print("events of a reader:", readers[0].received, "streams:", sum(r.connected for r in readers))
     print("named reader killed", named.killed, "times, handled", len(named.handled()))
-    missed = {id for _, id in figures["came"]} - named.handled()
-    moments = sorted(round(at - failed_over) for at, id in figures["came"] if id in missed)
-    print(
-        f"{len(missed)} of {len(figures['came'])} not handled under the name",
-        moments[:5],
-        moments[-5:],
-    )
 
 
 def check(

@@ -5,8 +5,6 @@ import gc
 import ipaddress
 import shutil
 import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,9 +21,10 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
+from tests.servers.test_command_answers import Script
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.faults import hung
-from tests.support.servers import environment, free_port
+from tests.support.servers import free_port
 
 PASSWORD = "canary-password-of-the-user"
 PROGRAM = shutil.which("redis-server")
@@ -331,29 +330,19 @@ def test_a_user_needs_each_of_these_rights(
     assert not does_everything_asked or "stale entries may stay" in caplog.text
 
 
-def doctor(url: str, prefix: str) -> "subprocess.CompletedProcess[str]":
-    """Run `presence doctor` on this URL."""
-    return subprocess.run(
-        [sys.executable, "-c", "from presence_middleware.cli import main; main()", "doctor"],
-        env=environment(PRESENCE_REDIS_URL=url, PRESENCE_PREFIX=prefix),
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-
-
 def test_without_permission_for_info_the_site_records_and_the_doctor_reports_the_rest(
-    plain: Server, prefix: str, caplog: pytest.LogCaptureFixture
+    valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = url_of_user(plain, prefix, "+@all", "-info", "-config")
+    url = url_of_user(valkey, prefix, "+@all", "-info", "-config")
     recorder = Recorder(settings(url, prefix))
     WsgiVisit(recorder, {"HTTP_X_USER": "ann"}).end()
     wait_until(lambda: recorder.hints.has_asked_server)
     recorder.close()
     assert recorder.stats().last_error is None
     assert not caplog.records
-    found = doctor(url, prefix)
-    assert found.returncode == 1
+    variables = {"PRESENCE_REDIS_URL": url, "PRESENCE_PREFIX": prefix}
+    found = Script(variables)("doctor")
+    assert found.exit_code == 1
     assert "WRONG Redis refused: " in found.stdout
     assert "ok    clock: " in found.stdout
     assert "ok    kind user: sorted-set, 1 member in 1 key" in found.stdout

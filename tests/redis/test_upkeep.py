@@ -13,9 +13,8 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import keys
 from tests.redis.test_tls import SHORT, url_of_user
 from tests.support.backends import Server, wait_until
-from tests.support.followed_site import LAG, FollowedSite
-from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, WINDOW, Clock, settings
+from tests.support.followed_site import LAG
+from tests.support.timed_site import WINDOW, Clock, settings
 
 EVERYTHING = {"rooms": "/t/{topic}", "events": "user", "pulse_path": "/pulse"}
 UNSENT = {"info", "ping", "config|resetstat", "client|setinfo", "client|setname"}
@@ -187,30 +186,3 @@ def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
     assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
     processes.go_on(3)
     assert recorder.stats().went == {"user": 1}
-
-
-def test_a_mass_leave_is_announced_in_steps_that_are_short(
-    own: Server, prefix: str, client: Any
-) -> None:
-    number = 20_000
-    site = FollowedSite(own.url, prefix)
-    site.saw("ann")
-    site.recorder.run_once()
-    key = f"{site.settings.prefix}:user:seen"
-    for first in range(0, number, 10_000):
-        client.zadd(key, {f"u{n}": NOON + n * 1e-6 for n in range(first, first + 10_000)})
-    client.config_set("slowlog-log-slower-than", 1000)
-    client.config_set("slowlog-max-len", 2000)
-    site.clock.now += WINDOW + LAG + 2
-    client.config_resetstat()
-    with Stopwatch() as watch:
-        while site.recorder.stats().went["user"] <= number:
-            with Stopwatch() as round_watch:
-                site.recorder.run_once()
-            assert round_watch.seconds < 10, "the thread writes in between"
-            assert watch.seconds < 20
-    assert site.recorder.stats().went["user"] == number + 1
-    assert sent(client)["evalsha"] >= number / 500
-    took = sorted(entry["duration"] for entry in client.slowlog_get(2000))
-    assert took[len(took) // 2] < 5000, "microseconds"
-    site.close()

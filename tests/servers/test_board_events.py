@@ -367,3 +367,21 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
             assert site.process.wait(8) in ENDED
             list(lines)  # raises an error if the response is not complete
         assert "Traceback" not in site.output
+
+
+@in_loop
+async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
+    site: asgi.PresenceMiddleware,
+) -> None:
+    headers = [(b"authorization", BEARER["Authorization"].encode())]
+    scope: Any = {"type": "http", "method": "GET", "path": "/presence/events"}
+    stream, sent = Stream(), []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 3:
+            raise KeyError("of the server")
+
+    with pytest.raises(KeyError, match="of the server"):
+        await site({**scope, "query_string": b"", "headers": headers}, stream.receive, send)
+    wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])

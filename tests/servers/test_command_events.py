@@ -8,13 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
 import redis
 
 from presence_middleware import Presence, Settings
-from presence_middleware.embedded import find_server
 from tests.servers.test_command_answers import Script
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
@@ -96,13 +94,6 @@ class Events:
 @pytest.fixture
 def site(variables: dict[str, str]) -> dict[str, str]:
     return variables | SITE
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(str(find_server()), tmp_path)
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -198,25 +189,25 @@ def test_invalid_arguments_are_reported(
 
 
 @pytest.mark.slow
-def test_without_redis_the_command_ends_with_3(server: Server) -> None:
-    site = SITE | {"PRESENCE_REDIS_URL": server.url}
+def test_without_redis_the_command_ends_with_3(own: Server) -> None:
+    site = SITE | {"PRESENCE_REDIS_URL": own.url}
     with Events(site) as events:
         events.begin()
-        server.stop()
+        own.stop()
         assert events.ended() == 3
         assert "no events can be read: Redis did not answer" in events.errors[-1]
     status, error = failed(site)
     assert status == 3
     assert "Redis did not answer" in error
-    server.start()
+    own.start()
 
 
-def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(server: Server) -> None:
-    site = SITE | {"PRESENCE_REDIS_URL": server.url}
+def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(own: Server) -> None:
+    site = SITE | {"PRESENCE_REDIS_URL": own.url}
     with Events(site) as events:
         events.begin()
-        server.stop()
-        server.start()  # without its data
+        own.stop()
+        own.start()  # without its data
         visit_until(events.presence, lambda: events.errors, "again{}")
         assert events.errors[0].startswith("presence: ")
         assert "lost" in events.errors[0]
@@ -263,11 +254,11 @@ def test_a_named_command_that_ends_lets_another_go_on_at_once(
 
 
 def test_a_follower_that_slept_receives_what_it_missed(
-    server: Server,
+    own: Server,
 ) -> None:
     """Its process stands still, and the server has forgotten its connections."""
-    given = SITE | {"PRESENCE_REDIS_URL": server.url}
-    with redis.Redis.from_url(server.url) as admin, Events(given) as events:
+    given = SITE | {"PRESENCE_REDIS_URL": own.url}
+    with redis.Redis.from_url(own.url) as admin, Events(given) as events:
         events.begin()
         events.process.send_signal(signal.SIGSTOP)
         events.presence.touch("ann")

@@ -5,14 +5,12 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from presence_middleware import Presence, Settings
 from presence_middleware.cli import readings
 from presence_middleware.cli.readings import read_site
-from presence_middleware.embedded import find_server
 from tests.servers.test_command_answers import Script, record
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
@@ -94,39 +92,32 @@ def down(server: Server) -> Iterator[None]:
     server.start()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(str(find_server()), tmp_path)
-    yield server
-    server.stop()
-
-
-def test_watch_reports_an_outage_and_recovers(server: Server) -> None:
-    variables = {"PRESENCE_REDIS_URL": server.url}
+def test_watch_reports_an_outage_and_recovers(own: Server) -> None:
+    variables = {"PRESENCE_REDIS_URL": own.url}
     presence = Presence(Settings.from_env(variables))
     presence.touch("ann")
     with Terminal(variables, *FAST) as terminal:
         terminal.wait_for("user  1  ")
-        with down(server):
+        with down(own):
             terminal.wait_for("no answer since ", "Redis did not answer", "user  1  ")
         presence.touch("bob")
         presence.touch("cy")
         terminal.wait_for("user  2  ", "Ctrl-C ends")
-        with down(server):
+        with down(own):
             terminal.wait_for("no answer since ")
             terminal.press("\x03")
             assert terminal.end() == 0
         assert is_put_back(terminal)
 
 
-def test_ctrl_c_ends_watch_while_redis_hangs(server: Server) -> None:
-    with Terminal({"PRESENCE_REDIS_URL": server.url}, *FAST) as terminal:
+def test_ctrl_c_ends_watch_while_redis_hangs(own: Server) -> None:
+    with Terminal({"PRESENCE_REDIS_URL": own.url}, *FAST) as terminal:
         terminal.wait_for("user  0  ")
-        server.process.send_signal(signal.SIGSTOP)
+        own.process.send_signal(signal.SIGSTOP)
         terminal.wait_for("no answer since ")
         terminal.press("\x03")
         assert terminal.end() == 0
-        server.process.send_signal(signal.SIGCONT)
+        own.process.send_signal(signal.SIGCONT)
 
 
 @contextmanager
@@ -145,14 +136,14 @@ def piped(*options: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
         process.kill()
 
 
-def test_piped_output_has_a_line_per_kind(server: Server) -> None:
-    with piped(PRESENCE_REDIS_URL=server.url) as process:
+def test_piped_output_has_a_line_per_kind(own: Server) -> None:
+    with piped(PRESENCE_REDIS_URL=own.url) as process:
         assert process.stdout
         assert process.stderr
         first = [process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]
         assert [line[1:] for line in first] == [["user", "0"], ["guest", "0"], ["bot", "0"]]
         assert len({line[0] for line in first}) == 1
-        with down(server):
+        with down(own):
             assert "Redis did not answer" in process.stderr.readline()
         assert process.stderr.readline() == "presence: Redis answers again\n"
         process.send_signal(signal.SIGINT)

@@ -41,7 +41,7 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in listed.splitlines() if str(folder) in line]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_demo_ends_without_a_word(tmp_path: Path, signum: int) -> None:
     """Also while a browser holds a connection open, ahead of a request."""
     with Demo(tmp_path, crowd=3) as demo, socket.create_connection(("127.0.0.1", demo.port)):
@@ -121,6 +121,7 @@ def test_each_page_shows_how_many_people_are_on_it(demo: Demo) -> None:
     board, _ = demo.board()
     answer = client.get(f"{board}/counts?room=/t/stars", headers={"Presence": "passive"})
     assert answer.json()["counts"] == {"user": 0, "guest": 2}
+    assert demo.interrupt() == 0
 
 
 def simulated(demo: Demo) -> list[str]:

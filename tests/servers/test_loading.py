@@ -44,6 +44,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of the `cgi` that they import
     import web
     from pyramid.config import Configurator
+    from webob.dec import wsgify
 
 SITE = '''
 class places:
@@ -320,6 +321,7 @@ WSGI_APPS: dict[str, Callable[[], Any]] = {
     "Pyramid": lambda: Configurator().make_wsgi_app(),
     "Bottle": Bottle,
     "werkzeug": lambda: WerkzeugRequest.application(lambda request: WerkzeugResponse()),
+    "WebOb": lambda: wsgify(lambda request: None),  # which has no signature
     "a proxy of nothing": lambda: current_app,
     "a validator": lambda: validator(plain),
     "this middleware": lambda: wsgi.PresenceMiddleware(plain, settings=memory()),
@@ -358,7 +360,7 @@ ASGI_APPS: dict[str, Callable[[], Any]] = {
 BOTH = {"a function of anything", "a mock", "builtin"}
 """Those of which it cannot be known."""
 UNKNOWN = {
-    *("a validator", "werkzeug", "a class", "a class with __new__", "an endpoint"),
+    *("a validator", "werkzeug", "WebOb", "a class", "a class with __new__", "an endpoint"),
     *("a class of a metaclass", "a proxy of nothing"),
 }
 """Those that only the wrapper for another protocol takes for its own."""

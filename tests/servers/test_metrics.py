@@ -22,7 +22,7 @@ from presence_middleware.prometheus import PresenceCollector
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
-from tests.support.faults import Fault, Place, adds_up, at_a_place, hung, refused
+from tests.support.faults import Fault, Place, adds_up, hung, refused
 from tests.support.servers import ROOT, WebServer, uvicorn
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import Clock
@@ -54,12 +54,6 @@ def values(found: Samples, name: str) -> dict[str, float]:
 
 def visit(recorder: Recorder, name: str) -> None:
     WsgiVisit(recorder, {"HTTP_X_USER": name}).end()
-
-
-@pytest.fixture
-def place(tmp_path: Path, valkey: Server) -> Iterator[Place]:
-    with at_a_place(valkey.binary, tmp_path) as place:
-        yield place
 
 
 @pytest.fixture

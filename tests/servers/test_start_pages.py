@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.backends import wait_until
-from tests.support.servers import ROOT, environment, free_port
+from tests.support.servers import ROOT, answers, environment, free_port
 
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("start-*.md"))
@@ -61,9 +61,8 @@ def test_a_start_page_works_to_the_letter(page: Path, tmp_path: Path) -> None:
 @contextmanager
 def serving(command: str, port: int, folder: Path, env: dict[str, str]) -> Iterator[None]:
     with subprocess.Popen(command, shell=True, cwd=folder, env=env, start_new_session=True) as site:
-        is_up = ["curl", "-s", "-o", os.devnull, f"127.0.0.1:{port}/favicon.ico"]
         try:
-            wait_until(lambda: subprocess.run(is_up, env=env, check=False).returncode == 0, 30)
+            wait_until(lambda: answers(port))
             yield
         finally:
             os.killpg(site.pid, signal.SIGTERM)

@@ -1,9 +1,7 @@
 """nginx in front of a site, where it is installed."""
 
-import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Self
@@ -11,7 +9,7 @@ from typing import Self
 import pytest
 
 from tests.support.backends import wait_until
-from tests.support.servers import STOP_SECONDS, free_port
+from tests.support.servers import STOP_SECONDS, answers, free_port
 
 # Debian puts it where only root looks for commands.
 NGINX = shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
@@ -64,6 +62,4 @@ class Nginx:
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, (self._folder / "log").read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
-            return True
-        return False
+        return answers(self.port)

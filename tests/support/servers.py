@@ -7,9 +7,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import pytest
@@ -129,9 +128,7 @@ class WebServer:
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, f"the server ended: {self.output}"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
-            return True
-        return False
+        return answers(self.port)
 
     def _has_processes(self) -> bool:
         try:
@@ -156,41 +153,14 @@ def started_by(program: str, python: str = sys.executable) -> list[str]:
     return [python, "-m", program]
 
 
+def answers(port: int) -> bool:
+    """Return whether somebody listens at a port of this machine."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+        return True
+    return False
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
-
-
-class Site:
-    """A server whose workers can be asked individually."""
-
-    def __init__(self, server: WebServer, workers: int, folder: Path) -> None:
-        self.server, self.workers, self._folder = server, workers, folder
-        self._meetings = 0
-
-    def get(self, path: str, **headers: str) -> Any:
-        response = httpx.get(
-            f"http://{self.server.address}{path}",
-            headers={name.replace("_", "-"): value for name, value in headers.items()},
-            timeout=TIMEOUT,
-            trust_env=False,
-            verify=False,
-        )
-        assert response.status_code == 200, self.server.output
-        return response.json()
-
-    def everywhere(self, path: str, **headers: str) -> list[Any]:
-        """Each worker's answer; `*` in a header is the number of the request."""
-        self._meetings += 1
-        meeting = self._folder / f"{self.server.port}-{self._meetings}"
-        meeting.mkdir()
-        headers |= {"x_meeting": str(meeting), "x_workers": str(self.workers)}
-        with ThreadPoolExecutor(self.workers) as pool:
-            answers = []
-            for n in range(self.workers):
-                given = {name: value.replace("*", str(n)) for name, value in headers.items()}
-                answers.append(pool.submit(self.get, path, **given))
-                # The next one goes out when this one holds its worker.
-                wait_until(lambda: len(list(meeting.iterdir())) > n)  # noqa: B023
-            return [answer.result() for answer in answers]

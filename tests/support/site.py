@@ -1,19 +1,17 @@
 """The site of the tests on real servers, without a framework, once for WSGI and once for ASGI.
 
 What a path does is in `page`; every other path says hello. `X-User` is who is logged in, where the
-settings say so, and a wrong password is refused everywhere. Requests that name a meeting wait for
-each other, each in a worker of its own. WebSockets obey commands, and `/stream` lasts.
+settings say so, and a wrong password is refused everywhere. WebSockets obey commands, and
+`/stream` lasts.
 """
 
 import asyncio
 import json
 import os
 import sys
-import time
 from base64 import b64encode
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -41,19 +39,8 @@ HEADERS = [
 ]
 
 
-def meet(folder: str, workers: str) -> None:
-    """Return when `workers` processes have reached `folder`. This blocks the worker on purpose."""
-    (Path(folder) / str(os.getpid())).touch()
-    deadline = time.monotonic() + 20
-    while len(list(Path(folder).iterdir())) < int(workers):
-        assert time.monotonic() < deadline, "not everybody came"
-        time.sleep(0.005)
-
-
-def page(path: str, headers: dict[str, str]) -> str | None:
+def page(path: str) -> str | None:
     """Return what is on a page; None if the reader must be asked."""
-    if "x-meeting" in headers:
-        meet(headers["x-meeting"], headers["x-workers"])
     if path in ("/count", "/who"):
         return None
     if path == "/open":
@@ -72,12 +59,11 @@ def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterabl
         start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="site"')])
         return [b"no"]
     start_response("200 OK", [*HEADERS])
-    headers = {k[5:].replace("_", "-").lower(): v for k, v in environ.items() if k[:5] == "HTTP_"}
-    text = page(path, headers)
+    text = page(path)
     if text is None:
         assert presence is not None
         count, online = presence.counts(), presence.online() if path == "/who" else []
-        text = json.dumps([count, sorted(seen.id for seen in online)])
+        text = json.dumps([os.getpid(), count, sorted(seen.id for seen in online)])
     return iter([text[:2].encode(), text[2:].encode()]) if path == "/parts" else [text.encode()]
 
 
@@ -110,11 +96,11 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
             await asyncio.wait([gone], timeout=0.05)
         return
-    text = "no" if is_refused else page(path, headers)
+    text = "no" if is_refused else page(path)
     if text is None:
         assert presence is not None
         count, online = await presence.counts(), await presence.online() if path == "/who" else []
-        text = json.dumps([count, sorted(seen.id for seen in online)])
+        text = json.dumps([os.getpid(), count, sorted(seen.id for seen in online)])
     for part in (text[:2], text[2:]) if path == "/parts" else (text,):
         await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
     await send({"type": "http.response.body", "body": b""})

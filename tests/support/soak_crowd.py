@@ -33,8 +33,6 @@ class Crowd:
         self.waits: list[float] = []
         """How long each page took, in seconds without those in which this process stood still."""
         self.control_waits: list[float] = []
-        self.late: list[tuple[float, float, int]] = []
-        """When a wait of more than 100 ms ended, how long it was, and the number of the server."""
         self.statuses: Counter[str] = Counter()
         self.came: list[tuple[float, str]] = []
         self._free: dict[int, list[Any]] = {port: [] for port in (control, *ports)}
@@ -109,8 +107,6 @@ class Crowd:
             self.control_waits.append(wait)
             return
         self.waits.append(wait)
-        if wait > 0.1:
-            self.late.append((time.time(), wait, self.ports.index(port)))
 
     def _stalled(self, began: float, ended: float) -> float:
         """Return for how long this process itself stood still in a time."""
@@ -147,7 +143,6 @@ def main(rate: str, seconds: str, control: str, *ports: str) -> None:
         "pages": len(crowd.waits),
         "waits": shares(crowd.waits),
         "control": shares(crowd.control_waits),
-        "late": crowd.late,
         "came": crowd.came,
     }
     print(json.dumps(figures), flush=True)
