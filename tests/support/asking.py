@@ -22,6 +22,34 @@ class Request:
     peer: str | None = "192.0.2.7"
     session: object = None
     state: dict[str, object] = field(default_factory=dict)
+    path: str = "/a"
+    mount: str = "/at"
+
+    def environ(self) -> dict[str, Any]:
+        """Return the request as a WSGI server hands it over."""
+        environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "SCRIPT_NAME": self.mount}
+        environ["PATH_INFO"] = self.path.encode().decode("latin-1")
+        for name, value in self.headers:
+            key, joint = "HTTP_" + name.upper().replace("-", "_"), "; " if name == "Cookie" else ","
+            said = value.decode("latin-1")
+            environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said
+        given: dict[str, object] = {"REMOTE_USER": self.user, "REMOTE_ADDR": self.peer}
+        given |= {"beaker.session": self.session, **self.state}
+        return environ | {key: value for key, value in given.items() if value is not None}
+
+    def scope(self) -> asgi.Scope:
+        """Return the request as an ASGI server hands it over."""
+        headers = [(name.lower().encode(), value) for name, value in self.headers]
+        scope: asgi.Scope = {"type": "http", "method": "GET", "headers": headers}
+        scope.update(path=self.mount + self.path, root_path=self.mount)
+        client = self.peer if self.peer is None else (self.peer, 1)
+        given = {"user": self.user, "client": client, "session": self.session, **self.state}
+        scope.update((key, value) for key, value in given.items() if value is not None)
+        return scope
+
+    def views(self) -> tuple[WsgiRequest, AsgiRequest]:
+        """Return what sources read of it in either protocol."""
+        return WsgiRequest(self.environ()), AsgiRequest(self.scope())
 
 
 def nothing(_: State) -> None:
@@ -37,15 +65,9 @@ def ask_wsgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
         return []
 
     seen: list[Identity | None] = []
-    environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "SCRIPT_NAME": "/at", "PATH_INFO": "/a"}
-    for name, value in request.headers:
-        key, joint = "HTTP_" + name.upper().replace("-", "_"), "; " if name == "Cookie" else ","
-        said = value.decode("latin-1")
-        environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said
-    given: dict[str, object] = {"REMOTE_USER": request.user, "REMOTE_ADDR": request.peer}
-    given |= {"beaker.session": request.session, **request.state}
-    environ |= {key: value for key, value in given.items() if value is not None}
-    wsgi.PresenceMiddleware(app, settings=settings)(environ, lambda *_: list[bytes]().append)
+    wsgi.PresenceMiddleware(app, settings=settings)(
+        request.environ(), lambda *_: list[bytes]().append
+    )
     return seen[0]
 
 
@@ -60,12 +82,7 @@ def ask_asgi(settings: Settings, request: Request, inner: Inner = nothing) -> Id
         raise AssertionError
 
     seen: list[Identity | None] = []
-    headers = [(name.lower().encode(), value) for name, value in request.headers]
-    scope: asgi.Scope = {"type": "http", "method": "GET", "path": "/at/a", "headers": headers}
-    client = request.peer and (request.peer, 1)
-    given = {"user": request.user, "client": client, "session": request.session, **request.state}
-    scope.update((key, value) for key, value in given.items() if value is not None)
-    call = asgi.PresenceMiddleware(app, settings=settings)(scope, never, never)
+    call = asgi.PresenceMiddleware(app, settings=settings)(request.scope(), never, never)
     with suppress(StopIteration):
         call.send(None)  # it waits for nothing, so needs no loop
     return seen[0]

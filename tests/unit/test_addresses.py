@@ -1,7 +1,6 @@
 """Where a request comes from: proxies, their headers, the address that is believed."""
 
 from ipaddress import ip_network
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from presence_middleware.identity.addresses import (
     parse_proxies,
 )
 from presence_middleware.identity.resolver import normalize_id
-from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import Request, ids
 
 PROXY = "10.0.0.1"
@@ -24,23 +22,13 @@ NETWORKS = "10.0.0.0/8, fd00::/8"
 Headers = tuple[tuple[str, str], ...]
 
 
-def views(headers: Headers, peer: str | None) -> tuple[WsgiRequest, AsgiRequest]:
-    """One request as a WSGI and as an ASGI server hands it over."""
-    environ: dict[str, Any] = {} if peer is None else {"REMOTE_ADDR": peer}
-    for name, value in headers:
-        key = "HTTP_" + name.upper().replace("-", "_")
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-    scope = {"type": "http", "headers": raw, "client": peer if peer is None else (peer, 1)}
-    return WsgiRequest(environ), AsgiRequest(scope)
-
-
 def located(
     proxies: str, headers: Headers, peer: str | None = PROXY, prefix: str = "/32, /128"
 ) -> str | None:
     """The address that both views give, through these proxies."""
     locate = locator(parse_proxies(proxies), parse_prefix(prefix))
-    found = {locate(view) if locate else view.address for view in views(headers, peer)}
+    request = Request([(name, value.encode("latin-1")) for name, value in headers], peer=peer)
+    found = {locate(view) if locate else view.address for view in request.views()}
     assert len(found) == 1, found
     return found.pop()
 

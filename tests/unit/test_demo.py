@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from presence_middleware import PresenceUnavailable, Settings, embedded
+from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
-from presence_middleware.demo.app import Site
-from presence_middleware.demo.crowd import Visitor
+from presence_middleware.demo.app import PAGES, Site
+from presence_middleware.demo.crowd import Crowd, Visitor, fill_history, start_crowd
+from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
-from tests.support.timed_site import NOON
+from tests.support.timed_site import NOON, Clock
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def test_a_site_without_a_board_shows_the_rest(client: httpx.Client) -> None:
     assert "pulse.js" in html
     assert "widget.js" not in html
     assert client.get("/online.json?page=/no").json()["here"] is None
+    assert client.get("/nothing").status_code == 404
     for file, type in (("/demo.js", "text/javascript"), ("/demo.css", "text/css")):
         assert client.get(file).headers["content-type"].startswith(type)
 
@@ -75,6 +77,36 @@ def test_each_visitor_has_an_address_for_documentation_and_users_have_a_label() 
     names = [visitor.name for visitor in visitors if visitor.name]
     assert len(set(names)) == len(names) == len(crowds.NAMES)
     assert all(name.endswith(" (simulated)") for name in names)
+
+
+def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
+    given = {"PRESENCE_REDIS_URL": f"memory://{prefix}", **server.FIXED}
+    site = PresenceMiddleware(Site(), settings=Settings.from_env(given), clock=Clock())
+    site.recorder.background = False
+    crowd, backend, minute = Crowd(site, tuple(PAGES), 40, NOON), site.recorder.backend, NOON // 60
+    crowd.run_until(NOON + 120)
+    assert site.recorder.flush()
+    assert site.presence.count("guest") > 10
+    assert all(each.id.endswith(" (simulated)") for each in site.presence.online())
+    backend.driver.run(backend.history.record(int(minute) - 5, {"user": 7, "guest": 300}))
+    past = crowd.past("user", "guest", 25.0)
+    fill_history(backend, past)
+    samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
+    assert samples == {
+        moment_of(60 * each): 300 if each == minute - 5 else counts["guest"]
+        for each, counts in past.items()
+    }
+    assert site.presence.peak("guest") == Sample(moment_of(60 * (minute - 5)), 300)
+    site.recorder.close()
+
+
+def test_a_crowd_comes_although_redis_is_away_until_it_is_stopped(tmp_path: Path) -> None:
+    away = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/no", **server.FIXED}
+    site = PresenceMiddleware(Site(), settings=Settings.from_env(away))
+    stop = start_crowd(site, tuple(PAGES), 20)
+    wait_until(lambda: site.recorder.stats().recorded > 10)
+    stop()
+    site.recorder.close()
 
 
 # The server

@@ -1,15 +1,14 @@
 """The rules of rooms: which room a path is in."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings, SettingsError
-from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.request import WsgiRequest
 from presence_middleware.rooms import MAX_NAME, Rooms
 from presence_middleware.stores import NOWHERE, room_number
+from tests.support.asking import Request
 
 FORUM = ("/t/{topic}/*", "/docs/*", "/c/{category}/{page}", "/about", "/blog/")
 
@@ -80,31 +79,27 @@ def test_numbers_are_whole_numbers_that_a_score_holds_and_no_two_names_share(
     assert all(NOWHERE < number < 2**53 and float(number) == number for number in numbers)
 
 
-def wsgi(path: str, mount: str = "", **headers: str) -> WsgiRequest:
-    named = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-    latin = path.encode().decode("latin-1")
-    return WsgiRequest({"SCRIPT_NAME": mount, "PATH_INFO": latin, **named})
+SITE = rooms("/t/{topic}/*", "/shop/t/{topic}", "/café/*")
+# A path, a header Sec-Fetch-Mode, where the app is mounted, and the room; None leaves it.
+ENTERED: list[tuple[str, str, str, str | None]] = [
+    *(("/t/1/x", mode, "", "/t/1") for mode in ("navigate", "cors", "")),
+    ("/home", "navigate", "", "nowhere"),
+    *(("/api/vote", mode, "", None) for mode in ("cors", "no-cors", "same-origin", "websocket")),
+    ("/api/vote", "", "", None),
+    ("/t/1", "", "/shop", "/t/1"),
+    ("/shop/t/1", "", "", "/shop/t/1"),
+    ("/café/x", "", "", "/café"),
+]
 
 
-def asgi(path: str, mount: str = "", **headers: str) -> AsgiRequest:
-    pairs = [(n.replace("_", "-").encode(), v.encode()) for n, v in headers.items()]
-    scope: dict[str, Any] = {"type": "http", "path": mount + path, "root_path": mount}
-    return AsgiRequest({**scope, "headers": pairs})
-
-
-@pytest.mark.parametrize("request_of", [wsgi, asgi])
-def test_only_a_navigation_leaves_a_room_without_entering_another(request_of: Any) -> None:
-    found = rooms("/t/{topic}/*", "/shop/t/{topic}", "/café/*").number_for
-    assert found(request_of("/t/1/x", sec_fetch_mode="navigate")) == room_number("/t/1")
-    assert found(request_of("/t/1/x", sec_fetch_mode="cors")) == room_number("/t/1")
-    assert found(request_of("/t/1")) == room_number("/t/1")
-    assert found(request_of("/home", sec_fetch_mode="navigate")) == NOWHERE
-    for mode in ("cors", "no-cors", "same-origin", "websocket"):
-        assert found(request_of("/api/vote", sec_fetch_mode=mode)) is None
-    assert found(request_of("/api/vote")) is None
-    assert found(request_of("/t/1", mount="/shop")) == room_number("/t/1")
-    assert found(request_of("/shop/t/1")) == room_number("/shop/t/1")
-    assert found(request_of("/café/x")) == room_number("/café")
+@pytest.mark.parametrize(("path", "mode", "mount", "room"), ENTERED)
+def test_only_a_navigation_leaves_a_room_without_entering_another(
+    path: str, mode: str, mount: str, room: str | None
+) -> None:
+    headers = [("Sec-Fetch-Mode", mode.encode())] if mode else []
+    number = NOWHERE if room == "nowhere" else room and room_number(room)
+    for view in Request(headers, path=path, mount=mount).views():
+        assert SITE.number_for(view) == number
 
 
 def test_a_request_that_cannot_be_read_changes_nothing() -> None:
