@@ -72,10 +72,6 @@ class Site:
             self.recorder.record((kind, id), seen, seen - open_for)
         assert self.recorder.flush(), self.recorder.stats()
 
-    def refused(self) -> int:
-        """How many sightings of `saw` Redis has refused, their ids having left."""
-        return self.recorder.stats().dropped.get("left", 0)
-
     def held(self) -> dict[str, list[str]]:
         """Every key of the site with the members it holds; a HyperLogLog or a string has none."""
         found = {}
