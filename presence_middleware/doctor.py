@@ -70,12 +70,9 @@ def effective_settings(
     `environ` and `ini` are the arguments of `Settings.from_env` from which `settings` was made.
     """
     for setting in fields(settings):
-        name, origin = variable(setting.name), "default"
-        if environ.get(name):
-            origin = "environment"
-        elif setting.name in (ini or {}):
-            origin = "ini"
-        value = getattr(settings, setting.name)
+        name, value = variable(setting.name), getattr(settings, setting.name)
+        below = "ini" if setting.name in (ini or {}) else "default"
+        origin = "environment" if environ.get(name) else below
         shown = str(value)
         if not setting.repr:  # a secret
             shown = "***" if value else ""

@@ -57,9 +57,8 @@ def parse_request(text: str, address: str) -> Sent:
 
     Raises `ValueError` if it is no request.
     """
-    first, *lines = (
-        text.replace("\r\n", "\n").lstrip().partition("\n\n")[0].rstrip("\n").split("\n")
-    )
+    head = text.replace("\r\n", "\n").lstrip().partition("\n\n")[0]
+    first, *lines = head.rstrip("\n").split("\n")
     method, _, rest = first.partition(" ")
     target, _, version = rest.partition(" ")
     if not target or not version.startswith("HTTP/"):

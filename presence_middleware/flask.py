@@ -1,5 +1,6 @@
 """Flask: `init_app(app)` wraps an app, finds its users, and gives its templates `presence`."""
 
+from contextlib import suppress
 from typing import Any
 from wsgiref.types import WSGIEnvironment
 
@@ -62,11 +63,10 @@ class Login:
     def __init__(self, session: Any, loaded: Any, environ: WSGIEnvironment) -> None:
         """Begin before the view. `loaded` is Flask's `g`, where Flask-Login keeps its user."""
         self._session, self._loaded, self._server = session, loaded, environ.get("REMOTE_USER")
-        try:
+        self.before: str | None = None
+        """The id of the user in the session before the view, or None."""
+        with suppress(Exception):  # of a session interface, which the source `auth` reports
             self.before = session_user(session)
-            """The id of the user in the session before the view, or None."""
-        except Exception:  # of a session interface, which the source `auth` reports
-            self.before = None
 
     def __call__(self) -> str | None:
         """Return the id of the user who is logged in now, or None.

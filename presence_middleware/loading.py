@@ -85,9 +85,9 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         if not makes_instance or hasattr(app, RESPONSE[protocol]):
             return None
         return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
-    is_async = iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__)
-    refusals = {each: _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
-    fits = {"wsgi": not refusals["wsgi"] and not is_async, "asgi": not refusals["asgi"]}
+    fits = {each: not _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
+    if iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__):
+        fits["wsgi"] = False
     if fits[protocol]:
         return None
     other = "asgi" if protocol == "wsgi" else "wsgi"

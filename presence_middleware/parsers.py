@@ -259,7 +259,6 @@ def app_reference(text: str) -> tuple[str, str, bool, list[Any], dict[str, Any]]
     module, colon, rest = text.partition(":")
     try:
         expression = ast.parse(rest.strip() if colon else "application", mode="eval").body
-        is_call = isinstance(expression, ast.Call)
         call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
         arguments = list(map(ast.literal_eval, call.args))
         options = {item.arg or "": ast.literal_eval(item.value) for item in call.keywords}
@@ -269,7 +268,7 @@ def app_reference(text: str) -> tuple[str, str, bool, list[Any], dict[str, Any]]
     # A `**` among the arguments is an option without a name.
     if not _DOTTED.fullmatch(module) or not _DOTTED.fullmatch(name) or "" in options:
         raise ValueError(_APPLICATION)
-    return module, name, is_call, arguments, options
+    return module, name, call is expression, arguments, options
 
 
 def application(value: object) -> str:

@@ -9,7 +9,6 @@ from starlette.responses import Response as StarletteResponse
 
 from .. import sse
 from ..connections.loops import is_trio
-from ..errors import QueryError
 from ..presence import AsyncPresence
 from ..request import AsgiRequest, below_root, text
 from ..settings import Settings
@@ -31,7 +30,8 @@ class AsgiBoard(Board):
 
     def __init__(self, settings: Settings, presence: AsyncPresence) -> None:
         """Serve the board of `settings`, and read through `presence`."""
-        super().__init__(settings, presence.backend.queries)
+        backend = presence.backend
+        super().__init__(settings, backend.queries, lambda kind: backend.feed(kind).streams)
         self._presence, self._open_streams = presence, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,14 +56,6 @@ class AsgiBoard(Board):
         response = StarletteResponse(answer.body, answer.status)
         response.raw_headers = raw_headers(answer.headers)
         await response(scope, receive, send)
-
-    def has_cursor(self, kind: str, cursor: str) -> bool:
-        """Return whether a text is a cursor in the events of a kind."""
-        try:
-            self._presence.backend.feed(kind).streams.parse_cursor(cursor)
-        except QueryError:
-            return False
-        return True
 
     async def _stream(
         self, answer: Response, kind: str, after: str, receive: Receive, send: Send

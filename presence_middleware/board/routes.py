@@ -6,6 +6,7 @@ import re
 from base64 import b64decode
 from binascii import Error
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from string import Template
@@ -13,7 +14,7 @@ from typing import Any
 
 from .. import sse
 from ..errors import QueryError
-from ..events import cursor_of
+from ..events import Streams, cursor_of
 from ..identity.resolver import normalize_id
 from ..identity.rules import known_kind
 from ..parsers import format_duration
@@ -44,12 +45,14 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 class Board:
     """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
-    has_cursor: Callable[[str, str], bool] | None = None
-    """Returns whether a kind has a cursor. None if no response can stay open."""
+    def __init__(
+        self, settings: Settings, ask: Queries, streams: Callable[[str], Streams] | None = None
+    ) -> None:
+        """Serve the board of `settings`; `ask` has the questions of the site.
 
-    def __init__(self, settings: Settings, ask: Queries) -> None:
-        """Serve the board of `settings`; `ask` has the questions of the site."""
-        self._settings, self._ask, self._cache = settings, ask, Cache()
+        `streams` returns the events of a kind. It is None if no response can stay open.
+        """
+        self._settings, self._ask, self._cache, self._streams = settings, ask, Cache(), streams
         self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
         self._rooms = Rooms(settings.rooms)
@@ -116,7 +119,7 @@ class Board:
             "kinds": " ".join(self._public_kinds),
             "listed": " ".join(listed),
             "window": format_duration(settings.window),
-            "live": " ".join(settings.events if self.has_cursor else ()),
+            "live": " ".join(settings.events if self._streams else ()),
             "names": "on" if settings.board_token else "off",
         }
         page = Template(_file("board.html").decode()).substitute(values)
@@ -215,7 +218,7 @@ class Board:
 
     def _events(self, request: Request) -> Answer:
         """Return a stream. It begins with who is online, or after the last event of the reader."""
-        if self.has_cursor is None:
+        if self._streams is None:
             return problem(
                 501,
                 "under WSGI, and in Django's MIDDLEWARE, a worker cannot stay with a reader; ask "
@@ -226,7 +229,8 @@ class Board:
         if lag is None:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
-        if self.has_cursor(kind, cursor):
+        with suppress(QueryError):
+            self._streams(kind).parse_cursor(cursor)
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:

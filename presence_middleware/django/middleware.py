@@ -77,7 +77,12 @@ class PresenceMiddleware:
             return await self._respond(request, outer)
         state.pop(USER, None)  # of an earlier request, if the server uses an environ again
         if self._board and (path := self._board.below(request.path_info)) is not None:
-            return await self._show_board(self._board, request, path)
+            query = text(request.META.get("QUERY_STRING", ""))
+            asked = messages.Request(request.method, path, query, request.headers.get)
+            if self._is_async:
+                run = self.recorder.backend.async_driver.run
+                return _django_response(await self._board.respond_async(asked, run))
+            return _django_response(self._board.respond(asked, self.recorder.backend.driver.run))
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, HttpResponse):
             return signal
@@ -116,13 +121,6 @@ class PresenceMiddleware:
         finally:
             # The visit may last longer than the request, and must not refer to it.
             state[USER] = partial(_account_of, _loaded_user(request, visit))
-
-    async def _show_board(self, board: Board, request: HttpRequest, path: str) -> HttpResponse:
-        query, backend = text(request.META.get("QUERY_STRING", "")), self.recorder.backend
-        asked = messages.Request(request.method, path, query, request.headers.get)
-        if self._is_async:
-            return _django_response(await board.respond_async(asked, backend.async_driver.run))
-        return _django_response(board.respond(asked, backend.driver.run))
 
 
 class IdentifyWebSocketUser:

@@ -229,14 +229,14 @@ def cut(address: Address, bits: Bits) -> str:
     return str(ip_network((address, length), strict=False).network_address)
 
 
-def networks(address: str | None) -> tuple[int, int | None]:
-    """Return hashes of the networks of an address: of the host, and for IPv6 also of the site.
+def networks(address: str | None) -> tuple[int, ...]:
+    """Return hashes of the networks of an address: of the host, and for IPv6 then of the site.
 
     A host is an IPv4 address or an IPv6 /64; a site is a /48. They are hashed because addresses
     must not be stored.
     """
     parsed = parse_address(address) if isinstance(address, str) and ":" in address else None
     if not isinstance(parsed, IPv6Address):
-        return hash(str(parsed or address)), None
+        return (hash(str(parsed or address)),)
     bits = int(parsed)
     return hash(("host", bits >> 64)), hash(("site", bits >> 80))

@@ -7,7 +7,6 @@ are always refreshed.
 
 from collections import Counter
 from collections.abc import Callable, Container
-from enum import StrEnum, auto
 from typing import Protocol
 
 from ..request import Request
@@ -28,18 +27,12 @@ SITE_QUOTA = 2_000
 COUNTED = 10_000
 
 
-class Crowd(StrEnum):
-    """The origin of more new guests than a quota allows."""
+Report = Callable[[str], None]
+"""Receives the name of a hint about a crowd: `host`, `site` or `silent`.
 
-    HOST = auto()
-    """An address. Further guests are refused."""
-    SITE = auto()
-    """An IPv6 site. Further guests are refused."""
-    SILENT_PROXY = auto()
-    """A proxy that sends no client addresses. No guest is refused."""
-
-
-Report = Callable[[Crowd], None]
+More guests than a quota allows came from an address or from an IPv6 site, and the rest is refused.
+Or they came from a proxy that sends no client addresses, and nobody is refused.
+"""
 
 
 class Memory(Protocol):
@@ -93,10 +86,8 @@ class Guests:
             return True
         is_new = not memory.knows(guest)
         # An address with a port or in the form `::ffff:192.0.2.1` is counted in its normal form.
-        host, site = networks(client_address(request))
-        limits = [(self._counter(host), QUOTA, Crowd.HOST)]
-        if site is not None:
-            limits.append((self._counter(site), SITE_QUOTA, Crowd.SITE))
+        counters = map(self._counter, networks(client_address(request)))
+        limits = list(zip(counters, (QUOTA, SITE_QUOTA), ("host", "site"), strict=False))
         for counter, quota, crowd in limits:
             is_full = is_new and self._before[counter] + self._new[counter] >= quota
             if is_full and not self._may_bring_any(request):
@@ -124,5 +115,5 @@ class Guests:
             return True  # a mistake of the server, which no client can cause
         reason = hidden_clients(request, self._proxies)
         if reason == "silent":
-            self._report(Crowd.SILENT_PROXY)
+            self._report("silent")
         return bool(reason) or request.address is None

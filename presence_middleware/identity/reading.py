@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -184,10 +185,8 @@ def as_id(value: object) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
-        try:
+        with suppress(UnicodeDecodeError):
             return value.decode()
-        except UnicodeDecodeError:
-            return None
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     # By name, because the packages of ObjectId and ULID may be absent.

@@ -7,6 +7,7 @@ at the latest when the response is complete, so that a login during the request 
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import takewhile
 from operator import attrgetter
@@ -46,6 +47,8 @@ class Matcher:
     """True if its ids count only where the response accepts the login."""
     has_quota = False
     """True if a client can invent ids, so that each address has a quota of them."""
+    reads_user = False
+    """True if it finds no id in a request that is anonymous."""
     place: float = math.inf
     """Its place in the search, from 0 on."""
 
@@ -82,14 +85,15 @@ class RuleMatcher(Matcher):
         self.has_quota = rule.type.forgeable
         self.shows_login = not rule.type.client_supplied
         self.headers = frozenset([rule.header]) if rule.header else None
-        is_header = rule.source == "environ" and rule.argument.startswith("HTTP_")
+        is_header = bool(rule.front_header)
         self.is_visible = not rule.type.set_by_app or rule.type is FUNCTION or is_header
         self.reads_user = rule.source == "auth"
-        """True if it finds no id in a request that is anonymous."""
         options = SourceOptions(session_secrets, may_remember=not rule.hashed)
         argument = rule.source if rule.type is FUNCTION else rule.argument
         self._read = rule.type.make(argument, options)
-        self._name = argument if rule.type is FUNCTION else str(rule)
+        self.has_claims = rule.type.reads_nothing and bool(rule.argument)
+        """True if its kind claims some of the ids that are found under other kinds."""
+        self._claims = site_function(rule.argument, "an id") if self.has_claims else bool
         self._to_id: Callable[[str], Id] = normalize_id
         if rule.hashed:
             self._to_id = lambda value: "" if value.isspace() else hasher(value)
@@ -100,15 +104,29 @@ class RuleMatcher(Matcher):
             value = self._read(request)
             return self._to_id(value) if value else value
         except Exception as error:  # the site's code, or a framework's
-            if not self._has_failed:
-                self._has_failed = True
-                # Without the message of the exception, which may contain data of a client.
-                problem = f"raised {type(error).__name__} at {logs.place_of(error)}"
-                logs.error(
-                    "PRESENCE_IDENTITY: %s %s; such requests go to the next rule (logged once)",
-                    *(self._name, error if isinstance(error, UnusableId) else problem),
-                )
+            self._report(error, "requests go to the next rule")
             return No(f"it raised {type(error).__name__}")
+
+    def claims(self, id: Id) -> bool:
+        """Return whether an id that another rule found is of the kind of this rule. Never raises.
+
+        If the function of the rule fails, it is: whoever must not be seen stays unseen.
+        """
+        try:
+            # The hash of a guest may not have its key yet, and no site knows it.
+            return isinstance(id, str) and bool(self._claims(id))
+        except Exception as error:
+            self._report(error, f"ids count as {self.kind}")
+            return True
+
+    def _report(self, error: Exception, result: str) -> None:
+        """Log the first failure, without its message, which may contain data of a client."""
+        if not self._has_failed:
+            self._has_failed = True
+            raised = f"raised {type(error).__name__} at {logs.place_of(error)}"
+            problem = error if isinstance(error, UnusableId) else raised
+            name = self.rule.function or self.rule
+            logs.error("PRESENCE_IDENTITY: %s %s; such %s (logged once)", name, problem, result)
 
     def why_not(self, request: Request) -> No:
         no, rule = self.find(request), self.rule
@@ -151,11 +169,8 @@ class CrawlerMatcher(Matcher):
         return f"{self.kind or 'skipped'}=crawler"
 
     def why_not(self, request: Request) -> No:
-        return No(
-            "a crawler, but logged in"
-            if self._crawlers(request)
-            else "it is in no list of crawlers"
-        )
+        is_crawler = self._crawlers(request)
+        return No("a crawler, but logged in" if is_crawler else "it is in no list of crawlers")
 
 
 class Search:
@@ -175,9 +190,7 @@ class Search:
         self._first, self._last = matchers[:last], matchers[last:]
         self._names = HeaderNames(name for each in self._last for name in each.headers or ())
         # Most requests have no user, and most sites ask for nothing else before the rest.
-        self._asks_user = all(
-            isinstance(each, RuleMatcher) and each.reads_user for each in self._first
-        )
+        self._asks_user = all(each.reads_user for each in self._first)
         self.forget()
 
     def forget(self) -> None:
@@ -193,11 +206,9 @@ class Search:
         known = self._known
         try:
             place = request.fingerprint(self._names)
-            found, until = known[place]
+            found, until = known.get(place, (NOBODY, 0.0))
             if 0 < until - time.time() <= REMEMBERED_SECONDS:
                 return found
-        except KeyError:
-            pass
         except Exception:  # a malformed environ or scope
             return _first_match(self._last, request)
         found = _first_match(self._last, request)
@@ -216,33 +227,6 @@ def _first_match(matchers: Sequence[Matcher], request: Request) -> Found:
         if id := matcher.find(request):
             return (None if matcher.kind is None else (matcher.kind, id)), matcher
     return NOBODY
-
-
-class Claim:
-    """A kind that claims some of the ids that are found under other kinds."""
-
-    def __init__(self, rule: rules.Rule) -> None:
-        """Create the claim of a rule `identify:FUNCTION`."""
-        self.kind, self._path = rule.kind, rule.argument
-        self._claims = site_function(rule.argument, "an id")
-        self._has_failed = False
-
-    def claims(self, id: Id) -> bool:
-        """Return whether an id is of this kind. Never raises.
-
-        If the function fails, it is: whoever must not be seen stays unseen.
-        """
-        try:
-            # The hash of a guest may not have its key yet, and no site knows it.
-            return isinstance(id, str) and bool(self._claims(id))
-        except Exception as error:
-            if not self._has_failed:
-                self._has_failed = True
-                logs.error(
-                    "PRESENCE_IDENTITY: %s raised %s at %s; such ids count as %s (logged once)",
-                    *(self._path, type(error).__name__, logs.place_of(error), self.kind),
-                )
-            return True
 
 
 class IdentityResolver:
@@ -273,13 +257,12 @@ class IdentityResolver:
         """The hasher, if its key is shared through Redis and not `PRESENCE_SECRET`."""
         hasher = self.shared_key or SecretHasher(secret)
         self.kinds = rules.kinds(chain, bots)
-        self.default_kind = next(
-            (rule.kind for rule in chain if rule.source == "auth"), self.kinds[0]
-        )
+        auth = next((rule.kind for rule in chain if rule.source == "auth"), None)
+        self.default_kind = auth or self.kinds[0]
         """The kind of the ids that an inner layer passes to `Visit.identify` without a kind."""
         self.user_kinds = rules.user_kinds(chain) or set(rules.kinds(chain))
         """The kinds that a logout takes offline: guests only where there are no users."""
-        self.reads_user = any(rule.source == "auth" for rule in chain)
+        self.reads_user = auth is not None
         """True if a rule reads the user whom a layer has logged in."""
         set_by_app = [rule.type.set_by_app for rule in chain]
         # `Visit.identify` replaces what any rule finds. Until a layer has called it, the user of a
@@ -309,7 +292,7 @@ class IdentityResolver:
         self._unchecked, self._search = search(unchecked), search(matchers)
         self.matchers = self._search.matchers
         """All steps of the search, in order."""
-        self._claims = [Claim(rule) for rule in chain if rule.type.reads_nothing and rule.argument]
+        self._claims = [each for each in matchers if each.has_claims]
         self.find = self.resolve if self._claims else self._search.find
         """Return who a request is from, as `resolve` does."""
 
@@ -343,7 +326,7 @@ class IdentityResolver:
         """Return who somebody counts as: another kind may claim the id of a user."""
         for claim in self._claims:
             if (who[0] in self.user_kinds or who[0] == self.default_kind) and claim.claims(who[1]):
-                return claim.kind, who[1]
+                return claim.rule.kind, who[1]
         return who
 
     def identity_of(self, who: Who) -> Identity | None:
@@ -367,9 +350,8 @@ def normalize_id(value: str) -> str:
     value = value[:MAX_VALUE_LENGTH].strip()
     if len(value) <= MAX_ID_BYTES and value.isascii():
         return value
-    try:
+    # Surrogates are undecodable bytes of a header, or half a character of some JSON.
+    with suppress(UnicodeEncodeError):
         if len(value.encode()) <= MAX_ID_BYTES:
             return value
-    except UnicodeEncodeError:
-        pass  # surrogates: undecodable bytes of a header, or half a character of some JSON
     return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=SIZE).hexdigest()

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from inspect import iscoroutine, iscoroutinefunction
 from operator import attrgetter, methodcaller
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from ..errors import SettingsError
@@ -175,13 +175,10 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
 
     Raises `SettingsError` if it cannot be imported or cannot be called.
     """
-    module, _, name = path.partition(":")
     try:
-        call: Any = import_module(module)
-        for part in name.split("."):
-            call = getattr(call, part)
-    except (ImportError, AttributeError) as error:
-        near = nearest_source(module)
+        call = resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        near = nearest_source(path.partition(":")[0])
         remedy = (
             f"; the source with the nearest name is {near}" if near else f"; {accepted_sources()}"
         )

@@ -17,8 +17,8 @@ from ..connections.server import eviction_policy, facts
 from ..errors import PresenceError
 from ..identity.addresses import hidden_clients, networks, trusting
 from ..identity.bots import BOT
-from ..identity.guests import QUOTA, SITE_QUOTA, Crowd
-from ..identity.hashing import Who
+from ..identity.guests import QUOTA, SITE_QUOTA
+from ..identity.hashing import Id, Who
 from ..identity.resolver import IdentityResolver
 from ..identity.rules import Chain, Rule, login_kinds, user_kinds
 from ..request import USER, Request
@@ -128,16 +128,16 @@ HINTS = {
         "set it to the same value in all processes",
     ),
     "eviction": Hint("the server may evict keys ({})", "set maxmemory-policy noeviction"),
-    Crowd.HOST: Hint(
+    "host": Hint(
         f"more than {QUOTA} new guests from one address",
         "the rest is not recorded. If the address is a proxy, add it to PRESENCE_TRUSTED_PROXIES",
     ),
-    Crowd.SITE: Hint(
+    "site": Hint(
         f"more than {SITE_QUOTA} new guests from one /48 of IPv6",
         "the rest is not recorded. If its addresses are proxies, add them to "
         "PRESENCE_TRUSTED_PROXIES",
     ),
-    Crowd.SILENT_PROXY: Hint(
+    "silent": Hint(
         f"more than {QUOTA} guests come from one private address or unix socket without "
         "X-Forwarded-For",
         "it seems to be a proxy, and people with the same browser count as one. Let the proxy send "
@@ -196,8 +196,7 @@ class SetupHints:
         self._writes: Counter[str] = Counter()  # by kind
         self._writes_before_failure = math.inf
         # What was logged, and what need not be.
-        silent = HINTS[Crowd.SILENT_PROXY].message
-        self._done = set() if self._needs_address else {silent}
+        self._done = set() if self._needs_address else {HINTS["silent"].message}
         self.look_at = -math.inf
         """When the next visit is inspected, by the recorder's clock."""
         self.has_asked_server = False
@@ -211,6 +210,7 @@ class SetupHints:
         try:
             for mistake in self._shown(request, arrival, purpose, who):
                 before, first, visits = self._seen.get(mistake.message, (mistake, arrival, 0))
+                # One pulse of a guest suffices to wait for a user.
                 hint = mistake if mistake.if_users else before
                 self._seen[mistake.message] = hint, first, visits + 1
         except Exception as error:  # a part that recording does not need
@@ -314,23 +314,23 @@ class SharedIds:
 
     def __init__(self, kinds: Iterable[str], window: float) -> None:
         """Compare visits of `kinds`, over periods of `window` seconds."""
-        self._undecided = set(kinds)
-        """The kinds that are neither reported nor known to have distinct ids."""
         self._window, self._period_ends = window, -math.inf
-        self._hosts: dict[Who, set[int]] = {}
+        self._hosts: dict[str, dict[Id, set[int]]] = {kind: {} for kind in kinds}
+        """By id, of the kinds that are neither reported nor known to have distinct ids."""
 
     def is_shared(self, who: Who, address: str | None, now: float) -> bool:
         """Note a visit. Return True the first time that many addresses have an id of a kind."""
-        kind = who[0]
-        if kind not in self._undecided:
-            return False
+        kind, id = who
         if now >= self._period_ends:
-            self._period_ends, self._hosts = now + self._window, {}
-        hosts = self._hosts.setdefault(who, set())
+            self._period_ends = now + self._window
+            self._hosts = {undecided: {} for undecided in list(self._hosts)}
+        if (ids := self._hosts.get(kind)) is None:
+            return False
+        hosts = ids.setdefault(id, set())
         hosts.add(networks(address)[0])  # hashes, because addresses must not be stored
         is_shared = len(hosts) > SHARED_BY
-        if is_shared or sum(each[0] == kind for each in list(self._hosts)) > DISTINCT_IDS:
-            self._undecided.discard(kind)
+        if is_shared or len(ids) > DISTINCT_IDS:
+            self._hosts.pop(kind, None)
         return is_shared
 
 

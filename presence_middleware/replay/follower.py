@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from ..identity.guests import QUOTA
 from ..people import Room
 from ..recorder import Recorder
 from ..settings import Settings
@@ -42,12 +43,22 @@ class Follower(Visitors):
         age = self._now() - line.at
         if age >= self._settings.window:
             self.old += 1
+            if self.old == 1:
+                self._report(
+                    f"a line is {age:.0f} seconds old; older than the window counts nobody"
+                )
             return
         if age < -AHEAD_SECONDS:
             self.ahead += 1
             if self.ahead == 1:
                 self._report(f"a line is {-age:.0f} seconds ahead of this clock; it counts as now")
+        is_first = not self.refused
         if (who := self.who(line)) is None:
+            if is_first and self.refused:
+                self._report(
+                    f"more than {QUOTA} new guests from one address: the rest is not recorded. If "
+                    "it is a proxy, have the server log the addresses of its clients"
+                )
             return
         at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.backend.rooms
         number = None if rooms is None else rooms.number_for(line.request)

@@ -65,7 +65,6 @@ WRITES = ("contract/test_contract.py",)
 DEPARTURES = ("contract/test_departures.py",)
 ROOMS = ("contract/test_rooms.py",)
 DIFFERENTIAL = ("contract/test_differential.py",)
-IN_REQUESTS = ("contract/test_rooms_of_requests.py",)
 MOUNTS = ("browser/test_mounts_browser.py",)
 CROWDED = ("contract/test_crowded_rooms.py",)
 EVENTS = ("contract/test_events.py",)
@@ -757,7 +756,7 @@ BREAKS = [
         "stores/people.lua",
         "and at_least(left_at[erased(id)], since)",
         "and false",
-        WRITES,
+        MODEL,
     ),
     Break(
         "erased-id-has-a-last-seen-time",
@@ -781,7 +780,7 @@ BREAKS = [
         "stores/people.lua",
         "local arrival = arrived() or time",
         "local arrival = time",
-        WRITES,
+        MODEL,
     ),
     Break(
         "older-sighting-undoes-a-goodbye",
@@ -1014,7 +1013,7 @@ BREAKS = [
         "stores/rooms.lua",
         "if act == ERASED then redis.call('ZREM', moves, id) end",
         "",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "old-page-becomes-the-room",
@@ -1030,7 +1029,7 @@ BREAKS = [
         "stores/rooms.lua",
         "and not has_left(id, moment) and",
         "and",
-        ROOMS,
+        MODEL,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-wsgi",
@@ -1038,7 +1037,7 @@ BREAKS = [
         "request.py",
         'return text(self.state.get("PATH_INFO", ""))',
         "return self.path",
-        IN_REQUESTS,
+        ROOMS,
     ),
     Break(
         "room-of-the-path-with-its-mount-over-asgi",
@@ -1046,7 +1045,7 @@ BREAKS = [
         "request.py",
         "return below_root(self.state)",
         "return self.path",
-        IN_REQUESTS,
+        ROOMS,
     ),
     Break(
         "pulse-of-a-path-with-its-mount",
@@ -1215,7 +1214,7 @@ BREAKS = [
         "events/outage.py",
         "if now - self._since < OUTAGE_SECONDS:",
         "if True:",
-        (*FOLLOW, *NAMED),
+        FOLLOW,
     ),
     Break(
         "two-holders-of-a-name",

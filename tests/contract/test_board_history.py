@@ -1,6 +1,5 @@
 """The history of the board: few points, every peak among them, and one read for all readers."""
 
-import asyncio
 import random
 import re
 import sys
@@ -14,9 +13,8 @@ from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
-import redis
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.backend import Backend
 from presence_middleware.board.history import (
     DAY,
@@ -30,7 +28,7 @@ from presence_middleware.board.history import (
     read_history,
     step_for,
 )
-from presence_middleware.connections.clients import close_async_clients, sync_client
+from presence_middleware.connections.clients import sync_client
 from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.svg import WIDTH
 from tests.support.backends import Server
@@ -41,7 +39,6 @@ Samples = dict[int, int]
 
 MINUTE = int(NOON // 60)
 MONTHS = 90  # in days
-CALLS = 500  # of functions: an answer that is shared makes fewer
 
 
 def settings(url: str, prefix: str, days: float) -> Settings:
@@ -159,7 +156,7 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("hours", [24, 25, 48, 168, 3660 * 24])
+@pytest.mark.parametrize("hours", [24, 25, 48, 168, MONTHS * 24])
 def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     """An event loop sends one and parses its replies without serving anybody else meanwhile."""
     site = settings(valkey.url, prefix, 3660)
@@ -227,29 +224,6 @@ def now() -> Plan[float]:
     return NOON
 
 
-async def get(app: Any, hours: int, etag: str = "") -> tuple[int, str, bytes]:
-    """Return the status, the ETag and the body that an ASGI app answers."""
-    sent: list[Any] = []
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/presence/history",
-        "query_string": f"hours={hours}".encode(),
-        "headers": [(b"if-none-match", etag.encode())],
-    }
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    headers = dict(sent[0]["headers"])
-    body = b"".join(message.get("body", b"") for message in sent)
-    return sent[0]["status"], headers[b"etag"].decode(), body
-
-
 @contextmanager
 def calls() -> Iterator[Callable[[], int]]:
     """Count the function calls of this thread inside the block, those of C functions too."""
@@ -264,40 +238,6 @@ def calls() -> Iterator[Callable[[], int]]:
         yield lambda: count
     finally:
         sys.setprofile(None)
-
-
-def test_only_the_first_reader_causes_a_read_and_an_encoding(valkey: Server, prefix: str) -> None:
-    site = settings(valkey.url, prefix, MONTHS)
-    write(site, walk(MONTHS))
-    reads = evaluated(valkey)
-
-    async def main() -> None:
-        app = asgi.PresenceMiddleware(lambda *_: None, settings=site, clock=Clock(NOON))  # type: ignore[arg-type]
-        answers = await asyncio.gather(*(get(app, MONTHS * 24) for _ in range(20)))
-        assert len(set(answers)) == 1
-        status, etag, body = answers[0]
-        assert (status, evaluated(valkey) - reads) == (200, MONTHS + 1)
-        with calls() as made:
-            assert await get(app, MONTHS * 24) == answers[0]
-        assert made() < CALLS
-        with calls() as made:
-            assert await get(app, MONTHS * 24, etag) == (304, etag, b"")
-        assert made() < CALLS
-        with calls() as made:  # of the same step
-            _, _, shorter = await get(app, MONTHS * 24 - 240)
-        assert made() < CALLS
-        assert 0 < len(shorter) < len(body)
-        assert evaluated(valkey) - reads == MONTHS + 1
-        await close_async_clients()
-
-    asyncio.run(main())
-
-
-def evaluated(valkey: Server) -> int:
-    """Return how many scripts were run: one for each day of a history that is read."""
-    with redis.Redis.from_url(valkey.url) as client:
-        stats: Any = client.info("commandstats")
-    return int(stats.get("cmdstat_eval", {"calls": 0})["calls"])
 
 
 @pytest.mark.parametrize("hours", [1, 24, 168, MONTHS * 24])

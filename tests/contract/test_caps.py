@@ -60,7 +60,7 @@ class Door:
         remembered: int = 20_000,
     ) -> None:
         self.clock, self.refused = Clock(), 0
-        self.reported: list[guests.Crowd] = []
+        self.reported: list[str] = []
         self.people = People(remembered, WINDOW)
         self.guests = Guests(self.people, WINDOW, proxies, self.reported.append)
 
@@ -93,7 +93,7 @@ def _lengths(holder: object) -> list[int]:
 def test_each_address_has_its_own_quota_of_guests() -> None:
     door = Door()
     assert door.come("forged", 101) == guests.QUOTA
-    assert door.reported == [guests.Crowd.HOST]
+    assert door.reported == ["host"]
     assert door.come("forged", guests.QUOTA) == guests.QUOTA, "the known go on"
     assert door.come("other", 150, "192.0.2.8") == guests.QUOTA
     assert door.comes("one more", "2001:db8::1")
@@ -159,7 +159,7 @@ def test_a_site_of_ipv6_has_a_quota_however_many_networks_are_in_it() -> None:
     hosts = list(forged_hosts("2001:db8:1", 400))
     let_in = sum(door.come(f"forged{host}", 20, host) for host in hosts)
     assert let_in == guests.SITE_QUOTA
-    assert set(door.reported) == {guests.Crowd.SITE}
+    assert set(door.reported) == {"site"}
     first, late = hosts[0], hosts[-1]
     assert door.come(f"forged{first}", 20, first) == 20, "the known go on"
     assert door.come(f"forged{late}", 20, late) == 0
@@ -173,23 +173,6 @@ def test_a_site_of_ipv6_has_a_quota_however_many_networks_are_in_it() -> None:
     assert door.come("late", 20, late) == 20
 
 
-def test_quotas_go_on_when_more_guests_are_there_than_are_remembered() -> None:
-    door = Door(remembered=1000)
-    crowd = [f"198.51.{n // 250}.{n % 250}" for n in range(1000)]
-    assert sum(door.comes("guest", host) for host in crowd) == 1000
-    assert door.come("forged", 500) == guests.QUOTA
-    assert door.come("forged", guests.QUOTA) == guests.QUOTA, "the known go on"
-    for _ in range(200):
-        assert door.comes("guest", crowd[-1]), "many requests are not many guests"
-    # Of those who are not remembered one by one, about one in a thousand others seems to be known.
-    assert door.come("other", 150, crowd[-1]) <= guests.QUOTA + 5
-    hosts = list(forged_hosts("2001:db8:1", 400))
-    assert sum(door.come(f"forged{host}", 20, host) for host in hosts) <= guests.SITE_QUOTA + 40
-    door.clock.now += WINDOW
-    assert sum(door.comes("guest", host) for host in crowd) == 1000
-    assert door.come("forged again", 500) <= 10
-
-
 def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,13 +182,6 @@ def test_quotas_go_on_when_more_networks_are_there_than_are_counted(
         assert door.comes("guest", f"198.51.100.{n}")
     assert guests.QUOTA - 10 < door.come("forged", 500) <= guests.QUOTA
     assert door.comes("guest", "198.51.100.149"), "the known go on"
-    door = Door()
-    sites = [f"2001:db8:{n:x}" for n in range(500)]
-    assert all(door.comes("guest", f"{site}::1") for site in sites)
-    hosts = forged_hosts(sites[-1], 700)
-    let_in = sum(door.come(f"forged{host}", 3, host) for host in hosts)
-    assert guests.SITE_QUOTA - 100 < let_in <= guests.SITE_QUOTA
-    assert max(_lengths(door.guests)) <= 2 * guests.COUNTED
 
 
 def test_remembered_guests_are_bounded_and_beyond_the_bound_no_guest_is_refused(
@@ -254,7 +230,7 @@ def test_a_private_peer_has_no_quota_and_a_client_has_one(
     assert door.come("guest", 500, peer, **headers) == (guests.QUOTA if has_quota else 500)
     is_silent = not has_quota and proxies == Proxies() and not FORWARDED.keys() & headers.keys()
     if is_silent and "forwarded" not in headers:
-        assert set(door.reported) == {guests.Crowd.SILENT_PROXY}
+        assert set(door.reported) == {"silent"}
 
 
 # Through a recorder: what is counted and said.
@@ -272,6 +248,14 @@ def asks(recorder: Recorder, browser: str, address: str = ADDRESS, **environ: st
     visit = WsgiVisit(recorder, said)
     visit.end()
     return visit.identity
+
+
+@pytest.mark.parametrize("address", [5, b"::1"])
+def test_an_address_that_is_no_text_harms_no_request(recorder: Recorder, address: Any) -> None:
+    """A server's mistake: it is recorded, and nothing is raised."""
+    for n in range(150):
+        asks(recorder, f"browser {n}", address)
+    assert (recorder.stats().recorded, recorder.stats().dropped) == (150, {})
 
 
 def test_guests_past_the_quota_are_counted_and_the_log_says_so_once(

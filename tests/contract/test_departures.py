@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import redis
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.backend import Backend
-from presence_middleware.embedded import find_server
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Store
 from presence_middleware.wsgi import WsgiVisit
@@ -21,14 +18,6 @@ from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, settings
 
 GRACE = 75.0
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Server]:
-    """A server that the test may stop."""
-    server = Server(str(find_server()), tmp_path)
-    yield server
-    server.stop()
 
 
 def by_header(url: str, prefix: str, flush_interval: str, **given: Any) -> Settings:
@@ -131,7 +120,7 @@ def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     comes(app.recorder, "cid")
     wait_until(lambda: app.recorder.health.is_outage)
     with Stopwatch() as watch:
-        for _ in range(50):
+        for _ in range(10):
             for name in ("ann", "bob"):
                 log_out(given, name)
     assert watch.seconds < 0.5  # one timeout

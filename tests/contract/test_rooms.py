@@ -1,15 +1,18 @@
-"""Who is in which room: compared with a model, and in each case that can go wrong."""
+"""Who is in which room: each case that can go wrong, and what requests do."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, QueryError, UnsupportedQuery
+from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.people import Room
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.stores import NOWHERE, Act, room_number
+from presence_middleware.wsgi import WsgiVisit
+from tests.support.asking import State
 from tests.support.backends import Server
+from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
 from tests.support.timed_site import WINDOW, Clock, Site, settings
 
 
@@ -62,25 +65,6 @@ def site(valkey: Server, prefix: str) -> Iterator[Open]:
     yield open_site
     for each in sites:
         each.site.close()
-
-
-@pytest.mark.parametrize("manner", ["leave", "forget"])
-def test_a_page_from_before_a_departure_is_no_room_afterwards(site: Open, manner: str) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann")
-    workers.view(workers.other, "/t/1", "ann", "bob")
-    workers.other.flush()
-    workers.clock.now += 0.25
-    getattr(workers.presence, manner)("ann")
-    erased = manner == "forget"
-    assert workers.redis.zrange(workers.key("moved"), 0, -1) == [b"ann", b"bob"][erased:]
-    workers.call(workers.one, "ann")
-    workers.one.flush()
-    assert workers.presence.is_online("ann")
-    assert workers.room() == ["bob"]
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    assert workers.room() == ["ann", "bob"]
 
 
 def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
@@ -194,3 +178,164 @@ def test_a_site_without_rooms_says_which_setting_has_them(valkey: Server, prefix
     for ask in (presence.count, presence.counts, presence.online):
         with pytest.raises(UnsupportedQuery, match="set PRESENCE_ROOMS to paths"):
             ask(room="/t/1")
+
+
+# Requests through both wrappers.
+
+NAVIGATE = {"sec-fetch-mode": "navigate"}
+
+
+def view(
+    path: str, user: str = "ann", mount: str = "", enters: str | None = None, **headers: str
+) -> Call:
+    """Return a request of a user, whose handler may name a room."""
+
+    def handle(state: State) -> None:
+        if enters is not None:
+            state["presence_middleware.visit"].enter(enters)
+
+    state = {"SCRIPT_NAME": mount, "root_path": mount, "path": mount + path}
+    return Call({"X-User": user, **headers}, path, before=handle, state=state)
+
+
+PEOPLE: dict[str, tuple[Any, ...]] = {
+    "pages move, calls do not, and a page without a room takes out": (
+        "/t/{topic}/*, /docs/*",
+        view("/t/42/some-title", **NAVIGATE),
+        view("/docs/x/y", "bob"),
+        {"/t/42": ["ann"], "/docs": ["bob"]},
+        view("/api/vote", **{"sec-fetch-mode": "cors"}),
+        view("/logo.png", **{"sec-fetch-mode": "no-cors"}),
+        view("/api/vote"),
+        {"/t/42": ["ann"]},
+        view("/docs/z"),
+        {"/t/42": [], "/docs": ["ann", "bob"]},
+        view("/", **NAVIGATE),
+        {"/docs": ["bob"]},
+    ),
+    "rules mean the path below the mount point": (
+        "/t/{topic}, /shop/{any}",
+        view("/t/1", mount="/shop"),
+        view("/t/1", "bob"),
+        view("/shop/t", "eve", mount="/shop"),
+        {"/t/1": ["ann", "bob"], "/shop/t": ["eve"]},
+    ),
+    "a passive request moves nobody": (
+        "/t/{topic}, /docs/*",
+        view("/t/1"),
+        view("/t/2", presence="passive"),
+        view("/docs/health"),
+        {"/t/1": ["ann"], "/docs": []},
+    ),
+    "a handler names a room, which replaces that of the path": (
+        "/t/{topic}/*",
+        view("/t/1", enters="chat:7"),
+        {"chat:7": ["ann"], "/t/1": []},
+        view("/api", enters="/t/5/a-title"),
+        {"chat:7": [], "/t/5": ["ann"]},
+        view("/t/1", enters=""),
+        {"/t/5": [], "/t/1": []},
+    ),
+    "named rooms need no rule": (
+        "named",
+        view("/t/1", **NAVIGATE, enters="chat:7"),
+        {"chat:7": ["ann"]},
+        view("/t/1"),
+        {"chat:7": ["ann"]},
+        view("/t/1", **NAVIGATE),
+        {"chat:7": []},
+    ),
+}
+"""The rooms of a site, and requests in turn, with who is in which room after them."""
+
+
+@pytest.fixture
+def visited(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
+    """Make the settings of a site that writes when the test lets it."""
+    made: list[Settings] = []
+
+    def make(rooms: str = "/t/{topic}", **given: Any) -> Settings:
+        given = {"rooms": rooms, "flush_interval": "3m", "exclude": "/docs/health", **given}
+        made.append(settings(valkey.url, prefix, **given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        recorder_for(each).close()
+
+
+both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
+
+
+@both
+@pytest.mark.parametrize("name", PEOPLE)
+def test_requests_move_people(
+    name: str, ask: Ask, visited: Callable[..., Settings], caplog: pytest.LogCaptureFixture
+) -> None:
+    rooms, *steps = PEOPLE[name]
+    here = visited(rooms)
+    presence, users = Presence(here), set[str]()
+    for step in steps:
+        if isinstance(step, Call):
+            users.add(step.headers["X-User"])
+            ask(here, step)
+            continue
+        assert recorder_for(here).flush()
+        assert {room: [who.id for who in presence.online(room=room)] for room in step} == step
+        assert {room: presence.count(room=room) for room in step} == {
+            room: len(ids) for room, ids in step.items()
+        }
+    assert presence.count() == len(users)
+    assert "enter()" not in caplog.text
+
+
+@both
+def test_a_room_without_the_setting_is_a_warning_once(
+    ask: Ask, visited: Callable[..., Settings], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = visited("")
+    for user in ("ann", "bob"):
+        ask(here, view("/t/1", user, enters="chat:7"))
+    (warning,) = [line for line in caplog.messages if "visit.enter() does nothing" in line]
+    assert "PRESENCE_ROOMS" in warning
+    recorder_for(here).flush()
+    assert Presence(here).count() == 2
+
+
+@both
+def test_a_room_that_is_no_text_is_refused(ask: Ask, visited: Callable[..., Settings]) -> None:
+    number: Any = 7
+    with pytest.raises(QueryError, match="room is a int: pass text such as 'chat:7'"):
+        ask(visited(), view("/t/1", enters=number))
+
+
+def test_guests_beyond_the_quota_of_their_address_are_in_no_room(
+    visited: Callable[..., Settings],
+) -> None:
+    here = visited(identity="guest=cookie:sid:raw")
+    for number in range(120):
+        over_wsgi(here, view("/t/1", cookie=f"sid=guest{number:03}"))
+    recorder_for(here).flush()
+    expected = [f"guest{number:03}" for number in range(100)]
+    assert [who.id for who in Presence(here).online(room="/t/1")] == expected
+
+
+def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, prefix: str) -> None:
+    clock, here = Clock(), settings(valkey.url, prefix, rooms="named")
+    recorder = Recorder(here, clock=clock, background=False)
+    presence, visits = Presence(here, clock=clock), list[WsgiVisit]()
+    for room in ("chat:1", "chat:2"):
+        clock.now += 1
+        visits.append(WsgiVisit(recorder, {"HTTP_X_USER": "ann"}))
+        visits[-1].enter(room)
+    for _ in range(20):
+        clock.now += 60
+        recorder.run_once()
+        assert recorder.flush()
+        assert presence.count(room="chat:2") == 1
+        assert presence.count(room="chat:1") == 0
+    for visit in visits:
+        visit.end()
+    assert recorder.flush()
+    assert presence.count(room="chat:2") == 1
+    recorder.close()

@@ -1,39 +1,17 @@
 """The visit of a request in a handler: its identity, `identify`, and the recorded id."""
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.middleware.sessions import SessionMiddleware
-from starlette.requests import HTTPConnection
-from starlette.requests import Request as StarletteRequest
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.authentication import SimpleUser
 
-from presence_middleware import Identity, Presence, QueryError, Settings, asgi
-from presence_middleware.embedded import find_server
+from presence_middleware import Identity, Presence, QueryError, Settings
 from presence_middleware.recorder import Recorder, Visit, recorder_for
-from presence_middleware.request import AsgiRequest, WsgiRequest
+from presence_middleware.request import WsgiRequest
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
-from tests.support.transports import AsgiTransport
-
-
-@pytest.fixture
-def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
-    """Of a site without a secret."""
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix)
-    yield settings
-    recorder_for(settings).close()
 
 
 def visit_in(state: State) -> Visit:
@@ -106,44 +84,17 @@ def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(
     assert presence.online_among(["ann", "bob"]) == ["ann", "bob"]
 
 
-def test_processes_without_a_secret_agree_on_a_guest(settings: Settings) -> None:
-    views = (
-        WsgiRequest({"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "Lynx"}),
-        AsgiRequest({"client": ["192.0.2.7", 1], "headers": [[b"user-agent", b"Lynx"]]}),
-    )
-    found = set()
-    for view in views:
-        recorder = Recorder(settings)  # each with a key of its own, until they agree
-        visit = opened(recorder, view)
-        visit.flush()
-        visit.end()
-        found.add(visit.identity)
-        recorder.close()
-    (guest,) = found
-    assert guest is not None
-    assert Presence(settings).is_online(guest.id, guest.kind)
-    assert "192.0.2.7" not in guest.id
-
-
-@pytest.fixture
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that a test may stop."""
-    server = Server(str(find_server()), Path(tmp_path_factory.mktemp("own")))
-    yield server
-    server.stop()
-
-
-def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own_server: Server) -> None:
+def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own: Server) -> None:
     view = WsgiRequest({"REMOTE_ADDR": "192.0.2.7"})
-    settings = Settings.from_env({}, redis_url=own_server.url, flush_interval="0.05s")
-    own_server.stop()
+    settings = Settings.from_env({}, redis_url=own.url, flush_interval="0.05s")
+    own.stop()
     early = Recorder(settings)
     visit = opened(early, view)
     visit.end()
     assert not early.flush()
     assert visit.identity is None
     assert early.stats().pending == 1
-    own_server.start()
+    own.start()
     other = Recorder(settings)
     late = opened(other, view)
     late.flush()
@@ -153,44 +104,6 @@ def test_a_guest_who_came_before_redis_could_be_reached_is_the_same(own_server: 
     late.end()
     for recorder in (early, other):
         recorder.close()
-
-
-class Backend(AuthenticationBackend):
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
-        name = conn.headers.get("x-login")
-        return (AuthCredentials(["authenticated"]), SimpleUser(name)) if name else None
-
-
-def login(request: StarletteRequest) -> Response:
-    request.session["user"] = {"id": 42}
-    return Response()
-
-
-@pytest.mark.parametrize(
-    ("identity", "headers", "id"),
-    [
-        ("user=auth", {"x-login": "ann"}, "ann"),
-        ("user=auth", {}, "42"),
-        ("user=session:member", {}, None),
-        ("user=session:user.id", {}, "42"),
-        ("user=session:user.name, user=auth", {"x-login": "ann"}, "ann"),
-    ],
-)
-def test_starlettes_own_users_and_sessions(
-    identity: str, headers: dict[str, str], id: str | None, valkey: Server, prefix: str
-) -> None:
-    layers = [
-        Middleware(SessionMiddleware, secret_key="a"),
-        Middleware(AuthenticationMiddleware, backend=Backend()),
-    ]
-    site = Starlette(routes=[Route("/", login)], middleware=layers)
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, identity=identity)
-    app = asgi.PresenceMiddleware(site, settings=settings)
-    with httpx.Client(transport=AsgiTransport(app, asyncio.run), base_url="http://site") as client:
-        assert client.get("/", headers=headers).status_code == 200
-    assert app.recorder.flush()
-    assert [sighting.id for sighting in Presence(settings).online()] == ([id] if id else [])
-    app.recorder.close()
 
 
 def test_a_process_that_ends_right_after_its_first_request_has_recorded_it(

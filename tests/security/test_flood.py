@@ -9,7 +9,6 @@ import random
 import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,15 +157,6 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
     site.recorder.close()
 
 
-@pytest.fixture
-def own_server(tmp_path: Path, valkey: Server) -> Iterator[Server]:
-    """A server that the test may stop."""
-    server = Server(valkey.binary, tmp_path)
-    yield server
-    os.kill(server.process.pid, signal.SIGCONT)
-    server.stop()
-
-
 def hang(server: Server) -> None:
     os.kill(server.process.pid, signal.SIGSTOP)
 
@@ -179,13 +169,13 @@ def go_on(server: Server) -> None:
     ("stop", "start"), [(hang, go_on), (Server.stop, Server.start)], ids=["hung", "killed"]
 )
 def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
-    own_server: Server,
+    own: Server,
     prefix: str,
     stop: Callable[[Server], None],
     start: Callable[[Server], None],
 ) -> None:
-    site = Flooded(own_server, prefix, addresses, "0.05s")
-    stop(own_server)
+    site = Flooded(own, prefix, addresses, "0.05s")
+    stop(own)
     site.clock.now += WINDOW / 2
     for request in PEOPLE:
         site.ask(request)
@@ -200,7 +190,7 @@ def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
         site.ask(request)
     asked = moment_of(site.clock.now)
     site.clock.now += WINDOW / 2
-    start(own_server)
+    start(own)
     wait_until(site.recorder.flush)
     assert site.missing() == []
     assert {site.presence.last_seen(who.id, who.kind) for who in site.people} == {asked}

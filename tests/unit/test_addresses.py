@@ -1,11 +1,9 @@
 """Where a request comes from: proxies, their headers, the address that is believed."""
 
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from presence_middleware import Settings
 from presence_middleware.identity.addresses import (
@@ -13,7 +11,6 @@ from presence_middleware.identity.addresses import (
     WHOLE,
     Proxies,
     locator,
-    normalize_address,
     parse_address,
     parse_prefix,
     parse_proxies,
@@ -243,20 +240,3 @@ def test_addresses_are_cut_to_the_prefix(prefix: str, address: str, kept: str) -
 def test_the_prefix_cuts_client_addresses_but_never_trusted_proxies() -> None:
     """The neighbour of a trusted proxy is not trusted."""
     assert located("10.0.0.2", for_("198.51.100.7"), "10.0.0.3", "/24, /56") == "10.0.0.0"
-
-
-ADDRESSES = st.one_of(
-    st.ip_addresses(v=4),
-    st.ip_addresses(network="10.0.0.0/8"),
-    st.ip_addresses(network="fd00::/8"),
-    st.ip_addresses(v=6).filter(lambda address: getattr(address, "ipv4_mapped", None) is None),
-)
-
-
-@given(address=ADDRESSES, form=st.sampled_from(["{}", "[{}]:80", "[{}]", "::ffff:{}", "{}%eth0"]))
-def test_an_address_in_any_form_has_its_normal_form(
-    address: IPv4Address | IPv6Address, form: str
-) -> None:
-    text = form.format(address)
-    parsed = parse_address(text)
-    assert normalize_address(text) == (text if parsed is None else str(parsed))

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from presence_middleware import Sample
-from presence_middleware.cli.chart import Span, chart, in_ascii, resample
+from presence_middleware.cli.chart import Span, chart, in_ascii
 from presence_middleware.cli.screen import Recent
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -29,12 +29,6 @@ def test_bars_are_as_high_as_the_counts_and_gaps_are_marked() -> None:
     assert bars(chart(minutes(8, None, None, 2), span(4), 7, 4)) == ["█··▂"]
     assert bars(chart(minutes(10**6, 1), span(2), 11, 4)) == ["█▁"], "one is not nobody"
     assert bars(chart([], span(4), 7, 5)) == ["    ", "····"]
-
-
-def test_a_column_has_the_highest_count_of_its_time() -> None:
-    assert resample(minutes(1, 9, 2, 3), span(4), 2) == [9, 3]
-    assert resample(minutes(1, 2), span(2), 6) == [1, 1, 1, 2, 2, 2]
-    assert resample(minutes(5, None, None, None), span(4), 8) == [5, 5, 5, *[None] * 5]
 
 
 def test_the_peak_is_marked_with_its_count_and_time() -> None:

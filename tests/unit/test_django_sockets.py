@@ -149,12 +149,3 @@ def test_a_socket_that_is_not_wrapped_reaches_its_app() -> None:
     gateway = Gateway("websocket", user=ANN)
     scope, receive, send = gateway.scope, gateway.receive, gateway.send
     assert asyncio.run(IdentifyWebSocketUser(app)(scope, receive, send)) == "returned"
-
-
-def test_a_scope_of_a_visit_that_is_over_reaches_its_app(prefix: str) -> None:
-    async def again(scope: Scope, receive: Any, send: Any) -> None:
-        scope["presence_middleware.visit"].end()
-        await IdentifyWebSocketUser(silent)(scope, receive, send)
-
-    app = PresenceMiddleware(again, settings=kept(prefix))
-    asyncio.run(Gateway("websocket", user=ANN).ask(app))

@@ -104,15 +104,13 @@ def test_the_python_blocks_of_a_page_run_in_order(
     registry = prometheus_client.CollectorRegistry()
     monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
     namespace: dict[str, Any] = {}
-    for block in blocks("python"):
+    code = blocks("python")
+    assert len(code) > 8
+    for block in code:
         if block.page == page:
             exec(compile(block.code, page.name, "exec"), namespace)
     for name in [name for name in namespace if name.startswith("test_")]:
         namespace[name]()
-
-
-def test_there_are_python_blocks() -> None:
-    assert len(blocks("python")) > 8
 
 
 def commands_of(code: str) -> list[list[str]]:
@@ -201,8 +199,7 @@ def test_the_first_command_starts_the_demo_on_a_fresh_clone(tmp_path: Path) -> N
     clone, state = tmp_path / "clone", tmp_path / "state"
     state.mkdir()
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
-    if not (python := shutil.which("python3", path=os.defpath)):
-        python = str(shutil.which("python3"))
+    python = shutil.which("python3", path=os.defpath) or str(shutil.which("python3"))
     process = subprocess.Popen(
         COMMANDS[0].replace("python3", python, 1),
         shell=True,

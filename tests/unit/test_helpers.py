@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import importlib
+import json
 import sys
 import weakref
 from collections import UserDict
@@ -19,7 +20,7 @@ import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.wsgi import WSGIRequest
-from fastapi import WebSocket
+from fastapi import FastAPI, WebSocket
 from flask.sessions import SessionInterface, SessionMixin
 from flask_login import LoginManager, UserMixin, login_required
 from pyramid.config import Configurator
@@ -45,9 +46,10 @@ from presence_middleware import (
 )
 from presence_middleware.flask import init_app
 from presence_middleware.lookup import HasEnviron
-from presence_middleware.starlette import presence_context
+from presence_middleware.starlette import Here, presence_context
 from presence_middleware.template import template_presence
 from tests.support.template_sites import configure_django, over_wsgi
+from tests.unit.test_asgi import Gateway
 
 
 @pytest.fixture
@@ -420,6 +422,18 @@ def test_a_loaded_session_shows_its_user_under_the_usual_keys(
 
 
 # Starlette and FastAPI
+
+
+def test_the_dependency_of_fastapi_is_the_reader_of_the_request(memory: Settings) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def home(presence: Here) -> dict[str, int]:
+        return await presence.counts()
+
+    http = Gateway("http", method="GET", query_string=b"")
+    asyncio.run(http.ask(asgi.PresenceMiddleware(app, settings=memory)))
+    assert json.loads(http.sent[-1]["body"]) == {"user": 1, "guest": 0, "bot": 0}
 
 
 def test_a_context_processor_of_starlette_has_the_reader_of_the_request(memory: Settings) -> None:

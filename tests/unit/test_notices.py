@@ -232,8 +232,7 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
     one.ask(over_wsgi(**request_), times=(VISITS if is_quick else FEW_VISITS) - 1)
     assert one.said == []
     one.clock.now += 0 if is_quick else SECONDS
-    if not is_quick:
-        assert one.said == []
+    assert is_quick or one.said == []
     one.ask(over_wsgi(**request_))
     notice, *others = one.said
     assert message in notice
@@ -257,6 +256,7 @@ RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("user=session:user.id, guest=visitor", {"cookie": f"beaker.session.id={VALUE}"}, {}),
     (DEFAULT, {"cookie": f"PHPSESSID={VALUE}; xsessionid={VALUE}; Session={VALUE}"}, {}),
     (DEFAULT, {"cookie": "a=sessionid; b=session=1; auth_tkt"}, {}),
+    (DEFAULT, {"cookie": "a=1;" + " " * 8000 + "x"}, {}),  # once took minutes
     (DEFAULT, SESSION, OWN_LAYER),
     (DEFAULT, {"session": {"csrf": "x"}, **SESSION}, {}),
     ("user=flask-session:_user_id", flask_cookie(csrf_token="x", _fresh=False), {}),
@@ -303,13 +303,6 @@ def test_visits_without_a_user_are_reported_once(identity: str, users: str, site
     one.clock.now += VISITS
     one.ask(over_wsgi(), times=VISITS)
     assert one.said == [notice]
-
-
-@pytest.mark.parametrize("identity", ["guest=visitor", "user=cookie:sid", "a=ip, b=user-agent"])
-def test_no_user_is_missed_where_the_chain_has_no_login(identity: str, site: Open) -> None:
-    one = site(identity)
-    one.ask(over_wsgi(cookie=f"sid={VALUE}; session={VALUE}"), times=2 * VISITS)
-    assert one.said == []
 
 
 def by_header(one: Site) -> None:
@@ -432,17 +425,6 @@ def test_a_crowd_of_guests_is_reported_once(origin: str | None, site: Open) -> N
     assert one.presence.counts()["guest"] == quota + (50 if is_silent else 0)
 
 
-def test_who_comes_from_this_host_is_no_crowd_of_guests(site: Open) -> None:
-    """A developer sends many requests, and cookies distinguish guests behind any proxy."""
-    one = site(BY_HEADER)
-    one.ask(over_wsgi("127.0.0.1", x_user="ann"))
-    one.ask(over_wsgi("127.0.0.1"), over_wsgi("::1"), times=200)
-    other = site("user=header:X-User, guest=cookie:sid")
-    other.ask(over_wsgi("127.0.0.1", x_user="ann"))
-    other.ask(*(over_wsgi("127.0.0.1", cookie=f"sid={number}") for number in range(150)))
-    assert one.said == other.said == []
-
-
 # A name that everybody has.
 
 
@@ -496,11 +478,40 @@ def guests(one: Site) -> None:
     visitors(one, over_wsgi, 2 * SHARED_BY, cookie="sid=1", user_agent="")
 
 
-@pytest.mark.parametrize("come", [distinct, over_days, guests])
-def test_ids_that_distinguish_users_are_not_reported(
-    come: Callable[[Site], None], site: Open
+def without_logins(one: Site) -> None:
+    one.ask(over_wsgi(cookie=f"sid={VALUE}; session={VALUE}"), times=2 * VISITS)
+
+
+def from_this_host(one: Site) -> None:
+    """A developer sends many requests, and cookies distinguish guests behind any proxy."""
+    one.ask(over_wsgi("127.0.0.1", user="ann"))
+    one.ask(over_wsgi("127.0.0.1"), over_wsgi("::1"), times=200)
+    one.ask(*(over_wsgi("127.0.0.1", cookie=f"sid={number}") for number in range(150)))
+
+
+def no_visits(one: Site) -> None:
+    environ = {**over_wsgi("10.0.0.1", **HOPS).state, "HTTP_COOKIE": f"session={VALUE}"}
+    for key, value in (("PATH_INFO", "/healthz"), ("HTTP_PRESENCE", "passive")):
+        one.ask(WsgiRequest({**environ, key: value}), times=2 * VISITS)
+
+
+SHARING = "user=auth, guest=user-agent, other=cookie:sid"
+
+
+@pytest.mark.parametrize(
+    ("identity", "come"),
+    [
+        *((SHARING, come) for come in (distinct, over_days, guests)),
+        *((identity, without_logins) for identity in ("guest=visitor", "user=cookie:sid")),
+        ("user=auth, guest=visitor", from_this_host),
+        ("user=auth, guest=cookie:sid", from_this_host),
+        (BY_HEADER, no_visits),
+    ],
+)
+def test_many_requests_that_are_right_are_not_reported(
+    identity: str, come: Callable[[Site], None], site: Open
 ) -> None:
-    one = site("user=auth, guest=user-agent, other=cookie:sid")
+    one = site(identity)
     come(one)
     assert one.said == []
 
@@ -551,14 +562,6 @@ def test_few_requests_are_inspected(site: Open) -> None:
     one.clock.now += FEW_VISITS
     one.ask(over_wsgi("10.0.0.1", **HOPS), times=FEW_VISITS)
     assert PROXY in one.said[0]
-
-
-def test_requests_that_are_no_visit_are_not_inspected(site: Open) -> None:
-    one = site(BY_HEADER)
-    environ = {**over_wsgi("10.0.0.1", **HOPS).state, "HTTP_COOKIE": f"session={VALUE}"}
-    one.ask(WsgiRequest({**environ, "PATH_INFO": "/healthz"}), times=2 * VISITS)
-    one.ask(WsgiRequest({**environ, "HTTP_PRESENCE": "passive"}), times=2 * VISITS)
-    assert one.said == []
 
 
 def test_a_forked_child_does_not_repeat_notices(site: Open) -> None:

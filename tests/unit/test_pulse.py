@@ -262,6 +262,16 @@ def late(prefix: str) -> Settings:
     return Settings.from_env({}, redis_url=f"memory://{prefix}", identity=LATE, pulse_path="/pulse")
 
 
+def test_a_user_whom_a_layer_logs_in_is_no_guest(site: Make) -> None:
+    cookies = [("Set-Cookie", "session=new; HttpOnly"), ("Content-Type", "text/html")]
+    here = site(App(layer=logs_in, headers=cookies), identity=LATE)
+    answer = here.pulse()
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers == {"cache-control": "no-store", "set-cookie": "session=new; HttpOnly"}
+    assert here.pulse(BYE).status == 204
+    assert (here.seen, here.gone) == ([("user", "ann")], [("user", "ann")])
+
+
 def test_an_error_of_the_app_is_the_servers_and_the_visit_ends(site: Make) -> None:
     def fails(state: Any) -> None:
         logs_in(state)

@@ -29,6 +29,8 @@ NAMES = {  # of rooms, by path
 NOWHERES = [
     *("/t", "/t/", "/t//42", "/docsx", "/c/art/1/x", "/c/art", "/about/us", "/ABOUT", "/blog/1"),
     *("/", "", "chat:7", f"/t/{'x' * (MAX_NAME - 2)}"),
+    # A pattern that goes back and forth in them takes minutes.
+    *("/t/" + "/" * 60_000, "/c/" + "a/" * 60_000, "/" * 120_000),
 ]
 
 

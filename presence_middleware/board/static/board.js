@@ -188,8 +188,16 @@ async function follow(kind) {
   if (!live.includes(kind) || Date.now() < heldUntil) return false;
   if (stream && Date.now() - stream.heard > SILENT) leaveStream();
   if (!stream) {
-    stream = { kind, heard: Date.now(), isOpen: false, ending: new AbortController() };
-    stream.opened = open(stream);
+    const started = { heard: Date.now(), isOpen: false, ending: new AbortController() };
+    started.opened = new Promise((opened, refused) => {
+      const end = (error) => {
+        if (stream === started) stream = null;
+        if (error instanceof Refused) refused(error);
+        else opened(false);
+      };
+      read(started, kind, opened).then(end, end);
+    });
+    stream = started;
   }
   const mine = stream, late = new Promise((done) => setTimeout(done, POLL, false));
   const isOpen = await Promise.race([mine.opened, late]);
@@ -205,35 +213,15 @@ function leaveStream() {
   stream = null;
 }
 
-async function open(mine) {
+// Show the events of a kind until the stream ends. Call `opened` once some have come.
+async function read(mine, kind, opened) {
   const headers = { Presence: "passive", Authorization: `Bearer ${token}` };
   if (cursor) headers["Last-Event-ID"] = cursor;
-  try {
-    const url = new URL(query("events", { kind: mine.kind }), base);
-    const answer = await fetch(url, { cache: "no-store", headers, signal: mine.ending.signal });
-    if (answer.status === 401) throw new Refused((await answer.json()).error);
-    if (answer.ok) {
-      return await new Promise((done) => {
-        mine.begin = done;
-        read(mine, answer.body).catch(() => {}).finally(() => (closed(mine), done(false)));
-      });
-    }
-  } catch (error) {
-    if (error instanceof Refused) {
-      closed(mine);
-      throw error;
-    }
-  }
-  closed(mine);
-  return false;
-}
-
-function closed(mine) {
-  if (stream === mine) stream = null;
-}
-
-async function read(mine, body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  const url = new URL(query("events", { kind }), base);
+  const answer = await fetch(url, { cache: "no-store", headers, signal: mine.ending.signal });
+  if (answer.status === 401) throw new Refused((await answer.json()).error);
+  if (!answer.ok) return;
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();
@@ -243,7 +231,7 @@ async function read(mine, body) {
     text = messages.pop();
     for (const message of messages) if (stream === mine) receive(message);
     mine.isOpen ||= messages.length > 0;
-    if (mine.isOpen) mine.begin(true);
+    if (mine.isOpen) opened(true);
     setText(at("caption"), captioned(at("online").children.length));
   }
 }
