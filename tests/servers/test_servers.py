@@ -551,7 +551,7 @@ def test_a_hung_redis_holds_up_the_end_of_a_server_for_two_seconds_at_most(
 def test_no_user_is_lost_when_workers_are_replaced_under_load(
     of_users: dict[str, str], presence: Presence, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    command = gunicorn(WSGI_SITE, 2, "--max-requests=10", *options)
+    command = gunicorn(WSGI_SITE, 2, "--max-requests=5", *options)
     with WebServer(command, ROOT, tmp_path / "log", **of_users) as server:
         names: set[str] = set()
 
