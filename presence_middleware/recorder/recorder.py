@@ -324,9 +324,7 @@ class Recorder:
         """
         attempt = self._write(self.health.is_well, query=plan)
         if attempt.is_answered:
-            if isinstance(attempt.answer, Exception):
-                raise attempt.answer
-            return attempt.answer  # type: ignore[no-any-return]
+            return attempt.result()  # type: ignore[no-any-return]
         failure = attempt.failure
         if isinstance(failure, PresenceUnavailable) and not isinstance(failure, RedisRefused):
             raise failure

@@ -49,6 +49,12 @@ class Attempt:
     """The last error. None also if a place was skipped."""
     failed_nodes: set[str] = field(default_factory=set)
 
+    def result(self) -> Any:
+        """Return the result of the query, or raise its error."""
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
 
 @dataclass
 class Totals:

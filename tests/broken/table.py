@@ -287,6 +287,14 @@ BREAKS = [
         (*OUTAGES, *RECORDER),
     ),
     Break(
+        "special-sighting-at-the-end",
+        "A visit counts from its arrival, not from its end.",
+        "recorder/visit.py",
+        "self._noted, at = who, self.stamp",
+        "self._noted, at = who, now",
+        (*OUTAGES, *RECORDER),
+    ),
+    Break(
         "slow-login-counts-as-guest",
         "A user whom a layer logs in slowly is never counted as a guest.",
         "recorder/visit.py",

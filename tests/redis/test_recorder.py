@@ -173,9 +173,16 @@ def test_the_first_sighting_is_written_at_once_and_the_next_with_the_interval(
     assert presence.is_online("alice")
 
 
-def test_the_newest_sighting_wins_whichever_ends_last(valkey: Server, start: Start) -> None:
+@pytest.mark.parametrize("is_usual", [False, True])
+def test_the_newest_sighting_wins_whichever_ends_last(
+    is_usual: bool, valkey: Server, start: Start
+) -> None:
     worker = start(valkey.url)
+    # Until then, each request is looked at closely.
+    worker.recorder.hints.look_at = math.inf if is_usual else -math.inf
+    worker.opens("ann").end()
     slow = worker.opens("bob")
+    assert slow.is_usual is is_usual
     worker.clock.now += 30
     worker.opens("bob").end()
     worker.clock.now += 5
