@@ -144,18 +144,15 @@ OVER: Mapping[str, Any] = MappingProxyType({})
 class StateRequest(Request):
     """What requests over WSGI and over ASGI have in common."""
 
-    # Without defaults in the class, because it would take much longer to set them.
-
-    peer: str | None
-    locate: Callable[["StateRequest"], str | None] | None
+    peer: str | None = None
+    locate: Callable[["StateRequest"], str | None] | None = None
     """Finds the client's address behind proxies. None if it is always the peer's."""
-    forwarded: tuple[Any, Any] | None
+    forwarded: tuple[Any, Any] | None = None
     """The headers Forwarded and X-Forwarded-For on arrival, since inner layers may remove them."""
-    raw_headers: dict[bytes, bytes] | None
+    raw_headers: dict[bytes, bytes] | None = None
     """The headers of a scope by lower-case name, once one of them was read."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
-        self.locate = self.forwarded = self.raw_headers = None
         self.arrive(state)
 
     def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
@@ -258,7 +255,7 @@ class AsgiRequest(StateRequest):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
     def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
-        self.state, self.peer, client = state, None, state.get("client")
+        self.state, client = state, state.get("client")
         try:
             self.peer = str(client[0]) if client and client[0] else None
             headers = self._read_headers()

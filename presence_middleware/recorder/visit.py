@@ -72,7 +72,7 @@ class Visit(StateRequest):
 
     purpose = Purpose.PAGE
 
-    is_usual: bool
+    is_usual = False
     """True if it is a page, and nothing but the request shows who came."""
 
     signal: Signal | None = None
@@ -89,7 +89,7 @@ class Visit(StateRequest):
     _is_long = False
     _identified = NOBODY
     """The user whom a layer has named."""
-    _noted: Who | None
+    _noted: Who | None = None
     """Who was recorded last."""
     _login = NOBODY
     """The user to log out."""
@@ -98,7 +98,7 @@ class Visit(StateRequest):
         # What one of the first instances has is stored compactly in all: 400 bytes less for each
         # open connection.
         first: Any = object.__new__(cls)
-        first.room = first._is_long = None
+        first.is_usual = first.room = first._is_long = first._noted = None
 
     def __init__(
         self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
@@ -110,12 +110,11 @@ class Visit(StateRequest):
         """
         self.recorder, self.backend = recorder, recorder.backend
         self.locate = recorder.resolver.locate
-        self.forwarded = self.raw_headers = self._noted = None
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
         is_plain = self.arrive(state, recorder.filter.special_paths)
-        self.is_usual = is_plain and signal is None and self.arrival < recorder.usual_until
-        if self.is_usual:
+        if is_plain and signal is None and self.arrival < recorder.usual_until:
+            self.is_usual = True
             recorder.open_visits[self] = None
         else:
             recorder.admit(self, signal)
