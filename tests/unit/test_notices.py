@@ -528,6 +528,14 @@ def test_an_unreadable_request_is_reported_once(site: Open) -> None:
     assert one.recorder.stats().recorded == 0
 
 
+def test_a_request_with_an_unreadable_cookie_is_reported_once_and_recorded(site: Open) -> None:
+    one = site()
+    one.ask(WsgiRequest({"REMOTE_ADDR": PUBLIC, "HTTP_COOKIE": 5}), times=3)
+    (notice,) = one.said
+    assert notice.startswith("a request could not be read (AttributeError): the server or")
+    assert one.recorder.stats().recorded == 3
+
+
 def test_notices_are_warnings_without_data_of_clients(
     site: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
