@@ -400,6 +400,37 @@ def test_who_goes_on_misses_nothing_of_a_shard_that_is_away(
         assert next(now).id == "new"
 
 
+def test_lost_events_of_a_shard_that_is_away_are_reported_once_it_is_back(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, backend = PartlyAway(plain), plain.presence.backend
+    monkeypatch.setattr(backend, "driver", nodes)
+    received, lost, shards = list[str](), list[EventsLost](), backend.stores["user"]
+    expected, second = [f"id{n}" for n in range(20)], shards.all[1]
+    with plain.presence.events() as events:
+        wait_until(lambda: backend.feed("user").page.end.positions)
+
+        def receive() -> None:
+            while not events.is_ended:
+                try:
+                    received.extend(event.id for event in events)
+                except EventsLost as error:
+                    lost.append(error)
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        nodes.away = "XREVRANGE"  # a shard goes away right after it was read
+        other = Site(plain.settings)
+        run(other.presence, "HINCRBY", f"{second.name}:progress", "n", 1)
+        other.come(*expected)
+        there = [id for id in expected if shards.shard_for(id) is not second]
+        wait_until(lambda: sorted(received) == sorted(there))
+        assert not lost
+        nodes.away = ""
+        wait_until(lambda: len(lost) == 1)
+    thread.join()
+
+
 def test_who_goes_on_may_have_read_further_than_this_process(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids, opened
 from tests.support.backends import Server, wait_until
 from tests.support.servers import environment
 
+GUEST = "192.0.2.7"
+
 
 def visit_in(state: State) -> Visit:
     visit = state["presence_middleware.visit"]
@@ -71,6 +73,18 @@ def test_the_default_kind_is_that_of_auth_or_else_the_first(
 
     for ask in (ask_wsgi, ask_asgi):
         assert ask(settings, Request(), layer) == Identity(kind, "ann")
+
+
+@pytest.mark.parametrize(
+    ("session", "id"),
+    [({"user": {"id": 42}}, "42"), ({"user": {}, "user_id": "7"}, "7"), ({"user": {}}, GUEST)],
+)
+def test_the_user_of_a_session_may_be_a_mapping(
+    session: dict[str, object], id: str, prefix: str
+) -> None:
+    identity = "user=auth, guest=ip:raw"
+    settings = Settings.from_env({}, identity=identity, prefix=prefix, enabled=False)
+    assert ids(settings, Request(session=session)) == id
 
 
 def test_a_guest_who_logs_in_during_the_request_is_recorded_as_user_alone(

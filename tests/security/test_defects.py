@@ -281,6 +281,12 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
         asgi.PresenceMiddleware(never)
 
 
+@pytest.mark.parametrize("known", ["MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}'])
+def test_a_public_key_is_never_used_as_a_shared_secret(known: str) -> None:
+    with pytest.raises(SettingsError, match="whole public keys"):
+        Settings.from_env({}, session_secret=known)
+
+
 def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
     for given in ([SECRET, b"other"], (SECRET, "other")):
         assert Settings.from_env({}, session_secret=given).session_secret == (SECRET, "other")
