@@ -394,3 +394,44 @@ def test_a_store_does_what_its_model_does_after_many_histories(
     store: str, backend: Backend, mode: str, features: str, examples: int
 ) -> None:
     check(backend, store, mode, features, 10 * examples, is_random=True)
+
+
+COMES: tuple[Any, ...] = ("A", (1, False), [("ann", 0, 0, None, 0)], [])
+RARE: dict[str, tuple[str, list[Any]]] = {
+    "an older sighting comes late": (
+        "plain",
+        [COMES, ("B", (1, False), [("ann", 100, 0, None, 0)], [])],
+    ),
+    "a logout comes after the erasure": (
+        "plain",
+        [
+            COMES,
+            ("A", (1, False), [], [(Act.ERASED, "ann", 0, None)]),
+            ("B", (1, False), [], [(Act.LEFT, "ann", 0, 50)]),
+        ],
+    ),
+    "a page was entered before the logout": (
+        "rooms",
+        [
+            COMES,
+            ("A", (1, False), [], [(Act.LEFT, "ann", 0, None)]),
+            ("B", (10, False), [("ann", 0, 0, 1, 100)], []),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["valkey"], indirect=True)
+@pytest.mark.parametrize(("features", "writes"), RARE.values(), ids=RARE)
+def test_a_store_does_what_its_model_does_where_chance_seldom_leads(
+    backend: Backend, features: str, writes: list[Any]
+) -> None:
+    machine = type("Machine", (Machine,), {"url": backend.url, "features": FEATURES[features]})()
+    machine.begin(room_for=1000, step=1000, is_kept=True)
+    for each in writes:
+        machine.write(*each)
+        machine.readers_know_who_is_online()
+        machine.keys_hold_what_the_model_holds()
+        if machine.has_rooms:
+            machine.readers_know_who_is_in_a_room()
+    machine.teardown()
