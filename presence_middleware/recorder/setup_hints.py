@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from .. import logs
@@ -52,13 +53,18 @@ class Hint(NamedTuple):
 
     def of(self, *values: object) -> "Hint":
         """Return this hint with values in place of the braces."""
-        message, remedy = self.message.format(*values), self.remedy.format(*values)
-        return self._replace(message=message, remedy=remedy)
+        return _filled(self, values)
 
     def is_due(self, visits: int, seconds: float, *, has_users: bool) -> bool:
         """Return whether it is logged after some visits, `seconds` after the first of them."""
         is_old = visits >= FEW_VISITS and seconds >= self.seconds
         return self.if_users in (None, has_users) and (is_old or visits >= self.visits)
+
+
+@lru_cache(maxsize=64)  # most visits of a site show the same
+def _filled(hint: Hint, values: tuple[object, ...]) -> Hint:
+    message, remedy = hint.message.format(*values), hint.remedy.format(*values)
+    return hint._replace(message=message, remedy=remedy)
 
 
 HINTS = {
