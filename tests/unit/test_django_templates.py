@@ -64,6 +64,8 @@ SHOWN: list[tuple[str, Any, str]] = [
     ('{% online_count "guest" window="1m" %}', None, "1"),
     ("{% online_count window=60 %}", None, "2"),
     ("{% online_count as n %}{{ n }} online", None, "2 online"),
+    ('{% active_count %} {% active_count "7d" as n %}{{ n }}', None, "2 2"),
+    ('{% active_count period="1d" kind="user" %}', None, "2"),
     ("{% online_count users as n %}{{ n }}", "bot", "0"),
     ('{% online_count "guest" window="1m" as n %}[{{ n }}]', None, "[1]"),
     (AMONG, (EIGHT, SEVEN), f"{SEVEN};"),

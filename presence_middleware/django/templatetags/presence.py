@@ -17,19 +17,23 @@ IDS = (str, int, UUID)
 """The types that are ids themselves. Other objects have their id as an attribute."""
 
 COUNT_USAGE = "{% online_count [KIND] [window=WINDOW] [as NAME] %}"
+ACTIVE_USAGE = "{% active_count [PERIOD] [kind=KIND] [as NAME] %}"
 
 
 class CountNode(Node):  # type: ignore[misc]  # Django has no types
-    """The tag `online_count`."""
+    """The tags `online_count` and `active_count`."""
 
-    def __init__(self, options: dict[str, Any], target: str | None) -> None:
-        """Create a tag with `options`, to be put into the variable `target`, or shown."""
-        self.options, self.target = options, target
+    def __init__(self, question: str, options: dict[str, Any], target: str | None) -> None:
+        """Create a tag that asks a `question` with `options`.
+
+        The number is put into the variable `target`, or shown if that is None.
+        """
+        self.question, self.options, self.target = question, options, target
 
     def render(self, context: Any) -> str:
         """Return the number as text, or put it into the context and return no text."""
         options = {name: value.resolve(context) for name, value in self.options.items()}
-        number = _reader(context).count(**options)
+        number = getattr(_reader(context), self.question)(**options)
         if self.target is not None:
             context[self.target] = number
             return ""
@@ -43,17 +47,33 @@ def online_count(parser: Parser, token: Token) -> CountNode:
     The arguments are as for `Presence.count`. In an outage it shows nothing, and the variable after
     `as` is None. Not a `simple_tag`, because that shows None as a word.
     """
+    return _count_node(parser, token, "count", ("kind", "window"), COUNT_USAGE)
+
+
+@register.tag  # type: ignore[untyped-decorator]
+def active_count(parser: Parser, token: Token) -> CountNode:
+    """Show how many were seen in a period: `{% active_count "7d" %}`, by default in a day.
+
+    The arguments are as for `Presence.active`. In an outage it shows nothing, as `online_count`.
+    """
+    return _count_node(parser, token, "active", ("period", "kind"), ACTIVE_USAGE)
+
+
+def _count_node(
+    parser: Parser, token: Token, question: str, names: tuple[str, str], usage: str
+) -> CountNode:
+    """Return the node of a tag, whose options are `names`; the first needs no name."""
     _, *bits = token.split_contents()
     target = None
     if len(bits) > 1 and bits[-2] == "as":
         *bits, _, target = bits
     options = {}
     if bits and "=" not in bits[0]:
-        options["kind"] = parser.compile_filter(bits.pop(0))
+        options[names[0]] = parser.compile_filter(bits.pop(0))
     options |= token_kwargs(bits, parser)
-    if bits or not options.keys() <= {"kind", "window"}:
-        raise TemplateSyntaxError(f"{{% {token.contents} %}}: write {COUNT_USAGE}")
-    return CountNode(options, target)
+    if bits or not options.keys() <= set(names):
+        raise TemplateSyntaxError(f"{{% {token.contents} %}}: write {usage}")
+    return CountNode(question, options, target)
 
 
 @register.simple_tag(takes_context=True)  # type: ignore[untyped-decorator]
