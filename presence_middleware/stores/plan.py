@@ -110,7 +110,10 @@ def next_batch(plan: Plan[Any], reply: list[Any] | Exception | None) -> Batch:
 
 def first_error(replies: Sequence[Any]) -> Exception | None:
     """Return the first error among the replies, or None."""
-    return next((reply for reply in replies if isinstance(reply, Exception)), None)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            return reply
+    return None
 
 
 def text(reply: bytes | str) -> str:

@@ -73,12 +73,14 @@ class ScriptedStore(Store, ABC):
 
     def _send(self, parts: Sequence[Part]) -> Plan[Written]:
         """Send all parts of a write; return its outcome."""
-        replies = yield from self._script.send(*(part.command for part in parts))
-        refused = [
-            part.positions[int(position) - 1]
-            for part, reply in zip(parts, replies, strict=True)
-            for position in reply[0]
-        ]
+        replies = yield from self._script.send(*[part.command for part in parts])
+        refused: list[int] = []
+        full = came = went = cuts = 0
+        for part, (positions, unwritten, _, arrived, departed, cut) in zip(
+            parts, replies, strict=True
+        ):
+            refused += [part.positions[int(position) - 1] for position in positions]
+            full, came, went = full + unwritten, came + arrived, went + departed
+            cuts += cut
         wrote_before = score(replies[0][2]) if replies else None
-        full, came, went, cuts = (sum(reply[place] for reply in replies) for place in (1, 3, 4, 5))
         return Written(refused, full, wrote_before, came, went, cuts > 0)
