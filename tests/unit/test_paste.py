@@ -188,7 +188,7 @@ def test_an_error_lists_all_problems_of_a_section_with_the_keys_of_the_file(writ
 def problems_of_command(ini: str) -> list[str]:
     ended = run_command("--ini", ini, "config", env={})
     assert ended.exit_code == 2
-    return ended.output.removeprefix("Error: ").splitlines()
+    return ended.stderr.removeprefix("Error: ").splitlines()
 
 
 def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:
