@@ -281,7 +281,6 @@ class Minutes(Model):
             self.left.pop(id, None)
             return
         last_seen = self.lost(id, moment, last_known)
-        last_seen = None if last_seen is None else last_seen // MINUTE * MINUTE
         for minute in sorted(self.sets):
             if first <= minute <= moment // MINUTE and id in self.sets[minute]:
                 self.sets[minute].remove(id)
@@ -289,7 +288,7 @@ class Minutes(Model):
         self._leave(act, id, moment, last_seen)
 
     def clean_up(self, now: int) -> None:
-        self.forget_writers(now - self.limits.keep)
+        self.forget_writers(now - self.limits.window)
 
     def _in(self, now: int, window: int) -> Times:
         """Return the ids of a window with their last minutes."""
@@ -303,5 +302,5 @@ class Minutes(Model):
         newest = self._in(now, self.limits.keep)
         for id, at in self.gone.items():
             if at // MINUTE >= (now - self.limits.keep) // MINUTE:
-                newest[id] = max(at, newest.get(id, 0))
+                newest[id] = max(at // MINUTE * MINUTE, newest.get(id, 0))
         return newest
