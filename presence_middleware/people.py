@@ -366,11 +366,12 @@ class People(Memory):
             person.seen = person.sent
             self.pending -= 1
             self.dropped["left"] += 1
-        if len(self._queue) < self._limit:
-            self._enqueue(person)
+        self._enqueue(person)
 
     def _enqueue(self, person: Person) -> None:
-        if not person.is_queued:
+        """Let a person wait. Departures alone are bounded here, sightings before they come here."""
+        has_room = person.seen > person.sent or len(self._queue) < self._limit
+        if has_room and not person.is_queued:
             person.is_queued = True
             self._queue.append(person)
 
@@ -424,7 +425,7 @@ class People(Memory):
                 person = queue.popleft()
                 person.is_queued = False
                 seen = person.seen if person.seen > person.sent else None
-                has_departed = person.left is not person.goodbye  # usually, both are None
+                has_departed = person.left is not person.goodbye  # usually, both are `NOT_DEPARTED`
                 due = person.departures_due() if has_departed else ()
                 if seen is not None or due:
                     room = person.room if person.is_moving else None
@@ -481,9 +482,10 @@ class People(Memory):
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
             for person in self.of_shard(shard):
-                if person.lose(since, has_room=self.pending < self._most_pending):
-                    self.pending += 1
-                self._enqueue(person)
+                is_waiting = person.lose(since, has_room=self.pending < self._most_pending)
+                self.pending += is_waiting
+                if is_waiting or person.departures_due():
+                    self._enqueue(person)
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
         """Drop waiting sightings that are too old to be of use.

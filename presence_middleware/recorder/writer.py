@@ -204,7 +204,7 @@ class Writer:
             time = low + int(seen * 1e6 + 0.5)
             arrived = low + int(arrival * 1e6 + 0.5)
             move = None if room is None else (room.number, low + int(room.since * 1e6 + 0.5))
-            if person.left is not person.goodbye:  # usually, both are None
+            if person.left is not person.goodbye:  # usually, both are `NOT_DEPARTED`
                 after_logout = person.left.least_time(arrival)
                 time = max(time, person.goodbye.least_time(seen), after_logout)
                 arrived = max(arrived, after_logout)

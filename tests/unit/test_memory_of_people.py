@@ -1,6 +1,9 @@
 """Whom a process knows beyond the people that it has room for."""
 
+from typing import cast
+
 from presence_middleware.people import FORGOTTEN, People
+from presence_middleware.stores import Act, Store
 
 WINDOW = 600.0
 LIMIT = 50
@@ -57,3 +60,18 @@ def test_a_request_counts_though_an_older_connection_was_seen_just_after_it() ->
     assert again.arrival == 9.9
     known.written([again], set(), 0)
     assert (known.flushed, known.pending, known.dropped["left"]) == (1, 0, 1)
+
+
+def test_after_a_loss_those_wait_again_of_whom_something_is_lost() -> None:
+    known, shard = people(("user", "before")), object()
+    known.note(("user", "after"), 20.0, 20.0)
+    known.note(("user", "gone"), 20.0, 20.0, Act.LEFT)
+    taken = known.take(LIMIT)
+    for each in taken:
+        each.person.shard = cast(Store, shard)
+        for departure in each.departures:
+            departure.moment = 20_000_000
+    known.written(taken, set(), 0)
+    known.lost(cast(Store, shard), 10.0)
+    assert len(known) == 2
+    assert {each.person.who[1] for each in known.take(LIMIT)} == {"after", "gone"}
