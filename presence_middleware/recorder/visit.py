@@ -23,6 +23,7 @@ from .verdict import (
     LOGOUTS,
     REFUSES,
     REFUSES_AT_THE_END,
+    UNCOUNTED,
     Answer,
     Purpose,
     answer_of,
@@ -120,7 +121,7 @@ class Visit(StateRequest):
             recorder.admit(self, signal)
             self.note_login()
         rooms = self.backend.rooms
-        if rooms is not None:
+        if rooms is not None and self.purpose not in UNCOUNTED:
             number = rooms.number_for(self, signal)
             if number is not None:
                 self.room = Room(number, self.arrival)
