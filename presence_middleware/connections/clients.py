@@ -8,6 +8,7 @@ causes no error, and a silent server costs a single timeout. Options in the URL 
 import asyncio
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
@@ -102,8 +103,13 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         from redis.cluster import ClusterNode
         from redis.retry import Retry
 
-        from . import credentials, prompt_close, timed  # noqa: F401, `_typed` needs the first
+        from . import prompt_close, timed
+        from .credentials import ImportedCredentials
 
+        parsers: dict[str, Any] = {
+            **redis.connection.URL_QUERY_ARGUMENT_PARSERS,
+            "credential_provider": ImportedCredentials,
+        }
         classes: dict[str, Any] = {**(prompt_close if is_async else timed).CLASSES}
         if url.scheme == "embedded":  # this needs a POSIX system
             from .on_demand import JoiningConnection, OnDemandConnection
@@ -123,7 +129,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
             **{
                 **_OPTIONS,
                 "connection_class": timed.CLASSES[url.scheme.removesuffix("+cluster")],
-                **_typed(hosts.options),
+                **_typed(hosts.options, parsers),
                 "retry": Retry(NoBackoff(), 1),  # the node that redis-py asks first may be away
                 "max_connections": most,
             },
@@ -138,8 +144,8 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         # timeouts of minutes.
         manager = library.Sentinel(
             list(hosts.addresses),
-            sentinel_kwargs={**options, **_typed(hosts.sentinel_options)},
-            **{**options, **_typed(hosts.options)},
+            sentinel_kwargs={**options, **_typed(hosts.sentinel_options, parsers)},
+            **{**options, **_typed(hosts.options, parsers)},
         )
         for sentinel in manager.sentinels:
             sentinel.connection_pool.connection_class = classes["redis"]
@@ -155,22 +161,14 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
 
                 options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
         target, _, query = url.target.partition("?")
-        client = library.Redis.from_url(target, **{**options, **_typed(options_of(query))})
+        client = library.Redis.from_url(target, **{**options, **_typed(options_of(query), parsers)})
     pool = client.connection_pool
     pool.connection_class, pool.max_connections = classes[url.scheme], most
     return client
 
 
-def _typed(options: Options) -> dict[str, Any]:
+def _typed(options: Options, parsers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a query as redis-py expects them: numbers, switches or text."""
-    from redis import connection
-
-    from .credentials import ImportedCredentials
-
-    parsers: dict[str, Any] = {
-        **connection.URL_QUERY_ARGUMENT_PARSERS,
-        "credential_provider": ImportedCredentials,
-    }
     return {
         name: parsers[name](value) if name in parsers else value for name, value in options.items()
     }
