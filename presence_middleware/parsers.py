@@ -9,7 +9,6 @@ import ast
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from secrets import token_urlsafe
 from typing import Any
@@ -90,10 +89,10 @@ def shards(value: object) -> int:
 
 
 def _whole(value: object, most: float, form: str) -> int:
-    with suppress(ValueError):
-        if 1 <= (number := int(str(value))) <= most:
-            return number
-    raise ValueError(form)
+    digits = str(value).strip().replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
+        raise ValueError(form)
+    return int(digits)
 
 
 def items(text: str) -> list[str]:

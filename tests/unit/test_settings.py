@@ -78,7 +78,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
         "/24, /56",
     ),
     "flush_interval": (["0", "-1s", "often"], "90s"),
-    "max_pending": (["0", "-5", "1.5", "many", "1e5"], "a whole number of at least 1"),
+    "max_pending": (["0", "-5", "+5", "٣", "1.5", "many", "1e5"], "a whole number of at least 1"),
     "max_members": (["0", "-5", "1.5", "many"], "a whole number of at least 1"),
     "shards": (["0", "-5", "1.5", "many", "1025"], "a whole number "),
     "history": (["0", "soon"], "90s, 10m, 24h or 30d"),
