@@ -22,7 +22,8 @@ from .presence import AsyncPresence
 from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
-from .recorder.verdict import Answer
+from .recorder.verdict import Answer, Purpose
+from .recorder.visit import Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
 from .settings import Settings
 from .signals import Signal
@@ -76,6 +77,7 @@ class PresenceMiddleware:
             self.recorder = recorder_for(settings, client, clock)
             self.presence = AsyncPresence(backend=self.recorder.backend)
             settings = self.recorder.settings
+            self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
             self._pulse = pulse_for(settings, AsgiRequest, _app_of)
             board = asgi_board(settings, self.presence)
             self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
@@ -100,13 +102,13 @@ class PresenceMiddleware:
             elif received is not None:
                 await received(scope, receive, send)
                 return
-        visit = scope[VISIT] = scope[READER] = AsgiVisit(self.recorder, scope, signal)
+        visit = scope[VISIT] = scope[READER] = self._visit_class(self.recorder, scope, signal)
         if signal is not None and signal.is_own:
             await self._take_pulse(scope, receive, send, visit)
             return
         if not visit.is_usual and visit.needs_status:
             send = _noting(send, visit)
-        if is_http:
+        if is_http and visit.purpose is not Purpose.NO_VISIT:
             send = _send_and_end(send, visit)
         try:
             if not visit.is_usual and visit.is_logout:
@@ -210,6 +212,10 @@ class AsgiVisit(Visit, AsgiRequest, AsyncPresence):
         """
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             await in_thread(partial(self.recorder.depart, who, erase=True))
+
+
+class UnrecordedAsgiVisit(Unrecorded, AsgiVisit):
+    """The visit in the scope of a site that records nothing."""
 
 
 def _app_of(response: Response) -> ASGIApplication:

@@ -83,7 +83,7 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
     purpose = RequestFilter(settings, hints).purpose_of(request, signal)
     refusal = ""
     if not settings.enabled:
-        refusal = "PRESENCE_ENABLED is off"
+        purpose, refusal = Purpose.NO_VISIT, "PRESENCE_ENABLED is off"
     elif is_board or (pulse and signal is None and path in (pulse, f"{pulse}.js")):
         purpose, refusal = Purpose.NO_VISIT, "the middleware itself answers it"
     elif purpose is Purpose.NO_VISIT:

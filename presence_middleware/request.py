@@ -155,12 +155,13 @@ class StateRequest(Request):
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.arrive(state)
 
-    def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
+    def arrive(self, state: Mapping[str, Any], excluded: Container[str] | None = None) -> bool:
         """Begin with an environ or scope, and read what inner layers may change: who sent it.
 
         Return whether the request is certainly a visit, by its path, method and headers. `excluded`
-        holds paths that are not visits. If it returns False, the request may still be a visit: a
-        prefetch, for example, is decided by the value of its header. Never raises.
+        holds paths that are not visits; None if nobody asks. If it returns False, the request may
+        still be a visit: a prefetch, for example, is decided by the value of its header. Never
+        raises.
         """
         raise NotImplementedError
 
@@ -176,7 +177,7 @@ class StateRequest(Request):
 class WsgiRequest(StateRequest):
     """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
-    def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
+    def arrive(self, state: Mapping[str, Any], excluded: Container[str] | None = None) -> bool:
         self.state = state
         self.peer = state.get("REMOTE_ADDR") or None
         if self.locate is not None:
@@ -185,7 +186,7 @@ class WsgiRequest(StateRequest):
             path = state.get("PATH_INFO", "")
             if mount := state.get("SCRIPT_NAME"):
                 path = mount + path
-            return not (
+            return excluded is not None and not (
                 path in excluded
                 or "HTTP_SEC_PURPOSE" in state
                 or "HTTP_PRESENCE" in state
@@ -254,14 +255,16 @@ class WsgiRequest(StateRequest):
 class AsgiRequest(StateRequest):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
-    def arrive(self, state: Mapping[str, Any], excluded: Container[str] = ()) -> bool:
+    def arrive(self, state: Mapping[str, Any], excluded: Container[str] | None = None) -> bool:
         self.state, client = state, state.get("client")
         try:
             self.peer = str(client[0]) if client and client[0] else None
+            if excluded is None and self.locate is None:
+                return False
             headers = self._read_headers()
             if self.locate is not None:
                 self.forwarded = headers.get(b"forwarded"), headers.get(b"x-forwarded-for")
-            return not (
+            return excluded is not None and not (
                 state.get("path", "") in excluded
                 or b"sec-purpose" in headers
                 or b"presence" in headers

@@ -17,6 +17,7 @@ from .presence import Presence
 from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
+from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest
 from .settings import Settings
 from .signals import Signal
@@ -54,6 +55,7 @@ class PresenceMiddleware:
         self.recorder = recorder_for(settings, client, clock)
         self.presence = Presence(backend=self.recorder.backend)
         settings = self.recorder.settings
+        self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
         self._pulse = pulse_for(settings, WsgiRequest, _app_of)
         board = wsgi_board(settings, self.presence)
         self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
@@ -72,7 +74,7 @@ class PresenceMiddleware:
                 signal = received
             elif received is not None:
                 return received(environ, start_response)
-        visit = environ[VISIT] = environ[READER] = WsgiVisit(self.recorder, environ, signal)
+        visit = environ[VISIT] = environ[READER] = self._visit_class(self.recorder, environ, signal)
         if signal is not None and signal.is_own:
             return self._take_pulse(environ, start_response, visit)
         if not visit.is_usual and visit.needs_status:
@@ -153,6 +155,10 @@ class WsgiVisit(Visit, WsgiRequest, Presence):
         """
         if (who := self.backend.queries.departing(id, kind, erase=True)) is not None:
             self.recorder.depart(who, erase=True)
+
+
+class UnrecordedWsgiVisit(Unrecorded, WsgiVisit):
+    """The visit in the environ of a site that records nothing."""
 
 
 def _app_of(response: Response) -> WSGIApplication:

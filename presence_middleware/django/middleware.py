@@ -15,7 +15,7 @@ from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import LazyObject, empty
 
-from ..asgi import AsgiVisit
+from ..asgi import AsgiVisit, UnrecordedAsgiVisit
 from ..board import messages
 from ..board.routes import Board
 from ..connections.loops import at_once
@@ -23,7 +23,7 @@ from ..pulse import EMPTY, pulse_for
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest, text
 from ..settings import Settings
-from ..wsgi import WsgiVisit
+from ..wsgi import UnrecordedWsgiVisit, WsgiVisit
 
 
 class PresenceMiddleware:
@@ -59,6 +59,11 @@ class PresenceMiddleware:
         is_test = hasattr(mail, "outbox") and "PRESENCE_ENABLED" not in os.environ
         settings = Settings.from_env(**({"enabled": False} if is_test else {}))
         self.recorder = recorder_for(settings)
+        self._visit_classes = (
+            (WsgiVisit, AsgiVisit)
+            if settings.enabled
+            else (UnrecordedWsgiVisit, UnrecordedAsgiVisit)
+        )
         self._pulse = pulse_for(settings, _request_of, _django_response)
         queries = self.recorder.backend.queries
         self._board = Board(settings, queries) if settings.board_path else None
@@ -86,7 +91,7 @@ class PresenceMiddleware:
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, HttpResponse):
             return signal
-        visit_class = AsgiVisit if "type" in state else WsgiVisit
+        visit_class = self._visit_classes["type" in state]
         visit = state[VISIT] = state[READER] = visit_class(self.recorder, state, signal)
         try:
             response = await self._respond(request, visit)

@@ -12,7 +12,7 @@ from ..request import Request
 from ..settings import Settings
 from ..signals import Signal
 from .setup_hints import SetupHints
-from .verdict import UNCOUNTED, Purpose
+from .verdict import Purpose
 
 # Sec-Purpose is defined in Fetch 2.2.5. Older browsers send Purpose or X-Moz.
 _AHEAD = re.compile("prefetch|prerender|preview", re.IGNORECASE)
@@ -24,13 +24,11 @@ class RequestFilter:
     def __init__(self, settings: Settings, hints: SetupHints) -> None:
         self._excluded = matching_paths(settings.exclude)
         self._logout = matching_paths(settings.logout)
-        self._enabled = settings.enabled
         self._hints = hints
         self.special_paths = matching_paths((*settings.exclude, *settings.logout))
         """Paths that are not visits or that log out. Requests to other paths may be plain."""
         # Under WSGI, a path that is not ASCII has another form until it is decoded.
-        is_ascii = "".join((*settings.exclude, *settings.logout)).isascii()
-        self._inspects_all = not (self._enabled and is_ascii)
+        self._inspects_all = not "".join((*settings.exclude, *settings.logout)).isascii()
 
     @property
     def next_inspection(self) -> float:
@@ -44,7 +42,7 @@ class RequestFilter:
         do not matter. Never raises: a request that cannot be read is not a visit.
         """
         try:
-            if not self._enabled or why_no_visit(request):
+            if why_no_visit(request):
                 return Purpose.NO_VISIT
             path = request.path
             is_excluded = signal is None and path in self._excluded
@@ -58,12 +56,6 @@ class RequestFilter:
             self._hints.warn("unreadable", type(error).__name__, " and is not recorded")
             return Purpose.NO_VISIT
         return Purpose.NO_VISIT if is_excluded else Purpose.PAGE
-
-    def logout_of(self, purpose: Purpose) -> Purpose:
-        """Return what a request is that logs its user out, if anything is recorded at all."""
-        if not self._enabled:
-            return purpose
-        return Purpose.EXCLUDED_LOGOUT if purpose in UNCOUNTED else Purpose.LOGOUT
 
 
 def _purpose_of_signal(signal: Signal) -> Purpose:

@@ -85,7 +85,7 @@ class Visit(StateRequest):
     answer = Answer.NONE
     """What the response says about a login, if the visit depends on it."""
 
-    _answered_at = 0.0
+    arrival = stamp = _answered_at = 0.0
     _patience: Patience | None = None
     _is_long = False
     _identified = NOBODY
@@ -210,7 +210,8 @@ class Visit(StateRequest):
         Call it in a handler or layer before the app clears the login; no path of `PRESENCE_LOGOUT`
         is needed. The layer must also call `answered`.
         """
-        self.purpose = self.recorder.filter.logout_of(self.purpose)
+        is_uncounted = self.purpose in UNCOUNTED
+        self.purpose = Purpose.EXCLUDED_LOGOUT if is_uncounted else Purpose.LOGOUT
         self.is_usual = False
         self.note_login()
 
@@ -322,6 +323,26 @@ class Visit(StateRequest):
         inventor = self if matcher.has_quota else None
         self.recorder.record(who, at, self.arrival, act, self.room, inventor)
         return who
+
+
+class Unrecorded(Visit):
+    """The visit of a site with `PRESENCE_ENABLED=0`: shows who asks, and does nothing else."""
+
+    purpose = NO_VISIT
+
+    def __init__(
+        self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
+    ) -> None:
+        self.recorder, self.backend, self.signal = recorder, recorder.backend, signal
+        self.locate = recorder.resolver.locate
+        self.is_usual = not recorder.resolver.checks_status
+        self.arrive(state)
+
+    def log_out(self) -> None:
+        pass
+
+    def end(self) -> None:
+        self.release()
 
 
 class OpenVisits(dict[Visit, None]):

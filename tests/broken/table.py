@@ -230,11 +230,19 @@ BREAKS = [
         NO_VISIT,
     ),
     Break(
+        "switched-off-site-records",
+        "With PRESENCE_ENABLED=0, nothing is recorded.",
+        "wsgi.py",
+        "WsgiVisit if settings.enabled else UnrecordedWsgiVisit",
+        "WsgiVisit",
+        ("unit/test_django.py", "contract/test_logout.py"),
+    ),
+    Break(
         "excluded-path-is-not-decoded",
         "A path that is not ASCII can be excluded, over WSGI too.",
         "recorder/request_filter.py",
-        "self._inspects_all = not (self._enabled and is_ascii)",
-        "self._inspects_all = not self._enabled",
+        'self._inspects_all = not "".join((*settings.exclude, *settings.logout)).isascii()',
+        "self._inspects_all = False",
         NO_VISIT,
     ),
     Break(
