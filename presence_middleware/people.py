@@ -44,10 +44,12 @@ class Room(NamedTuple):
 class Departed:
     """A goodbye, a logout or an erasure, until it is sent and for a window after."""
 
-    __slots__ = ("act", "at", "is_sent", "moment", "refused")
+    __slots__ = ("act", "at", "is_sent", "least", "moment", "refused")
 
-    def __init__(self, act: Act, at: float, *, is_sent: bool = False) -> None:
+    def __init__(self, act: Act, at: float, *, is_sent: bool = False, least: int = 0) -> None:
         self.act, self.at, self.is_sent = act, at, is_sent
+        self.least = least
+        """The least time that was sent of a return which it ends; 0 if it may be any."""
         self.refused = NEVER
         """The newest arrival whose sightings it has refused."""
         self.moment: int | None = None
@@ -116,7 +118,9 @@ class Person:
             at = self.seen  # a connection from before the logout was seen after it
         known = self.left
         if act > known.act or at > known.at:
-            self.left = Departed(act if known.is_sent else max(act, known.act), max(at, known.at))
+            act = act if known.is_sent else max(act, known.act)
+            least = known.least_time(self.seen) or known.least
+            self.left = Departed(act, max(at, known.at), least=least)
 
     def departures_due(self) -> tuple[Departed, ...]:
         """Return the departures to send. A goodbye that a later sighting undoes is not sent.

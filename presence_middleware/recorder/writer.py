@@ -195,9 +195,10 @@ class Writer:
             id = person.id
             for departure in due:
                 if departure.moment is None:  # sent twice, it must not count later
-                    departure.moment = high + int(departure.at * 1e6 + 0.5)
-                is_known = seen is None and NEVER < person.seen <= departure.at
-                known = low + int(person.seen * 1e6 + 0.5) if is_known else None
+                    departure.moment = max(high + int(departure.at * 1e6 + 0.5), departure.least)
+                known = None
+                if seen is None and NEVER < person.seen <= departure.at:
+                    known = max(low + int(person.seen * 1e6 + 0.5), departure.least)
                 departures.append((departure.act, id, departure.moment, known))
             if seen is None:
                 continue

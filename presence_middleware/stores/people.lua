@@ -91,7 +91,9 @@ local function apply_departures(take_out)
   for i = FIRST_DEPARTURE, FIRST_MOVE - 1, 4 do
     local act, id, moment, last_known = unpack(ARGV, i, i + 3)
     -- A moment in the future would refuse whoever comes back.
-    if is_server_time == '1' and at_least(moment, clock) then moment = clock end
+    if is_server_time == '1' and at_least(moment, clock) then
+      moment = later(clock, last_known ~= '' and last_known)
+    end
     if act == SEEN then -- a site touches the id, so that nothing of this instant is refused
       redis.call('ZREM', left, id)
     else

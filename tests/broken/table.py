@@ -230,6 +230,14 @@ BREAKS = [
         NO_VISIT,
     ),
     Break(
+        "second-logout-of-an-instant-counts-before-the-return",
+        "Whoever leaves, returns and leaves again at once is offline.",
+        "stores/people.lua",
+        "moment = later(clock, last_known ~= '' and last_known)",
+        "moment = clock",
+        ("contract/test_departures.py",),
+    ),
+    Break(
         "switched-off-site-records",
         "With PRESENCE_ENABLED=0, nothing is recorded.",
         "wsgi.py",

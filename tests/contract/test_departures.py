@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -184,3 +185,25 @@ def test_a_touch_and_a_departure_keep_their_order_by_an_uncertain_clock(
     assert not presence.is_online("ann")
     run(shard.touch("ann", early, late))
     assert presence.is_online("ann")
+
+
+@pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
+@pytest.mark.parametrize("act", [Act.LEFT, Act.ERASED])
+def test_whoever_leaves_returns_and_leaves_at_once_is_offline(
+    valkey: Server, prefix: str, store: str, act: Act, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it takes less time than the bounds of the server's clock are apart."""
+    recorder = Recorder(settings(valkey.url, prefix, store=store), background=False)
+    clock, now = recorder.backend.clock, recorder.stamp()
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "stamp", cycle([now - 5, now + 5]).__next__)
+        recorder.backend.driver.run(clock.synchronise())
+    presence = Presence(backend=recorder.backend)
+    for number in range(3):
+        recorder.record(("user", "ann"), now + number / 100)
+        assert recorder.flush()
+        assert presence.is_online("ann")
+        recorder.record(("user", "ann"), now + number / 100 + 0.005, act=act)
+        assert recorder.flush()
+        assert not presence.is_online("ann")
+    recorder.close()
