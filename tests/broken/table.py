@@ -2092,7 +2092,7 @@ BREAKS = [
         "hint-although-users-are-found",
         "Nothing is reported about logins once a user was found.",
         "recorder/setup_hints.py",
-        "self.if_users in (None, has_users) and",
+        "hint.if_users in (None, has_users) and",
         "",
         ("unit/test_notices.py",),
     ),
