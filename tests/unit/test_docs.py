@@ -1,6 +1,8 @@
 """The promises of README.md and docs/: commands, code blocks, links and tables."""
 
+import ast
 import configparser
+import inspect
 import os
 import re
 import shlex
@@ -10,7 +12,7 @@ import subprocess
 import tomllib
 from dataclasses import fields, replace
 from functools import partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,7 +236,15 @@ def rows(page: str, form: str) -> list[Any]:
 
 def test_the_table_of_settings_matches_the_code() -> None:
     table = rows("settings.md", r"^\| `(PRESENCE_\w+)` \| (?:`(.*?)` )?\| (.*) \|$")
-    assert table == [(variable(f.name), f.default, f.metadata["help"]) for f in fields(Settings)]
+    code: Any = ast.parse(inspect.getsource(Settings)).body[0]
+    docs = {
+        field.target.id: " ".join(doc.value.value.rstrip(".\n ").split())
+        for field, doc in pairwise(code.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
+    }
+    assert [(name, default, text[0].upper() + text[1:]) for name, default, text in table] == [
+        (variable(field.name), field.default, docs[field.name]) for field in fields(Settings)
+    ]
 
 
 def test_the_table_of_sources_is_complete() -> None:
