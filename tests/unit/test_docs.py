@@ -1,6 +1,5 @@
 """The promises of README.md and docs/: commands, code blocks, links and tables."""
 
-import ast
 import configparser
 import inspect
 import os
@@ -12,7 +11,7 @@ import subprocess
 import tomllib
 from dataclasses import fields, replace
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,11 +235,10 @@ def rows(page: str, form: str) -> list[Any]:
 
 def test_the_table_of_settings_matches_the_code() -> None:
     table = rows("settings.md", r"^\| `(PRESENCE_\w+)` \| (?:`(.*?)` )?\| (.*) \|$")
-    code: Any = ast.parse(inspect.getsource(Settings)).body[0]
+    form = re.compile(r'^    (\w+): [^=]*= _setting.*?"""(.*?)"""', re.MULTILINE | re.DOTALL)
     docs = {
-        field.target.id: " ".join(doc.value.value.rstrip(".\n ").split())
-        for field, doc in pairwise(code.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
+        name: " ".join(text.split()).rstrip(". ")
+        for name, text in form.findall(inspect.getsource(Settings))
     }
     assert [(name, default, text[0].upper() + text[1:]) for name, default, text in table] == [
         (variable(field.name), field.default, docs[field.name]) for field in fields(Settings)
