@@ -230,6 +230,7 @@ SOURCES: Mapping[str, SourceType] = {
         lambda *_: find_nothing,
         "[FUNCTION]",
         set_by_app=True,
+        header="user-agent",  # it reads none, and what other rules find in it stays remembered
         reads_nothing=True,
         absent="it reads nothing: the app names the user with visit.identify",
     ),

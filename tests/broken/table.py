@@ -1558,14 +1558,6 @@ BREAKS = [
         SPOOFING,
     ),
     Break(
-        "session-stays-in-memory",
-        "No session or token stays in memory.",
-        "identity/sessions.py",
-        "digest, now = blake2b(value.encode(), digest_size=32).digest(), time.time()",
-        "digest, now = value.encode(), time.time()",
-        CANARY,
-    ),
-    Break(
         "credential-is-stored",
         "A credential cannot be stored as an id.",
         "identity/rules.py",
