@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from functools import partial
 from secrets import token_urlsafe
 from typing import Any
 
@@ -78,21 +79,19 @@ def switch(value: object) -> bool:
     return word in _YES
 
 
-def whole(value: object) -> int:
-    """Return a whole number of at least 1; `_` may group its digits."""
-    return _whole(value, math.inf, "a whole number of at least 1, such as 100000")
-
-
-def shards(value: object) -> int:
-    """Return a number of shards, from 1 to `MAX_SHARDS`."""
-    return _whole(value, MAX_SHARDS, f"a whole number from 1 to {MAX_SHARDS}")
-
-
-def _whole(value: object, most: float, form: str) -> int:
+def whole(
+    value: object,
+    most: float = math.inf,
+    form: str = "a whole number of at least 1, such as 100000",
+) -> int:
+    """Return a whole number from 1 to `most`; `_` may group its digits."""
     digits = str(value).strip().replace("_", "")
     if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
         raise ValueError(form)
     return int(digits)
+
+
+shards = partial(whole, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
 
 
 def items(text: str) -> list[str]:

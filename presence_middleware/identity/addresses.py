@@ -192,22 +192,16 @@ def trusting(peer: str | None, proxies: Proxies) -> str:
 
 
 def client_address(request: Request) -> str | None:
-    """Return the address of a request's client in its normal form.
-
-    Addresses without a colon are always in that form.
-    """
-    address = request.address
-    return normalize_address(address) if isinstance(address, str) and ":" in address else address
-
-
-def normalize_address(text: str) -> str:
-    """Return the normal form of an address; text that is not an address is returned unchanged.
+    """Return the address of a request's client in its normal form, or what is no address as it is.
 
     An IPv4 address may be written as an IPv6 address (`::ffff:192.0.2.1`), an IPv6 address with
-    capitals, more zeros or the name of an interface, and both with a port.
+    capitals, more zeros or the name of an interface, and both with a port. So an address without a
+    colon is in its normal form.
     """
-    address = parse_address(text) if len(text) <= MAX_ADDRESS_LENGTH else None
-    return text if address is None else str(address)
+    address = request.address
+    if not isinstance(address, str) or ":" not in address or len(address) > MAX_ADDRESS_LENGTH:
+        return address
+    return str(parse_address(address) or address)
 
 
 def parse_address(text: str) -> Address | None:
@@ -224,8 +218,6 @@ def parse_address(text: str) -> Address | None:
 def cut(address: Address, bits: Bits) -> str:
     """Return an address with only its first `bits`; the others are zero."""
     length = bits.v4 if address.version == 4 else bits.v6
-    if length == address.max_prefixlen:
-        return str(address)
     return str(ip_network((address, length), strict=False).network_address)
 
 
