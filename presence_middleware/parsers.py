@@ -94,21 +94,16 @@ def whole(
 shards = partial(whole, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
 
 
-def items(text: str) -> list[str]:
+def text_of(value: Any) -> str:
+    """Return text from which a parser makes an equal value. That of most values is their `str`."""
+    if type(value) in (tuple, list):
+        return ", ".join("=".join(x) if isinstance(x, tuple) else str(x) for x in value)
+    return str(value)
+
+
+def items(value: object) -> list[str]:
     """Return the items of a comma-separated list, without blanks around them or empty items."""
-    return [part for part in map(str.strip, text.split(",")) if part]
-
-
-def one_of(choices: Collection[str]) -> Callable[[object], str]:
-    """Return a parser that accepts the given words, in any case."""
-
-    def parse(value: object) -> str:
-        word = str(value).strip().lower()
-        if word not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return word
-
-    return parse
+    return [part for part in map(str.strip, text_of(value).split(",")) if part]
 
 
 def by_kind(
@@ -121,9 +116,7 @@ def by_kind(
     """
 
     def parse(value: object) -> tuple[tuple[str, str], ...]:
-        if isinstance(value, tuple):
-            value = ", ".join(f"{kind}={choice}" for kind, choice in value)
-        parts = [part.rpartition("=")[::2] for part in items(str(value))]
+        parts = [part.rpartition("=")[::2] for part in items(value)]
         pairs = {(kind.strip() or "*"): choice.strip() for kind, choice in parts}
         if not parts or len(pairs) < len(parts) or not set(pairs.values()) <= set(choices):
             raise ValueError(
@@ -171,7 +164,7 @@ def listed(
     match = re.compile(pattern, re.DOTALL).fullmatch
 
     def parse(value: object) -> tuple[str, ...]:
-        given = _items_of(value)
+        given = items(value)
         if (known := words.get(", ".join(given))) is not None:
             return known
         if not all(map(match, given)):
@@ -206,7 +199,7 @@ def exclude(value: object) -> tuple[str, ...]:
 
     One that begins with `!` admits what those before it exclude.
     """
-    adds = any(path.startswith("+") for path in _items_of(value))
+    adds = any(path.startswith("+") for path in items(value))
     given = _added(value) if adds else _excluded(value)
     if not adds and given and given[0].startswith("!"):
         raise ValueError(
@@ -215,10 +208,6 @@ def exclude(value: object) -> tuple[str, ...]:
         )
     excluded = [re.sub(r"^\+?(!?)\s*", r"\1", path) for path in given]
     return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *excluded)) if adds else excluded)
-
-
-def _items_of(value: object) -> list[str]:
-    return items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
 
 
 def session_secret(value: object) -> tuple[str, ...]:

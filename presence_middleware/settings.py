@@ -14,7 +14,7 @@ from . import parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
-from .identity.bots import BOT, BOT_MODES
+from .identity.bots import BOT, parse_mode
 from .identity.rules import Rule, kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
@@ -68,7 +68,7 @@ class Settings:
     """How long after that the last-seen time is kept (not of guests)."""
     secret: str = _setting(parsers.secret, secret=True)
     """Key for hashing ids, at least 16 characters."""
-    bots: str = _setting(parsers.one_of(BOT_MODES), "count")
+    bots: str = _setting(parse_mode, "count")
     """`count` crawlers as a kind of their own, `skip` them, or `off`: count them as guests."""
     exclude: tuple[str, ...] = _setting(parsers.exclude, ", ".join(parsers.DEFAULT_EXCLUDE))
     """Paths that are not visits, such as those a page polls; `*` matches anything, `+/poll`

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, NamedTuple
 
-from ..parsers import items
+from ..parsers import items, text_of
 from ..request import Request, StateRequest, text
 
 Address = IPv4Address | IPv6Address
@@ -88,8 +88,6 @@ class Proxies:
 
 def parse_proxies(value: object) -> Proxies:
     """Parse the trusted proxies of a setting. Raises `ValueError` with the accepted form."""
-    if isinstance(value, Proxies):
-        return value
     text = str(value).strip()
     if text.isascii() and text.isdigit() and int(text) <= MOST_HOPS:
         return Proxies(hops=int(text))
@@ -111,8 +109,7 @@ _INTERNAL = parse_proxies(
 
 def parse_prefix(value: object) -> Bits:
     """Parse the bits of IPv4 and of IPv6 addresses. Raises `ValueError` with the accepted form."""
-    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).strip()
-    match = _BITS.fullmatch(text)
+    match = _BITS.fullmatch(text_of(value).strip())
     if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
         raise ValueError(_PREFIX)
     return Bits(int(match[1]), int(match[2]))
