@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial, reduce
 from hashlib import sha1, sha256, sha512
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -190,14 +191,14 @@ def bearer(argument: str, options: SourceOptions) -> Read:
         claims = decoder.decode(token, secret, algorithms_for(secret))
         return claims, float(claims.get("exp", _NEVER))
 
-    read_cookie = cookie(name, last=True) if name else None
+    place = cookie(name, last=True) if name else methodcaller("header", "authorization")
 
     def read(request: Request) -> str | None:
-        value = read_cookie(request) if read_cookie else request.header("authorization")
+        value: str | None = place(request)
         scheme, space, token = (value or "").partition(" ")
         if space and scheme.lower() == "bearer":
             return token.strip()
-        return value if read_cookie else None
+        return value if name else None
 
     return _verified(read, verify, claim, options, what="the token")
 
