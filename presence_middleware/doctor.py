@@ -73,15 +73,13 @@ def effective_settings(
         name, value = variable(setting.name), getattr(settings, setting.name)
         below = "ini" if setting.name in (ini or {}) else "default"
         origin = "environment" if environ.get(name) else below
-        shown = str(value)
+        shown = parsers.text_of(value)
         if not setting.repr:  # a secret
             shown = "***" if value else ""
         elif setting.metadata["parse"] is parsers.duration:
             shown = parsers.format_duration(value)
         elif isinstance(value, bool):
             shown = str(int(value))
-        elif type(value) is tuple:
-            shown = ", ".join("=".join(x) if isinstance(x, tuple) else str(x) for x in value)
         yield EffectiveSetting(name, shown, origin)
 
 

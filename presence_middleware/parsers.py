@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from functools import partial
 from secrets import token_urlsafe
 from typing import Any
 
@@ -78,38 +79,31 @@ def switch(value: object) -> bool:
     return word in _YES
 
 
-def whole(value: object) -> int:
-    """Return a whole number of at least 1; `_` may group its digits."""
-    return _whole(value, math.inf, "a whole number of at least 1, such as 100000")
-
-
-def shards(value: object) -> int:
-    """Return a number of shards, from 1 to `MAX_SHARDS`."""
-    return _whole(value, MAX_SHARDS, f"a whole number from 1 to {MAX_SHARDS}")
-
-
-def _whole(value: object, most: float, form: str) -> int:
+def whole(
+    value: object,
+    most: float = math.inf,
+    form: str = "a whole number of at least 1, such as 100000",
+) -> int:
+    """Return a whole number from 1 to `most`; `_` may group its digits."""
     digits = str(value).strip().replace("_", "")
     if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
         raise ValueError(form)
     return int(digits)
 
 
-def items(text: str) -> list[str]:
+shards = partial(whole, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
+
+
+def text_of(value: Any) -> str:
+    """Return text from which a parser makes an equal value. That of most values is their `str`."""
+    if type(value) in (tuple, list):
+        return ", ".join("=".join(x) if isinstance(x, tuple) else str(x) for x in value)
+    return str(value)
+
+
+def items(value: object) -> list[str]:
     """Return the items of a comma-separated list, without blanks around them or empty items."""
-    return [part for part in map(str.strip, text.split(",")) if part]
-
-
-def one_of(choices: Collection[str]) -> Callable[[object], str]:
-    """Return a parser that accepts the given words, in any case."""
-
-    def parse(value: object) -> str:
-        word = str(value).strip().lower()
-        if word not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return word
-
-    return parse
+    return [part for part in map(str.strip, text_of(value).split(",")) if part]
 
 
 def by_kind(
@@ -122,9 +116,7 @@ def by_kind(
     """
 
     def parse(value: object) -> tuple[tuple[str, str], ...]:
-        if isinstance(value, tuple):
-            value = ", ".join(f"{kind}={choice}" for kind, choice in value)
-        parts = [part.rpartition("=")[::2] for part in items(str(value))]
+        parts = [part.rpartition("=")[::2] for part in items(value)]
         pairs = {(kind.strip() or "*"): choice.strip() for kind, choice in parts}
         if not parts or len(pairs) < len(parts) or not set(pairs.values()) <= set(choices):
             raise ValueError(
@@ -172,7 +164,7 @@ def listed(
     match = re.compile(pattern, re.DOTALL).fullmatch
 
     def parse(value: object) -> tuple[str, ...]:
-        given = _items_of(value)
+        given = items(value)
         if (known := words.get(", ".join(given))) is not None:
             return known
         if not all(map(match, given)):
@@ -207,7 +199,7 @@ def exclude(value: object) -> tuple[str, ...]:
 
     One that begins with `!` admits what those before it exclude.
     """
-    adds = any(path.startswith("+") for path in _items_of(value))
+    adds = any(path.startswith("+") for path in items(value))
     given = _added(value) if adds else _excluded(value)
     if not adds and given and given[0].startswith("!"):
         raise ValueError(
@@ -216,10 +208,6 @@ def exclude(value: object) -> tuple[str, ...]:
         )
     excluded = [re.sub(r"^\+?(!?)\s*", r"\1", path) for path in given]
     return tuple(dict.fromkeys((*DEFAULT_EXCLUDE, *excluded)) if adds else excluded)
-
-
-def _items_of(value: object) -> list[str]:
-    return items(", ".join(value) if isinstance(value, (tuple, list)) else str(value))
 
 
 def session_secret(value: object) -> tuple[str, ...]:

@@ -35,14 +35,11 @@ def filter_factory(
     section. Raises `SettingsError` with all invalid settings, by file, section and key.
     """
     where = global_conf.get("__file__", "ini")
-    try:
-        settings = Settings.from_env(None, local_conf, where)
-    except SettingsError:
-        # Paste does not pass the name of the section. The error names the one with these settings.
-        with suppress(SettingsError):
-            filters = _filters(where, global_conf)
-            where = next((each.where for each in filters if each.settings == local_conf), where)
-        settings = Settings.from_env(None, local_conf, where)
+    # Paste does not pass the name of the section. Errors name the one with these settings.
+    with suppress(SettingsError):
+        filters = _filters(where, global_conf)
+        where = next((each.where for each in filters if each.settings == local_conf), where)
+    settings = Settings.from_env(None, local_conf, where)
     return lambda app: PresenceMiddleware(app, settings=settings)
 
 

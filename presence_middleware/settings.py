@@ -1,4 +1,4 @@
-"""The settings of a site: their variables, parsers, defaults and help."""
+"""The settings of a site: their variables, parsers and defaults."""
 
 import difflib
 import logging
@@ -14,7 +14,7 @@ from . import parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
-from .identity.bots import BOT, BOT_MODES
+from .identity.bots import BOT, parse_mode
 from .identity.rules import Rule, kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
@@ -28,8 +28,8 @@ LAG_SECONDS = 3.0
 Parse = Callable[[object], Any]
 
 
-def _setting(parse: Parse, help: str, default: str = "", *, secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"parse": parse, "help": help})
+def _setting(parse: Parse, default: str = "", *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"parse": parse})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,100 +42,75 @@ class Settings:
     Raises `SettingsError` with all invalid settings.
     """
 
-    redis_url: RedisURL = _setting(parse_url, "URL of Redis or Valkey", "redis://localhost:6379/0")
-    identity: tuple[Rule, ...] = _setting(
-        parse_chain, "how visitors are identified: `kind=source`, …", "user=auth, guest=visitor"
-    )
-    session_secret: tuple[str, ...] = _setting(
-        parsers.session_secret,
-        "secret or public key of the framework's sessions or tokens; several of at least 16 "
-        "characters may be separated by commas",
-        secret=True,
-    )
-    window: float = _setting(
-        parsers.duration, "how long a user is online after their last request", "10m"
-    )
-    trusted_proxies: Proxies = _setting(
-        parse_proxies, "proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`"
-    )
-    enabled: bool = _setting(parsers.switch, "`0` records nothing; readers still answer", "1")
-    prefix: str = _setting(parsers.prefix, "prefix of every key", "presence")
+    redis_url: RedisURL = _setting(parse_url, "redis://localhost:6379/0")
+    """URL of Redis or Valkey."""
+    identity: tuple[Rule, ...] = _setting(parse_chain, "user=auth, guest=visitor")
+    """How visitors are identified: `kind=source`, …"""
+    session_secret: tuple[str, ...] = _setting(parsers.session_secret, secret=True)
+    """Secret or public key of the framework's sessions or tokens; several of at least 16
+    characters may be separated by commas.
+    """
+    window: float = _setting(parsers.duration, "10m")
+    """How long a user is online after their last request."""
+    trusted_proxies: Proxies = _setting(parse_proxies)
+    """Proxies in front: how many (`1`), or networks: `10.0.0.0/8, unix`."""
+    enabled: bool = _setting(parsers.switch, "1")
+    """`0` records nothing; readers still answer."""
+    prefix: str = _setting(parsers.prefix, "presence")
+    """Prefix of every key."""
     store: tuple[tuple[str, str], ...] = _setting(
-        parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}),
-        "`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set, "
-        "guest=hyperloglog`",
-        "sorted-set",
+        parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}), "sorted-set"
     )
-    retention: float = _setting(
-        parsers.duration, "how long after that the last-seen time is kept (not of guests)", "30d"
-    )
-    secret: str = _setting(
-        parsers.secret, "key for hashing ids, at least 16 characters", secret=True
-    )
-    bots: str = _setting(
-        parsers.one_of(BOT_MODES),
-        "`count` crawlers as a kind of their own, `skip` them, or `off`: count them as guests",
-        "count",
-    )
-    exclude: tuple[str, ...] = _setting(
-        parsers.exclude,
-        "paths that are not visits, such as those a page polls; `*` matches anything, "
-        "`+/poll` adds to the default, `*, !/app/*` excludes all but `/app/*`, `none` excludes no "
-        "path",
-        ", ".join(parsers.DEFAULT_EXCLUDE),
-    )
-    logout: tuple[str, ...] = _setting(
-        parsers.paths,
-        "paths that log out, such as `/logout, /accounts/logout`: their user is offline once they "
-        "answer with a status below 400; `*` matches anything",
-    )
-    ip_prefix: Bits = _setting(
-        parse_prefix, "bits of an IPv4, IPv6 address that are used: `/24, /56`", "/32, /128"
-    )
-    flush_interval: float = _setting(
-        parsers.duration, "how often a busy process writes; at most a third of the window", "1s"
-    )
-    max_pending: int = _setting(
-        parsers.whole, "how many identities a process holds while Redis is down", "100000"
-    )
-    max_members: int = _setting(
-        parsers.whole, "how many ids of a kind Redis holds; more are refused", "1000000"
-    )
-    shards: int = _setting(
-        parsers.shards, "how many keys each kind is spread over, on a Cluster or for millions", "1"
-    )
-    history: float = _setting(
-        parsers.duration, "how long the number online in each minute is kept", "7d"
-    )
-    rooms: tuple[str, ...] = _setting(
-        parsers.rooms,
-        "paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of "
-        "the room's name, `*` at the end is anything below; `named` for only those that the site "
-        "names with `enter`; empty for no rooms",
-    )
-    pulse_path: str = _setting(
-        parsers.path,
-        "path of the pulse, such as `/pulse`: pages with the script `/pulse.js` keep their reader "
-        "online; empty for no pulse",
-    )
-    events: tuple[str, ...] = _setting(
-        parsers.names,
-        "kinds that announce who comes online and who goes offline, such as `user`, for "
-        "`presence.events()`; empty for none",
-    )
-    board_path: str = _setting(
-        parsers.path, "path of the board, such as `/presence`; empty for no board"
-    )
-    board_token: str = _setting(
-        parsers.board_token,
-        "token that the board requires before it lists people, at least 16 characters",
-        secret=True,
-    )
-    app: str = _setting(
-        parsers.application,
-        "`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`, "
-        "`.asgi_app:…`",
-    )
+    """`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set,
+    guest=hyperloglog`.
+    """
+    retention: float = _setting(parsers.duration, "30d")
+    """How long after that the last-seen time is kept (not of guests)."""
+    secret: str = _setting(parsers.secret, secret=True)
+    """Key for hashing ids, at least 16 characters."""
+    bots: str = _setting(parse_mode, "count")
+    """`count` crawlers as a kind of their own, `skip` them, or `off`: count them as guests."""
+    exclude: tuple[str, ...] = _setting(parsers.exclude, ", ".join(parsers.DEFAULT_EXCLUDE))
+    """Paths that are not visits, such as those a page polls; `*` matches anything, `+/poll`
+    adds to the default, `*, !/app/*` excludes all but `/app/*`, `none` excludes no path.
+    """
+    logout: tuple[str, ...] = _setting(parsers.paths)
+    """Paths that log out, such as `/logout, /accounts/logout`: their user is offline once they
+    answer with a status below 400; `*` matches anything.
+    """
+    ip_prefix: Bits = _setting(parse_prefix, "/32, /128")
+    """Bits of an IPv4, IPv6 address that are used: `/24, /56`."""
+    flush_interval: float = _setting(parsers.duration, "1s")
+    """How often a busy process writes; at most a third of the window."""
+    max_pending: int = _setting(parsers.whole, "100000")
+    """How many identities a process holds while Redis is down."""
+    max_members: int = _setting(parsers.whole, "1000000")
+    """How many ids of a kind Redis holds; more are refused."""
+    shards: int = _setting(parsers.shards, "1")
+    """How many keys each kind is spread over, on a Cluster or for millions."""
+    history: float = _setting(parsers.duration, "7d")
+    """How long the number online in each minute is kept."""
+    rooms: tuple[str, ...] = _setting(parsers.rooms)
+    """Paths that are rooms, such as `/t/{topic}/*, /docs/*`: `{name}` is a segment and part of
+    the room's name, `*` at the end is anything below; `named` for only those that the site
+    names with `enter`; empty for no rooms.
+    """
+    pulse_path: str = _setting(parsers.path)
+    """Path of the pulse, such as `/pulse`: pages with the script `/pulse.js` keep their reader
+    online; empty for no pulse.
+    """
+    events: tuple[str, ...] = _setting(parsers.names)
+    """Kinds that announce who comes online and who goes offline, such as `user`, for
+    `presence.events()`; empty for none.
+    """
+    board_path: str = _setting(parsers.path)
+    """Path of the board, such as `/presence`; empty for no board."""
+    board_token: str = _setting(parsers.board_token, secret=True)
+    """Token that the board requires before it lists people, at least 16 characters."""
+    app: str = _setting(parsers.application)
+    """`module:app` or `module:create_app()` for `presence_middleware.wsgi_app:application`,
+    `.asgi_app:…`.
+    """
     names: InitVar[Mapping[str, str] | None] = None
 
     @classmethod

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, NamedTuple
 
-from ..parsers import items
+from ..parsers import items, text_of
 from ..request import Request, StateRequest, text
 
 Address = IPv4Address | IPv6Address
@@ -88,8 +88,6 @@ class Proxies:
 
 def parse_proxies(value: object) -> Proxies:
     """Parse the trusted proxies of a setting. Raises `ValueError` with the accepted form."""
-    if isinstance(value, Proxies):
-        return value
     text = str(value).strip()
     if text.isascii() and text.isdigit() and int(text) <= MOST_HOPS:
         return Proxies(hops=int(text))
@@ -111,8 +109,7 @@ _INTERNAL = parse_proxies(
 
 def parse_prefix(value: object) -> Bits:
     """Parse the bits of IPv4 and of IPv6 addresses. Raises `ValueError` with the accepted form."""
-    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).strip()
-    match = _BITS.fullmatch(text)
+    match = _BITS.fullmatch(text_of(value).strip())
     if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
         raise ValueError(_PREFIX)
     return Bits(int(match[1]), int(match[2]))
@@ -192,22 +189,16 @@ def trusting(peer: str | None, proxies: Proxies) -> str:
 
 
 def client_address(request: Request) -> str | None:
-    """Return the address of a request's client in its normal form.
-
-    Addresses without a colon are always in that form.
-    """
-    address = request.address
-    return normalize_address(address) if isinstance(address, str) and ":" in address else address
-
-
-def normalize_address(text: str) -> str:
-    """Return the normal form of an address; text that is not an address is returned unchanged.
+    """Return the address of a request's client in its normal form, or what is no address as it is.
 
     An IPv4 address may be written as an IPv6 address (`::ffff:192.0.2.1`), an IPv6 address with
-    capitals, more zeros or the name of an interface, and both with a port.
+    capitals, more zeros or the name of an interface, and both with a port. So an address without a
+    colon is in its normal form.
     """
-    address = parse_address(text) if len(text) <= MAX_ADDRESS_LENGTH else None
-    return text if address is None else str(address)
+    address = request.address
+    if not isinstance(address, str) or ":" not in address or len(address) > MAX_ADDRESS_LENGTH:
+        return address
+    return str(parse_address(address) or address)
 
 
 def parse_address(text: str) -> Address | None:
@@ -224,8 +215,6 @@ def parse_address(text: str) -> Address | None:
 def cut(address: Address, bits: Bits) -> str:
     """Return an address with only its first `bits`; the others are zero."""
     length = bits.v4 if address.version == 4 else bits.v6
-    if length == address.max_prefixlen:
-        return str(address)
     return str(ip_network((address, length), strict=False).network_address)
 
 

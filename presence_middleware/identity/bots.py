@@ -25,6 +25,14 @@ _WORDS = re.compile(r"[\w -]*")
 _GAP = re.compile(r"(?<!\\)[*+.{]|\[\^|\\d")
 
 
+def parse_mode(value: object) -> str:
+    """Return a mode in lower case. Raises `ValueError` with the accepted form."""
+    mode = str(value).strip().lower()
+    if mode not in BOT_MODES:
+        raise ValueError(f"one of {', '.join(BOT_MODES)}")
+    return mode
+
+
 class Crawlers:
     """Finds the names of crawlers by their User-Agent."""
 

@@ -103,11 +103,9 @@ def parse_chain(value: object) -> Chain:
 
     One of them is a rule that can never match, because of the rule that matches before it.
     """
-    if isinstance(value, tuple):
-        value = ", ".join(map(str, value))
     chain: list[Rule] = []
     problems = []
-    for item in items(str(value)):
+    for item in items(value):
         try:
             chain.append(_rule(item))
         except ValueError as error:

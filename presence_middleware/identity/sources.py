@@ -88,14 +88,7 @@ def auth(attribute: str, _: SourceOptions) -> Read:
     """
     if attribute:
         return lambda request: as_id(walk(request.user, attribute, member))
-
-    def read(request: Request) -> str | None:
-        user = request.user
-        if user is not None and (id := user_id(user)):
-            return id
-        return session_user(request.session)
-
-    return read
+    return lambda request: user_id(request.user) or session_user(request.session)
 
 
 def find_nothing(_: Request) -> None:
@@ -179,21 +172,19 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
         call = resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         near = nearest_source(path.partition(":")[0])
-        remedy = (
-            f"; the source with the nearest name is {near}" if near else f"; {accepted_sources()}"
-        )
-        raise SettingsError(
-            f"PRESENCE_IDENTITY: {path} must be importable before the app is wrapped: "
-            f"{error}{remedy}"
-        ) from error
+        remedy = f"the source with the nearest name is {near}" if near else accepted_sources()
+        problem = f"must be importable before the app is wrapped: {error}; {remedy}"
+        raise SettingsError(f"PRESENCE_IDENTITY: {path} {problem}") from error
     if not callable(call):
-        raise SettingsError(f"PRESENCE_IDENTITY: {path} cannot be called with {argument}")
-    if iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
-        raise SettingsError(
-            f"PRESENCE_IDENTITY: {path} is an async function, but ids are read without awaiting: "
-            "make it a plain function, or call identify() of the visit in a handler"
+        problem = f"cannot be called with {argument}"
+    elif iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__):
+        problem = (
+            "is an async function, but ids are read without awaiting: make it a plain function, "
+            "or call identify() of the visit in a handler"
         )
-    return call  # type: ignore[no-any-return]
+    else:
+        return call  # type: ignore[no-any-return]
+    raise SettingsError(f"PRESENCE_IDENTITY: {path} {problem}")
 
 
 def check_module(path: str) -> None:
@@ -230,6 +221,7 @@ SOURCES: Mapping[str, SourceType] = {
         lambda *_: find_nothing,
         "[FUNCTION]",
         set_by_app=True,
+        header="user-agent",  # it reads none, and what other rules find in it stays remembered
         reads_nothing=True,
         absent="it reads nothing: the app names the user with visit.identify",
     ),

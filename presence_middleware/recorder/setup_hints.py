@@ -6,10 +6,9 @@ Some visits are inspected when they end, because many frameworks know the user n
 import math
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
 from typing import NamedTuple
 
 from .. import logs
@@ -19,7 +18,7 @@ from ..errors import PresenceError
 from ..identity.addresses import hidden_clients, networks, trusting
 from ..identity.bots import BOT
 from ..identity.guests import QUOTA, SITE_QUOTA
-from ..identity.hashing import Id, Who
+from ..identity.hashing import Who
 from ..identity.resolver import IdentityResolver
 from ..identity.rules import Chain, Rule, login_kinds, user_kinds
 from ..request import USER, Request
@@ -53,18 +52,8 @@ class Hint(NamedTuple):
 
     def of(self, *values: object) -> "Hint":
         """Return this hint with values in place of the braces."""
-        return _filled(self, values)
-
-    def is_due(self, visits: int, seconds: float, *, has_users: bool) -> bool:
-        """Return whether it is logged after some visits, `seconds` after the first of them."""
-        is_old = visits >= FEW_VISITS and seconds >= self.seconds
-        return self.if_users in (None, has_users) and (is_old or visits >= self.visits)
-
-
-@lru_cache(maxsize=64)  # most visits of a site show the same
-def _filled(hint: Hint, values: tuple[object, ...]) -> Hint:
-    message, remedy = hint.message.format(*values), hint.remedy.format(*values)
-    return hint._replace(message=message, remedy=remedy)
+        message, remedy = self.message.format(*values), self.remedy.format(*values)
+        return self._replace(message=message, remedy=remedy)
 
 
 HINTS = {
@@ -190,15 +179,22 @@ class SetupHints:
 
     def __init__(self, settings: Settings, resolver: IdentityResolver) -> None:
         chain, self._users = settings.identity, user_kinds(settings.identity)
-        self._settings, self._user_names = settings, " or ".join(sorted(self._users))
-        self._logins = resolver.logins
+        self._settings, self._logins = settings, resolver.logins
+        names = " or ".join(sorted(self._users))
+        self._no_user, self._no_login, self._no_logout = (
+            HINTS[name].of(names) for name in ("user", "pulse", "logout")
+        )
         sources = {rule.source for rule in chain}
         self._needs_address = not sources.isdisjoint({"ip", "visitor"})
         self._reads_session = not sources.isdisjoint({"auth", "session"})
         self._unread = unread_credentials(chain)
-        self._shared_ids = SharedIds(login_kinds(chain), settings.window)
-        self._seen: dict[str, tuple[Hint, float, int]] = {}
-        """The mistakes that visits showed, since when, and how many visits; by message."""
+        self._hosts: dict[str, dict[object, set[int]]] = {
+            kind: defaultdict(set) for kind in login_kinds(chain)
+        }
+        """By id, of the kinds that are neither reported nor known to have distinct ids."""
+        self._period_ends = -math.inf  # of the addresses in it
+        self._seen: dict[Hint, tuple[float, int]] = {}
+        """The mistakes that visits showed, since when, and how many visits."""
         self._writes: Counter[str] = Counter()  # by kind
         self._writes_before_failure = math.inf
         # What was logged, and what need not be.
@@ -215,10 +211,8 @@ class SetupHints:
         """
         try:
             for mistake in self._shown(request, arrival, purpose, who):
-                before, first, visits = self._seen.get(mistake.message, (mistake, arrival, 0))
-                # One pulse of a guest suffices to wait for a user.
-                hint = mistake if mistake.if_users else before
-                self._seen[mistake.message] = hint, first, visits + 1
+                first, visits = self._seen.get(mistake, (arrival, 0))
+                self._seen[mistake] = first, visits + 1
         except Exception as error:  # a part that recording does not need
             self.warn("unreadable", type(error).__name__, "")
 
@@ -228,7 +222,7 @@ class SetupHints:
         """Yield the mistakes that a visit shows, also by what others before it have shown."""
         kind = None if who is None else who[0]
         if purpose is not Purpose.PAGE:
-            hint = HINTS["logout" if purpose in LOGOUTS else "pulse"].of(self._user_names)
+            hint = self._no_logout if purpose in LOGOUTS else self._no_login
             if kind in self._users:
                 self._done.add(hint.message)
             elif kind != BOT:
@@ -240,7 +234,7 @@ class SetupHints:
         # Seconds without an inspection add up, to one inspection each.
         self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
         yield from self.mistakes(request, kind)
-        if who is not None and self._shared_ids.is_shared(who, request.address, arrival):
+        if who is not None and self._is_shared(who, request.address, arrival):
             yield HINTS["shared"].of(kind)
         if kind in self._users:
             return
@@ -252,7 +246,24 @@ class SetupHints:
             if remedy:
                 yield HINTS["rule"].of(rule.short, no.reason, remedy)
         if self._users and kind not in (None, BOT):
-            yield HINTS["user"].of(self._user_names)
+            yield self._no_user
+
+    def _is_shared(self, who: Who, address: str | None, now: float) -> bool:
+        """Note a visit. Return True the first time that many addresses have an id of a kind.
+
+        Everyone may have the same id: some apps give each visitor the same user name.
+        """
+        kind, id = who
+        if now >= self._period_ends:
+            self._period_ends = now + self._settings.window
+            self._hosts = {undecided: defaultdict(set) for undecided in list(self._hosts)}
+        if (ids := self._hosts.get(kind)) is None:
+            return False
+        ids[id].add(networks(address)[0])  # hashes, because addresses must not be stored
+        is_shared = len(ids[id]) > SHARED_BY
+        if is_shared or len(ids) > DISTINCT_IDS:
+            self._hosts.pop(kind, None)
+        return is_shared
 
     def mistakes(self, request: Request, kind: str | None) -> Iterator[Hint]:
         """Yield the mistakes that a request shows by itself.
@@ -273,10 +284,10 @@ class SetupHints:
 
     def warn(self, hint: str, *values: object, topic: str = "") -> None:
         """Log a mistake, unless there was a warning with its topic, by default the message."""
-        mistake = HINTS[hint].of(*values)
-        self._log(mistake, topic or mistake.message)
+        self._log(HINTS[hint].of(*values), topic)
 
-    def _log(self, mistake: Hint, topic: str) -> None:
+    def _log(self, mistake: Hint, topic: str = "") -> None:
+        topic = topic or mistake.message
         if topic not in self._done:
             self._done.add(topic)
             see = EXPLAIN if mistake.if_users is False else ""
@@ -290,11 +301,10 @@ class SetupHints:
 
     def cleaning_ended(self, error: PresenceError | None) -> None:
         """Note the end of a clean-up. Warn if it failed twice in a row although writes succeed."""
-        before, self._writes_before_failure = self._writes_before_failure, math.inf
-        if error:
-            self._writes_before_failure = self._writes.total()
-            if self._writes_before_failure > before:
-                self.warn("clean-up", error)
+        writes = self._writes.total() if error else math.inf
+        if error and writes > self._writes_before_failure:
+            self.warn("clean-up", error)
+        self._writes_before_failure = writes
 
     def check(self, now: float, driver: Driver) -> None:
         """Log the mistakes that enough visits showed by `now`, by the recorder's clock.
@@ -302,42 +312,15 @@ class SetupHints:
         The first call also asks the server for its eviction policy. Never raises.
         """
         has_users = not self._users.isdisjoint(self._writes)
-        for hint, first, visits in list(self._seen.values()):
-            if hint.is_due(visits, now - first, has_users=has_users):
-                self._log(hint, hint.message)
+        for hint, (first, visits) in list(self._seen.items()):
+            is_old = visits >= FEW_VISITS and now - first >= hint.seconds
+            if hint.if_users in (None, has_users) and (is_old or visits >= hint.visits):
+                self._log(hint)
         if not self.has_asked_server:
             with suppress(PresenceError):  # this Redis user may not ask, or there is an outage
                 if policy := eviction_policy(driver.run(facts("memory"))):
                     self.warn("eviction", policy)
             self.has_asked_server = True
-
-
-class SharedIds:
-    """Finds an id that everyone has, such as a user name that an app gives to each visitor.
-
-    Compares the ids of some visits with the addresses that they came from in the current window.
-    """
-
-    def __init__(self, kinds: Iterable[str], window: float) -> None:
-        """Compare visits of `kinds`, over periods of `window` seconds."""
-        self._window, self._period_ends = window, -math.inf
-        self._hosts: dict[str, dict[Id, set[int]]] = {kind: {} for kind in kinds}
-        """By id, of the kinds that are neither reported nor known to have distinct ids."""
-
-    def is_shared(self, who: Who, address: str | None, now: float) -> bool:
-        """Note a visit. Return True the first time that many addresses have an id of a kind."""
-        kind, id = who
-        if now >= self._period_ends:
-            self._period_ends = now + self._window
-            self._hosts = {undecided: {} for undecided in list(self._hosts)}
-        if (ids := self._hosts.get(kind)) is None:
-            return False
-        hosts = ids.setdefault(id, set())
-        hosts.add(networks(address)[0])  # hashes, because addresses must not be stored
-        is_shared = len(hosts) > SHARED_BY
-        if is_shared or len(ids) > DISTINCT_IDS:
-            self._hosts.pop(kind, None)
-        return is_shared
 
 
 def with_rule(chain: Chain, new: str, *old: Rule) -> str:

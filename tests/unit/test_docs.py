@@ -1,6 +1,7 @@
 """The promises of README.md and docs/: commands, code blocks, links and tables."""
 
 import configparser
+import inspect
 import os
 import re
 import shlex
@@ -234,7 +235,14 @@ def rows(page: str, form: str) -> list[Any]:
 
 def test_the_table_of_settings_matches_the_code() -> None:
     table = rows("settings.md", r"^\| `(PRESENCE_\w+)` \| (?:`(.*?)` )?\| (.*) \|$")
-    assert table == [(variable(f.name), f.default, f.metadata["help"]) for f in fields(Settings)]
+    form = re.compile(r'^    (\w+): [^=]*= _setting.*?"""(.*?)"""', re.MULTILINE | re.DOTALL)
+    docs = {
+        name: " ".join(text.split()).rstrip(". ")
+        for name, text in form.findall(inspect.getsource(Settings))
+    }
+    assert [(name, default, text[0].upper() + text[1:]) for name, default, text in table] == [
+        (variable(field.name), field.default, docs[field.name]) for field in fields(Settings)
+    ]
 
 
 def test_the_table_of_sources_is_complete() -> None:

@@ -52,8 +52,9 @@ class Counted(WsgiRequest):
         return super().header(name)
 
 
-def test_a_result_is_remembered_for_a_minute() -> None:
-    found, counts = make("guest=cookie:sid"), []
+@pytest.mark.parametrize("chain", ["guest=cookie:sid", "guest=cookie:sid, hidden=identify"])
+def test_a_result_is_remembered_for_a_minute(chain: str) -> None:
+    found, counts = make(chain), []
     Counted.reads = 0
     for seconds in (0, 1, 59.9, 60.1, 61, 200, -3600, -3599, -3500):
         with at(NOW + seconds):
