@@ -8,20 +8,22 @@ keys and the rules.
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from ..errors import UnsupportedQuery
 from . import keys
 from .changes import Departure, Seen, Write, Written
 from .events import EventStream
-from .in_room import InRoom
 from .paging import PAGE, Ranked, newest
-from .plan import Batch, Plan, members_with_scores, merge_plans, score
+from .plan import Batch, Command, Plan, members_with_scores, merge_plans, score, texts
 from .record import Part, ScriptedStore
 from .script import CHUNK, chunks, load_script
 from .store import NO_EVENTS, Sighting, moment_of
 
 # Ids that a sweep announces or takes out of their rooms: 2 to 4 ms of server time.
 SWEPT = 500
+# Ids of a room in one reply: some milliseconds of server time.
+ROOM_PAGE = 10_000
 
 
 class SortedSet(ScriptedStore):
@@ -29,16 +31,11 @@ class SortedSet(ScriptedStore):
 
     def __init__(
         self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
+        *place: Any,
         grace: float | None = None,
         has_rooms: bool = False,
         lag: float | None = None,
+        **limits: Any,
     ) -> None:
         """Create a store as `Store` describes.
 
@@ -47,17 +44,15 @@ class SortedSet(ScriptedStore):
         an id has gone after its window and so many seconds more, in which late writes may still
         arrive.
         """
-        super().__init__(
-            prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
-        )
+        super().__init__(*place, **limits)
         self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self.lowered_by = 0.0 if grace is None else window - grace
+        self.lowered_by = 0.0 if grace is None else self.window - grace
         self._lag, self._has_rooms = lag or 0.0, has_rooms
         # A goodbye hides for a window when its id was last seen.
-        self.min_period = window + self.lowered_by
+        self.min_period = self.window + self.lowered_by
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self._events = None if lag is None else EventStream(key, kind)
+        self._events = None if lag is None else EventStream(key, self.kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
         if has_rooms:
             hooks["rooms"] = [key.rooms, key.moves]
@@ -66,8 +61,6 @@ class SortedSet(ScriptedStore):
         self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
         self._names += [key.progress, *chain(*hooks.values())] if hooks else []
         self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
-        read = key.seen, key.rooms, key.progress
-        self._in_room = InRoom(load_script("in_room"), read, window, self.sweep)
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -153,12 +146,22 @@ class SortedSet(ScriptedStore):
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
-        return self._in_room.count(room, now)
+        count = yield from self._after_sweeps(now, ("ZCOUNT", self.key.rooms, room, room))
+        return int(count)
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        ids = yield from self._in_room.ids(room, now, limit)
+        ids: dict[str, None] = {}
+        offset, size = 0, min(limit or ROOM_PAGE, ROOM_PAGE)
+        while limit is None or len(ids) < limit:
+            page: Command = ("ZRANGE", self.key.rooms, room, room, "BYSCORE", "LIMIT", offset, size)
+            members = yield from self._after_sweeps(now, page)
+            ids |= dict.fromkeys(texts(members))
+            if len(members) < ROOM_PAGE:
+                break
+            # The next page begins earlier, because whoever leaves moves the others ahead.
+            offset += ROOM_PAGE // 2
         sightings: list[Sighting] = []
-        for part in chunks(ids, PAGE):
+        for part in chunks(list(ids)[:limit], PAGE):
             sightings += yield from self.online_among(list(part), now, self.window)
         return sightings
 
@@ -167,8 +170,18 @@ class SortedSet(ScriptedStore):
             raise UnsupportedQuery(NO_EVENTS)
         return self._events
 
-    def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
-        """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
+    def sweep(self, now: float) -> Plan[bool]:
+        has_more, _ = yield from self._sweep_and_read(now)
+        return has_more
+
+    def _after_sweeps(self, now: float, read: Command) -> Plan[Any]:
+        """Return the reply to a command that is sent after the last sweep."""
+        has_more = True
+        while has_more:
+            has_more, (reply,) = yield from self._sweep_and_read(now, read)
+        return reply
+
+    def _sweep_and_read(self, now: float, *reads: Command) -> Plan[tuple[bool, list[Any]]]:
         command = self._sweep.command(
             self._names,
             self.ttl,
@@ -179,21 +192,20 @@ class SortedSet(ScriptedStore):
             repr(now - self.window - keys.SLACK),
             # Whoever is seen after the clock was set back must not seem to be gone already.
             repr(min(float(keys.SLACK), self.window / 2)),
-            compared,
         )
-        (reply,) = yield from self._sweep.send(command)
+        reply, *replies = yield from self._sweep.send(command, *reads)
         has_more, _, _, _, went, is_shortened = reply
         self.swept += went
         if is_shortened:
             self.event_stream().warn_of_size()
-        return bool(has_more)
+        return bool(has_more), replies
 
     def keys(self, now: float) -> list[str]:
         return [self.key.seen]
 
     def clean_up(self, now: float) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times go.
-        if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
+        if self.needs_sweep and (yield from self.sweep(now)):
             return True
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed

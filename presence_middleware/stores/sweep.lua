@@ -14,8 +14,7 @@ local lifetime, -- of the keys, in seconds
   gone_before, -- ids last seen up to this moment have gone: no late write can change that any more
   most, -- ids of each sort
   moves_before, -- moves up to this moment are dropped
-  may_go_back, -- how far the clock may go back, in seconds
-  compared -- how many ids in rooms, chosen at random, to compare with `seen`
+  may_go_back -- how far the clock may go back, in seconds
   = unpack(ARGV)
 local reply = {0, 0, 0, 0, 0, 0}
 
@@ -52,9 +51,7 @@ for _, hook in ipairs(hooks) do passed = hook.sweep() or passed end
 for _, hook in ipairs(hooks) do hook.reply(reply) end
 
 -- A goodbye that is written back must not raise a last-seen time above what has been announced.
-local past = page(bye, '-inf', passed)
-for i = 1, #past, 2 do
-  redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i])
-  redis.call('ZREM', bye, past[i])
-end
+local past, reached = page(bye, '-inf', passed)
+for i = 1, #past, 2 do redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i]) end
+redis.call('ZREMRANGEBYSCORE', bye, '-inf', reached)
 return reply
