@@ -5,7 +5,7 @@ import math
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
@@ -16,11 +16,8 @@ from .. import sse
 from ..errors import QueryError
 from ..events import Streams, cursor_of
 from ..identity.resolver import normalize_id
-from ..identity.rules import known_kind
 from ..parsers import format_duration
 from ..queries import Queries
-from ..rooms import Rooms
-from ..settings import Settings
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
 from . import history
@@ -45,20 +42,17 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 class Board:
     """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
-    def __init__(
-        self, settings: Settings, ask: Queries, streams: Callable[[str], Streams] | None = None
-    ) -> None:
-        """Serve the board of `settings`; `ask` has the questions of the site.
+    def __init__(self, ask: Queries, streams: Callable[[str], Streams] | None = None) -> None:
+        """Serve the board of a site; `ask` has its questions.
 
         `streams` returns the events of a kind. It is None if no response can stay open.
         """
-        self._settings, self._ask, self._cache, self._streams = settings, ask, Cache(), streams
-        self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
+        self._settings, self._ask, self._cache, self._streams = ask.settings, ask, Cache(), streams
+        self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
-        self._rooms = Rooms(settings.rooms)
         self._answers: dict[str, Response | Callable[[Request], Answer]] = {
             # The page has relative links, so they are right wherever the site is mounted.
-            "": self._page(settings.board_path.rpartition("/")[2] + "/"),
+            "": self._page(self._settings.board_path.rpartition("/")[2] + "/"),
             "/": self._page(""),
             "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
             "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
@@ -82,15 +76,17 @@ class Board:
         own = self._settings.board_path
         return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
 
-    def respond(self, request: Request, run: Callable[[Plan[Any]], Any]) -> Response:
-        """Return the response to send. `run` runs the plan of a read."""
-        return self._cache.get(self.answer(request), run).to(request)
-
-    async def respond_async(
-        self, request: Request, run: Callable[[Plan[Any]], Awaitable[Any]]
+    async def respond(
+        self, request: Request, run: Callable[[Plan[Any]], Any], *, is_async: bool = False
     ) -> Response:
-        """Return the response to send, without blocking the loop of asyncio."""
-        return (await self._cache.get_async(self.answer(request), run)).to(request)
+        """Return the response to send. `run` runs the plan of a read.
+
+        With `is_async`, the result of `run` is awaited. Without, this waits for no event loop.
+        """
+        answer = self.answer(request)
+        if isinstance(answer, SharedRead):
+            answer = await self._cache.get(answer, run, is_async=is_async)
+        return answer.to(request)
 
     def answer(self, request: Request) -> Answer:
         """Return the response to a request, or the read that it needs."""
@@ -134,10 +130,10 @@ class Board:
     def _counts(self, request: Request) -> Answer:
         path, room = request.parameter("room"), None
         if path is not None:
-            if not self._settings.rooms:
+            if self._ask.rooms is None:
                 raise QueryError("this site has no rooms: PRESENCE_ROOMS is empty")
             # Rooms of other names are known to the site's code alone, so they are not public.
-            room = self._rooms.name_of(path)
+            room = self._ask.rooms.name_of(path)
             if room is None:
                 return facts({"room": None, "counts": {}}, REVALIDATED)
 
@@ -225,8 +221,7 @@ class Board:
                 "online instead",
             )
         kind = self._kind(request)
-        lag = self._settings.lag_seconds(kind)
-        if lag is None:
+        if kind not in self._settings.events:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
         with suppress(QueryError):
@@ -234,7 +229,7 @@ class Board:
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:
-            positions, online = yield from self._ask.announced(kind, lag, MAX_LISTED)
+            positions, online = yield from self._ask.announced(kind, MAX_LISTED)
             now = moment_of((yield from self._ask.now()))
             after = cursor_of(positions)
             values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
@@ -244,7 +239,7 @@ class Board:
         return SharedRead("events", (kind,), read())
 
     def _kind(self, request: Request) -> str:
-        return known_kind(request.parameter("kind") or self._kinds[0], self._kinds)
+        return self._ask.kind(request.parameter("kind") or None)
 
 
 def refusal(token: str, authorization: str | None) -> Response | None:

@@ -61,7 +61,7 @@ class PresenceMiddleware:
         self.recorder = recorder_for(settings)
         self._pulse = pulse_for(settings, _request_of, _django_response)
         queries = self.recorder.backend.queries
-        self._board = Board(settings, queries) if settings.board_path else None
+        self._board = Board(queries) if settings.board_path else None
 
     def __call__(self, request: HttpRequest) -> Any:
         answer = self._answer(request)
@@ -79,10 +79,9 @@ class PresenceMiddleware:
         if self._board and (path := self._board.below(request.path_info)) is not None:
             query = text(request.META.get("QUERY_STRING", ""))
             asked = messages.Request(request.method, path, query, request.headers.get)
-            if self._is_async:
-                run = self.recorder.backend.async_driver.run
-                return _django_response(await self._board.respond_async(asked, run))
-            return _django_response(self._board.respond(asked, self.recorder.backend.driver.run))
+            backend, is_async = self.recorder.backend, self._is_async
+            run = backend.async_driver.run if is_async else backend.driver.run
+            return _django_response(await self._board.respond(asked, run, is_async=is_async))
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, HttpResponse):
             return signal

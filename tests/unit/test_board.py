@@ -18,6 +18,7 @@ from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.board.cache import Cache, SharedRead
 from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
 from presence_middleware.board.routes import Board
+from presence_middleware.connections.loops import at_once
 from presence_middleware.connections.url import parse_url
 from presence_middleware.stores import Plan
 from tests.support.timed_site import Clock
@@ -71,9 +72,9 @@ class Site:
         """Return the response to a request."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         request = Request(method, path, query, named.get)
-        answer = Board(self.settings, self.backend.queries).answer(request)
+        answer = Board(self.backend.queries).answer(request)
         if isinstance(answer, SharedRead):
-            answer = self.cache.get(answer, self.run)
+            answer = at_once(self.cache.get(answer, self.run))
         return answer.to(request)
 
 
@@ -224,7 +225,7 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
 
 
 def test_the_board_answers_every_path_below_its_own() -> None:
-    below = Board(SETTINGS, usual().backend.queries).below
+    below = Board(usual().backend.queries).below
     own = {"/who/is-here": "", "/who/is-here/": "/", "/who/is-here/counts": "/counts"}
     for path in (*own, "/who/is-here-not", "/who", "/", ""):
         assert below(path) == own.get(path)
