@@ -10,8 +10,8 @@ from starlette.responses import Response, StreamingResponse
 from .. import sse
 from ..connections.loops import at_once, is_trio
 from ..presence import AsyncPresence
-from ..request import AsgiRequest, below_root, text
-from .messages import Request, problem, raw_headers
+from ..request import AsgiRequest
+from .messages import problem, raw_headers
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
@@ -34,11 +34,9 @@ class App(Board):
         self._presence, self._open_streams = presence, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Request.url of Starlette is not used: it is built from the Host header, which may be
+        # The request of Starlette is not used: its URL is built from the Host header, which may be
         # anything.
-        path = self.below(below_root(scope)) or ""
-        query = text(scope.get("query_string", b"").decode("latin-1"))
-        request = Request(scope["method"], path, query, AsgiRequest(scope).header)
+        request = AsgiRequest(scope)
         if is_trio():
             run = self._presence.backend.driver.run
             answer = await anyio.to_thread.run_sync(lambda: at_once(self.respond(request, run)))

@@ -6,8 +6,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from ..connections.loops import at_once
 from ..presence import Presence
-from ..request import WsgiRequest, text
-from .messages import Request
+from ..request import WsgiRequest
 from .routes import Board
 
 with warnings.catch_warnings():
@@ -25,9 +24,6 @@ class App(Board):
         self._run = presence.run
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = self.below(environ.get("PATH_INFO", "")) or ""
-        query = text(environ.get("QUERY_STRING", ""))
-        request = Request(environ["REQUEST_METHOD"], path, query, WsgiRequest(environ).header)
-        status, headers, body, _ = at_once(self.respond(request, self._run))
+        status, headers, body, _ = at_once(self.respond(WsgiRequest(environ), self._run))
         response = webob.Response(status=status, headerlist=list(headers), app_iter=[body])
         return response(environ, start_response)  # type: ignore[no-any-return]

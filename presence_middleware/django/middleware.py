@@ -21,7 +21,7 @@ from ..board.routes import Board
 from ..connections.loops import at_once
 from ..pulse import EMPTY, pulse_for
 from ..recorder import Visit, recorder_for
-from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest, text
+from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
 from ..settings import Settings
 from ..wsgi import WsgiVisit
 
@@ -76,9 +76,8 @@ class PresenceMiddleware:
         if outer is not None and not outer.is_over:
             return await self._respond(request, outer)
         state.pop(USER, None)  # of an earlier request, if the server uses an environ again
-        if self._board and (path := self._board.below(request.path_info)) is not None:
-            query = text(request.META.get("QUERY_STRING", ""))
-            asked = messages.Request(request.method, path, query, request.headers.get)
+        if self._board and self._board.below(request.path_info) is not None:
+            asked = _request_of(state)
             backend, is_async = self.recorder.backend, self._is_async
             run = backend.async_driver.run if is_async else backend.driver.run
             return _django_response(await self._board.respond(asked, run, is_async=is_async))

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from operator import length_hint
 from queue import SimpleQueue
-from typing import Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from ..connections.loops import in_thread
+from ..connections.loops import in_thread, require_asyncio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from .event import Event
 from .feed import Era, Feed, Waker
@@ -213,6 +213,11 @@ class AsyncEvents(_Iterator):
     """
 
     __slots__ = ()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Create an iterator. The arguments are as for `Events`; raises `WouldBlock` under trio."""
+        require_asyncio()
+        super().__init__(*arguments, **named)
 
     def __aiter__(self) -> Self:
         return self

@@ -16,10 +16,11 @@ import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
-from presence_middleware.board.messages import Request, Response
+from presence_middleware.board.messages import Response
 from presence_middleware.board.routes import Board
 from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.connections.loops import at_once
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.backends import Server, wait_until
 from tests.support.proxy import HOST, Proxy
@@ -80,8 +81,9 @@ def ask(site: Settings) -> Callable[..., SharedRead]:
     board = Board(Presence(site).backend.queries)
 
     def read(path: str, query: str = "") -> SharedRead:
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        found = board.answer(Request("GET", path, query, headers.get))
+        environ = {"PATH_INFO": f"/presence{path}", "QUERY_STRING": query}
+        environ["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
+        found = board.answer(WsgiRequest(environ))
         assert isinstance(found, SharedRead)
         return found
 

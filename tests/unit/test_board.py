@@ -16,10 +16,11 @@ import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
+from presence_middleware.board.messages import MAX_PARAMETERS, Response
 from presence_middleware.board.routes import Board
 from presence_middleware.connections.loops import at_once
 from presence_middleware.connections.url import parse_url
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.timed_site import Clock
 
@@ -70,8 +71,10 @@ class Site:
 
     def ask(self, path: str, query: str = "", method: str = "GET", **headers: str) -> Response:
         """Return the response to a request."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = Request(method, path, query, named.get)
+        environ: dict[str, Any] = {"REQUEST_METHOD": method, "QUERY_STRING": query}
+        environ["PATH_INFO"] = f"{self.settings.board_path}{path}"
+        environ |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        request = WsgiRequest(environ)
         answer = Board(self.backend.queries).answer(request)
         if isinstance(answer, SharedRead):
             answer = at_once(self.cache.get(answer, self.run))
