@@ -144,7 +144,7 @@ class Reader(Generic[E]):
         if name is not None and after is not None:
             raise QueryError("pass name or after, not both: a name goes on from where it was")
         positions = None if after is None else feed.streams.parse_cursor(after)
-        lease = None if name is None else NameLease(checked_name(name))
+        lease = None if name is None else NameLease(feed.streams, checked_name(name))
         return self._iterator(feed, ids, positions, lease)
 
 
