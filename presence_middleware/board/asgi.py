@@ -11,7 +11,7 @@ from .. import sse
 from ..connections.loops import at_once, is_trio
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
-from .messages import problem, raw_headers
+from .messages import problem
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.
@@ -47,10 +47,9 @@ class App(Board):
         elif answer.follows is not None and self._open_streams >= MAX_STREAMS:
             reason = f"{MAX_STREAMS} readers follow the events of this process; ask online instead"
             answer = problem(503, reason, ("Retry-After", "60")).to(request)
+        headers = dict(answer.headers)
         if answer.follows is None:
-            response = Response(answer.body, answer.status)
-            response.raw_headers = raw_headers(answer.headers)
-            await response(scope, receive, send)
+            await Response(answer.body, answer.status, headers)(scope, receive, send)
             return
 
         async def send_soon(message: MutableMapping[str, Any]) -> None:
@@ -60,8 +59,7 @@ class App(Board):
         self._open_streams += 1
         try:
             async with aclosing(self._parts(answer.body, *answer.follows)) as parts:
-                response = StreamingResponse(parts, answer.status)
-                response.raw_headers = raw_headers(answer.headers)
+                response = StreamingResponse(parts, answer.status, headers)
                 # By an older version, it also notices at once that an idle reader has gone.
                 await response({**scope, "asgi": {"spec_version": "2.3"}}, receive, send_soon)
         except (OSError, ExceptionGroup) as error:  # some versions group the error of a server

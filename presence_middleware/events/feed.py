@@ -154,7 +154,7 @@ class Feed:
     def _read(self) -> bool:
         """Read what is new; return whether there may be more."""
         until = time.monotonic() + READ_EVERY
-        if not self.outage.is_on:
+        if self.outage.since is None:
             with suppress(Exception):  # a user that may only read, for example
                 self._upkeep()
             with suppress(Exception):

@@ -7,9 +7,8 @@ from contextlib import suppress
 from secrets import token_hex
 
 from ..errors import PresenceError
-from .event import Event, cursor_of
 from .outage import Outage
-from .streams import Positions, Streams
+from .streams import Event, Positions, Streams, cursor_of
 
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
 

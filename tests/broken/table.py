@@ -1220,7 +1220,7 @@ BREAKS = [
         "outage-of-events-is-silent",
         "An iterator reports that Redis stays away.",
         "events/outage.py",
-        "if now - self._since < OUTAGE_SECONDS:",
+        "if now - self.since < OUTAGE_SECONDS:",
         "if True:",
         FOLLOW,
     ),
