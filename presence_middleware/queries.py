@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from .connections.server import ServerClock
@@ -34,7 +34,6 @@ from .stores import (
     Store,
     merge_plans,
     moment_of,
-    run_all,
 )
 from .stores.changes import to_microseconds
 
@@ -396,15 +395,9 @@ class Queries:
         stamp = self.clock.stamp()
         if stamp <= self.layout.known_until:
             return (yield from plan)
-        answer, problem = yield from run_all([plan, self.layout.check(stamp)])
-        if isinstance(problem, Exception):
-            if not self.layout.is_agreed:
-                raise problem
-            # The node with the number is away. The last answer remains valid.
-            self.layout.trust(stamp)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer  # type: ignore[return-value]
+        checks: list[Plan[Any]] = [self.layout.check(stamp), plan]
+        _, answer = yield from merge_plans(checks)
+        return answer  # type: ignore[no-any-return]
 
     def _write_time(self) -> Plan[float]:
         """Return the server's time for a write, after checking `PRESENCE_SHARDS`."""
