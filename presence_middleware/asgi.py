@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any, TypeVar
 
-from .board import asgi_board
+from .board import board_for
 from .board.messages import Response, raw_headers
 from .connections import Clock
 from .connections.loops import in_thread, is_in_loop
@@ -79,7 +79,7 @@ class PresenceMiddleware:
             settings = self.recorder.settings
             self._visit_class = AsgiVisit if settings.enabled else UnrecordedAsgiVisit
             self._pulse = pulse_for(settings, AsgiRequest, _app_of)
-            board = asgi_board(settings, self.presence)
+            board = board_for(self.presence)
             self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
         except SettingsError as error:
             if not is_in_loop():

@@ -52,12 +52,12 @@ class Backend:
         """The rooms of the site; None if it has none."""
         self.queries = Queries(
             settings,
-            clock=self.clock,
-            stores=self.stores,
-            layout=self.layout,
-            history=self.history,
-            departures=self.departures,
-            rooms=self.rooms,
+            self.clock,
+            self.stores,
+            self.layout,
+            self.history,
+            self.departures,
+            self.rooms,
         )
 
     @cached_property

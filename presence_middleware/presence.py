@@ -12,19 +12,19 @@ A method is a question: it runs the plan of the method of `Queries` with the sam
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from types import NoneType
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, get_args
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 from .backend import Backend, backend_for
 from .connections.clients import close_async_clients
-from .connections.loops import require_asyncio
 from .errors import QueryError
-from .events import AsyncEvents, Events, Feed, NameLease, Positions
+from .events import AsyncEvents, Events, NameLease
 from .queries import Id, Queries, checked_name
 from .settings import Settings
 from .stores import Plan
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", Events, AsyncEvents)
 Clock = Callable[[], float]
 Query = Callable[Concatenate[Queries, P], Plan[T]]
 """A method of `Queries`."""
@@ -77,7 +77,7 @@ def presented(method: T, owner: str, query: Query[..., Any], *, or_none: bool = 
     return method
 
 
-class Reader:
+class Reader(Generic[E]):
     """What the readers of a site have in common."""
 
     backend: Backend
@@ -85,6 +85,7 @@ class Reader:
 
     _driver: ClassVar[str]
     """The driver of the backend that runs the questions."""
+    _iterator: Callable[..., E]
 
     def __init__(
         self,
@@ -111,11 +112,47 @@ class Reader:
         """Return a reader with the settings of the environment. Raises `SettingsError`."""
         return cls()
 
+    def events(
+        self,
+        kind: str | None = None,
+        *,
+        among: Iterable[Id] | None = None,
+        after: str | None = None,
+        name: str | None = None,
+    ) -> E:
+        """Return an endless iterator over who comes online and who goes offline, from now on.
 
-class Presence(Reader):
+        With `AsyncPresence`, it is for `async for`.
+
+        `kind` is by default the first of `PRESENCE_IDENTITY`; it must be in `PRESENCE_EVENTS`.
+        With `among`, only events of these ids, at most 1000. `after` is the cursor of an event: go
+        on after it, if that was in the last five minutes. Each user comes and goes once, over all
+        tabs, devices and processes.
+
+        With `name`, up to 64 letters, digits, and `_.:-`, only one process of all that use the name
+        receives events at a time, in order. An event is handled when the iterator is asked for the
+        next. If the process dies, another goes on after the last event that was handled, so that
+        each is handled at least once. A name is remembered for an hour. With `among`, pass the same
+        ids in all processes.
+
+        The iterator raises `EventsLost` where events were missed; then ask `online` again and go
+        on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
+        does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
+        """
+        kind, ids = self.backend.queries.watched(kind, among)
+        feed = self.backend.feed(kind)
+        if name is not None and after is not None:
+            raise QueryError("pass name or after, not both: a name goes on from where it was")
+        positions = None if after is None else feed.streams.parse_cursor(after)
+        lease = None if name is None else NameLease(feed.streams, checked_name(name))
+        return self._iterator(feed, ids, positions, lease)
+
+
+class Presence(Reader[Events]):
     """Reads who is online, in a process of the site or in any program with the same settings."""
 
     _driver = "driver"
+    _iterator = Events
 
     count = question(Queries.count)
     counts = question(Queries.counts)
@@ -133,33 +170,6 @@ class Presence(Reader):
     leave = question(Queries.leave, is_write=True)
     forget = question(Queries.forget, is_write=True)
 
-    def events(
-        self,
-        kind: str | None = None,
-        *,
-        among: Iterable[Id] | None = None,
-        after: str | None = None,
-        name: str | None = None,
-    ) -> Events:
-        """Return an endless iterator over who comes online and who goes offline, from now on.
-
-        `kind` is by default the first of `PRESENCE_IDENTITY`; it must be in `PRESENCE_EVENTS`.
-        With `among`, only events of these ids, at most 1000. `after` is the cursor of an event: go
-        on after it, if that was in the last five minutes. Each user comes and goes once, over all
-        tabs, devices and processes.
-
-        With `name`, up to 64 letters, digits, and `_.:-`, only one process of all that use the name
-        receives events at a time, in order. An event is handled when the iterator is asked for the
-        next. If the process dies, another goes on after the last event that was handled, so that
-        each is handled at least once. A name is remembered for an hour. With `among`, pass the same
-        ids in all processes.
-
-        The iterator raises `EventsLost` where events were missed; then ask `online` again and go
-        on with the same iterator. It raises `PresenceUnavailable` if Redis stays away. This method
-        does no I/O. It raises `UnsupportedQuery` for a kind without events, and `QueryError`.
-        """
-        return Events(*_beginning(self.backend, kind, among, after, name))
-
     def run(self, plan: Plan[T]) -> T:
         """Run a plan on the Redis of this site and return its result.
 
@@ -168,10 +178,11 @@ class Presence(Reader):
         return self.backend.driver.run(plan)
 
 
-class AsyncPresence(Reader):
+class AsyncPresence(Reader[AsyncEvents]):
     """`Presence` for coroutines of asyncio: the same methods, with `await`."""
 
     _driver = "async_driver"
+    _iterator = AsyncEvents
 
     count = async_question(Queries.count)
     counts = async_question(Queries.counts)
@@ -189,18 +200,6 @@ class AsyncPresence(Reader):
     leave = async_question(Queries.leave, is_write=True)
     forget = async_question(Queries.forget, is_write=True)
 
-    def events(
-        self,
-        kind: str | None = None,
-        *,
-        among: Iterable[Id] | None = None,
-        after: str | None = None,
-        name: str | None = None,
-    ) -> AsyncEvents:
-        """Return an endless asynchronous iterator, as `Presence.events` does: `async for`."""
-        require_asyncio()
-        return AsyncEvents(*_beginning(self.backend, kind, among, after, name))
-
     async def aclose(self) -> None:
         """Close the connections of the running event loop. The next read opens new ones."""
         await close_async_clients()
@@ -211,20 +210,3 @@ class AsyncPresence(Reader):
         Raises `PresenceUnavailable`, and the errors of the plan.
         """
         return await self.backend.async_driver.run(plan)
-
-
-def _beginning(
-    backend: Backend,
-    kind: str | None,
-    among: Iterable[Id] | None,
-    after: str | None,
-    name: str | None,
-) -> tuple[Feed, frozenset[str] | None, Positions | None, NameLease | None]:
-    """Return the arguments of an iterator over events. Raises the errors of `events`."""
-    kind, ids = backend.queries.watched(kind, among)
-    feed = backend.feed(kind)
-    if name is None:
-        return feed, ids, None if after is None else feed.streams.parse_cursor(after), None
-    if after is not None:
-        raise QueryError("pass name or after, not both: a name goes on from where it was")
-    return feed, ids, None, NameLease(checked_name(name))

@@ -9,7 +9,6 @@ from string import Template
 from typing import Any, Protocol
 
 from .board.messages import Headers, Response, content, problem
-from .board.messages import Request as ReceivedRequest
 from .request import Request
 from .settings import Settings
 from .signals import read_signal
@@ -70,8 +69,7 @@ class Pulse:
             if not is_own or (signal is not None and signal.is_same_origin):
                 return signal
             response = problem(403, "only a page of this site may send this")
-        received = ReceivedRequest(request.method, path, "", request.header)
-        return self._app_of(response.to(received))
+        return self._app_of(response.to(request))
 
 
 def pulse_for(

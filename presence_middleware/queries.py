@@ -8,9 +8,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from .connections.server import ServerClock
@@ -33,7 +34,6 @@ from .stores import (
     Store,
     merge_plans,
     moment_of,
-    run_all,
 )
 from .stores.changes import to_microseconds
 
@@ -49,6 +49,7 @@ Id = str | int | bytes | UUID
 Window = float | str | object
 
 
+@dataclass(eq=False, repr=False)
 class Queries:
     """The queries of one site.
 
@@ -56,26 +57,19 @@ class Queries:
     result and the errors of the plan.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: ServerClock,
-        stores: Mapping[str, Shards],
-        layout: Layout,
-        history: History,
-        departures: Iterable[People],
-        rooms: Rooms | None,
-    ) -> None:
-        """Create the queries on the given parts of a `Backend`."""
-        self._clock, self._departures, self._window = clock, departures, settings.window
-        self._stores, self._layout, self._history = stores, layout, history
-        self._arguments = Arguments(settings, stores, rooms)
-        self._lags = {kind: settings.lag_seconds(kind) or 0.0 for kind in settings.events}
+    settings: Settings
+    clock: ServerClock
+    stores: Mapping[str, Shards]
+    """By kind. The first kind is the default of each query."""
+    layout: Layout
+    samples: History
+    departures: Iterable[People]
+    """Whoever must know who left."""
+    rooms: Rooms | None
 
     def now(self) -> Plan[float]:
         """Return the server's time for a read, in seconds since the epoch."""
-        return self._clock.now()
+        return self.clock.now()
 
     def count(
         self, kind: str | None = None, *, window: Window = None, room: str | None = None
@@ -90,7 +84,7 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of the kind, or the kind has no rooms.
         """
-        return self._read(self._arguments.counter(kind, window, room))
+        return self._read(self._counter(kind, window, room))
 
     def counts(self, *, window: Window = None, room: str | None = None) -> Plan[dict[str, int]]:
         """Return the number of ids online of each kind, by kind.
@@ -103,11 +97,10 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the window is longer
         than the retention of a kind, or the site has no rooms.
         """
-        arguments = self._arguments
-        kinds = arguments.kinds
+        kinds = tuple(self.stores)
         if room is not None:  # without rooms, the first kind raises the error
-            kinds = arguments.kinds_with_rooms or kinds
-        counters = [arguments.counter(kind, window, room) for kind in kinds]
+            kinds = self.settings.kinds_with_rooms or kinds
+        counters = [self._counter(kind, window, room) for kind in kinds]
         counts = yield from self._read(lambda now: merge_plans([count(now) for count in counters]))
         return dict(zip(kinds, counts, strict=True))
 
@@ -120,12 +113,12 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the period is longer
         than the retention of the kind, or shorter than two windows.
         """
-        store, seconds = self._arguments.store_and_seconds(kind, period, "period")
+        store, seconds = self._store_and_seconds(kind, period, "period")
         return self._read(partial(store.active, period=seconds))
 
     def active_in_periods(self, kind: str) -> Plan[dict[str, int]]:
         """Return how many were active in each of `PERIODS` that a kind can answer."""
-        store = self._stores[self._arguments.kind(kind)]
+        store = self.stores[self.kind(kind)]
         longest = store.keep_seconds
         periods = [each for each in PERIODS if store.min_period <= duration(each) <= longest]
         numbers = yield from merge_plans([self.active(period, kind) for period in periods])
@@ -157,10 +150,10 @@ class Queries:
                 raise QueryError(f"limit is {_shown(limit)}: pass at least 1, or None for everyone")
             limit = min(limit, sys.maxsize)
         if room is not None:
-            number = self._arguments.room_number(room, window=window, before=before)
-            in_room = self._arguments.store_with_rooms(kind).online_in_room
+            number = self._room_number(room, window=window, before=before)
+            in_room = self._store_with_rooms(kind).online_in_room
             return self._read(partial(in_room, number, limit=limit))
-        store, seconds = self._arguments.store_and_seconds(kind, window)
+        store, seconds = self._store_and_seconds(kind, window)
         match before:
             case None:
                 pass
@@ -205,7 +198,7 @@ class Queries:
 
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids.
         """
-        store = self._stores[self._arguments.kind(kind)]
+        store = self.stores[self.kind(kind)]
         if not (stored_ids := _stored_ids(ids)):
             return {}
         stamps = yield from self._read(partial(store.last_seen, stored_ids))
@@ -223,7 +216,7 @@ class Queries:
         Raises `PresenceUnavailable`, `QueryError`, and `UnsupportedQuery` if the store has no ids,
         or the window is longer than the retention of the kind.
         """
-        store, seconds = self._arguments.store_and_seconds(kind, window)
+        store, seconds = self._store_and_seconds(kind, window)
         if not (stored_ids := _stored_ids(ids)):
             return []
         online = yield from self._read(partial(store.online_among, stored_ids, window=seconds))
@@ -243,7 +236,7 @@ class Queries:
         `UnsupportedQuery` if the store has no ids, or the window is longer than the retention of
         the kind.
         """
-        store, seconds = self._arguments.store_and_seconds(kind, window)
+        store, seconds = self._store_and_seconds(kind, window)
         if not _is_text(key):
             raise QueryError(f"key is {_shown(key)}: pass the name of a set or sorted set, as text")
         online = yield from self._read(partial(store.online_friends, key, window=seconds))
@@ -253,9 +246,9 @@ class Queries:
         self, kind: str | None, among: Iterable[Id] | None
     ) -> tuple[str, frozenset[str] | None]:
         """Check the arguments of `events`; return the kind, and the ids that are followed."""
-        kind = self._arguments.kind(kind)
-        if kind not in self._lags:
-            kinds = ", ".join([*self._lags, kind])
+        kind = self.kind(kind)
+        if kind not in self.settings.events:
+            kinds = ", ".join([*self.settings.events, kind])
             raise UnsupportedQuery(
                 f"kind {kind!r} has no events: set PRESENCE_EVENTS={kinds} in all processes"
             )
@@ -266,19 +259,18 @@ class Queries:
             raise QueryError(f"among has {len(ids)} ids: at most {MAX_AMONG} are possible")
         return kind, frozenset(ids)
 
-    def announced(
-        self, kind: str, lag: float, limit: int
-    ) -> Plan[tuple[list[Position], list[Sighting]]]:
+    def announced(self, kind: str, limit: int) -> Plan[tuple[list[Position], list[Sighting]]]:
         """Return positions in the events of a kind, and who was online before the next events.
 
-        The sightings are the newest, at most `limit`. An id stays announced for `lag` seconds
-        after its window. Raises `PresenceUnavailable`, and `UnsupportedQuery` for a kind without
+        The sightings are the newest, at most `limit`. An id stays announced for some seconds after
+        its window. Raises `PresenceUnavailable`, and `UnsupportedQuery` for a kind without
         events.
         """
-        store = self._stores[self._arguments.kind(kind)]
+        store = self.stores[self.kind(kind)]
         # In this order: whoever comes or goes in between is announced after the positions, too.
         positions = yield from store.event_positions()
-        ask = partial(store.online, window=self._window + lag, limit=limit, before=None)
+        seconds = self.settings.window + (self.settings.lag_seconds(kind) or 0.0)
+        ask = partial(store.online, window=seconds, limit=limit, before=None)
         return positions, (yield from self._read(ask))
 
     def sweep_lag(self, kind: str) -> Plan[float | None]:
@@ -288,11 +280,11 @@ class Queries:
         that of the slowest shard, at least 0; None if nothing was announced lately. Raises
         `UnsupportedQuery` if the kind has no events.
         """
-        plans = [_first_announced(shard) for shard in self._stores[kind].all]
-        now = yield from self._clock.now()
+        plans = [_first_announced(shard) for shard in self.stores[kind].all]
+        now = yield from self.clock.now()
         firsts = [first for first in (yield from merge_plans(plans)) if first is not None]
-        due = now - self._window - self._lags[kind]
-        return max(0.0, due - min(firsts)) if firsts else None
+        lag = self.settings.window + (self.settings.lag_seconds(kind) or 0.0)
+        return max(0.0, now - lag - min(firsts)) if firsts else None
 
     def history(self, hours: float = 24, kind: str | None = None) -> Plan[list[Sample]]:
         """Return how many ids were online in each sampled minute, oldest first.
@@ -301,13 +293,13 @@ class Queries:
         `PRESENCE_HISTORY` are gone. Minutes without a sample are left out. `kind` is by default the
         first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and `QueryError`.
         """
-        kind = self._arguments.kind(kind)
+        kind = self.kind(kind)
         is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
         if not is_number or not 0 < hours < math.inf:
             raise QueryError(f"hours is {_shown(hours)}: pass a number above zero, such as 24")
-        now = yield from self._clock.now()
+        now = yield from self.clock.now()
         since = now - min(hours, MAX_HISTORY_HOURS) * 3600
-        return (yield from self._history.samples(kind, since, now))
+        return (yield from self.samples.samples(kind, since, now))
 
     def peak(self, kind: str | None = None) -> Plan[Sample | None]:
         """Return the highest sample since the last reset, or None before the first sample.
@@ -315,7 +307,7 @@ class Queries:
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and
         `QueryError`.
         """
-        return self._history.peak(self._arguments.kind(kind))
+        return self.samples.peak(self.kind(kind))
 
     def reset_peak(self, kind: str | None = None) -> Plan[None]:
         """Delete the peak; the next sample becomes the peak.
@@ -323,7 +315,7 @@ class Queries:
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `PresenceUnavailable` and
         `QueryError`.
         """
-        return self._history.reset_peak(self._arguments.kind(kind))
+        return self.samples.reset_peak(self.kind(kind))
 
     def touch(self, id: Id | None, kind: str | None = None) -> Plan[None]:
         """Record `id` as seen now, for activity without a request.
@@ -332,12 +324,12 @@ class Queries:
         `kind` is by default the first of `PRESENCE_IDENTITY`. Raises `QueryError`, and
         `PresenceUnavailable` also if the kind has `PRESENCE_MAX_MEMBERS` members.
         """
-        store = self._stores[self._arguments.kind(kind)]
+        store = self.stores[self.kind(kind)]
         if id is None:
             return
         stored_id = _stored_id(id)
         latest = yield from self._write_time()
-        now = yield from self._clock.now()
+        now = yield from self.clock.now()
         yield from store.shard_for(stored_id).touch(stored_id, now, latest)
 
     def leave(self, id: Id | None, kind: str | None = None) -> Plan[None]:
@@ -374,11 +366,11 @@ class Queries:
         Returns the kind and the id as they are stored, or None if `id` is None. Raises `QueryError`
         for an unknown kind or an invalid id, and `UnsupportedQuery` if the store cannot do it.
         """
-        kind = self._arguments.kind(kind)
+        kind = self.kind(kind)
         if id is None:
             return None
         stored_id = _stored_id(id)
-        self._stores[kind].shard_for(stored_id).check_departure(Act.ERASED if erase else Act.LEFT)
+        self.stores[kind].shard_for(stored_id).check_departure(Act.ERASED if erase else Act.LEFT)
         return kind, stored_id
 
     def _depart(self, id: Id | None, kind: str | None, *, erase: bool) -> Plan[None]:
@@ -386,12 +378,12 @@ class Queries:
         if who is None:
             return
         kind, stored_id = who
-        stamp = self._clock.stamp()
+        stamp = self.clock.stamp()
         moment = to_microseconds((yield from self._write_time()))
         act = Act.ERASED if erase else Act.LEFT
-        shard = self._stores[kind].shard_for(stored_id)
+        shard = self.stores[kind].shard_for(stored_id)
         yield from shard.write((), [(act, stored_id, moment, None)])
-        for people in self._departures:
+        for people in self.departures:
             people.departed(who, act, stamp, moment)
 
     def _read(self, ask: Callable[[float], Plan[T]]) -> Plan[T]:
@@ -399,26 +391,83 @@ class Queries:
 
         Every few seconds, check `PRESENCE_SHARDS` in the same round trip.
         """
-        plan = ask((yield from self._clock.now()))
-        stamp = self._clock.stamp()
-        if stamp <= self._layout.known_until:
+        plan = ask((yield from self.clock.now()))
+        stamp = self.clock.stamp()
+        if stamp <= self.layout.known_until:
             return (yield from plan)
-        answer, problem = yield from run_all([plan, self._layout.check(stamp)])
-        if isinstance(problem, Exception):
-            if not self._layout.is_agreed:
-                raise problem
-            # The node with the number is away. The last answer remains valid.
-            self._layout.trust(stamp)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer  # type: ignore[return-value]
+        checks: list[Plan[Any]] = [self.layout.check(stamp), plan]
+        _, answer = yield from merge_plans(checks)
+        return answer  # type: ignore[no-any-return]
 
     def _write_time(self) -> Plan[float]:
         """Return the server's time for a write, after checking `PRESENCE_SHARDS`."""
-        stamp = self._clock.stamp()
-        if stamp > self._layout.known_until:
-            yield from self._layout.claim(stamp)
-        return (yield from self._clock.latest())
+        stamp = self.clock.stamp()
+        if stamp > self.layout.known_until:
+            yield from self.layout.claim(stamp)
+        return (yield from self.clock.latest())
+
+    # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
+    # before Redis is asked, so that it never looks like an invalid reply.
+
+    def kind(self, kind: str | None) -> str:
+        """Return a kind, by default the first of the site. Raises `QueryError` for others."""
+        if kind is None:
+            return next(iter(self.stores))
+        if not isinstance(kind, str):
+            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.stores)}")
+        return known_kind(kind, tuple(self.stores))
+
+    def _store_and_seconds(
+        self, kind: str | None, window: Window, argument: str = "window"
+    ) -> tuple[Shards, float]:
+        """Return the store of a kind and a window in seconds, by default `PRESENCE_WINDOW`."""
+        kind = self.kind(kind)
+        store = self.stores[kind]
+        if window is None:
+            return store, self.settings.window
+        try:
+            seconds = duration(window)
+        except (ValueError, OverflowError) as error:
+            raise QueryError(f"{argument} is {_shown(window)}: {error}") from None
+        if seconds > store.keep_seconds:
+            raise UnsupportedQuery(
+                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
+                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+            )
+        return store, seconds
+
+    def _counter(
+        self, kind: str | None, window: Window, room: str | None
+    ) -> Callable[[float], Plan[int]]:
+        """Return what counts the ids of a kind at a time: in a window, or in a room."""
+        if room is not None:
+            number = self._room_number(room, window=window)
+            return partial(self._store_with_rooms(kind).count_in_room, number)
+        store, seconds = self._store_and_seconds(kind, window)
+        return partial(store.count, window=seconds)
+
+    def _store_with_rooms(self, kind: str | None) -> Shards:
+        """Return the store of a kind whose ids may be in rooms."""
+        kind = self.kind(kind)
+        if kind not in self.settings.kinds_with_rooms:
+            raise UnsupportedQuery(
+                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
+            )
+        return self.stores[kind]
+
+    def _room_number(self, room: str, **others: object) -> int:
+        """Return the number of a room, with which no `others` are valid."""
+        if not _is_text(room):
+            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
+        for name, value in others.items():
+            if value is not None:
+                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
+        if self.rooms is None:
+            raise UnsupportedQuery(
+                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
+                "named for rooms that only visit.enter() names"
+            )
+        return self.rooms.number_of(room)
 
 
 def _first_announced(shard: Store) -> Plan[float | None]:
@@ -431,81 +480,6 @@ def _first_announced(shard: Store) -> Plan[float | None]:
         return None
     first = yield from shard.first_seen_after(cut)
     return math.inf if first is None else first
-
-
-# Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
-# before Redis is asked, so that it never looks like an invalid reply.
-
-
-class Arguments:
-    """What the arguments of queries mean on one site. One that is not valid raises `QueryError`."""
-
-    def __init__(
-        self, settings: Settings, stores: Mapping[str, Shards], rooms: Rooms | None
-    ) -> None:
-        """Create the checks of a site with these stores and rooms."""
-        self.kinds, self.kinds_with_rooms = settings.kinds, settings.kinds_with_rooms
-        self._window, self._stores, self._rooms = settings.window, stores, rooms
-
-    def kind(self, kind: str | None) -> str:
-        """Return a kind, by default the first of the site."""
-        if kind is None:
-            return self.kinds[0]
-        if not isinstance(kind, str):
-            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.kinds)}")
-        return known_kind(kind, self.kinds)
-
-    def store_and_seconds(
-        self, kind: str | None, window: Window, argument: str = "window"
-    ) -> tuple[Shards, float]:
-        """Return the store of a kind and a window in seconds, by default `PRESENCE_WINDOW`."""
-        kind = self.kind(kind)
-        store = self._stores[kind]
-        if window is None:
-            return store, self._window
-        try:
-            seconds = duration(window)
-        except (ValueError, OverflowError) as error:
-            raise QueryError(f"{argument} is {_shown(window)}: {error}") from None
-        if seconds > store.keep_seconds:
-            raise UnsupportedQuery(
-                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
-                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
-            )
-        return store, seconds
-
-    def counter(
-        self, kind: str | None, window: Window, room: str | None
-    ) -> Callable[[float], Plan[int]]:
-        """Return what counts the ids of a kind at a time: in a window, or in a room."""
-        if room is not None:
-            number = self.room_number(room, window=window)
-            return partial(self.store_with_rooms(kind).count_in_room, number)
-        store, seconds = self.store_and_seconds(kind, window)
-        return partial(store.count, window=seconds)
-
-    def store_with_rooms(self, kind: str | None) -> Shards:
-        """Return the store of a kind whose ids may be in rooms."""
-        kind = self.kind(kind)
-        if kind not in self.kinds_with_rooms:
-            raise UnsupportedQuery(
-                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
-            )
-        return self._stores[kind]
-
-    def room_number(self, room: str, **others: object) -> int:
-        """Return the number of a room, with which no `others` are valid."""
-        if not _is_text(room):
-            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
-        for name, value in others.items():
-            if value is not None:
-                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
-        if self._rooms is None:
-            raise UnsupportedQuery(
-                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
-                "named for rooms that only visit.enter() names"
-            )
-        return self._rooms.number_of(room)
 
 
 def checked_name(name: str) -> str:

@@ -344,6 +344,11 @@ def below_root(scope: Mapping[str, Any]) -> str:
     return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
 
 
+def query_of(state: Mapping[str, Any]) -> str:
+    """Return the query string of an environ or scope as text."""
+    return text(state.get("query_string") or state.get("QUERY_STRING") or "")
+
+
 def token(name: str) -> str:
     """Return the name of a header or cookie. Raises `ValueError` if `name` is not a valid name."""
     if not _TOKEN.fullmatch(name):

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, fields
+from functools import cached_property
 from hashlib import blake2b
 from importlib.util import find_spec
 from secrets import token_urlsafe
@@ -227,7 +228,7 @@ class Settings:
         """
         return 2 * self.flush_interval + LAG_SECONDS if kind in self.events else None
 
-    @property
+    @cached_property
     def kinds_with_rooms(self) -> tuple[str, ...]:
         """The kinds whose ids may be in rooms."""
         return tuple(kind for kind in self.kinds if self.rooms and self.is_swept(kind))

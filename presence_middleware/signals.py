@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from .request import Request, text
+from .request import Request, query_of
 
 MAX_QUERY = 4096
 """Longer queries are no signals: a path in them would be longer than any room's name."""
@@ -38,11 +38,7 @@ def read_signal(request: Request, *, is_own: bool) -> Signal | None:
     with the parameter `presence`.
     """
     try:
-        raw = request.get("query_string")
-        if isinstance(raw, bytes):
-            query = raw.decode("utf-8", "surrogateescape")
-        else:
-            query = text(str(request.get("QUERY_STRING") or ""))
+        query = query_of(request.state)
         match = _SIGNAL.search(query) if len(query) <= MAX_QUERY else None
         if request.method != "POST" or (match is None and not is_own):
             return None

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from .board import wsgi_board
+from .board import board_for
 from .board.messages import Response
 from .connections import Clock
 from .loading import check_app
@@ -57,7 +57,7 @@ class PresenceMiddleware:
         settings = self.recorder.settings
         self._visit_class = WsgiVisit if settings.enabled else UnrecordedWsgiVisit
         self._pulse = pulse_for(settings, WsgiRequest, _app_of)
-        board = wsgi_board(settings, self.presence)
+        board = board_for(self.presence)
         self._responders: list[Responder] = [each for each in (self._pulse, board) if each]
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:

@@ -9,11 +9,10 @@ import concurrent.futures
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from ..connections.loops import at_once
 from ..errors import PresenceError
 from ..stores import Plan
 from .messages import BUSY, UNAVAILABLE, Response, failure
@@ -62,38 +61,15 @@ class Cache:
         self._lock = threading.Lock()  # never held while a read runs
         self._topics: dict[str, dict[tuple[Any, ...], _Result]] = {}
 
-    def get(self, read: Answer, run: Callable[[Plan[Any]], Any]) -> Response:
-        """Return a response, or that of a read. `run` runs its plan if no other reader does."""
-
-        async def run_now(plan: Plan[Any]) -> Any:
-            return run(plan)
-
-        async def wait(running: Future[None]) -> None:
-            concurrent.futures.wait((running,), PATIENCE)
-
-        return at_once(self._get(read, run_now, wait))
-
-    async def get_async(self, read: Answer, run: Callable[[Plan[Any]], Awaitable[Any]]) -> Response:
-        """Return a response, or that of a read, without blocking the loop of asyncio."""
-
-        async def wait(running: Future[None]) -> None:
-            await asyncio.wait((asyncio.wrap_future(running),), timeout=PATIENCE)
-
-        return await self._get(read, run, wait)
-
-    async def _get(
-        self,
-        read: Answer,
-        run: Callable[[Plan[Any]], Awaitable[Any]],
-        wait: Callable[[Future[None]], Awaitable[None]],
+    async def get(
+        self, read: SharedRead, run: Callable[[Plan[Any]], Any], *, is_async: bool = False
     ) -> Response:
-        """Return a response, or that of a read.
+        """Return the response of a read. `run` runs its plan if no other reader does.
 
-        An error of the package becomes a response. Any other, such as that of a cancelled task,
-        leaves the read to a waiting reader.
+        With `is_async`, the result of `run` is awaited, and the loop of asyncio is not blocked.
+        Without, this waits for no event loop. An error of the package becomes a response. Any
+        other, such as that of a cancelled task, leaves the read to a waiting reader.
         """
-        if isinstance(read, Response):
-            return read
         value = None
         while value is None:
             began = self._clock()
@@ -112,7 +88,8 @@ class Cache:
             running = result.running
             if is_mine and running is not None:
                 try:
-                    result.value = await run(read.plan)
+                    found = run(read.plan)
+                    result.value = await found if is_async else found
                     result.expires = began + read.seconds
                 except PresenceError as error:
                     result.value, result.expires = failure(error), self._clock() + FAILURE_SECONDS
@@ -123,7 +100,10 @@ class Cache:
                     result.running = None
                     running.set_result(None)
             elif running is not None:
-                await wait(running)
+                if is_async:
+                    await asyncio.wait((asyncio.wrap_future(running),), timeout=PATIENCE)
+                else:
+                    concurrent.futures.wait((running,), PATIENCE)
                 if not running.done():
                     return UNAVAILABLE
             value = result.value

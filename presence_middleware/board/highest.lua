@@ -10,16 +10,12 @@ local step = tonumber(ARGV[1])
 local minutes = {}
 for minute = tonumber(ARGV[2]), tonumber(ARGV[3]) do minutes[#minutes + 1] = minute end
 local counts = redis.call('HMGET', KEYS[1], unpack(minutes))
-local reply, size = {}, 0
-for first = 1, #minutes, step do
-  local highest, place = -1, nil
-  for n = first, math.min(first + step - 1, #minutes) do
-    local count = tonumber(counts[n])
-    if count and count > highest then highest, place = count, n end
-  end
-  if place then
-    reply[size + 1], reply[size + 2] = minutes[place], counts[place]
-    size = size + 2
+local reply, size, current, highest = {}, 0, -1, 0
+for n, minute in ipairs(minutes) do
+  local count, place = tonumber(counts[n]), math.floor((n - 1) / step)
+  if count and (place ~= current or count > highest) then
+    if place ~= current then size, current = size + 2, place end
+    highest, reply[size - 1], reply[size] = count, minute, counts[n]
   end
 end
 return table.concat(reply, ' ')

@@ -15,7 +15,7 @@ from operator import itemgetter
 from ..queries import Queries
 from ..stores import Batch, Plan, keys, moment_of
 from ..stores.plan import text
-from ..svg import Line, Point, draw
+from ..svg import Line, draw
 from .messages import Response, content, facts, iso
 
 MAX_POINTS = 1500  # of a history as JSON
@@ -51,28 +51,27 @@ class History:
     """In minutes."""
     now: int
     """When it was read, in seconds since the epoch; a full minute."""
-    points: list[Point]
-    """Oldest first."""
-    samples: list[tuple[str | None, int]]
-    """The points with times as text."""
+    points: list[tuple[int, int, str | None]]
+    """Oldest first: the time, the count, and the time as text."""
 
-    def first_of(self, hours: int) -> int:
-        """Return the index of the first point of the last hours."""
-        return bisect_right(self.points, self.now - hours * 3600, key=itemgetter(0))
+    def last(self, hours: int) -> list[tuple[int, int, str | None]]:
+        """Return the points of the last hours."""
+        return self.points[bisect_right(self.points, self.now - hours * 3600, key=itemgetter(0)) :]
 
 
-def read_history(ask: Queries, prefix: str, kind: str, keep: float, step: int) -> Plan[History]:
+def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
     """Read the highest minute of each step of a kind, at most `MAX_POINTS`.
 
-    `keep` is the time that samples are stored, in seconds. `step` is in minutes. Of equal minutes,
-    the first is the highest. A step without samples has no point.
+    `step` is in minutes. Of equal minutes, the first is the highest. A step without samples has no
+    point.
     """
+    prefix, keep = ask.settings.prefix, ask.settings.history
     now = yield from ask.now()
     last = keys.minute_of(now)
     oldest = 1 + max(last - (MAX_POINTS - 1) * step, keys.minute_of(now - keep))
     start = -(-oldest // step) * step  # where a step begins
     # By the number of the step, because a step may be several days.
-    points, samples = dict[int, Point](), dict[int, tuple[str | None, int]]()
+    points: dict[int, tuple[int, int, str | None]] = {}
     commands = min(COMMANDS_A_TRIP, max(1, POINTS_A_TRIP * step // DAY))
     while start <= last:
         trip: list[tuple[int, int, int]] = []  # days, each with a first and a last minute
@@ -93,14 +92,14 @@ def read_history(ask: Queries, prefix: str, kind: str, keep: float, step: int) -
             for minute, count in zip(numbers[::2], numbers[1::2], strict=True):
                 at, place = midnight + minute * keys.MINUTE, (day * DAY + minute) // step
                 if place not in points or count > points[place][1]:
-                    points[place], samples[place] = (at, count), (iso(moment_of(at)), count)
-    return History(kind, step, last * keys.MINUTE, [*points.values()], [*samples.values()])
+                    points[place] = at, count, iso(moment_of(at))
+    return History(kind, step, last * keys.MINUTE, [*points.values()])
 
 
 @lru_cache(maxsize=MAX_RESPONSES)
 def as_json(history: History, hours: int) -> Response:
     """Return the response with the last hours of a history."""
-    samples = history.samples[history.first_of(hours) :]
+    samples = [(at, count) for _, count, at in history.last(hours)]
     step = history.step * keys.MINUTE
     return facts({"kind": history.kind, "step": step, "samples": samples}, REVALIDATED)
 
@@ -112,7 +111,7 @@ def as_chart(history: History, hours: int, width: int, offset: int, colour: int)
     `width` is in pixels. `offset` is how many minutes the reader's clock is ahead of UTC. `colour`
     is the number of the line's colour.
     """
-    points, end = history.points[history.first_of(hours) :], history.now
+    points, end = [(at, count) for at, count, _ in history.last(hours)], history.now
     peak = max(points, key=itemgetter(1), default=None)
     line = Line(history.kind, points, peak if peak and peak[1] else None, colour)
     gap = max(MIN_GAP, 2 * history.step) * keys.MINUTE

@@ -1,13 +1,13 @@
 """Requests to the board and its responses, independent of WSGI and ASGI."""
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from ..errors import PresenceError, QueryError
+from ..request import Request, query_of
 from ..svg import STYLE_HASH
 
 Headers = tuple[tuple[str, str], ...]
@@ -31,30 +31,24 @@ def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers]
 
 
-class Request(NamedTuple):
-    """A request; `path` is the rest after the board's path, `query` is text decoded as UTF-8."""
+def parameters(request: Request, name: str) -> list[str]:
+    """Return all values of a query parameter.
 
-    method: str
-    path: str
-    query: str
-    header: Callable[[str], str | None]
+    Raises `QueryError` if the query is too long or has too many parameters.
+    """
+    query = query_of(request.state)
+    if len(query) > MAX_QUERY:
+        raise QueryError(f"the query is longer than {MAX_QUERY} characters")
+    try:
+        values = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
+    return values.get(name, [])
 
-    def parameter(self, name: str) -> str | None:
-        """Return the first value of a query parameter, or None. Raises `QueryError`."""
-        return next(iter(self.parameters(name)), None)
 
-    def parameters(self, name: str) -> list[str]:
-        """Return all values of a query parameter.
-
-        Raises `QueryError` if the query is too long or has too many parameters.
-        """
-        if len(self.query) > MAX_QUERY:
-            raise QueryError(f"the query is longer than {MAX_QUERY} characters")
-        try:
-            values = parse_qs(self.query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
-        except ValueError:
-            raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
-        return values.get(name, [])
+def parameter(request: Request, name: str) -> str | None:
+    """Return the first value of a query parameter, or None. Raises `QueryError`."""
+    return next(iter(parameters(request, name)), None)
 
 
 class Response(NamedTuple):

@@ -5,7 +5,7 @@ import math
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
@@ -16,17 +16,15 @@ from .. import sse
 from ..errors import QueryError
 from ..events import Streams, cursor_of
 from ..identity.resolver import normalize_id
-from ..identity.rules import known_kind
 from ..parsers import format_duration
 from ..queries import Queries
-from ..rooms import Rooms
-from ..settings import Settings
+from ..request import Request
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
 from . import history
 from .cache import Answer, Cache, SharedRead
 from .history import REVALIDATED
-from .messages import Request, Response, content, facts, failure, iso, problem, to_json
+from .messages import Response, content, facts, iso, parameter, parameters, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
@@ -45,27 +43,26 @@ MIN_WIDTH, MAX_WIDTH, WIDTH_STEP = 280, 1200, 40
 class Board:
     """The answers of a site's board. Its subclasses serve them under WSGI and ASGI."""
 
-    def __init__(
-        self, settings: Settings, ask: Queries, streams: Callable[[str], Streams] | None = None
-    ) -> None:
-        """Serve the board of `settings`; `ask` has the questions of the site.
+    def __init__(self, ask: Queries, streams: Callable[[str], Streams] | None = None) -> None:
+        """Serve the board of a site; `ask` has its questions.
 
         `streams` returns the events of a kind. It is None if no response can stay open.
         """
-        self._settings, self._ask, self._cache, self._streams = settings, ask, Cache(), streams
-        self._kinds, self._public_kinds = settings.kinds, settings.public_kinds
+        self._settings, self._ask, self._cache, self._streams = ask.settings, ask, Cache(), streams
+        self._kinds, self._public_kinds = self._settings.kinds, self._settings.public_kinds
         self._hidden_kinds = frozenset(self._kinds) - frozenset(self._public_kinds)
-        self._rooms = Rooms(settings.rooms)
+        own = self._settings.board_path
         self._answers: dict[str, Response | Callable[[Request], Answer]] = {
             # The page has relative links, so they are right wherever the site is mounted.
-            "": self._page(settings.board_path.rpartition("/")[2] + "/"),
+            "": self._page(own.rpartition("/")[2] + "/"),
             "/": self._page(""),
             "/board.css": content("text/css; charset=utf-8", _file("board.css"), REVALIDATED),
             "/board.js": content(SCRIPT, _file("board.js"), REVALIDATED),
-            "/widget.js": self._widget(),
+            # The script contains its path, to find the app's of a page.
+            "/widget.js": content(SCRIPT, _file("widget.js", own=f"{own}/widget.js"), EMBEDDED),
             "/counts": self._counts,
             "/history": self._history,
-            "/chart.svg": self._history,
+            "/chart.svg": partial(self._history, is_chart=True),
             "/peak": partial(self._of_kind, self._peak, seconds=SAMPLED),
             "/active": partial(self._of_kind, self._active, seconds=SAMPLED),
             "/online": partial(self._of_kind, self._online),
@@ -82,33 +79,36 @@ class Board:
         own = self._settings.board_path
         return path[len(own) :] if path == own or path.startswith(f"{own}/") else None
 
-    def respond(self, request: Request, run: Callable[[Plan[Any]], Any]) -> Response:
-        """Return the response to send. `run` runs the plan of a read."""
-        return self._cache.get(self.answer(request), run).to(request)
-
-    async def respond_async(
-        self, request: Request, run: Callable[[Plan[Any]], Awaitable[Any]]
+    async def respond(
+        self, request: Request, run: Callable[[Plan[Any]], Any], *, is_async: bool = False
     ) -> Response:
-        """Return the response to send, without blocking the loop of asyncio."""
-        return (await self._cache.get_async(self.answer(request), run)).to(request)
+        """Return the response to send. `run` runs the plan of a read.
+
+        With `is_async`, the result of `run` is awaited. Without, this waits for no event loop.
+        """
+        answer = self.answer(request)
+        if isinstance(answer, SharedRead):
+            answer = await self._cache.get(answer, run, is_async=is_async)
+        return answer.to(request)
 
     def answer(self, request: Request) -> Answer:
         """Return the response to a request, or the read that it needs."""
         if request.method not in ("GET", "HEAD"):
             return problem(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
-        answer = self._answers.get(request.path)
+        path = self.below(request.app_path) or ""
+        answer = self._answers.get(path)
         if answer is None:
             return problem(404, "the board has no page at this path")
         if isinstance(answer, Response):
             return answer
         try:
-            if request.path in NEED_TOKEN or request.parameter("kind") in self._hidden_kinds:
-                authorization = request.header("authorization")
-                if refused := refusal(self._settings.board_token, authorization):
+            if path in NEED_TOKEN or parameter(request, "kind") in self._hidden_kinds:
+                token, given = self._settings.board_token, request.header("authorization")
+                if refused := refusal(token, given):
                     return refused
             return answer(request)
         except QueryError as error:
-            return failure(error)
+            return problem(400, str(error))
 
     def _page(self, base: str) -> Response:
         """Return the page. Its script asks for the numbers and inserts them as text."""
@@ -122,22 +122,15 @@ class Board:
             "live": " ".join(settings.events if self._streams else ()),
             "names": "on" if settings.board_token else "off",
         }
-        page = Template(_file("board.html").decode()).substitute(values)
-        return content("text/html; charset=utf-8", page.encode(), REVALIDATED)
-
-    def _widget(self) -> Response:
-        """Return the script of the widget. It contains its path, to find the app's of a page."""
-        own = f"{self._settings.board_path}/widget.js"
-        script = Template(_file("widget.js").decode()).substitute(own=own)
-        return content(SCRIPT, script.encode(), EMBEDDED)
+        return content("text/html; charset=utf-8", _file("board.html", **values), REVALIDATED)
 
     def _counts(self, request: Request) -> Answer:
-        path, room = request.parameter("room"), None
+        path, room = parameter(request, "room"), None
         if path is not None:
-            if not self._settings.rooms:
+            if self._ask.rooms is None:
                 raise QueryError("this site has no rooms: PRESENCE_ROOMS is empty")
             # Rooms of other names are known to the site's code alone, so they are not public.
-            room = self._rooms.name_of(path)
+            room = self._ask.rooms.name_of(path)
             if room is None:
                 return facts({"room": None, "counts": {}}, REVALIDATED)
 
@@ -150,17 +143,16 @@ class Board:
         topic = "counts" if room is None else "rooms"
         return SharedRead(topic, (room,), read(), is_bounded=True)
 
-    def _history(self, request: Request) -> Answer:
+    def _history(self, request: Request, *, is_chart: bool = False) -> Answer:
         """Return the read of a history, as JSON or as a chart.
 
         All answers with the same step share a read, so readers cannot cause more reads than there
         are steps.
         """
-        kind, settings = self._kind(request), self._settings
-        stored = math.ceil(settings.history / 3600)
+        kind, stored = self._kind(request), math.ceil(self._settings.history / 3600)
         hours = min(_number(request, "hours", DEFAULT_HOURS, 1, 999999), stored)
         most, finish = history.MAX_POINTS, partial(history.as_json, hours=hours)
-        if request.path == "/chart.svg":
+        if is_chart:
             width = round(_number(request, "width", WIDTH, 1, 99999) / WIDTH_STEP) * WIDTH_STEP
             width = min(max(width, MIN_WIDTH), MAX_WIDTH)
             offset = _number(request, "offset", 0, 1 - history.DAY, history.DAY - 1)
@@ -170,7 +162,7 @@ class Board:
                 history.as_chart, hours=hours, width=width, offset=offset, colour=colour
             )
         step = history.step_for(hours, most)
-        plan = history.read_history(self._ask, settings.prefix, kind, settings.history, step)
+        plan = history.read_history(self._ask, kind, step)
         return SharedRead("history", (kind, step), plan, history.SHARED * step, finish)
 
     def _of_kind(
@@ -178,7 +170,7 @@ class Board:
     ) -> Answer:
         """Return the read of a response that depends on nothing but the kind."""
         kind = self._kind(request)
-        return SharedRead(request.path, (kind,), read(kind), seconds)
+        return SharedRead(read.__name__, (kind,), read(kind), seconds)
 
     def _peak(self, kind: str) -> Plan[Response]:
         peak = yield from self._ask.peak(kind)
@@ -197,7 +189,7 @@ class Board:
 
     def _last_seen(self, request: Request) -> Answer:
         kind, ask = self._kind(request), self._ask
-        ids = tuple(dict.fromkeys(filter(None, map(normalize_id, request.parameters("id")))))
+        ids = tuple(dict.fromkeys(filter(None, map(normalize_id, parameters(request, "id")))))
         if not ids:
             raise QueryError("the parameter id is missing, as in last-seen?id=42")
         has_times = self._settings.store_of(kind) == "sorted-set"
@@ -225,8 +217,7 @@ class Board:
                 "online instead",
             )
         kind = self._kind(request)
-        lag = self._settings.lag_seconds(kind)
-        if lag is None:
+        if kind not in self._settings.events:
             return problem(404, f"kind {kind!r} has no events; PRESENCE_EVENTS enables them")
         cursor = request.header("last-event-id") or ""
         with suppress(QueryError):
@@ -234,7 +225,7 @@ class Board:
             return Response(200, _STREAM_HEADERS, b"", (kind, cursor))
 
         def read() -> Plan[Response]:
-            positions, online = yield from self._ask.announced(kind, lag, MAX_LISTED)
+            positions, online = yield from self._ask.announced(kind, MAX_LISTED)
             now = moment_of((yield from self._ask.now()))
             after = cursor_of(positions)
             values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
@@ -244,7 +235,7 @@ class Board:
         return SharedRead("events", (kind,), read())
 
     def _kind(self, request: Request) -> str:
-        return known_kind(request.parameter("kind") or self._kinds[0], self._kinds)
+        return self._ask.kind(parameter(request, "kind") or None)
 
 
 def refusal(token: str, authorization: str | None) -> Response | None:
@@ -277,12 +268,14 @@ def _listed(online: list[Sighting]) -> list[dict[str, str | None]]:
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
     """Return a whole number of the query. Raises `QueryError` if it is out of bounds."""
-    value = request.parameter(name) or str(default)
+    value = parameter(request, name) or str(default)
     if not re.fullmatch("-?[0-9]{1,6}", value) or not least <= int(value) <= most:
         accepted = f"a whole number from {least} to {most}"
         raise QueryError(f"{name} is {value[:20]!r}: {accepted} is accepted")
     return int(value)
 
 
-def _file(name: str) -> bytes:
-    return files(__package__).joinpath("static", name).read_bytes()
+def _file(name: str, **values: str) -> bytes:
+    """Return a static file, with `values` in the places that it has for them."""
+    text = files(__package__).joinpath("static", name).read_text("utf-8")
+    return (Template(text).substitute(values) if values else text).encode()

@@ -14,7 +14,7 @@ from wsgiref.types import StartResponse
 import click
 
 from .. import parsers
-from ..board import wsgi_board
+from ..board import board_for
 from ..errors import SettingsError
 from ..presence import Presence
 from ..replay.files import GZIP
@@ -124,7 +124,7 @@ class _Handler(WSGIRequestHandler):
 
 def _serve_board(settings: Settings, address: str) -> None:
     """Serve the board in a thread; other paths lead to it. Raises `SettingsError` if it cannot."""
-    serve = wsgi_board(settings, Presence(settings))
+    serve = board_for(Presence(settings))
 
     def app(environ: dict[str, Any], start_response: StartResponse) -> Any:
         if serve is not None and serve.below(environ["PATH_INFO"]) is not None:

@@ -21,7 +21,7 @@ from ..board.routes import Board
 from ..connections.loops import at_once
 from ..pulse import EMPTY, pulse_for
 from ..recorder import Visit, recorder_for
-from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest, text
+from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
 from ..settings import Settings
 from ..wsgi import UnrecordedWsgiVisit, WsgiVisit
 
@@ -66,7 +66,7 @@ class PresenceMiddleware:
         )
         self._pulse = pulse_for(settings, _request_of, _django_response)
         queries = self.recorder.backend.queries
-        self._board = Board(settings, queries) if settings.board_path else None
+        self._board = Board(queries) if settings.board_path else None
 
     def __call__(self, request: HttpRequest) -> Any:
         answer = self._answer(request)
@@ -81,13 +81,11 @@ class PresenceMiddleware:
         if outer is not None and not outer.is_over:
             return await self._respond(request, outer)
         state.pop(USER, None)  # of an earlier request, if the server uses an environ again
-        if self._board and (path := self._board.below(request.path_info)) is not None:
-            query = text(request.META.get("QUERY_STRING", ""))
-            asked = messages.Request(request.method, path, query, request.headers.get)
-            if self._is_async:
-                run = self.recorder.backend.async_driver.run
-                return _django_response(await self._board.respond_async(asked, run))
-            return _django_response(self._board.respond(asked, self.recorder.backend.driver.run))
+        if self._board and self._board.below(request.path_info) is not None:
+            asked = _request_of(state)
+            backend, is_async = self.recorder.backend, self._is_async
+            run = backend.async_driver.run if is_async else backend.driver.run
+            return _django_response(await self._board.respond(asked, run, is_async=is_async))
         signal = self._pulse.receive(request.path_info, state) if self._pulse else None
         if isinstance(signal, HttpResponse):
             return signal

@@ -3,11 +3,10 @@
 The feed of a kind reads its streams. Each iterator takes events from its own place.
 """
 
-from .event import Event, cursor_of
 from .feed import Feed
 from .iterators import RELEASE_SECONDS, AsyncEvents, Events
 from .named import NameLease
-from .streams import Chunk, Positions, Streams
+from .streams import Chunk, Event, Streams, cursor_of
 
 __all__ = [
     "RELEASE_SECONDS",
@@ -17,7 +16,6 @@ __all__ = [
     "Events",
     "Feed",
     "NameLease",
-    "Positions",
     "Streams",
     "cursor_of",
 ]

@@ -133,26 +133,28 @@ class Feed:
             while self._leaving:
                 lease = self._leaving.popleft()
                 self._leases.discard(lease)
-                lease.give_up(self.streams)
+                lease.give_up()
             with self._lock:
                 if not (self._leaving or self._era()):
                     self._thread = None
                     return
             now = time.monotonic()
-            if now < read_at:
-                # A new name asks for its lease at once, but causes no read.
-                new = [each for each in list(self._leases) if each.is_new]
-                if any([each.renew(self.streams) for each in new]):  # noqa: C419
-                    self._wake()
-            elif not self._read():
-                read_at = now + READ_EVERY
+            is_due, has_retries = now >= read_at, False
+            if is_due:
+                if not self._read():
+                    read_at = now + READ_EVERY
+                has_retries, self.page.has_retries = self.page.has_retries, False
+            # A new name asks for its lease at once, but causes no read.
+            renewed = [each.renew() for each in list(self._leases) if is_due or each.is_new]
+            if has_retries or any(renewed):
+                self._wake()
             with suppress(Empty):
                 self._woken.get(timeout=max(0.0, read_at - time.monotonic()))
 
     def _read(self) -> bool:
-        """Read what is new, and renew the leases; return whether there may be more."""
+        """Read what is new; return whether there may be more."""
         until = time.monotonic() + READ_EVERY
-        if not self.outage.is_on:
+        if self.outage.since is None:
             with suppress(Exception):  # a user that may only read, for example
                 self._upkeep()
             with suppress(Exception):
@@ -176,10 +178,6 @@ class Feed:
                 is_news = self.outage.end() or is_news
             if is_news:
                 self._wake()
-        renewed = [lease.renew(self.streams) for lease in list(self._leases)]
-        if self.page.has_retries or any(renewed):
-            self.page.has_retries = False
-            self._wake()
         return has_more
 
 

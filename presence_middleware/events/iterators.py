@@ -14,16 +14,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from operator import length_hint
 from queue import SimpleQueue
-from typing import Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from ..connections.loops import in_thread
+from ..connections.loops import in_thread, require_asyncio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
-from .event import Event
 from .feed import Era, Feed, Waker
 from .named import NameLease
 from .page import Place
-from .streams import Chunk, Positions, events_of, ids_of
+from .streams import Chunk, Event, Positions, events_of, ids_of
 
 MISSING = "events are missing: the reader was away for too long, or the server lost them"
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up
@@ -74,10 +73,9 @@ class _Iterator:
         """Whether the iterator was closed, or the web server stops."""
         return self._era.is_over
 
-    def _pop(self) -> Event | None:
-        """Return the next event that may be returned now, or None."""
-        lease = self._lease
-        return next(self._queue, None) if lease is None else lease.hand_out(self._queue)
+    def _taken(self) -> Iterable[Event]:
+        """Return the events that were taken and may be returned now: with a lease, one."""
+        return self._queue if self._lease is None else self._lease.hand_out(self._queue)
 
     def _look(self) -> Iterable[Event] | None:
         """Take the next events after the place; return None if there are none now.
@@ -178,8 +176,7 @@ class Events(_Iterator):
                 return taken
         with self._alone():
             while not self._era.is_over:
-                event = self._pop()
-                if event is not None:
+                for event in self._taken():
                     return event
                 # An Event has a lock, which the garbage collector might take again in its thread.
                 woken: SimpleQueue[None] = SimpleQueue()
@@ -214,6 +211,11 @@ class AsyncEvents(_Iterator):
 
     __slots__ = ()
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Create an iterator. The arguments are as for `Events`; raises `WouldBlock` under trio."""
+        require_asyncio()
+        super().__init__(*arguments, **named)
+
     def __aiter__(self) -> Self:
         return self
 
@@ -221,45 +223,32 @@ class AsyncEvents(_Iterator):
         if self._lease is None and not self._era.is_over:
             for taken in self._queue:  # the short way of most events
                 return taken
-        event = await self.wait()
-        if event is None:
-            raise StopAsyncIteration
-        return event
+        batch = await self.wait_for_batch()
+        if batch and self._lease is None:
+            self._open(batch)
+            batch = self._queue
+        for event in batch:
+            return event
+        raise StopAsyncIteration
 
-    async def wait(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if there is none for `seconds`, or if this is at its end.
-
-        With `seconds` of None, wait as long as it takes. Raises the errors of the iterator.
-        """
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
-        with self._alone():
-            while not self._era.is_over:
-                event = self._pop()
-                if event is not None:
-                    return event
-                batch = await self._more(deadline)
-                if batch is None:
-                    break
-                self._open(batch)
-        return None
-
-    async def wait_for_batch(self, seconds: float) -> Iterable[Event]:
+    async def wait_for_batch(self, seconds: float = math.inf) -> Iterable[Event]:
         """Return the next events, none if there are none for `seconds`, or if this is at its end.
 
-        Iterators at the same place without a filter get the same chunk. Raises the errors of the
-        iterator.
+        Iterators at the same place without a filter get the same chunk. With a lease, this is one
+        event. Raises the errors of the iterator.
         """
-        if self._lease is not None:
-            event = await self.wait(seconds)
-            return () if event is None else (event,)
         deadline = time.monotonic() + seconds
         with self._alone():
-            batch: Iterable[Event] | None = list(self._queue)
-            while not (batch or self._era.is_over):
+            while not self._era.is_over:
+                if taken := list(self._taken()):
+                    return taken
                 batch = await self._more(deadline)
                 if batch is None:
                     break
-        return batch or ()
+                if batch and self._lease is None:
+                    return batch
+                self._open(batch)
+        return ()
 
     async def _more(self, deadline: float) -> Iterable[Event] | None:
         """Take the next events, read, or wait; return None if it is too late to do any of these."""

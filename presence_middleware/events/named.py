@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from secrets import token_hex
 
 from ..errors import PresenceError
-from .event import Event, cursor_of
 from .outage import Outage
-from .streams import Positions, Streams
+from .streams import Event, Positions, Streams, cursor_of
 
 LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
 
@@ -21,12 +20,12 @@ class NameLease:
     iterator is asked for the next one.
     """
 
-    def __init__(self, name: str) -> None:
-        """Create the lease of a name. It is not held yet."""
+    def __init__(self, streams: Streams, name: str) -> None:
+        """Create the lease of a name for the events of `streams`. It is not held yet."""
         self.outage = Outage()
         self.released = threading.Event()
         """Set when the lease has been given up, after the iterator was closed."""
-        self._name = name
+        self._streams, self._lease = streams, streams.lease(name)
         # Identifies this iterator in the lease.
         self._who = token_hex(8)
         # Where the name begins if it is not known yet: the cursor of when this was created.
@@ -55,16 +54,16 @@ class NameLease:
             begin, self._begin = self._begin, None
             return begin
 
-    def hand_out(self, queue: Iterator[Event]) -> Event | None:
-        """Note that the last event is handled; return the next, or None if there is none to handle.
+    def hand_out(self, queue: Iterator[Event]) -> Iterable[Event]:
+        """Note that the last event is handled; return the next, or none if there is none to handle.
 
-        Returns None also if the lease was not renewed in time.
+        Returns none also if the lease was not renewed in time.
         """
         with self._lock:
             self._handled, self._in_hand = self._in_hand or self._handled, ""
             event = next(queue, None) if self.is_held and self._begin is None else None
             self._in_hand = event.cursor if event else ""
-            return event
+            return (event,) if event else ()
 
     def note_handled(self, positions: Positions) -> None:
         """Note that everything up to `positions` is handled, also events of other ids."""
@@ -72,20 +71,18 @@ class NameLease:
             if self._begin is None and self.is_held:
                 self._handled = cursor_of(positions)
 
-    def renew(self, streams: Streams) -> bool:
+    def renew(self) -> bool:
         """Take or renew the lease; return True if the iterator has to be woken.
 
         A failure is reported to the iterator if it lasts.
         """
-        asked_at = time.monotonic()
-        was_held = self.is_held
+        streams, asked_at, was_held = self._streams, time.monotonic(), self.is_held
         try:
             if not self._start:
                 self._start = cursor_of(streams.positions(self._created_at))
             handled = self._handled
             start = handled or self._start  # a server that lost its data knows no name
-            lease = streams.lease(self._name)
-            held = streams.run(lease.take(self._who, LEASE_SECONDS, handled, start))
+            held = streams.run(self._lease.take(self._who, LEASE_SECONDS, handled, start))
         except Exception as failure:
             return self.outage.note(failure)
         self.outage.end()
@@ -101,8 +98,8 @@ class NameLease:
             self._held_until = asked_at + LEASE_SECONDS
         return not was_held
 
-    def give_up(self, streams: Streams) -> None:
+    def give_up(self) -> None:
         """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
         with suppress(PresenceError):
-            streams.run(streams.lease(self._name).take(self._who, 0, self._handled, ""))
+            self._streams.run(self._lease.take(self._who, 0, self._handled, ""))
         self.released.set()

@@ -13,26 +13,22 @@ class Outage:
         """How often this outage and those before it were to be reported."""
         self.failure = ""
         """The error that is to be reported; empty if there is none."""
-        self._since: float | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether Redis did not answer the last time."""
-        return self._since is not None
+        self.since: float | None = None
+        """When Redis began not to answer, or was last reported; None while it answers."""
 
     def note(self, failure: Exception) -> bool:
         """Note a failure; return True if it is to be reported: every `OUTAGE_SECONDS`."""
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if now - self._since < OUTAGE_SECONDS:
+        if self.since is None:
+            self.since = now
+        if now - self.since < OUTAGE_SECONDS:
             return False
-        self._since = now
+        self.since = now
         self.reports += 1
         self.failure = f"no events can be read: {failure}"
         return True
 
     def end(self) -> bool:
         """Note that Redis answers; return whether it did not answer before."""
-        was_on, self._since, self.failure = self.is_on, None, ""
+        was_on, self.since, self.failure = self.since is not None, None, ""
         return was_on

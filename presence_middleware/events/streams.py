@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,7 +12,6 @@ from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
 from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
 from ..stores.plan import first_error
-from .event import Event, cursor_of
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
 ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
@@ -24,6 +24,24 @@ _CURSOR = re.compile(f"{_POSITION}(?:,{_POSITION})*")
 Positions = tuple[Position, ...]
 """A place in the events of a kind: the position in the stream of each shard."""
 T = TypeVar("T")
+
+
+class Event(NamedTuple):
+    """A user who came online or went offline."""
+
+    kind: str
+    id: str
+    online: bool
+    """True if the user came, False if they went."""
+    at: datetime
+    """When the user was first seen again, or last seen, in UTC."""
+    cursor: str
+    """The place from which `events(after=cursor)` goes on."""
+
+
+def cursor_of(positions: Sequence[Position]) -> str:
+    """Return the cursor of the positions in all shards."""
+    return ",".join(f"{position.entry}.{position.number}" for position in positions)
 
 
 class Chunk:

@@ -48,10 +48,16 @@ class Layout:
         """Compare the stored number with that of this process, and write nothing.
 
         `stamp` is as for `trust`. A missing number is accepted. Raises `PresenceUnavailable`
-        if the numbers differ.
+        if the numbers differ. If the node with the number is away, the last answer remains valid.
         """
-        (number,) = yield Batch((("GET", self._key),))
-        self._compare(number, stamp)
+        try:
+            (number,) = yield Batch((("GET", self._key),))
+        except Exception:
+            if not self.is_agreed:
+                raise
+            self.trust(stamp)
+        else:
+            self._compare(number, stamp)
 
     def claim(self, stamp: float) -> Plan[None]:
         """Store the number of this process if none is stored, and otherwise compare them.

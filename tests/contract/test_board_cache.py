@@ -16,9 +16,11 @@ import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
-from presence_middleware.board.messages import Request, Response
+from presence_middleware.board.messages import Response
 from presence_middleware.board.routes import Board
 from presence_middleware.connections.clients import close_async_clients
+from presence_middleware.connections.loops import at_once
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.backends import Server, wait_until
 from tests.support.proxy import HOST, Proxy
@@ -76,11 +78,12 @@ def site(valkey: Server, prefix: str) -> Settings:
 @pytest.fixture
 def ask(site: Settings) -> Callable[..., SharedRead]:
     """Return what a board reads for a path."""
-    board = Board(site, Presence(site).backend.queries)
+    board = Board(Presence(site).backend.queries)
 
     def read(path: str, query: str = "") -> SharedRead:
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        found = board.answer(Request("GET", path, query, headers.get))
+        environ = {"PATH_INFO": f"/presence{path}", "QUERY_STRING": query}
+        environ["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
+        found = board.answer(WsgiRequest(environ))
         assert isinstance(found, SharedRead)
         return found
 
@@ -102,7 +105,7 @@ def test_a_second_of_readers_is_one_read(site: Settings, ask: Callable[..., Shar
 
     for hundredth in range(250):
         clock.now = 1000.0 + hundredth / 100
-        _, found = shown(cache.get(ask("/counts"), run))
+        _, found = shown(at_once(cache.get(ask("/counts"), run)))
         assert found["counts"]["user"] == (0 if hundredth < 100 else 1)
         if not hundredth:
             presence.touch("bob")
@@ -129,7 +132,7 @@ def test_threads_that_ask_at_once_wait_for_one_read(killed: int) -> None:
 
     def ask(_: int) -> Response | None:
         try:
-            return cache.get(READ, run)
+            return at_once(cache.get(READ, run))
         except Killed:
             return None
 
@@ -158,7 +161,7 @@ def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another
         async def reader() -> None:
             with anyio.CancelScope() as scope:
                 mine.set(scope)
-                answered.append(await cache.get_async(READ, run))
+                answered.append(await cache.get(READ, run, is_async=True))
 
         async with anyio.create_task_group() as group:
             for _ in range(READERS):
@@ -180,12 +183,14 @@ def test_event_loops_and_threads_share_a_read_and_the_cache_keeps_no_closed_loop
     cache, reads = Cache(Clock()), Reads()
 
     async def ask() -> "weakref.ref[Any]":
-        answers = await asyncio.gather(*(cache.get_async(READ, reads.run_async) for _ in range(9)))
+        answers = await asyncio.gather(
+            *(cache.get(READ, reads.run_async, is_async=True) for _ in range(9))
+        )
         assert answers == [ANSWER] * 9
         return weakref.ref(asyncio.get_running_loop())
 
     loops = [asyncio.run(ask()) for _ in range(2)]
-    assert cache.get(READ, reads.run) == ANSWER
+    assert at_once(cache.get(READ, reads.run)) == ANSWER
     assert reads.count == 1
     gc.collect()
     assert [loop() for loop in loops] == [None, None]
@@ -201,13 +206,13 @@ def test_a_loop_that_ends_amid_a_read_leaves_it_to_others() -> None:
             reading.set()
             await asyncio.Event().wait()
 
-        task = asyncio.create_task(cache.get_async(READ, run))
+        task = asyncio.create_task(cache.get(READ, run, is_async=True))
         await reading.wait()
         assert not task.done()
 
     asyncio.run(begin())
     with Stopwatch() as watch:
-        assert cache.get(READ, Reads().run) == ANSWER
+        assert at_once(cache.get(READ, Reads().run)) == ANSWER
     assert watch.seconds < 2.5
 
 
@@ -265,7 +270,7 @@ def test_in_an_outage_readers_share_one_timeout_and_the_loop_goes_on(
     async def read() -> float:
         cache, presence = Cache(), AsyncPresence(silent)
         waiting = asyncio.gather(
-            *(cache.get_async(ask("/counts"), presence.run) for _ in range(READERS))
+            *(cache.get(ask("/counts"), presence.run, is_async=True) for _ in range(READERS))
         )
         longest = last = 0.0
         with Stopwatch() as watch:
@@ -291,7 +296,7 @@ def test_a_failed_read_is_not_repeated_for_a_second() -> None:
 
     for seconds in (0, 0.99, 0.02):
         clock.now += seconds
-        assert shown(cache.get(READ, fail)) == (503, OUTAGE)
+        assert shown(at_once(cache.get(READ, fail))) == (503, OUTAGE)
     assert failures == [clock.now - 1.01, clock.now]
 
 
@@ -302,8 +307,8 @@ def test_an_unexpected_error_reaches_its_reader_alone() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        cache.get(READ, fail)
-    assert cache.get(READ, Reads().run) == ANSWER
+        at_once(cache.get(READ, fail))
+    assert at_once(cache.get(READ, Reads().run)) == ANSWER
 
 
 class Found:
@@ -319,7 +324,7 @@ def test_results_that_are_kept_are_bounded() -> None:
         return found
 
     for id in range(MAX_RESULTS + 50):
-        cache.get(SharedRead("last-seen", (id,), nothing(), 1.0, lambda _: ANSWER), run)
+        at_once(cache.get(SharedRead("last-seen", (id,), nothing(), 1.0, lambda _: ANSWER), run))
     gc.collect()
     assert len([each for each in results if each() is not None]) == MAX_RESULTS
 
@@ -331,7 +336,7 @@ def test_readers_of_ever_new_rooms_cause_a_bounded_number_of_reads(
     cache = Cache(clock)
 
     def read(room: int) -> int:
-        return cache.get(ask("/counts", f"room=/t/{room}"), reads.run).status
+        return at_once(cache.get(ask("/counts", f"room=/t/{room}"), reads.run)).status
 
     for second in range(1, 4):
         clock.now += 1.5
@@ -348,7 +353,7 @@ def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
     cache, reads = Cache(Clock()), Reads()
 
     def read(path: str, query: str = "") -> None:
-        cache.get(ask(path, query)._replace(finish=lambda _: ANSWER), reads.run)
+        at_once(cache.get(ask(path, query)._replace(finish=lambda _: ANSWER), reads.run))
 
     usual = [(path,) for path in ("/counts", "/history", "/chart.svg", "/peak", "/online")]
     for each in usual:

@@ -189,15 +189,15 @@ def read(settings: Settings, step: int) -> tuple[History, list[Trip]]:
                 trips.append(list(zip(batch.commands, replies, strict=True)))
 
     ask = presence.backend.queries
-    plan = read_history(ask, settings.prefix, "user", settings.history, step)
+    plan = read_history(ask, "user", step)
     return presence.run(observed(plan)), trips
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_every_minute_is_read_once(step: int) -> None:
-    ask: Any = SimpleNamespace(now=now)
+    ask: Any = SimpleNamespace(now=now, settings=SimpleNamespace(prefix="p", history=3660 * 86400))
     plan, commands, replies = (
-        read_history(ask, "p", "user", 3660 * 86400, step),
+        read_history(ask, "user", step),
         list[Command](),
         None,
     )

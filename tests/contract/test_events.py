@@ -9,7 +9,7 @@ import pytest
 
 from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
 from presence_middleware.stores import moment_of
-from tests.support.backends import Server
+from tests.support.backends import Server, wait_until
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.timed_site import NOON, WINDOW, settings
 
@@ -196,6 +196,7 @@ def test_without_events_there_is_nothing_to_follow(prefix: str) -> None:
 def test_an_idle_iterator_is_small(prefix: str) -> None:
     presence = Presence(settings(f"memory://{prefix}", prefix, events="user"))
     first = presence.events("user")  # what all share
+    wait_until(lambda: presence.backend.feed("user").page.end.positions)  # with all imports
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     iterators = [presence.events("user") for _ in range(1000)]

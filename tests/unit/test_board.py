@@ -16,9 +16,11 @@ import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.messages import MAX_PARAMETERS, Request, Response
+from presence_middleware.board.messages import MAX_PARAMETERS, Response
 from presence_middleware.board.routes import Board
+from presence_middleware.connections.loops import at_once
 from presence_middleware.connections.url import parse_url
+from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.timed_site import Clock
 
@@ -69,11 +71,13 @@ class Site:
 
     def ask(self, path: str, query: str = "", method: str = "GET", **headers: str) -> Response:
         """Return the response to a request."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = Request(method, path, query, named.get)
-        answer = Board(self.settings, self.backend.queries).answer(request)
+        environ: dict[str, Any] = {"REQUEST_METHOD": method, "QUERY_STRING": query}
+        environ["PATH_INFO"] = f"{self.settings.board_path}{path}"
+        environ |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        request = WsgiRequest(environ)
+        answer = Board(self.backend.queries).answer(request)
         if isinstance(answer, SharedRead):
-            answer = self.cache.get(answer, self.run)
+            answer = at_once(self.cache.get(answer, self.run))
         return answer.to(request)
 
 
@@ -224,7 +228,7 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
 
 
 def test_the_board_answers_every_path_below_its_own() -> None:
-    below = Board(SETTINGS, usual().backend.queries).below
+    below = Board(usual().backend.queries).below
     own = {"/who/is-here": "", "/who/is-here/": "/", "/who/is-here/counts": "/counts"}
     for path in (*own, "/who/is-here-not", "/who", "/", ""):
         assert below(path) == own.get(path)
