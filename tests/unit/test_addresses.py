@@ -191,15 +191,6 @@ def test_headers_are_read_from_the_right(proxies: str, headers: Headers, address
     assert located(proxies, headers) == address
 
 
-def test_without_proxies_only_the_peer_address_is_used() -> None:
-    assert locator(Proxies(), WHOLE) is None, "no header is read"
-    for headers in (for_("6.6.6.6"), forwarded("for=6.6.6.6")):
-        assert located("0", headers, "192.0.2.7") == "192.0.2.7"
-        assert located("", headers, "192.0.2.7", "/24, /56") == "192.0.2.0"
-        assert located("", headers, None) is None
-        assert located("", headers, None, "/24, /56") is None
-
-
 @pytest.mark.parametrize(("proxies", "headers", "peer", "address"), CASES_OF_PEERS)
 def test_a_peer_is_trusted_over_ipv4_ipv6_and_a_unix_socket(
     proxies: str, headers: Headers, peer: str | None, address: str | None

@@ -9,13 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.background import BackgroundTask
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from presence_middleware import Identity, Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
@@ -235,27 +228,3 @@ def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -
     app = PresenceMiddleware(silent, settings=settings)
     asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1
-
-
-async def passes_on(request: Request, call_next: Any) -> Response:
-    response: Response = await call_next(request)
-    return response
-
-
-@pytest.mark.parametrize("layers", [[], [Middleware(BaseHTTPMiddleware, dispatch=passes_on)]])
-def test_a_background_task_does_not_keep_its_user_online(layers: Any, settings: Settings) -> None:
-    async def page(request: Request) -> Response:
-        return PlainTextResponse("done", background=BackgroundTask(work))
-
-    app: Any = Starlette(routes=[Route("/", page)], middleware=layers)
-    wrapped = PresenceMiddleware(app, settings=settings)
-    seen: list[tuple[int, int]] = []
-
-    async def work() -> None:
-        seen.append((len(wrapped.recorder.open_visits), recorded(wrapped)))
-
-    asked: list[Message] = [{"type": "http.request"}, {"type": "http.disconnect"}]
-    more = {"method": "GET", "query_string": b""}
-    asyncio.run(Gateway("http", *asked, **more).ask(wrapped))
-    assert seen == [(0, 1)]
-    assert recorded(wrapped) == 1

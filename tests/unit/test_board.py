@@ -40,7 +40,6 @@ def settings(**others: Any) -> Settings:
 
 
 SETTINGS = settings()
-KINDS = SETTINGS.kinds
 NUMBERS = count()
 Samples = dict[int, int]
 """Counts by minutes before noon, oldest first."""
@@ -285,11 +284,6 @@ def test_an_invalid_query_is_refused(path: str, query: str, says: str) -> None:
     assert says in json.loads(response.body)["error"]
 
 
-def test_history_requests_are_limited_to_the_retention_time() -> None:
-    bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
-    assert len(bodies) == 1
-
-
 @pytest.mark.parametrize(
     ("path", "queries"),
     [
@@ -331,14 +325,6 @@ def test_a_chart_shows_the_last_hours_and_their_peak() -> None:
     assert [line.count("M") + line.count("L") for line in lines] == [1]
     nobody = drawn("hours=1", {5: 0})
     assert elements(nobody, "circle") == []
-
-
-def test_a_chart_is_in_the_colour_of_its_kind() -> None:
-    site = Site()
-    site.run(site.backend.history.record(int(NOON.timestamp()) // 60 - 5, dict.fromkeys(KINDS, 5)))
-    for number, kind in enumerate(KINDS):
-        groups = elements(ET.fromstring(site.ask("/chart.svg", f"kind={kind}").body), "g")
-        assert [each.get("class") for each in groups] == [f"c{number}"]
 
 
 @pytest.mark.parametrize(

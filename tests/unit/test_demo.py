@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
+from presence_middleware import Sample, Settings
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import PAGES, Site
-from presence_middleware.demo.crowd import Crowd, Visitor, fill_history, start_crowd
+from presence_middleware.demo.crowd import Crowd, Visitor, fill_history
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.backends import wait_until
@@ -100,42 +98,4 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
     site.recorder.close()
 
 
-def test_a_crowd_comes_although_redis_is_away_until_it_is_stopped(tmp_path: Path) -> None:
-    away = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/no", **server.FIXED}
-    site = PresenceMiddleware(Site(), settings=Settings.from_env(away))
-    stop = start_crowd(site, tuple(PAGES), 20)
-    wait_until(lambda: site.recorder.stats().recorded > 10)
-    stop()
-    site.recorder.close()
-
-
 # The server
-
-
-def test_the_demo_tries_again_to_start_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts: list[Path] = []
-
-    def serve(directory: Path) -> None:
-        attempts.append(directory)
-        if len(attempts) < answers_at:
-            raise PresenceUnavailable("gave no answer in 5 seconds")
-
-    monkeypatch.setattr(embedded, "serve", serve)
-    answers_at = 3
-    server.start_server(Path("/demo"))
-    assert attempts == [Path("/demo")] * 3
-    answers_at, attempts[:] = 99, []
-    with pytest.raises(PresenceUnavailable, match="gave no answer"):
-        server.start_server(Path("/demo"))
-    assert len(attempts) == server.STARTS
-
-
-def test_a_single_worker_has_the_crowd() -> None:
-    demo, arbiter = server.Demo(40), SimpleNamespace(WORKERS={})
-    for number in range(3):
-        demo.pre_fork(arbiter, worker := SimpleNamespace())
-        arbiter.WORKERS[number] = worker
-    assert [each.has_crowd for each in arbiter.WORKERS.values()] == [True, False, False]
-    del arbiter.WORKERS[0]
-    demo.pre_fork(arbiter, worker := SimpleNamespace())
-    assert worker.has_crowd

@@ -3,14 +3,13 @@
 import json
 import time
 
-import flask
 import jwt
 import pytest
-from flask.sessions import SecureCookieSessionInterface
-from itsdangerous import TimestampSigner, URLSafeSerializer
+from itsdangerous import URLSafeSerializer
 
 from presence_middleware import Request, Settings
 from presence_middleware.explain import Sent, explain, parse_header, parse_request
+from tests.security.signed import at, flask_cookie, starlette_cookie
 from tests.support.commands import run_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:'cgi' is deprecated:DeprecationWarning")
@@ -27,21 +26,16 @@ NOT_ASKED = "not asked"
 
 
 def session(secret: str = SECRET, **content: object) -> str:
-    app = flask.Flask(__name__)
-    app.secret_key = secret
-    serializer = SecureCookieSessionInterface().get_signing_serializer(app)
-    assert serializer
-    return f"Cookie: theme=x; session={serializer.dumps(content)!s}"
+    return f"Cookie: theme=x; session={flask_cookie(secret, content)}"
 
 
-def token(secret: str = SECRET, **claims: object) -> str:
-    return f"Authorization: Bearer {jwt.encode(claims, secret)}"
+def token(**claims: object) -> str:
+    return f"Authorization: Bearer {jwt.encode(claims, SECRET)}"
 
 
 def old_session() -> str:
-    signer = TimestampSigner(SECRET)
-    signer.get_timestamp = lambda: int(time.time()) - 15 * 86400  # type: ignore[method-assign]
-    return f"Cookie: session={signer.sign(b'e30=').decode()}"
+    with at(time.time() - 15 * 86400):
+        return f"Cookie: session={starlette_cookie(SECRET)}"
 
 
 def by_key(request: Request) -> str | None:
@@ -57,70 +51,47 @@ def is_hidden(id: str) -> bool:
 
 
 HERE = f"{__name__}:"
-# Of a rule, what it prints for some headers.
-RULES: list[tuple[str, list[str], str]] = [
-    ("user=flask-session:_user_id", [session(_user_id=42)], "user 42"),
-    ("user=flask-session:_user_id", [], "no: no such cookie"),
-    (
-        "user=flask-session:_user_id",
-        [session("another", _user_id=42)],
-        "no: signed with another secret",
-    ),
-    (
-        "user=flask-session:_user_id",
-        [f"Cookie: session={'x' * 9000}"],
-        "no: longer than 8192 characters, or not ASCII",
-    ),
-    (
-        "user=flask-session:user",
-        [session(_user_id=VALUE, _fresh=True, _id=VALUE)],
-        'no: the session has no key "user"; it has _fresh, _id, _user_id '
-        "(try flask-session:_user_id)",
-    ),
+FLASK, JWT, HEADER = "user=flask-session:_user_id", "user=bearer:sub", "user=header:X-User"
+OTHER = "user=flask-session:user"
+USUAL = session(_user_id=VALUE, _fresh=True, _id=VALUE)
+MANY = session(account={"id": VALUE}, a=1, b=1, c=1, d=1, e=1, f=1, g=1, h=1, i=1)
+LOGIN = f"Cookie: login={URLSafeSerializer(SECRET).dumps({'x': VALUE})!s}"
+TO_TRY = 'no: the session has no key "user"; it has {} (try flask-session:{})'
+# Of a rule, what it prints for a header.
+RULES: list[tuple[str, str, str]] = [
+    (FLASK, session(_user_id=42), "user 42"),
+    (FLASK, BROWSER, "no: no such cookie"),
+    (FLASK, session("another", _user_id=42), "no: signed with another secret"),
+    (FLASK, f"Cookie: session={'x' * 9000}", "no: longer than 8192 characters, or not ASCII"),
+    (OTHER, USUAL, TO_TRY.format("_fresh, _id, _user_id", "_user_id")),
     (
         "user=flask-session:user@session",
-        [session(user={"email": VALUE, "name": VALUE})],
+        session(user={"email": VALUE, "name": VALUE}),
         'no: the key "user" of the session is a dictionary: name a field, such as user.email; '
         "it has email, name (try flask-session:user.email@session)",
     ),
-    (
-        "user=flask-session:user",
-        [session(user=[VALUE])],
-        'no: the key "user" of the session is a list, which is no id',
+    (OTHER, session(user=[VALUE]), 'no: the key "user" of the session is a list, which is no id'),
+    (OTHER, MANY, TO_TRY.format("a, account, b, c, d, e, f, g, 2 others", "account.id")),
+    ("user=starlette-session:user", old_session(), "no: expired"),
+    (JWT, token(sub="ann"), "user ann"),
+    (JWT, BROWSER, "no: no such token"),
+    (JWT, token(email=VALUE), 'no: the token has no key "sub"; it has email (try bearer:email)'),
+    ("user=signed:@login", LOGIN, "no: the cookie has no usual key of a user; it has x"),
+    ("user=auth-tkt", f"Cookie: auth_tkt={VALUE}", "no: signed with another secret"),
+    (HEADER, "X-User: ann", "user ann"),
+    (HEADER, BROWSER, "no: no such header"),
+    ("user=cookie:sid:raw", "Cookie: sid=1", "user 1"),
+    ("user=environ:HTTP_X_USER", "x-user: ann", "user ann"),
+    *(
+        (f"user={source}", BROWSER, SET_BY_APP)
+        for source in ("scope:state.user", "auth", "identify")
     ),
-    (
-        "user=flask-session:user",
-        [session(account={"id": VALUE}, a=1, b=1, c=1, d=1, e=1, f=1, g=1, h=1, i=1)],
-        'no: the session has no key "user"; it has a, account, b, c, d, e, f, g, 2 others '
-        "(try flask-session:account.id)",
-    ),
-    ("user=starlette-session:user", [old_session()], "no: expired"),
-    ("user=bearer:sub", [token(sub="ann")], "user ann"),
-    ("user=bearer:sub", [], "no: no such token"),
-    (
-        "user=bearer:id",
-        [token(email=VALUE)],
-        'no: the token has no key "id"; it has email (try bearer:email)',
-    ),
-    (
-        "user=signed:@login",
-        [f"Cookie: login={URLSafeSerializer(SECRET).dumps({'x': VALUE})!s}"],
-        "no: the cookie has no usual key of a user; it has x",
-    ),
-    ("user=auth-tkt", [f"Cookie: auth_tkt={VALUE}"], "no: signed with another secret"),
-    ("user=header:X-User", ["X-User: ann"], "user ann"),
-    ("user=header:X-User", [], "no: no such header"),
-    ("user=cookie:sid:raw", ["Cookie: sid=1"], "user 1"),
-    ("user=environ:HTTP_X_USER", ["x-user: ann"], "user ann"),
-    ("user=scope:state.user", [], SET_BY_APP),
-    ("user=auth", [], SET_BY_APP),
-    ("user=identify", [], SET_BY_APP),
-    ("user=basic", [f"Authorization: Basic {VALUE}"], "no: no user of HTTP Basic"),
-    (f"user={HERE}by_key", ["X-Key: k1"], "user shop-7"),
-    (f"user={HERE}by_key", [], "no: it returned no id"),
-    (f"user={HERE}broken", [], "no: it raised KeyError"),
-    ("user=ip:raw", [], "user 203.0.113.9"),
-    ("user=user-agent:raw", [], "no: no User-Agent"),
+    ("user=basic", f"Authorization: Basic {VALUE}", "no: no user of HTTP Basic"),
+    (f"user={HERE}by_key", "X-Key: k1", "user shop-7"),
+    (f"user={HERE}by_key", BROWSER, "no: it returned no id"),
+    (f"user={HERE}broken", BROWSER, "no: it raised KeyError"),
+    ("user=ip:raw", BROWSER, "user 203.0.113.9"),
+    ("user=user-agent:raw", "X-User: ann", "no: no User-Agent"),
 ]
 
 
@@ -131,11 +102,11 @@ def explained(settings: dict[str, str], sent: Sent) -> tuple[list[str], dict[str
     return texts, dict(line for line in lines if not isinstance(line, str))
 
 
-@pytest.mark.parametrize(("rule", "headers", "expected"), RULES)
+@pytest.mark.parametrize(("rule", "header", "expected"), RULES)
 def test_each_rule_says_what_it_finds_or_why_it_finds_nothing(
-    rule: str, headers: list[str], expected: str
+    rule: str, header: str, expected: str
 ) -> None:
-    sent = Sent(headers=list(map(parse_header, headers)), address="203.0.113.9")
+    sent = Sent(headers=[parse_header(header)], address="203.0.113.9")
     texts, steps = explained({"identity": rule, "bots": "off"}, sent)
     assert steps == {rule: expected}
     printed = "\n".join([*texts, *steps.values()])
@@ -147,51 +118,38 @@ CHAIN = "user=auth, user=header:X-User, guest=ip:raw"
 SITE = {"identity": CHAIN, "rooms": "/t/{x}/*", "pulse_path": "/pulse", "board_path": "/who"}
 SITE |= {"exclude": "/healthz, /sign-out", "logout": "/logout, /sign-out", "bots": "off"}
 NO = "no visit: not counted: "
-SAME, OTHER = "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"
+SAME, FOREIGN = "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"
+GUEST = f"counted as guest{UNLESS}"
 IF_ACCEPTED = "counted as user if the response has a status of 200 to 299, 101 or 304; with 401 or"
 HIDING = f"user=header:X-User, hidden=identify:{HERE}is_hidden, guest=visitor"
+PULSE = "pulse: a page"
+LEAVES = f"logout: not counted: a logout, which takes user offline if it succeeds{UNLESS}"
+CHECKED = {"identity": "user=header:X-User:checked, guest=ip:raw"}
+BACKWARDS = {"bots": "count", "identity": "guest=cookie:a, user=header:X-User"}
+PREFLIGHT = ["options /", "Origin: a", "Access-Control-Request-Method: PUT"]
+ANN = "X-User: ann"
 # A request line and its headers, settings, what it is and what it counts as.
 REQUESTS: list[tuple[list[str], dict[str, str], str]] = [
     (["GET /"], {}, f"page: counted as guest{UNLESS}"),
     (["GET /t/%34%32/x?y=1"], {}, f"page, room /t/42: counted as guest{UNLESS}"),
-    (["GET /", "X-User: ann"], {}, f"page: counted as user{UNLESS}"),
+    (["GET /", ANN], {}, f"page: counted as user{UNLESS}"),
     (["GET /"], {"identity": "user=cookie:sid"}, "page: not counted: no rule finds an id"),
     (["GET /healthz"], {}, "excluded: not counted: its path is in PRESENCE_EXCLUDE"),
-    (
-        ["GET /logout", "X-User: ann"],
-        {},
-        f"logout: not counted: a logout, which takes user offline if it succeeds{UNLESS}",
-    ),
+    (["GET /logout", ANN], {}, LEAVES),
     (["GET /", "Purpose: prefetch"], {}, f"{NO}a prefetch"),
     (["GET /", "Presence: passive"], {}, f"{NO}it has the header Presence: passive"),
-    (["options /", "Origin: a", "Access-Control-Request-Method: PUT"], {}, f"{NO}a CORS preflight"),
-    (
-        ["GET /", "Sec-Fetch-Site: cross-site"],
-        {},
-        f"{NO}a page of another site embeds or fetches it",
-    ),
+    (PREFLIGHT, {}, f"{NO}a CORS preflight"),
+    (["GET /", FOREIGN], {}, f"{NO}a page of another site embeds or fetches it"),
     (["GET /"], {"enabled": "0"}, f"{NO}PRESENCE_ENABLED is off"),
     (["GET /who/counts"], {}, f"{NO}the middleware itself answers it"),
-    (
-        ["POST /pulse?presence=here:/t/7", SAME],
-        {},
-        f"pulse: a page is still open, room /t/7: counted as guest{UNLESS}",
-    ),
-    (["POST /x?presence=bye", SAME], {}, f"pulse: a page was closed: counted as guest{UNLESS}"),
+    (["POST /pulse?presence=here:/t/7", SAME], {}, f"{PULSE} is still open, room /t/7: {GUEST}"),
+    (["POST /x?presence=bye", SAME], {}, f"{PULSE} was closed: {GUEST}"),
     (["POST /pulse?presence=bye"], {}, f"{NO}a page of another site sent it"),
-    (
-        ["GET /", "X-User: ann"],
-        {"identity": "user=header:X-User:checked, guest=ip:raw"},
-        f"page: {IF_ACCEPTED} 403 counted as guest",
-    ),
+    (["GET /", ANN], CHECKED, f"page: {IF_ACCEPTED} 403 counted as guest"),
     (["GET /", "X-User: 42"], {"identity": HIDING}, "page: counted as hidden"),
     (["GET /", CRAWLER], {"bots": "count"}, f"page: counted as bot{UNLESS}"),
     (["GET /", CRAWLER], {"bots": "skip"}, f"page: not counted: a crawler{UNLESS}"),
-    (
-        ["GET /", CRAWLER, "X-User: ann"],
-        {"bots": "count", "identity": "guest=cookie:a, user=header:X-User"},
-        "page: counted as user",
-    ),
+    (["GET /", CRAWLER, ANN], BACKWARDS, "page: counted as user"),
 ]
 
 

@@ -389,15 +389,6 @@ def test_a_server_gives_its_user_as_latin_1_and_a_layer_as_text() -> None:
         assert WsgiRequest({"REMOTE_USER": user}).user == read
 
 
-@pytest.mark.parametrize(
-    "source", ["header:Authorization", "environ:HTTP_COOKIE", "environ:HTTP_PROXY_AUTHORIZATION"]
-)
-def test_credentials_cannot_be_stored_raw_under_any_spelling_of_their_name(source: str) -> None:
-    with pytest.raises(SettingsError, match="is a credential: it must be hashed"):
-        chain(f"user={source}")
-    assert chain(f"user={source}:hashed").identity[0].hashed
-
-
 def test_parsed_values_are_checked_as_their_text_is() -> None:
     good = chain("user=auth, guest=visitor")
     assert Settings(identity=good.identity, store=good.store) == Settings()

@@ -4,14 +4,13 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import flask
 import jwt
 import pytest
 import redis
-from flask.sessions import SecureCookieSessionInterface
 
 from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
@@ -23,7 +22,8 @@ from presence_middleware.recorder.setup_hints import (
     VISITS,
 )
 from presence_middleware.request import USER, AsgiRequest, WsgiRequest
-from tests.support.asking import opened
+from tests.security import signed
+from tests.support.asking import Request, opened
 from tests.support.backends import Server
 from tests.support.timed_site import Clock
 
@@ -43,21 +43,19 @@ Make = Callable[..., WsgiRequest | AsgiRequest]
 
 
 def over_wsgi(
-    peer: str | None = PUBLIC, user: str | None = None, session: object = None, **headers: str
-) -> WsgiRequest | AsgiRequest:
-    given = {"REMOTE_ADDR": peer, "REMOTE_USER": user, "HTTP_USER_AGENT": FIREFOX}
-    given |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-    found: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    return WsgiRequest(found if session is None else {**found, "beaker.session": session})
-
-
-def over_asgi(
-    peer: str | None = PUBLIC, user: str | None = None, session: object = None, **headers: str
+    peer: str | None = PUBLIC,
+    user: str | None = None,
+    session: object = None,
+    *,
+    is_asgi: bool = False,
+    **headers: str,
 ) -> WsgiRequest | AsgiRequest:
     sent = {"user_agent": FIREFOX, **headers}.items()
-    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in sent]
-    scope = {"type": "http", "client": peer and (peer, 1), "user": user, "headers": named}
-    return AsgiRequest(scope if session is None else {**scope, "session": session})
+    named = [(name.replace("_", "-"), value.encode()) for name, value in sent]
+    return Request(named, user, peer, session, mount="").views()[is_asgi]
+
+
+over_asgi = partial(over_wsgi, is_asgi=True)
 
 
 class Site:
@@ -81,7 +79,9 @@ class Site:
     def said(self) -> list[str]:
         """All that was said until now, after another round of the thread's."""
         self.recorder.run_once()
-        return [record.getMessage() for record in self._caplog.records]
+        for record in self._caplog.records:
+            assert (record.name, record.levelno) == ("presence_middleware", logging.WARNING)
+        return self._caplog.messages
 
 
 Open = Callable[..., Site]
@@ -107,11 +107,7 @@ def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Itera
 
 
 def flask_cookie(secret: str = SECRET, **session: object) -> dict[str, str]:
-    app = flask.Flask(__name__)
-    app.secret_key = secret
-    serializer = SecureCookieSessionInterface().get_signing_serializer(app)
-    assert serializer
-    return {"cookie": f"session={serializer.dumps(session)!s}"}
+    return {"cookie": f"session={signed.flask_cookie(secret, session)}"}
 
 
 def token(**claims: object) -> dict[str, str]:
@@ -123,6 +119,7 @@ def chain(rule: str) -> str:
 
 
 AND_SECRET = " and PRESENCE_SESSION_SECRET to the secret of the app"
+BY_TOKEN = chain("user=bearer:sub") + AND_SECRET
 UNREAD = ", which no rule of PRESENCE_IDENTITY reads, and no user was found so far"
 NEVER = " has never matched: "
 PROXY = (
@@ -133,6 +130,11 @@ HOPS = {"x_forwarded_for": "198.51.100.7"}
 SESSION = {"cookie": f"a=1; session={VALUE}"}
 BEARER = {"authorization": f"Bearer {VALUE}"}
 FLASK = "user=flask-session:"
+USUAL = flask_cookie(_user_id=VALUE, _fresh=True)
+NESTED = token(user={"email": VALUE, "roles": []})
+MEMBER = {"session": {"member": {"username": VALUE}}, **SESSION}
+ACCOUNT = {"session": {"account": VALUE}, **SESSION}
+CHECK_SECRET = "check that PRESENCE_SESSION_SECRET is the secret of the framework"
 NETWORKS = {  # by peer
     "10.0.0.1": "10.0.0.0/8",
     "127.0.0.1": "127.0.0.0/8",
@@ -154,6 +156,7 @@ COOKIES = [
 DJANGO = "add presence_middleware.django.PresenceMiddleware at the end of MIDDLEWARE"
 MINE = f"{FLASK}x@mine"
 # The rules before guest=visitor, a request, the message about it, the remedy, and the framework.
+# What a rule lacks is said as by `presence explain`: tests/unit/test_explain.py has the words.
 MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
     *(
         ("user=auth", {"cookie": f"{name}={VALUE}"}, f"{name}{UNREAD}", chain(rule) + rest, made_by)
@@ -161,49 +164,12 @@ MISTAKES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     ("user=auth", {"cookie": f"sessionid={VALUE}"}, f"sessionid{UNREAD}", DJANGO, "Django"),
     (MINE, {"cookie": "auth_tkt=x"}, UNREAD, chain(f"user=auth-tkt, {MINE}"), "Pyramid"),
-    (
-        "user=auth",
-        BEARER,
-        f"a bearer token{UNREAD}",
-        chain("user=bearer:sub") + AND_SECRET,
-        "a JWT",
-    ),
-    (
-        f"{FLASK}user",
-        flask_cookie("another", user=VALUE),
-        f"the rule {FLASK}user{NEVER}signed with another secret",
-        "check that PRESENCE_SESSION_SECRET is the secret of the framework",
-        "",
-    ),
-    (
-        f"{FLASK}user@session",
-        flask_cookie(_user_id=VALUE, _fresh=True),
-        f'{NEVER}the session has no key "user"; it has _fresh, _user_id',
-        chain(f"{FLASK}_user_id@session"),
-        "",
-    ),
-    (
-        "user=bearer:user",
-        token(user={"email": VALUE, "roles": []}),
-        'the key "user" of the token is a dictionary: name a field, such as user.email; '
-        "it has email, roles",
-        chain("user=bearer:user.email"),
-        "",
-    ),
-    (
-        "user=session:member",
-        {"session": {"member": {"username": VALUE}}, **SESSION},
-        f'{NEVER}the key "member" of the session is a dictionary',
-        chain("user=session:member.username"),
-        "",
-    ),
-    (
-        "user=auth",
-        {"session": {"account": VALUE}, **SESSION},
-        f"the rule user=auth{NEVER}the session has no usual key of a user; it has account",
-        chain("user=session:account"),
-        "",
-    ),
+    ("user=auth", BEARER, f"a bearer token{UNREAD}", BY_TOKEN, "a JWT"),
+    (f"{FLASK}user", flask_cookie("another", user=VALUE), "another secret", CHECK_SECRET, ""),
+    (f"{FLASK}user@session", USUAL, 'no key "user"; it', chain(f"{FLASK}_user_id@session"), ""),
+    ("user=bearer:user", NESTED, "the key", chain("user=bearer:user.email"), ""),
+    ("user=session:member", MEMBER, f"{NEVER}the key", chain("user=session:member.username"), ""),
+    ("user=auth", ACCOUNT, f"auth{NEVER}the session", chain("user=session:account"), ""),
     *(
         ("user=auth", {"peer": peer, **HOPS}, PROXY, f'PRESENCE_TRUSTED_PROXIES="{at}", or', "")
         for peer, at in NETWORKS.items()
@@ -402,7 +368,7 @@ def test_each_kind_at_its_member_limit_is_reported_once(site: Open) -> None:
     assert one.said == [f"kind user {text}", f"kind staff {text}"]
 
 
-@pytest.mark.parametrize("origin", ["address", "/48", *NETWORKS])
+@pytest.mark.parametrize("origin", ["address", "/48", "::1", None])
 def test_a_crowd_of_guests_is_reported_once(origin: str | None, site: Open) -> None:
     def guests(first: int, last: int) -> Iterator[WsgiRequest | AsgiRequest]:
         for number in range(first, last):
@@ -490,7 +456,10 @@ def from_this_host(one: Site) -> None:
 
 
 def no_visits(one: Site) -> None:
-    environ = {**over_wsgi("10.0.0.1", **HOPS).state, "HTTP_COOKIE": f"session={VALUE}"}
+    environ = {
+        **over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7").state,
+        "HTTP_COOKIE": f"session={VALUE}",
+    }
     for key, value in (("PATH_INFO", "/healthz"), ("HTTP_PRESENCE", "passive")):
         one.ask(WsgiRequest({**environ, key: value}), times=2 * VISITS)
 
@@ -534,42 +503,6 @@ def test_a_request_with_an_unreadable_cookie_is_reported_once_and_recorded(site:
     (notice,) = one.said
     assert notice.startswith("a request could not be read (AttributeError): the server or")
     assert one.recorder.stats().recorded == 3
-
-
-def test_notices_are_warnings_without_data_of_clients(
-    site: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = site(max_members=1)
-    cookies = "; ".join(f"{name}={VALUE}" for name in ("sessionid", "session", "auth_tkt", "x"))
-    sent = {
-        "cookie": cookies,
-        "x_forwarded_for": "203.0.113.77",
-        "authorization": f"Bearer {VALUE}",
-    }
-    for number in range(120):
-        one.ask(over_wsgi("10.1.2.3", user_agent=f"{VALUE} {number}", **sent))
-        one.ask(over_asgi(user_agent=f"{VALUE} {number}", **sent))
-    one.clock.now += SECONDS
-    assert len(one.said) == len(set(one.said)) == 1 + 4 + 1 + 1 + 1, one.said
-    for written in (VALUE, "203.0.113.77", "10.1.2.3", PUBLIC, SECRET):
-        assert written not in caplog.text
-    assert {(record.name, record.levelno) for record in caplog.records} == {
-        ("presence_middleware", logging.WARNING)
-    }
-
-
-def test_few_requests_are_inspected(site: Open) -> None:
-    """After the first requests, one a second; quiet seconds let more be inspected."""
-    one = site()
-    one.ask(over_wsgi(user_agent="curl/8"), times=1000)
-    assert one.recorder.hints.look_at > one.clock.now
-    one.clock.now += 1
-    one.ask(over_wsgi("10.0.0.1", **HOPS), times=1000)
-    one.clock.now += SECONDS
-    assert one.said == [], "one visit was inspected"
-    one.clock.now += FEW_VISITS
-    one.ask(over_wsgi("10.0.0.1", **HOPS), times=FEW_VISITS)
-    assert PROXY in one.said[0]
 
 
 def test_a_forked_child_does_not_repeat_notices(site: Open) -> None:

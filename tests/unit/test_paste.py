@@ -1,6 +1,5 @@
 """Paste ini files: the filter section of a site, found without loading the site."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -189,19 +188,3 @@ def problems_of_command(ini: str) -> list[str]:
     ended = run_command("--ini", ini, "config", env={})
     assert ended.exit_code == 2
     return ended.stderr.removeprefix("Error: ").splitlines()
-
-
-def test_the_command_reads_the_file_and_the_environment_overrides_it(write: Write) -> None:
-    ini = write(SITE, OURS, "window = 15m\nprefix = file\n")
-
-    def config(**variables: str) -> dict[str, dict[str, str]]:
-        ended = run_command("--ini", ini, "config", "--json", env=variables)
-        found: dict[str, dict[str, str]] = json.loads(ended.stdout)
-        return found
-
-    assert config()["PRESENCE_WINDOW"] == {"value": "15m", "from": "ini"}
-    given = config(PRESENCE_WINDOW="20m")
-    assert given["PRESENCE_WINDOW"] == {"value": "20m", "from": "environment"}
-    assert given["PRESENCE_PREFIX"] == {"value": "file", "from": "ini"}
-    assert run_command("--ini", f"{ini}#none", "count", env={}).exit_code == 2
-    assert run_command("--ini", f"{ini}#none", "doctor", env={}).exit_code == 1

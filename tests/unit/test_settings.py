@@ -150,7 +150,10 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_accepted_form(
         ("user=flask_session:user", "there is no source 'flask_session'; the nearest is flask-"),
         ("user=nothing", "there is no source 'nothing'; sources are auth, "),
         ("sessionid", "'sessionid' does not begin with a kind and =, such as user=. "),
-        ("user=header:Cookie", "header:Cookie is a credential: it must be hashed, so write header"),
+        *(
+            (f"user={source}", f"{source} is a credential: it must be hashed, so write {source}:")
+            for source in ("header:Cookie", "environ:HTTP_COOKIE", "environ:HTTP_AUTHORIZATION")
+        ),
         (f"user=session:{'a.' * 8}a", f"session:{'a.' * 8}a has more than 8 parts between dots. "),
         ("user=auth:_password", "auth:_password is private; name a public attribute, such as "),
         (
@@ -186,6 +189,7 @@ def test_an_identity_chain_is_refused_with_the_remedy_first(chain: str, begins: 
     [
         ("trusted_proxies", [True, None]),
         ("ip_prefix", [(1, -1), (33, 56), (24,), (24, 56, 1), None]),
+        ("window", [0, -1, True, timedelta(0), "٣m x"]),
     ],
 )
 def test_a_wrong_value_of_code_is_refused_as_its_text_is(name: str, values: list[Any]) -> None:
@@ -378,12 +382,6 @@ def test_settings_can_be_copied_with_a_change() -> None:
 def test_durations_are_parsed(value: object, seconds: float) -> None:
     assert parsers.duration(value) == seconds
     assert parsers.duration(parsers.format_duration(seconds)) == seconds
-
-
-@pytest.mark.parametrize("value", ["", "0", 0, -1, True, None, "1y", "٣m x", timedelta(0), "1 2"])
-def test_malformed_durations_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="such as 90s, 10m, 24h or 30d"):
-        parsers.duration(value)
 
 
 @pytest.mark.parametrize(("word", "on"), [("1", 1), ("True", 1), ("on", 1), ("0", 0), ("No", 0)])

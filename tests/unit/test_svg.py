@@ -63,8 +63,8 @@ def test_times_below_are_round_by_the_clock_of_the_reader(
     assert zone == {0: "UTC", 345: "UTC+05:45", -300: "UTC-05:00"}[offset]
 
 
-@pytest.mark.parametrize("width", [280, 400, 960, 1200])
-@pytest.mark.parametrize("minutes", [1, 59, 1440, 10080, 3660 * 1440])
+@pytest.mark.parametrize("width", [280, 1200])
+@pytest.mark.parametrize("minutes", [1, 59, 1440, 3660 * 1440])
 def test_nothing_is_drawn_outside_the_picture(width: int, minutes: int) -> None:
     chart = parsed(line(0, 10**6, 3), minutes=minutes, width=width, gap=10**9)
     _, _, right, bottom = map(int, (chart.get("viewBox") or "").split())

@@ -63,13 +63,6 @@ def test_a_request_comes_to_what_the_table_says(purpose: Purpose, before: Found)
     ]
 
 
-@pytest.mark.parametrize("answer", list(Answer))
-@pytest.mark.parametrize("now", [NOBODY, SHOWN, CHECKED])
-def test_a_login_to_end_is_ended_however_it_was_shown(answer: Answer, now: Found) -> None:
-    rulings = [verdict(Purpose.LOGOUT, answer, before, now) for before in (SHOWN, CHECKED)]
-    assert len({ruling and ruling[0] for ruling in rulings}) == 1
-
-
 def test_of_several_logins_that_of_the_earliest_rule_is_ended() -> None:
     first, second = Matcher(), Matcher()
     first.place, second.place = 0, 1

@@ -12,7 +12,6 @@ import pytest
 
 from presence_middleware import Settings
 from presence_middleware.wsgi import PresenceMiddleware
-from tests.support.backends import Server
 
 Wrap = Callable[[WSGIApplication], PresenceMiddleware]
 OURS = {"presence_middleware.presence", "presence_middleware.visit"}
@@ -195,15 +194,3 @@ def test_a_validator_outside_or_inside_is_content(wrap: Wrap) -> None:
             result = Gateway().ask(app)
             assert list(result) == [b"a"]
             result.close()
-
-
-def test_two_recorders_both_count(settings: Settings, valkey: Server, prefix: str) -> None:
-    other = Settings.from_env({}, redis_url=valkey.url, prefix=f"{prefix}2", flush_interval="3m")
-    inner = PresenceMiddleware(returning([]), settings=other)
-    outer = PresenceMiddleware(inner, settings=settings)
-    Gateway().ask(outer)
-    assert (recorded(inner), recorded(outer)) == (1, 1)
-    for app in (inner, outer):
-        assert app.recorder.flush()
-        assert app.presence.is_online("ann")
-        app.recorder.close()
