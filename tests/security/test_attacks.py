@@ -40,6 +40,7 @@ from tests.security.signed import (
     Scheme,
     at,
     datasette_cookie,
+    flask_cookie,
     jwt_of,
     starlette_cookie,
 )
@@ -345,6 +346,9 @@ SIGNED = {
     "a ticket with tokens": row(SCHEMES["ticket"], ticket_with_tokens(), USER),
     "a secret with commas": row(
         SCHEMES["starlette"], [starlette_cookie(PARTS)], USER, session_secret=PARTS
+    ),
+    "an old secret": row(
+        SCHEMES["flask"], [flask_cookie(OTHER)], USER, session_secret=[KEY, OTHER]
     ),
     "a part of the secret": row(
         SCHEMES["starlette"],
