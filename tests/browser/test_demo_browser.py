@@ -16,12 +16,12 @@ pytestmark = [needs_chromium, pytest.mark.timeout(180)]
 
 @pytest.mark.slow
 def test_a_page_shows_who_comes_and_goes(browser: Browser, tmp_path: Path) -> None:
-    errors: list[object] = []
+    errors: list[str] = []
     with Demo(tmp_path, PRESENCE_WINDOW="9s") as demo:
         contexts = [browser.new_context(user_agent=AGENT.format(n)) for n in range(2)]
         page, other = (context.new_page() for context in contexts)
         for each in (page, other):
-            each.on("pageerror", lambda error: errors.append(error))
+            each.on("pageerror", lambda error: errors.append(str(error)))
             each.goto(f"{demo.url}/t/tea")
         here = page.locator("#here")
         expect(here).to_have_text("2 people on this page", timeout=SECONDS)
