@@ -84,8 +84,12 @@ class Product:
         return self.user
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        """Log in as Ada, or try to."""
-        raise NotImplementedError
+        """Log in as Ada, or try to: by default with HTTP Basic."""
+        client.auth = (self.user, password)
+
+    def knows(self, client: httpx.Client) -> bool:
+        """Return whether the product takes a client for Ada."""
+        return client.get(self.private_page).is_success
 
     def log_out(self, client: httpx.Client) -> None:
         """Log out, where the product has a way."""
@@ -127,10 +131,6 @@ multiauth.policy.account.use = kinto.plugins.accounts.authentication.AccountsAut
         client.put(f"/v1/accounts/{self.user}", json=account).raise_for_status()
         return self.user
 
-    def log_in(self, client: httpx.Client, password: str) -> None:
-        client.auth = (self.user, password)
-        assert client.get(self.private_page).is_success is (password == PASSWORD)
-
 
 class PyPIServer(Product):
     """HTTP Basic against an htpasswd file."""
@@ -152,10 +152,6 @@ class PyPIServer(Product):
         digest = base64.b64encode(hashlib.sha1(PASSWORD.encode()).digest()).decode()
         (folder / "htpasswd").write_text(f"{self.user}:{{SHA}}{digest}\n")
 
-    def log_in(self, client: httpx.Client, password: str) -> None:
-        client.auth = (self.user, password)
-        assert client.get(self.private_page).is_success is (password == PASSWORD)
-
 
 class WsgiDAV(Product):
     """HTTP Basic or Digest, which the product checks, before it puts the name into the environ."""
@@ -176,7 +172,6 @@ class WsgiDAV(Product):
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.auth = httpx.DigestAuth(self.user, password)
-        assert client.get(self.private_page).is_success is (password == PASSWORD)
 
 
 class OtterWiki(Product):
@@ -212,8 +207,9 @@ class OtterWiki(Product):
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         form(client, "/-/login", email=self.EMAIL, password=password)
-        page = client.get(self.private_page)
-        assert ("Change Password" in page.text) is (password == PASSWORD), page.text
+
+    def knows(self, client: httpx.Client) -> bool:
+        return "Change Password" in client.get(self.private_page).text
 
     def log_out(self, client: httpx.Client) -> None:
         client.get("/-/logout").raise_for_status()
@@ -253,12 +249,13 @@ plugins:
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         form(client, "/-/login", username=self.user, password=password)
-        actor = client.get(self.private_page).json()["actor"]
-        assert actor == ({"id": self.user} if password == PASSWORD else None)
+
+    def knows(self, client: httpx.Client) -> bool:
+        actor: object = client.get(self.private_page).json()["actor"]
+        return actor == {"id": self.user}
 
     def log_out(self, client: httpx.Client) -> None:
         form(client, "/-/logout").raise_for_status()
-        assert client.get(self.private_page).json()["actor"] is None
 
 
 class FastAPIUsers(Product):
@@ -286,13 +283,10 @@ class FastAPIUsers(Product):
         return str(response.json()["id"])
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        response = client.post("/cookie/login", data={"username": self.EMAIL, "password": password})
-        assert response.is_success is (password == PASSWORD), response.text
-        assert client.get(self.private_page).is_success is response.is_success
+        client.post("/cookie/login", data={"username": self.EMAIL, "password": password})
 
     def log_out(self, client: httpx.Client) -> None:
         client.post("/cookie/logout").raise_for_status()
-        assert client.get(self.private_page).status_code == 401
 
 
 class FastAPIUsersBearer(FastAPIUsers):
@@ -306,10 +300,8 @@ class FastAPIUsersBearer(FastAPIUsers):
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         response = client.post("/bearer/login", data={"username": self.EMAIL, "password": password})
-        assert response.is_success is (password == PASSWORD), response.text
         if response.is_success:
             client.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
-        assert client.get(self.private_page).is_success is response.is_success
 
     def log_out(self, client: httpx.Client) -> None:
         client.post("/bearer/logout").raise_for_status()
@@ -335,13 +327,10 @@ class Litestar(Product):
         return uvicorn(port)
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        response = client.post("/login", json={"name": "ada", "password": password})
-        assert response.is_success is (password == PASSWORD), response.text
-        assert client.get(self.private_page).is_success is response.is_success
+        client.post("/login", json={"name": "ada", "password": password})
 
     def log_out(self, client: httpx.Client) -> None:
         client.post("/logout").raise_for_status()
-        assert client.get(self.private_page).status_code == 401
 
 
 class LitestarSession(Litestar):
@@ -352,16 +341,6 @@ class LitestarSession(Litestar):
         "PRESENCE_LOGOUT": "/logout",
     }
     user = "42"
-
-
-class LitestarUserName(LitestarSession):
-    """The same, counted by an attribute of that user."""
-
-    settings = {
-        **LitestarSession.settings,
-        "PRESENCE_IDENTITY": "user=scope:user.name, guest=visitor",
-    }
-    user = "ada"
 
 
 class DjangoAdmin(Product):
@@ -385,8 +364,9 @@ class DjangoAdmin(Product):
     def log_in(self, client: httpx.Client, password: str) -> None:
         area = self.private_page
         form(client, f"{area}login/?next={area}", username=self.user, password=password)
-        page = client.get(area)
-        assert (f"{area}logout/" in page.text) is (password == PASSWORD), page.text
+
+    def knows(self, client: httpx.Client) -> bool:
+        return f"{self.private_page}logout/" in client.get(self.private_page).text
 
     def log_out(self, client: httpx.Client) -> None:
         client.headers["Referer"] = str(client.base_url)
@@ -403,11 +383,11 @@ class DjangoAPI(DjangoAdmin):
     def log_in(self, client: httpx.Client, password: str) -> None:
         asked = {"username": self.user, "password": password}
         answer = client.post("/api/token", json=asked)
-        assert answer.is_success is (password == PASSWORD), answer.text
         if answer.is_success:
             client.headers["Authorization"] = f"Token {answer.json()['token']}"
-        page = client.get(self.private_page)
-        assert (page.json() == self.user) is (password == PASSWORD), page.text
+
+    def knows(self, client: httpx.Client) -> bool:
+        return bool(client.get(self.private_page).json() == self.user)
 
     def log_out(self, client: httpx.Client) -> None:
         client.post("/api/logout").raise_for_status()
@@ -419,30 +399,6 @@ class Wagtail(DjangoAdmin):
 
     requirements = ["wagtail>=6.3", "django>=5.2"]
     page, private_page = "/cms/login/", "/cms/"
-
-
-class OldDjango(DjangoAdmin):
-    """The oldest Django that is supported, under ASGI."""
-
-    requirements = ["django>=4.2,<5", "djangorestframework>=3.15"]
-    server = "uvicorn>=0.30"
-
-    @property
-    def name(self) -> str:
-        return f"{super().name}-4.2"
-
-    def command(self, port: int) -> Sequence[str]:
-        return uvicorn(port, f"{self.site}:asgi_application")
-
-
-class OldDjangoAPI(OldDjango, DjangoAPI):
-    """The same of Django REST framework."""
-
-
-class OldWagtail(OldDjango, Wagtail):
-    """The same of wagtail."""
-
-    requirements = ["wagtail>=6.3", "django>=4.2,<5"]
 
 
 class Marimo(Product):
@@ -460,8 +416,10 @@ class Marimo(Product):
         return uvicorn(port)
 
     def log_in(self, client: httpx.Client, password: str) -> None:
-        page = client.get("/", params={"access_token": password})
-        assert (page.url.path == "/") is (password == PASSWORD), page.text
+        client.get("/", params={"access_token": password})
+
+    def knows(self, client: httpx.Client) -> bool:
+        return client.get("/").url.path == "/"
 
 
 PRODUCTS: Mapping[str, type[Product]] = {
@@ -474,12 +432,8 @@ PRODUCTS: Mapping[str, type[Product]] = {
     "fastapi-users, bearer": FastAPIUsersBearer,
     "litestar, JWT cookie": Litestar,
     "litestar, session": LitestarSession,
-    "litestar, user name": LitestarUserName,
     "django-admin": DjangoAdmin,
     "django-rest-framework": DjangoAPI,
     "wagtail": Wagtail,
-    "django-admin, Django 4.2": OldDjango,
-    "django-rest-framework, Django 4.2": OldDjangoAPI,
-    "wagtail, Django 4.2": OldWagtail,
     "marimo": Marimo,
 }

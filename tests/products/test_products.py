@@ -97,10 +97,12 @@ def test_login_makes_a_guest_a_user_until_logout(
         assert presence.count("guest") == guests + 3, "Ada and those who were looked for"
 
         product.log_in(ada, PASSWORD)
+        assert product.knows(ada)
         assert visitors.users() == [visitors.user]
 
         if product.has_logout:
             product.log_out(ada)
+            assert not product.knows(ada)
             wait_until(lambda: not presence.is_online(visitors.user), WRITTEN_SECONDS)
             visitors.see(ada)
             assert visitors.users() == []
@@ -110,7 +112,7 @@ def test_login_makes_a_guest_a_user_until_logout(
 def test_a_refused_login_brings_no_user_online(product: Product, serve: Serve) -> None:
     with serve(product) as visitors, visitors.open() as stranger:
         product.log_in(stranger, WRONG_PASSWORD)
-        visitors.see(stranger, product.private_page)
+        assert not product.knows(stranger)
         for page in product.public_pages:
             visitors.see(stranger, page)
         assert visitors.users() == []
@@ -133,7 +135,6 @@ def test_a_single_notice_reports_that_an_open_notebook_has_one_user_for_all_visi
     with serve(Marimo(), **BEHIND_PROXY) as visitors:
         _open_notebooks(visitors)
         wait_until(lambda: SHARED in visitors.server.output, WRITTEN_SECONDS)
-        _open_notebooks(visitors)
         assert [seen.id for seen in presence.online("user")] == ["user"]
         visitors.server.stop()
         assert visitors.server.output.count(SHARED) == 1

@@ -27,7 +27,6 @@ from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
-from presence_middleware.stores import sorted_set
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import Clock
@@ -42,19 +41,6 @@ def site(url: str, prefix: str, **others: object) -> Settings:
 
 
 # ---- Redis.
-
-
-def test_an_internal_error_while_writing_loses_no_sighting(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = Recorder(site(valkey.url, prefix), background=False)
-    WsgiVisit(recorder, {**BOB}).end()
-    with monkeypatch.context() as patch:
-        patch.setattr(sorted_set.SortedSet, "write", lambda *_: 1 / 0)
-        assert not recorder.flush()
-    assert recorder.stats().pending == 1
-    assert recorder.flush()
-    recorder.close()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -279,12 +265,6 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
         asyncio.run(late("http"))
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
         asgi.PresenceMiddleware(never)
-
-
-@pytest.mark.parametrize("known", ["MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}'])
-def test_a_public_key_is_never_used_as_a_shared_secret(known: str) -> None:
-    with pytest.raises(SettingsError, match="whole public keys"):
-        Settings.from_env({}, session_secret=known)
 
 
 def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:

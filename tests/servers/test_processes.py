@@ -14,7 +14,6 @@ from presence_middleware import (
     AsyncPresence,
     Presence,
     Settings,
-    SettingsError,
     WouldBlock,
     asgi,
     presence_of,
@@ -105,20 +104,6 @@ def test_without_threads_only_an_occasional_request_waits_during_an_outage(
 def always_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each visit wakes the thread, as if a second lay between two."""
     monkeypatch.setattr(worker, "WAKE_AGAIN", 0.0)
-
-
-@pytest.mark.usefixtures("always_wakes")
-def test_a_dead_thread_is_replaced_at_the_next_wake(valkey: Server, prefix: str) -> None:
-    recorder = Recorder(settings_of(valkey, prefix, "0.05s"))
-    visit(recorder, "bob")
-    assert recorder.thread is not None
-    recorder.worker.stopping.set()
-    recorder.worker.wake()
-    recorder.thread.join(10)
-    assert not recorder.thread.is_alive()
-    visit(recorder, "alice")
-    wait_until(lambda: recorder.stats().flushed == 2)
-    recorder.close()
 
 
 @pytest.mark.usefixtures("always_wakes")
@@ -247,25 +232,3 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
     trio.run(visit)
     assert seen == [True]
     wait_until(lambda: online(Presence(settings)) == {"ann", "bob"})
-
-
-def test_a_wrong_setting_in_trio_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRESENCE_WINDOW", "soon")
-
-    def wrap() -> asgi.PresenceMiddleware:
-        return asgi.PresenceMiddleware(lambda *_: trio.sleep(0))
-
-    async def start() -> list[asgi.Message]:
-        sent: list[asgi.Message] = []
-
-        async def send(message: asgi.Message) -> None:
-            sent.append(message)
-
-        await wrap()({"type": "lifespan"}, trio.sleep_forever, send)
-        return sent
-
-    (message,) = trio.run(start)
-    assert message["type"] == "lifespan.startup.failed"
-    assert "PRESENCE_WINDOW" in message["message"]
-    with pytest.raises(SettingsError):
-        wrap()

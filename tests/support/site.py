@@ -1,15 +1,13 @@
 """The site of the tests on real servers, without a framework, once for WSGI and once for ASGI.
 
 What a path does is in `page`; every other path says hello. `X-User` is who is logged in, where the
-settings say so, and a wrong password is refused everywhere. WebSockets obey commands, and
-`/stream` lasts.
+settings say so. WebSockets obey commands, and `/stream` lasts.
 """
 
 import asyncio
 import json
 import os
 import sys
-from base64 import b64encode
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -22,8 +20,7 @@ from presence_middleware import asgi, wsgi
 from presence_middleware.asgi import Receive, Scope, Send
 from presence_middleware.recorder import recorder_for
 
-READER, VISIT = "presence_middleware.presence", "presence_middleware.visit"
-RIGHT = "Basic " + b64encode(b"ann:opensesame").decode()
+READER = "presence_middleware.presence"
 MOUNT, HTML = os.environ.get("MOUNT", ""), "HTML" in os.environ
 SCRIPTS = ["presence/widget", *(["pulse"] if "PRESENCE_PULSE_PATH" in os.environ else [])]
 PAGE = f"""<!doctype html><title>Shop</title>
@@ -41,7 +38,7 @@ HEADERS = [
 
 def page(path: str) -> str | None:
     """Return what is on a page; None if the reader must be asked."""
-    if path in ("/count", "/who"):
+    if path == "/count":
         return None
     if path == "/open":
         return str(len(recorder_for().open_visits))
@@ -55,15 +52,11 @@ def wsgi_app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterabl
     if path.startswith("/metrics"):
         answer: Iterable[bytes] = metrics("wsgi")(environ, start_response)
         return answer
-    if environ.get("HTTP_AUTHORIZATION", RIGHT) != RIGHT:
-        start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="site"')])
-        return [b"no"]
     start_response("200 OK", [*HEADERS])
     text = page(path)
     if text is None:
         assert presence is not None
-        count, online = presence.counts(), presence.online() if path == "/who" else []
-        text = json.dumps([os.getpid(), count, sorted(seen.id for seen in online)])
+        text = json.dumps(presence.counts())
     return iter([text[:2].encode(), text[2:].encode()]) if path == "/parts" else [text.encode()]
 
 
@@ -78,48 +71,31 @@ async def asgi_app(scope: Scope, receive: Receive, send: Send) -> None:
     if path.startswith("/metrics"):
         await metrics("asgi")(scope, receive, send)
         return
-    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-    is_refused = headers.get("authorization", RIGHT) != RIGHT
     if scope["type"] == "websocket":
         await receive()
-        await send({"type": "websocket.close" if is_refused else "websocket.accept"})
-        while not is_refused and (message := await receive())["type"] == "websocket.receive":
-            is_refused = await _obey(scope, *message["text"].partition(" ")[::2])
-            await send({"type": "websocket.send", "text": "done"})
+        await send({"type": "websocket.accept"})
+        while (command := (await receive()).get("text", "return")) != "return":
+            if command == "cancel":
+                task: Any = asyncio.current_task()
+                task.cancel()
+                await asyncio.sleep(9)
+            raise RuntimeError("as it was told")
         return
     own = [(name.lower().encode(), value.encode()) for name, value in HEADERS]
-    status = 401 if is_refused else 200
-    await send({"type": "http.response.start", "status": status, "headers": own})
+    await send({"type": "http.response.start", "status": 200, "headers": own})
     if path == "/stream":
         gone = asyncio.ensure_future(_disconnected(receive))
         while not gone.done():
             await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
             await asyncio.wait([gone], timeout=0.05)
         return
-    text = "no" if is_refused else page(path)
+    text = page(path)
     if text is None:
         assert presence is not None
-        count, online = await presence.counts(), await presence.online() if path == "/who" else []
-        text = json.dumps([os.getpid(), count, sorted(seen.id for seen in online)])
+        text = json.dumps(await presence.counts())
     for part in (text[:2], text[2:]) if path == "/parts" else (text,):
         await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _obey(scope: Scope, command: str, name: str) -> bool:
-    """Do what a client says on a WebSocket. Return whether the app ends."""
-    if command == "fail":
-        raise RuntimeError("as it was told")
-    if command == "cancel":
-        task: Any = asyncio.current_task()
-        task.cancel()
-    elif command == "identify":
-        scope[VISIT].identify(name)
-    elif command == "session":
-        scope["session"] = {"user_id": name}
-    elif command == "leave":
-        await scope[READER].leave(name)
-    return command == "return"
 
 
 async def _disconnected(receive: Receive) -> None:

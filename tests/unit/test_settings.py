@@ -49,7 +49,7 @@ WRONG: Mapping[str, tuple[list[str], str]] = {
     "secret": (["short", "fifteen letters"], "at least 16 characters, such as PRESENCE_SECRET="),
     "session_secret": (
         [
-            "-----BEGIN PUBLIC KEY-----",
+            *("MII" + "A" * 80, "ssh-rsa AAAA", '{"kty": "RSA"}', "-----BEGIN PUBLIC KEY-----"),
             "-----BEGIN PRIVATE KEY-----\nMC4\n-----END PRIVATE KEY-----",
         ],
         "secrets with commas between, or whole public keys (PEM)",

@@ -9,7 +9,6 @@ from typing import Any
 
 import django
 from django.contrib import admin, auth
-from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.urls import include, path
 
@@ -63,7 +62,7 @@ if HAS_WAGTAIL:
         *("wagtail.search", "wagtail.admin", "wagtail", "modelcluster", "taggit"),
     ]
 
-application, asgi_application = get_wsgi_application(), get_asgi_application()
+application = get_wsgi_application()
 urlpatterns = [path("admin/", admin.site.urls)]
 
 if HAS_API:

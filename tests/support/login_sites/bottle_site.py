@@ -6,12 +6,11 @@ from wsgiref.types import WSGIApplication
 import bottle
 from beaker.middleware import SessionMiddleware
 
-from presence_middleware.wsgi import PresenceMiddleware
-
 from . import answer, names, setting
 
 
-def _pages() -> WSGIApplication:
+def create_app() -> WSGIApplication:
+    """The site."""
     app, key = bottle.Bottle(), "user"
 
     def session() -> Any:
@@ -35,21 +34,6 @@ def _pages() -> WSGIApplication:
     app.route("/online", callback=online)
     app.route("/login", "POST", callback=login)
     app.route("/logout", "POST", callback=logout)
-    wsgi: WSGIApplication = app
-    return wsgi
-
-
-def _with_sessions(app: WSGIApplication) -> WSGIApplication:
     options = {"session.type": "file", "session.data_dir": setting("FOLDER", "")}
     wrapped: WSGIApplication = SessionMiddleware(app, options)
     return wrapped
-
-
-def create_app() -> WSGIApplication:
-    """The site, to be wrapped as a whole."""
-    return _with_sessions(_pages())
-
-
-def wrapped_inside() -> WSGIApplication:
-    """The site, wrapped within Beaker's middleware."""
-    return _with_sessions(PresenceMiddleware(_pages()))

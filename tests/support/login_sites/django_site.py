@@ -1,11 +1,9 @@
 """Django with its own users and sessions in SQLite; each page as a plain view and as a coroutine.
 
 `presence_middleware.django.PresenceMiddleware` is the last of its MIDDLEWARE, unless SITE_BARE is
-set. As a program, the module is the site's manage.py. Every response says how many queries its
-process has made so far.
+set. Every response says how many queries its process has made so far.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import django
 from django.conf import settings
 from django.contrib import auth
 from django.core.asgi import get_asgi_application
-from django.core.management import call_command, execute_from_command_line
+from django.core.management import call_command
 from django.core.wsgi import get_wsgi_application
 from django.db.backends.signals import connection_created
 from django.http import HttpRequest, HttpResponse
@@ -156,7 +154,3 @@ def prepare() -> None:
     call_command("migrate", verbosity=0)
     users = auth.get_user_model().objects
     users.create_user(f"user-{USER}", password=PASSWORD, id=USER)
-
-
-if __name__ == "__main__":
-    execute_from_command_line(sys.argv)
