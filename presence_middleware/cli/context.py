@@ -145,14 +145,17 @@ def exit_on_signals() -> None:
         signal.signal(signum, end)
 
 
-def interval(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Return a duration of at least `MIN_INTERVAL` in seconds; the callback of an option."""
-    if value is None:
-        return None
+def duration(value: str) -> float:
+    """Return a duration in seconds; the type of an option."""
     try:
-        seconds = parsers.duration(value)
+        return parsers.duration(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r}: expected {error}") from None
+
+
+def interval(value: str) -> float:
+    """Return a duration of at least `MIN_INTERVAL` in seconds; the type of an option."""
+    seconds = duration(value)
     if seconds < MIN_INTERVAL:
         raise click.BadParameter(f"{value!r}: expected at least {MIN_INTERVAL}s")
     return seconds

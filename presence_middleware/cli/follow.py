@@ -13,7 +13,6 @@ from wsgiref.types import StartResponse
 
 import click
 
-from .. import parsers
 from ..board import board_for
 from ..errors import SettingsError
 from ..presence import Presence
@@ -29,19 +28,12 @@ POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
 
 
-def _since(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    try:
-        return None if value is None else time.time() - parsers.duration(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: expected {error}") from None
-
-
 @click.command()
 @logs_argument
 @click.option(
     "--since",
     metavar="DURATION",
-    callback=_since,
+    type=context.duration,
     help="Begin with the lines of the last 10m, for example, not at the end.",
 )
 @click.option("--board", metavar="HOST:PORT", help="Serve the board at this address.")
@@ -66,12 +58,13 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
             "field; set rules with auth, ip, visitor or user-agent, such as the default "
             "user=auth, guest=visitor"
         )
+    begin = None if since is None else time.time() - since
     follower, parser = Follower(settings, _say), Parser(_say)
     if board:
         _serve_board(settings, board)
     try:
         sources = [
-            _growing(path, since)
+            _growing(path, begin)
             if Path(path).is_file()
             else Pipe(0 if path == "-" else os.open(path, os.O_RDONLY))
             for path in dict.fromkeys(paths)
@@ -109,14 +102,6 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _IPv6Server(_Server):
-    address_family = socket.AF_INET6
-
-
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Log no request."""
@@ -135,9 +120,13 @@ def _serve_board(settings: Settings, address: str) -> None:
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
         raise SettingsError(f"--board {address}: expected HOST:PORT, such as 127.0.0.1:8001")
+
+    class Server(ThreadingMixIn, WSGIServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+
     try:
-        server_class = _IPv6Server if ":" in host else _Server
-        server = make_server(host.strip("[]"), int(port), app, server_class, _Handler)
+        server = make_server(host.strip("[]"), int(port), app, Server, _Handler)
     except (OSError, OverflowError) as error:
         raise SettingsError(f"--board {address}: cannot listen ({error})") from error
     Thread(target=server.serve_forever, name="presence-board", daemon=True).start()

@@ -19,7 +19,7 @@ from .readings import Reading
 _MIN_CHART_LINES = 5
 _MIN_SPAN = timedelta(minutes=1)
 _SLOTS = 1000  # more than a terminal has columns
-LOOK_EVERY = 0.25  # seconds between two looks at the size of the terminal
+REDRAW_EVERY = 0.25  # seconds
 
 
 class Recent:
@@ -111,18 +111,14 @@ def draw(readings: Iterator[Reading], screen: Screen, interval: float) -> NoRetu
     context.exit_on_signals()
     console = output.console()
     live = Live(screen, console=console, screen=True, auto_refresh=False)
-    due, size = 0.0, console.size
+    due = 0.0
     try:
         live.start(refresh=True)
         while True:
-            left = due - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= due:
                 due = time.monotonic() + interval
                 screen.update(next(readings))
-            elif console.size == size:
-                time.sleep(min(left, LOOK_EVERY))
-                continue
-            size = console.size
-            live.refresh()
+            live.refresh()  # also after the terminal was resized
+            time.sleep(max(0.0, min(due - time.monotonic(), REDRAW_EVERY)))
     finally:
         live.stop()

@@ -17,7 +17,7 @@ from .readings import read_site
     "--interval",
     metavar="DURATION",
     default="1s",
-    callback=context.interval,
+    type=context.interval,
     help="How often to read the counts.",
 )
 @click.option(

@@ -1,11 +1,11 @@
 """A site that a log is read into: its exclusions, rules and quotas are the middleware's own."""
 
 import itertools
-import math
 from collections.abc import Callable
 
 from ..identity.guests import Guests
 from ..identity.hashing import Who
+from ..people import People
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import matching_paths
 from ..settings import Settings
@@ -25,8 +25,8 @@ class Visitors:
         # Days of a log pass in a second. A clock that ticks at each call gives every new User-Agent
         # a budget of its own, so all of them are looked up.
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
-        self._memory = Memory(settings.window)
-        self._guests = Guests(self._memory, settings.window, settings.trusted_proxies)
+        self._people = People(settings.max_pending, settings.window)
+        self._guests = Guests(self._people, settings.window, settings.trusted_proxies)
         self.refused = 0
         """The number of visits that were not counted because of the quota of their address."""
 
@@ -41,7 +41,8 @@ class Visitors:
         if who is None or not matcher.has_quota:
             return who
         if self._guests.admit(request, who, line.at):
-            self._memory.recent.add(who)
+            if who not in self._people.recent:
+                self._people.remember(who)
             return who
         self.refused += 1
         return None
@@ -67,24 +68,3 @@ class Replay(Visitors):
         who = self.who(line)
         self.timeline.add(line.at, who)
         return who
-
-
-class Memory:
-    """The guests of a log in the current period and in the one before."""
-
-    def __init__(self, window: float) -> None:
-        """A period is as long as `window`, in seconds."""
-        self._window = window
-        self.recent: set[Who] = set()
-        self._earlier: set[Who] = set()
-        self.period_ends = -math.inf
-
-    def knows(self, who: Who) -> bool:
-        """Return whether a guest was seen in this period or in the one before."""
-        return who in self.recent or who in self._earlier
-
-    def turn(self, now: float) -> None:
-        """Begin a period, where the last one ended if that was just now."""
-        has_just_ended = now < self.period_ends + self._window
-        self._earlier, self.recent = self.recent if has_just_ended else set(), set()
-        self.period_ends = (self.period_ends if has_just_ended else now) + self._window
