@@ -334,8 +334,8 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
 
 
 def offline(variables: Variables) -> Settings:
-    """Settings with which nothing is recorded, but everybody recognised."""
-    return Settings.from_env({**variables, "PRESENCE_ENABLED": "0"})
+    """Settings of a site without a server."""
+    return Settings.from_env({**variables, "PRESENCE_REDIS_URL": "memory://logins"})
 
 
 def shown(response: httpx.Response) -> tuple[int, list[tuple[str, str]], object]:
