@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Protocol
 
 from ..backend import Backend
@@ -86,7 +87,6 @@ class Visit(StateRequest):
     """What the response says about a login, if the visit depends on it."""
 
     arrival = stamp = _answered_at = 0.0
-    _patience: Patience | None = None
     _is_long = False
     _identified = NOBODY
     """The user whom a layer has named."""
@@ -224,11 +224,10 @@ class Visit(StateRequest):
         self.note_login()
         self.answer, self._answered_at = answer_of(status), self.recorder.stamp()
 
-    @property
+    @cached_property
     def asking(self) -> Patience:
         """A context manager in which the request asks Redis. It waits for an outage only once."""
-        self._patience = self._patience or Patience()
-        return self._patience
+        return Patience()
 
     def flush(self) -> None:
         """Record this visit with its current identity, and write all sightings of this process.
