@@ -22,8 +22,8 @@ from .presence import AsyncPresence
 from .pulse import EMPTY, Responder, pulse_for
 from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
-from .recorder.verdict import Answer, Purpose
-from .recorder.visit import Unrecorded
+from .recorder.verdict import Answer
+from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
 from .settings import Settings
 from .signals import Signal
@@ -108,7 +108,7 @@ class PresenceMiddleware:
             return
         if not visit.is_usual and visit.needs_status:
             send = _noting(send, visit)
-        if is_http and visit.purpose is not Purpose.NO_VISIT:
+        if is_http and visit.purpose is not NO_VISIT:
             send = _send_and_end(send, visit)
         try:
             if not visit.is_usual and visit.is_logout:

@@ -86,7 +86,7 @@ class Visit(StateRequest):
     answer = Answer.NONE
     """What the response says about a login, if the visit depends on it."""
 
-    arrival = stamp = _answered_at = 0.0
+    _answered_at = 0.0
     _is_long = False
     _identified = NOBODY
     """The user whom a layer has named."""
@@ -328,6 +328,7 @@ class Unrecorded(Visit):
     """The visit of a site with `PRESENCE_ENABLED=0`: shows who asks, and does nothing else."""
 
     purpose = NO_VISIT
+    arrival = stamp = 0.0
 
     def __init__(
         self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
