@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .agreement import Layout, SharedSettings, agree
 from .changes import NOWHERE, Act, Departure, Move, Seen, Write, Written, room_number
-from .events import STREAM_SECONDS, Announcement, EventStream, Position
+from .events import STREAM_SECONDS, Announcement, EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
 from .lease import Lease
@@ -21,3 +21,37 @@ STORES: dict[str, Callable[..., Store]] = {
     "hyperloglog": HyperLogLog,
 }
 """The stores by their names in `PRESENCE_STORE`. `Store` describes the arguments of each."""
+
+__all__ = [
+    "NOWHERE",
+    "STORES",
+    "STREAM_SECONDS",
+    "Act",
+    "Announcement",
+    "Batch",
+    "Command",
+    "Departure",
+    "EventStream",
+    "History",
+    "Layout",
+    "Lease",
+    "Move",
+    "Plan",
+    "Position",
+    "Reading",
+    "Sample",
+    "Seen",
+    "Shards",
+    "SharedSettings",
+    "Sighting",
+    "SortedSet",
+    "Store",
+    "UpkeepLease",
+    "Write",
+    "Written",
+    "agree",
+    "merge_plans",
+    "moment_of",
+    "room_number",
+    "run_all",
+]

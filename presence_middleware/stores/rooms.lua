@@ -9,7 +9,6 @@
 -- KEYS[8] moves     id by the moment at which it last entered or left a room, of a window
 
 local rooms, moves = KEYS[7], KEYS[8]
-local COMPARED = 20 -- ids in rooms, chosen at random in each sweep, to compare with `seen`
 local FIELDS = {'rooms_until', 'rooms_delay', 'moves_since'}
 local swept, swept_delay, moves_since = unpack(redis.call('HMGET', progress, unpack(FIELDS)))
 
@@ -66,15 +65,16 @@ hooks[#hooks + 1] = {
       for first = 1, #ids, 1000 do
         redis.call('ZREM', rooms, unpack(ids, first, math.min(first + 999, #ids)))
       end
-      redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay_of(offline_before))
+      local delay = delay_of(offline_before)
+      redis.call('HSET', progress, 'rooms_until', swept, 'rooms_delay', delay)
     end
     local old, dropped = page(moves, '-inf', moves_before)
     if #old > 0 then
       redis.call('ZREMRANGEBYSCORE', moves, '-inf', dropped)
       redis.call('HSET', progress, 'moves_since', dropped)
     end
-    local ids = redis.call('ZRANDMEMBER', rooms, COMPARED)
-    for n, score in ipairs(redis.call('ZMSCORE', seen, unpack(ids))) do
+    local ids = redis.call('ZRANDMEMBER', rooms, compared)
+    for n, score in ipairs(#ids > 0 and redis.call('ZMSCORE', seen, unpack(ids)) or {}) do
       -- A process without rooms may have removed the id from `seen`.
       local is_online = score and score + 0 > swept + 0
       if ids[n] ~= '' and not is_online then redis.call('ZREM', rooms, ids[n]) end

@@ -31,11 +31,16 @@ class SortedSet(ScriptedStore):
 
     def __init__(
         self,
-        *place: Any,
+        prefix: str,
+        kind: str,
+        window: float,
+        keep_seconds: float,
+        max_members: int,
+        *,
+        is_server_time: bool = True,
         grace: float | None = None,
         has_rooms: bool = False,
         lag: float | None = None,
-        **limits: Any,
     ) -> None:
         """Create a store as `Store` describes.
 
@@ -44,15 +49,17 @@ class SortedSet(ScriptedStore):
         an id has gone after its window and so many seconds more, in which late writes may still
         arrive.
         """
-        super().__init__(*place, **limits)
+        super().__init__(
+            prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
+        )
         self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self.lowered_by = 0.0 if grace is None else self.window - grace
+        self.lowered_by = 0.0 if grace is None else window - grace
         self._lag, self._has_rooms = lag or 0.0, has_rooms
         # A goodbye hides for a window when its id was last seen.
-        self.min_period = self.window + self.lowered_by
+        self.min_period = window + self.lowered_by
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self._events = None if lag is None else EventStream(key, self.kind)
+        self._events = None if lag is None else EventStream(key, kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
         if has_rooms:
             hooks["rooms"] = [key.rooms, key.moves]
@@ -170,18 +177,21 @@ class SortedSet(ScriptedStore):
             raise UnsupportedQuery(NO_EVENTS)
         return self._events
 
-    def sweep(self, now: float) -> Plan[bool]:
-        has_more, _ = yield from self._sweep_and_read(now)
+    def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
+        """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
+        has_more, _ = yield from self._sweep_and_read(now, compared)
         return has_more
 
     def _after_sweeps(self, now: float, read: Command) -> Plan[Any]:
         """Return the reply to a command that is sent after the last sweep."""
         has_more = True
         while has_more:
-            has_more, (reply,) = yield from self._sweep_and_read(now, read)
+            has_more, (reply,) = yield from self._sweep_and_read(now, 0, read)
         return reply
 
-    def _sweep_and_read(self, now: float, *reads: Command) -> Plan[tuple[bool, list[Any]]]:
+    def _sweep_and_read(
+        self, now: float, compared: int, *reads: Command
+    ) -> Plan[tuple[bool, list[Any]]]:
         command = self._sweep.command(
             self._names,
             self.ttl,
@@ -192,6 +202,7 @@ class SortedSet(ScriptedStore):
             repr(now - self.window - keys.SLACK),
             # Whoever is seen after the clock was set back must not seem to be gone already.
             repr(min(float(keys.SLACK), self.window / 2)),
+            compared,
         )
         reply, *replies = yield from self._sweep.send(command, *reads)
         has_more, _, _, _, went, is_shortened = reply
@@ -205,7 +216,7 @@ class SortedSet(ScriptedStore):
 
     def clean_up(self, now: float) -> Plan[bool]:
         # Those who are gone are announced, and leave their rooms, before their times go.
-        if self.needs_sweep and (yield from self.sweep(now)):
+        if self.needs_sweep and (yield from self.sweep(now, SWEPT)):
             return True
         has_more = yield from super().clean_up(now)
         # Remove by score, never by rank: if two workers do this at once, the ranks have changed

@@ -14,7 +14,8 @@ local lifetime, -- of the keys, in seconds
   gone_before, -- ids last seen up to this moment have gone: no late write can change that any more
   most, -- ids of each sort
   moves_before, -- moves up to this moment are dropped
-  may_go_back -- how far the clock may go back, in seconds
+  may_go_back, -- how far the clock may go back, in seconds
+  compared -- how many ids in rooms, chosen at random, to compare with `seen`
   = unpack(ARGV)
 local reply = {0, 0, 0, 0, 0, 0}
 

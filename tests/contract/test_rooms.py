@@ -136,8 +136,8 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(site: Open)
     workers.one.flush()
     workers.redis.zrem(workers.key("seen"), *people[:300])
     backend = workers.one.backend
-    for _ in range(200):  # each looks at some, chosen at random
-        backend.driver.run(backend.stores["user"].all[0].sweep(workers.clock.now))
+    for _ in range(20):
+        backend.driver.run(backend.stores["user"].all[0].clean_up(workers.clock.now))
     assert workers.room() == sorted(people[300:])
 
 
