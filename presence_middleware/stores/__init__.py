@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from .agreement import Layout, SharedSettings, agree
-from .changes import NOWHERE, Act, Departure, Move, Seen, Write, Written, room_number
+from .changes import Act, Departure, Move, Seen, Write, Written
 from .events import STREAM_SECONDS, Announcement, EventStream, Position, Reading
 from .history import History, Sample
 from .hyperloglog import HyperLogLog
+from .in_room import NOWHERE, room_number
 from .lease import Lease
 from .minute_sets import MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all

@@ -5,14 +5,9 @@ All moments are microseconds since the epoch, by the server's clock, unless they
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
-from hashlib import blake2b
 from typing import NamedTuple
 
 from . import keys
-
-NOWHERE = 0
-"""The number for ids that are in no room."""
-ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 
 
 class Act(IntEnum):
@@ -29,7 +24,7 @@ class Act(IntEnum):
 
 
 Move = tuple[int, int]
-"""The number of the room that an id entered (`NOWHERE`: it left), and the moment of that."""
+"""The number of the room that an id entered (0: it left its room), and the moment of that."""
 
 Seen = tuple[str, int, int, Move | None]
 """An id, the moment at which it was seen, the moment at which it arrived, and the room it entered.
@@ -66,12 +61,6 @@ class Written(NamedTuple):
     """The number of ids that the write announced to have gone offline."""
     is_shortened: bool = False
     """True if events of less than five minutes were removed, because there are too many."""
-
-
-def room_number(name: str) -> int:
-    """Return the number by which a room is stored. No two names are likely to share it."""
-    digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
-    return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
 
 
 def to_microseconds(moment: float) -> int:

@@ -8,22 +8,20 @@ keys and the rules.
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from ..errors import UnsupportedQuery
 from . import keys
 from .changes import Departure, Seen, Write, Written
 from .events import EventStream
+from .in_room import InRoom
 from .paging import PAGE, Ranked, newest
-from .plan import Batch, Command, Plan, members_with_scores, merge_plans, score, texts
+from .plan import Batch, Plan, members_with_scores, merge_plans, score
 from .record import Part, ScriptedStore
 from .script import CHUNK, chunks, load_script
 from .store import NO_EVENTS, Sighting, moment_of
 
 # Ids that a sweep announces or takes out of their rooms: 2 to 4 ms of server time.
 SWEPT = 500
-# Ids of a room in one reply: some milliseconds of server time.
-ROOM_PAGE = 10_000
 
 
 class SortedSet(ScriptedStore):
@@ -68,6 +66,8 @@ class SortedSet(ScriptedStore):
         self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
         self._names += [key.progress, *chain(*hooks.values())] if hooks else []
         self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
+        read = key.seen, key.rooms, key.progress
+        self._in_room = InRoom(load_script("in_room"), read, window, self.sweep)
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -153,22 +153,12 @@ class SortedSet(ScriptedStore):
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
-        count = yield from self._after_sweeps(now, ("ZCOUNT", self.key.rooms, room, room))
-        return int(count)
+        return self._in_room.count(room, now)
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        ids: dict[str, None] = {}
-        offset, size = 0, min(limit or ROOM_PAGE, ROOM_PAGE)
-        while limit is None or len(ids) < limit:
-            page: Command = ("ZRANGE", self.key.rooms, room, room, "BYSCORE", "LIMIT", offset, size)
-            members = yield from self._after_sweeps(now, page)
-            ids |= dict.fromkeys(texts(members))
-            if len(members) < ROOM_PAGE:
-                break
-            # The next page begins earlier, because whoever leaves moves the others ahead.
-            offset += ROOM_PAGE // 2
+        ids = yield from self._in_room.ids(room, now, limit)
         sightings: list[Sighting] = []
-        for part in chunks(list(ids)[:limit], PAGE):
+        for part in chunks(ids, PAGE):
             sightings += yield from self.online_among(list(part), now, self.window)
         return sightings
 
@@ -179,19 +169,6 @@ class SortedSet(ScriptedStore):
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
-        has_more, _ = yield from self._sweep_and_read(now, compared)
-        return has_more
-
-    def _after_sweeps(self, now: float, read: Command) -> Plan[Any]:
-        """Return the reply to a command that is sent after the last sweep."""
-        has_more = True
-        while has_more:
-            has_more, (reply,) = yield from self._sweep_and_read(now, 0, read)
-        return reply
-
-    def _sweep_and_read(
-        self, now: float, compared: int, *reads: Command
-    ) -> Plan[tuple[bool, list[Any]]]:
         command = self._sweep.command(
             self._names,
             self.ttl,
@@ -204,12 +181,12 @@ class SortedSet(ScriptedStore):
             repr(min(float(keys.SLACK), self.window / 2)),
             compared,
         )
-        reply, *replies = yield from self._sweep.send(command, *reads)
+        (reply,) = yield from self._sweep.send(command)
         has_more, _, _, _, went, is_shortened = reply
         self.swept += went
         if is_shortened:
             self.event_stream().warn_of_size()
-        return bool(has_more), replies
+        return bool(has_more)
 
     def keys(self, now: float) -> list[str]:
         return [self.key.seen]

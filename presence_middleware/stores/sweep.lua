@@ -52,7 +52,9 @@ for _, hook in ipairs(hooks) do passed = hook.sweep() or passed end
 for _, hook in ipairs(hooks) do hook.reply(reply) end
 
 -- A goodbye that is written back must not raise a last-seen time above what has been announced.
-local past, reached = page(bye, '-inf', passed)
-for i = 1, #past, 2 do redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i]) end
-redis.call('ZREMRANGEBYSCORE', bye, '-inf', reached)
+local past = page(bye, '-inf', passed)
+for i = 1, #past, 2 do
+  redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i])
+  redis.call('ZREM', bye, past[i])
+end
 return reply

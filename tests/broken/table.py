@@ -97,14 +97,25 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 + pass
 
 = contract/test_crowded_rooms.py
-room-is-counted-after-one-step: Whoever has gone is in no room when it is counted.
--         while has_more:
--             has_more, (reply,)
-+         if has_more:
-+             has_more, (reply,)
-list-of-a-room-skips-ids: A list of a room is complete, although others leave meanwhile.
-- offset += ROOM_PAGE // 2
-+ offset += ROOM_PAGE
+count-looks-up-all-who-are-gone: A room is counted by whoever are fewer: here those who are online.
+- present < expired and in_room(online) or members - in_room(unswept)
++ members - in_room(unswept)
+room-keeps-who-was-counted-as-gone: A write takes out of the room whoever was counted as gone.
+- if told and #ids > 0 and told + 0 > swept + 0 then
++ if false then
+count-of-a-large-room-is-one-command: A command looks up a bounded number of ids.
+- <= math.min(members, most) then
++ <= members then
+gone-people-come-back-into-their-room:
+  Whoever was counted as gone comes back into no room without a page.
+- redis.call('HSET', progress, 'rooms_told', offline_before)
+count-looks-up-all-who-are-online: A room is counted by whoever are fewer: here those who have gone.
+- present < expired and in_room(online) or members - in_room(unswept)
++ in_room(online)
+count-of-a-small-room-looks-up-the-site:
+  A room is counted by whoever are fewer: here those who are in it.
+- <= math.min(members, most) then
++ <= most then
 
 = contract/test_departures.py
 logout-is-lost-with-the-data: A logout is repeated if the server lost it.

@@ -25,6 +25,7 @@ from presence_middleware.stores import (
     Plan,
     Seen,
     Write,
+    in_room,
     moment_of,
     paging,
     room_number,
@@ -92,8 +93,7 @@ class Machine(RuleBasedStateMachine):
         """Open a site; `step` bounds what one command looks up, sweeps or lists."""
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(sorted_set, "ROOM_PAGE", 2 * step)
-        for module, name in ((sorted_set, "SWEPT"), (paging, "PAGE")):
+        for module, name in ((in_room, "LOOKED_UP"), (sorted_set, "SWEPT"), (paging, "PAGE")):
             patch.setattr(module, name, step)
         given = timed_site.settings(
             self.url,
@@ -290,10 +290,10 @@ class Machine(RuleBasedStateMachine):
         }
 
     @precondition(lambda self: self.has_rooms)
-    @rule()
+    @invariant()
     def readers_know_who_is_in_a_room(self) -> None:
         for model in self.models.values():
-            model.sweep(self.now)
+            model.leave_rooms(self.now)
         rooms = {id: at for model in self.models.values() for id, at in model.room.items()}
         for room in ROOMS[1:]:
             people = sorted(id for id, number in rooms.items() if number == room_number(room))

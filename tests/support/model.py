@@ -171,9 +171,8 @@ class Model:
         self.left[member] = max(moment, self.left.get(member, 0))
 
     def sweep(self, now: int) -> None:
-        """Announce who has gone, empty the rooms of them; write goodbyes of a window ago back."""
-        online = self.online(now, self.limits.window)
-        self.room = {id: room for id, room in self.room.items() if id in online}
+        """Announce who has gone; write goodbyes of a window ago back."""
+        self.leave_rooms(now)
         passed = now - self.limits.window
         if self.limits.lag is not None:
             gone, reached = passed - self.limits.lag, self.cut or 0
@@ -185,6 +184,11 @@ class Model:
             goodbye = self.bye.pop(id)
             if id in self.seen:
                 self.seen[id] = max(self.seen[id], goodbye)
+
+    def leave_rooms(self, now: int) -> None:
+        """Take those who are offline out of their rooms, as whoever reads a room does."""
+        online = self.online(now, self.limits.window)
+        self.room = {id: room for id, room in self.room.items() if id in online}
 
     def clean_up(self, now: int) -> None:
         """Remove what is too old, after a sweep."""
