@@ -7,11 +7,10 @@ when the lease may have ended. If the holder is killed, another goes on after so
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from os import getpid
-from typing import Any
 
 from .connections.drivers import Driver
 from .connections.server import ServerClock
@@ -29,27 +28,6 @@ STEP_PAUSE = 0.01  # seconds in which the server answers others
 STEPS_SECONDS = 1.5  # of a kind of work, before the thread writes again
 
 _jitter = random.SystemRandom()  # leaves the app's random numbers alone, and forks differ
-
-
-@dataclass
-class Sampling:
-    """Records how many are online, once a minute."""
-
-    stores: Mapping[str, Shards]
-    history: History
-    window: float
-    due_at: float = -math.inf
-
-    def run(self, driver: Driver, now: float) -> bool:
-        """Record a sample; return False. Never raises: a failure leaves a gap in the history."""
-        minute = keys.minute_of(now)
-        with suppress(PresenceError):  # the recorder logs outages
-            plans = [store.count(now, self.window) for store in self.stores.values()]
-            counts = driver.run(merge_plans(plans))
-            samples = dict(zip(self.stores, counts, strict=True))
-            driver.run(self.history.record(minute, samples))
-            self.due_at = float((minute + 1) * keys.MINUTE)
-        return False
 
 
 @dataclass
@@ -130,20 +108,21 @@ class Upkeep:
         self.forbidden: Callable[[PresenceError], object] = lambda _: None
         """Called if the server never runs a command that this needs, with the error."""
 
-        def sweeping(kinds: Iterable[str], **given: Any) -> Sweeping:
-            after = {
-                shard: settings.window + (settings.lag_seconds(kind) or 0.0)
-                for kind in kinds
-                for shard in stores[kind].all
-            }
-            # Whoever says goodbye after a look has not gone before the grace is over.
-            most = min(LOOK_EVERY, settings.grace_seconds)
-            return Sweeping(lambda shard, now: shard.sweep(now), after, LOOK_AGAIN, most, **given)
-
-        self._sweep = sweeping(settings.events, is_of_events=True)
+        # Whoever says goodbye after a look has not gone before the grace is over.
+        most = min(LOOK_EVERY, settings.grace_seconds)
         # A job for each kind: when one is swept must tell nothing of another.
-        rooms = [
-            sweeping([kind]) for kind in settings.kinds_with_rooms if kind not in settings.events
+        self._sweeps = [
+            Sweeping(
+                lambda shard, now: shard.sweep(now),
+                dict.fromkeys(
+                    stores[kind].all, settings.window + (settings.lag_seconds(kind) or 0.0)
+                ),
+                LOOK_AGAIN,
+                most,
+                is_of_events=kind in settings.events,
+            )
+            for kind in settings.kinds
+            if kind in settings.events or kind in settings.kinds_with_rooms
         ]
         self._clean = Sweeping(
             lambda shard, now: shard.clean_up(now),
@@ -151,8 +130,8 @@ class Upkeep:
             CLEAN_EVERY,
             CLEAN_IDLE,
         )
-        sampling = Sampling(stores, history, settings.window)
-        self._jobs: tuple[Sampling | Sweeping, ...] = (self._sweep, *rooms, sampling, self._clean)
+        self._stores, self._history, self._window = stores, history, settings.window
+        self._sample_at = -math.inf
         self._lease = UpkeepLease(settings.prefix)
         self._look_at = self._made_room_at = -math.inf
         self._generation = -1
@@ -206,8 +185,9 @@ class Upkeep:
         """Take the lease or keep it, and do what is due."""
         lease = self._lease
         if self._generation != driver.health.generation:
-            self._sweep.done.clear()
-            self._sweep.full_until.clear()
+            for sweep in self._sweeps:
+                sweep.done.clear()
+                sweep.full_until.clear()
         if not lease.is_held:
             wait = 0.0
             try:
@@ -221,15 +201,27 @@ class Upkeep:
         # Removing by a clock that runs ahead would remove users who are online.
         driver.run(self._clock.synchronise(0))
         now = self._clock.moment(stamp)
-        for job in self._jobs:
+        if _is_due(self._sample_at, now):
+            with suppress(PresenceError):  # a gap in the history: the recorder logs outages
+                self._sample(driver, now)
+        jobs = [*self._sweeps, self._clean]
+        for job in jobs:
             # To look for leaves whenever the process is awake costs less than to wake up for it.
-            if job is self._sweep or _is_due(job.due_at, now):
+            if job.is_of_events or _is_due(job.due_at, now):
                 self._do(job, driver)
-        self._look_at = stamp + min(job.due_at for job in self._jobs) - now
+        self._look_at = stamp + min(self._sample_at, *(job.due_at for job in jobs)) - now
         if lease.is_held:
             driver.run(lease.renew(max(0.0, self._look_at - stamp) + LEASE_SECONDS))
 
-    def _do(self, job: Sampling | Sweeping, driver: Driver) -> None:
+    def _sample(self, driver: Driver, now: float) -> None:
+        """Record how many are online in this minute."""
+        minute = keys.minute_of(now)
+        plans = [store.count(now, self._window) for store in self._stores.values()]
+        counts = driver.run(merge_plans(plans))
+        driver.run(self._history.record(minute, dict(zip(self._stores, counts, strict=True))))
+        self._sample_at = float((minute + 1) * keys.MINUTE)
+
+    def _do(self, job: Sweeping, driver: Driver) -> None:
         """Run a job until there is no more to do, for a bounded time."""
         now, until = self._clock.moment(self._clock.stamp()), time.monotonic() + STEPS_SECONDS
         missing: PresenceError | None = None

@@ -74,13 +74,9 @@ class RedisHealth:
         failures = self._failures_of(target) if self._failing else []
         return all(time.monotonic() >= failure.next_attempt for failure in failures)
 
-    def is_refusing(self, target: str | None = None) -> bool:
-        """Return whether the target or the whole server answered, but refused the last attempt.
-
-        By default, return whether any target did.
-        """
-        failures = list(self._failing.values()) if target is None else self._failures_of(target)
-        return any(failure.is_refusal for failure in failures)
+    def is_refusing(self) -> bool:
+        """Return whether any target answered, but refused the last attempt."""
+        return any(failure.is_refusal for failure in list(self._failing.values()))
 
     def failures(self, target: str) -> int:
         """Return how many attempts in a row have failed."""

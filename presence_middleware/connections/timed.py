@@ -73,10 +73,7 @@ def _until_deadline(name: str) -> Any:
             if seconds <= 0:
                 raise TimeoutError
             timeout = seconds if self._timeout is None else min(self._timeout, seconds)
-            # Setting a timeout is a system call, so do it only for a change.
-            if timeout != self._applied_timeout:
-                self._sock.settimeout(None if timeout == math.inf else timeout)
-                self._applied_timeout = timeout
+            self._sock.settimeout(None if timeout == math.inf else timeout)
         return getattr(self._sock, name)(*arguments)
 
     return method
@@ -90,13 +87,13 @@ class TimedSocket:
         # redis-py reads these two before each command, and `__getattr__` would be slow.
         self.fileno = sock.fileno
         self.pending = getattr(sock, "pending", int)  # a socket without TLS buffers no bytes
-        self._timeout = self._applied_timeout = sock.gettimeout()
+        self._timeout = sock.gettimeout()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
     def settimeout(self, timeout: float | None) -> None:
-        self._timeout = self._applied_timeout = timeout
+        self._timeout = timeout
         self._sock.settimeout(timeout)
 
     recv, recv_into, sendall = map(_until_deadline, ("recv", "recv_into", "sendall"))

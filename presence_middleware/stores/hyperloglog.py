@@ -1,14 +1,12 @@
 """A HyperLogLog for each minute: it counts any number of ids in 12 kB a minute. No I/O."""
 
 from collections.abc import Sequence
-from typing import NoReturn
 
-from ..errors import UnsupportedQuery
 from . import keys
 from .changes import Act, Departure, Seen, Write, Written, as_seconds, by_minute
 from .plan import Batch, Command, Plan, score
 from .script import COMMANDS_PER_TRIP, chunks
-from .store import Sighting, Store
+from .store import Store
 
 
 class HyperLogLog(Store):
@@ -29,7 +27,7 @@ class HyperLogLog(Store):
                 ("EXPIRE", self.key.writers, self.ttl),
             )
         for minute, positions in by_minute(seen):
-            key = self._key(minute)
+            key = f"{self.key.minute_log}{minute}"
             for part in chunks(positions):
                 commands.append(("PFADD", key, *(seen[n][0] for n in part)))
                 commands.append(("EXPIRE", key, self.ttl))
@@ -41,35 +39,14 @@ class HyperLogLog(Store):
     def check_departure(self, act: Act) -> None:
         """Accept that an id is erased, because none is stored. Refuse all else."""
         if act is not Act.ERASED:
-            self._refuse("take an id offline", "sorted-set and minute-sets can")
+            self.refuse("take an id offline", "sorted-set and minute-sets can")
 
     def count(self, now: float, window: float) -> Plan[int]:
-        minutes = [self._key(minute) for minute in keys.minutes_of(now, window)]
-        (count,) = yield Batch((("PFCOUNT", *minutes),))
+        (count,) = yield Batch((("PFCOUNT", *self._keys(now, window)),))
         return int(count)
 
-    def online(
-        self, now: float, window: float, limit: int | None, before: Sighting | None
-    ) -> NoReturn:
-        self._refuse("list who is online", "sorted-set and minute-sets can")
-
-    def online_among(self, ids: list[str], now: float, window: float) -> NoReturn:
-        self._refuse("look up whether an id is online", "sorted-set and minute-sets can")
-
-    def online_friends(self, friends: str, now: float, window: float) -> NoReturn:
-        self._refuse("look up which friends are online", "sorted-set and minute-sets can")
-
-    def last_seen(self, ids: Sequence[str], now: float) -> NoReturn:
-        self._refuse("look up when an id was seen", "sorted-set can, minute-sets to the minute")
-
     def keys(self, now: float) -> list[str]:
-        return [self._key(minute) for minute in keys.minutes_of(now, self.keep_seconds)]
+        return self._keys(now, self.keep_seconds)
 
-    def _refuse(self, operation: str, alternative: str) -> NoReturn:
-        raise UnsupportedQuery(
-            f"kind {self.kind!r} is stored as a hyperloglog, which cannot {operation}: "
-            f"{alternative} (PRESENCE_STORE)"
-        )
-
-    def _key(self, minute: int) -> str:
-        return keys.minute_log(self.prefix, self.kind, minute)
+    def _keys(self, now: float, window: float) -> list[str]:
+        return [f"{self.key.minute_log}{minute}" for minute in keys.minutes_of(now, window)]

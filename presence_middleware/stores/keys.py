@@ -76,7 +76,7 @@ def visitor_key(prefix: str) -> str:
 
 
 class ShardKeys:
-    """The keys of a kind in one shard, except those of minutes."""
+    """The keys of a kind in one shard."""
 
     def __init__(self, prefix: str, kind: str) -> None:
         """Name the keys of `kind` in the shard whose keys begin with `prefix`."""
@@ -102,6 +102,10 @@ class ShardKeys:
         """Hash: up to which moments rooms were swept and leaves announced; the last entry."""
         self.changes = f"{name}:changes"
         """Stream: who came online and who went offline, of the last five minutes."""
+        self.minute_set = f"{name}:m:"
+        """Set, with the minute since the epoch behind it: the ids seen in that minute."""
+        self.minute_log = f"{name}:h:"
+        """HyperLogLog, with the minute since the epoch behind it: the ids seen in that minute."""
 
 
 def reader(prefix: str, kind: str, name: str) -> str:
@@ -115,16 +119,6 @@ def reader(prefix: str, kind: str, name: str) -> str:
 def upkeep(prefix: str) -> str:
     """String: the process that samples, sweeps and cleans up for the site. Lives for its lease."""
     return f"{prefix}:upkeep"
-
-
-def minute_set(prefix: str, kind: str, minute: int) -> str:
-    """Set: the ids seen in that minute since the epoch."""
-    return f"{prefix}:{kind}:m:{minute}"
-
-
-def minute_log(prefix: str, kind: str, minute: int) -> str:
-    """HyperLogLog: the ids seen in that minute since the epoch."""
-    return f"{prefix}:{kind}:h:{minute}"
 
 
 def minute_of(moment: float) -> int:

@@ -10,12 +10,12 @@
 -- ARGV and the reply are those of people.lua. For sightings, `max_members` is of all sets together.
 
 local left, gone, writers = unpack(KEYS)
-local FIRST_SET, WORDS = 4, 1
+local FIRST_SET = 4
 
 include 'people'
 
 if FIRST_DEPARTURE > FIRST then
-  local ids, known, room = {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}, {}, max_members + 0
+  local known, room = {}, max_members + 0
   for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
   local is_tight = #ids > room
   for i = FIRST_SET, is_tight and #KEYS or 0 do
@@ -24,7 +24,7 @@ if FIRST_DEPARTURE > FIRST then
     end
   end
   local departed = redis.call('ZCOUNT', left, earliest, '+inf')
-  local _, accepted = accept(ids, departed, known, is_tight and room, {})
+  local _, accepted = accept(departed, known, is_tight and room, {})
   if #accepted > 0 then
     redis.call('SADD', KEYS[FIRST_SET], unpack(accepted))
     redis.call('EXPIRE', KEYS[FIRST_SET], lifetime)

@@ -29,7 +29,6 @@ class MinuteSets(ScriptedStore):
     """
 
     _script = load_script("minute_sets")
-    _has_times = False
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -125,4 +124,4 @@ class MinuteSets(ScriptedStore):
         return [self._key(minute) for minute in keys.minutes_of(now, window)]
 
     def _key(self, minute: int) -> str:
-        return keys.minute_set(self.prefix, self.kind, minute)
+        return f"{self.key.minute_set}{minute}"

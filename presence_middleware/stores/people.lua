@@ -1,7 +1,7 @@
 -- What record.lua and minute_sets.lua share: their arguments, who may be written, and who departs.
 --
--- KEYS  they name `left`, `gone` and `writers`; and WORDS, of a sighting: its time and id, or its id
--- ARGV  the names below in their order; then the sightings; then act, id, moment and last-seen time (or
+-- KEYS  they name `left`, `gone` and `writers`
+-- ARGV  the names below in their order; then time and id of each sighting; then act, id, moment and last-seen time (or
 --       nothing) of each departure; then of each move the position of its sighting, the number of the
 --       room, and the moment
 --
@@ -27,7 +27,7 @@ local lifetime, -- of the keys, in seconds
   sightings, -- their number
   departures -- their number
   = unpack(ARGV, 1, 13)
-local FIRST, FIRST_DEPARTURE = 14, 14 + WORDS * sightings
+local FIRST, FIRST_DEPARTURE = 14, 14 + 2 * sightings
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0}
@@ -58,17 +58,20 @@ local function has_left(id, since)
   return at_least(left_at[id], since) or may_be_erased and at_least(left_at[erased(id)], since)
 end
 
+local ids = {}
+for i = FIRST + 1, FIRST_DEPARTURE - 1, 2 do ids[#ids + 1] = ARGV[i] end
+
 -- Return the positions and the ids of the sightings to write, and note the others in the reply.
 -- `departed` ids left since the first arrival. If `room` is a number, only so many that are not `known`
 -- are written. `goodbye_at` has goodbyes by id, which no older sighting undoes.
-local function accept(ids, departed, known, room, goodbye_at)
+local function accept(departed, known, room, goodbye_at)
   may_be_erased = departed > 0 and at_least(redis.call('ZSCORE', left, ' '), earliest)
   local names, arrived = may_be_erased and {unpack(ids)} or ids, string.gmatch(arrivals, '%S+')
   local positions, accepted = {}, {}
   for _, id in ipairs(may_be_erased and ids or {}) do names[#names + 1] = erased(id) end
   left_at = scores_since(left, departed, names)
   for n, id in ipairs(ids) do
-    local time, goodbye = ARGV[FIRST + WORDS * (n - 1)], goodbye_at[id]
+    local time, goodbye = ARGV[FIRST + 2 * n - 2], goodbye_at[id]
     local arrival = arrived() or time
     if has_left(id, arrival) then
       table.insert(reply[1], n)

@@ -12,7 +12,7 @@
 -- ARGV and the reply are those of people.lua.
 
 local seen, bye, gone, left, writers, progress = unpack(KEYS)
-local WORDS, MOST_EVICTED = 2, 1000
+local MOST_EVICTED = 1000
 
 include 'people'
 
@@ -35,8 +35,7 @@ if members == 0 then
 end
 
 if FIRST_DEPARTURE > FIRST then
-  local ids, added = {}, 0
-  for i = FIRST + 1, FIRST_DEPARTURE - 1, 2 do ids[#ids + 1] = ARGV[i] end
+  local added = 0
   local room = max_members - members
   if #ids <= room then room = false end -- for all of them
   local departed = redis.call('ZCOUNT', left, earliest, '+inf')
@@ -66,7 +65,7 @@ if FIRST_DEPARTURE > FIRST then
       end
     end
     local accepted, to_write = nil, {}
-    accepted, ids = accept(ids, departed, known, room, scores_since(bye, goodbyes, ids))
+    accepted, ids = accept(departed, known, room, scores_since(bye, goodbyes, ids))
     for m, id in ipairs(ids) do
       to_write[2 * m - 1], to_write[2 * m] = ARGV[FIRST + 2 * accepted[m] - 2], id
     end

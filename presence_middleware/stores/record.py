@@ -23,8 +23,6 @@ class ScriptedStore(Store, ABC):
     """A store with a script that compares sightings with departures, and writes both."""
 
     _script: Script
-    _has_times = True
-    """Whether the script receives the time of each sighting before its id."""
     _has_rooms = False
 
     def _part(
@@ -40,8 +38,8 @@ class ScriptedStore(Store, ABC):
         """Return the part with departures and sightings, which have these positions in all."""
         ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
         now = write.moment if write else max([*moments, *(each[2] for each in departures)])
-        words: list[Argument] = [] if self._has_times else [*ids]
-        for id, moment in zip(ids, moments, strict=True) if self._has_times else ():
+        words: list[Argument] = []
+        for id, moment in zip(ids, moments, strict=True):
             words += f"{moment}e-6", id
         for act, id, moment, last_seen in departures:
             known = "" if last_seen is None else as_seconds(last_seen)
@@ -51,7 +49,6 @@ class ScriptedStore(Store, ABC):
             if move is not None:
                 words += number, move[0], as_seconds(move[1])
                 earliest = min(earliest, move[1])
-        has_same = self._has_times and arrivals == moments
         command = self._script.command(
             names,
             self.ttl,
@@ -64,7 +61,7 @@ class ScriptedStore(Store, ABC):
             as_seconds(now),
             as_seconds(now - to_microseconds(self.window)),
             as_seconds(earliest),
-            "" if has_same else " ".join(map(as_seconds, arrivals)),
+            "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
             len(seen),
             len(departures),
             *words,
@@ -74,13 +71,12 @@ class ScriptedStore(Store, ABC):
     def _send(self, parts: Sequence[Part]) -> Plan[Written]:
         """Send all parts of a write; return its outcome."""
         replies = yield from self._script.send(*[part.command for part in parts])
-        refused: list[int] = []
-        full = came = went = cuts = 0
-        for part, (positions, unwritten, _, arrived, departed, cut) in zip(
-            parts, replies, strict=True
-        ):
-            refused += [part.positions[int(position) - 1] for position in positions]
-            full, came, went = full + unwritten, came + arrived, went + departed
-            cuts += cut
-        wrote_before = score(replies[0][2]) if replies else None
-        return Written(refused, full, wrote_before, came, went, cuts > 0)
+        if not parts:
+            return Written((), 0, None, 0, 0)
+        refused, full, before, came, went, cuts = zip(*replies, strict=True)
+        positions = [
+            part.positions[int(position) - 1]
+            for part, of_part in zip(parts, refused, strict=True)
+            for position in of_part
+        ]
+        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(cuts))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
@@ -123,7 +123,6 @@ class Store(ABC):
         """
         return self.count(now, period)
 
-    @abstractmethod
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
@@ -132,18 +131,19 @@ class Store(ABC):
         `limit` is the most to return, None for all. `before` is the last sighting of the previous
         page. Only the ids that a caller uses are worth decoding.
         """
+        self.refuse("list who is online", "sorted-set and minute-sets can")
 
-    @abstractmethod
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
+        self.refuse("look up whether an id is online", "sorted-set and minute-sets can")
 
-    @abstractmethod
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
+        self.refuse("look up which friends are online", "sorted-set and minute-sets can")
 
-    @abstractmethod
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
+        self.refuse("look up when an id was seen", "sorted-set can, minute-sets to the minute")
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         """Return the true last-seen times of those ids that said goodbye.
@@ -182,6 +182,13 @@ class Store(ABC):
         Raises `UnsupportedQuery` if this is not announced.
         """
         raise UnsupportedQuery(NO_EVENTS)
+
+    def refuse(self, operation: str, alternative: str) -> NoReturn:
+        """Raise `UnsupportedQuery`, because the store cannot do an operation."""
+        raise UnsupportedQuery(
+            f"kind {self.kind!r} is stored as a {type(self).__name__.lower()}, which cannot "
+            f"{operation}: {alternative} (PRESENCE_STORE)"
+        )
 
     @abstractmethod
     def keys(self, now: float) -> list[str]:
