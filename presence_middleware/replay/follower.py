@@ -7,7 +7,7 @@ from ..identity.guests import QUOTA
 from ..people import Room
 from ..recorder import Recorder
 from ..settings import Settings
-from .combined import Line
+from .lines import Line
 from .site import Visitors
 
 AHEAD_SECONDS = 1.0  # by which the clock of a log may be ahead without a word

@@ -9,7 +9,7 @@ from ..people import People
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import matching_paths
 from ..settings import Settings
-from .combined import Line
+from .lines import Line
 from .timeline import Moment, Timeline
 
 
