@@ -1,6 +1,8 @@
 """The `presence` command and its subcommands, except those in files of their own."""
 
+import math
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -9,7 +11,7 @@ import click
 from .. import parsers
 from ..backend import Backend
 from ..doctor import EffectiveSetting, effective_settings, examine
-from ..errors import PresenceError, SettingsError
+from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import PERIODS
@@ -20,7 +22,6 @@ from .events import events
 from .explain import explain_command
 from .follow import follow
 from .replay import replay
-from .wait import wait
 from .watch import watch
 
 STATUS = """\b
@@ -32,6 +33,7 @@ Exit status:
 """
 _MAX_HOURS = 10 * 366 * 24
 _CHART_LINES = 14
+ASK_EVERY = 1.0  # seconds
 _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 
@@ -97,6 +99,34 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Answer:
         reader.active(PERIODS[0], kind)  # raises the reason
     rows = [(period, str(number)) for period, number in numbers.items()]
     return Answer({"active": numbers}, rows, ("period", kind))
+
+
+@presence.command(params=[context.kind_argument, context.room_option])
+@click.option("--below", type=click.IntRange(1), default=1, help="Wait until fewer are online.")
+@click.option(
+    "--timeout", metavar="DURATION", type=context.interval, help="Wait no longer than this."
+)
+def wait(kind_given: str | None, room: str | None, below: int, timeout: float | None) -> None:
+    """Wait until fewer than --below are online, by default until nobody is.
+
+    Exit with 0 then, with 1 if --timeout passed before that, and with 3 if Redis cannot answer at
+    the start or at the end.
+    """
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    reader, kind = context.site_reader(kind_given)
+    number, failure, shown = reader.count(kind, room=room), None, 0
+    while failure is not None or number >= below:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise failure or click.exceptions.Exit(context.NO)
+        if number != shown:
+            output.remark(f"{number} online")
+            shown = number
+        time.sleep(min(ASK_EVERY, remaining))
+        try:
+            number, failure = reader.count(kind, room=room), None
+        except PresenceUnavailable as error:
+            failure = error
 
 
 @presence.command(params=[context.ids_argument, context.kind_option, context.window_option])
@@ -268,5 +298,5 @@ def demo(host: str, port: int, crowd: int) -> None:
     serve(host, port, crowd)
 
 
-for each in (events, explain_command, watch, replay, wait, follow):
+for each in (events, explain_command, watch, replay, follow):
     presence.add_command(each)
