@@ -71,7 +71,7 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
     """
     people, rows = [], list[list[str]]()
     for id, moment in reader.online(kind, window=window, limit=limit, room=room):
-        people.append({"id": id, "last_seen": output.iso(moment)})
+        people.append({"id": id, "last_seen": moment and output.iso(moment)})
         rows.append([id])
         if moment is not None:
             age = output.age(moment)
@@ -141,12 +141,11 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     moments = reader.last_seen_among(ids, kind)
     people, rows = [], list[list[str]]()
     for id, moment in moments.items():
-        people.append({"id": id, "online": id in online, "last_seen": output.iso(moment)})
-        if moment is None:
-            rows.append([id, "online" if id in online else "never seen"])
-        else:
-            state = "online" if id in online else "offline"
-            rows.append([id, state, output.ago(moment), str(output.iso(moment))])
+        last_seen = moment and output.iso(moment)
+        people.append({"id": id, "online": id in online, "last_seen": last_seen})
+        rows.append([id, "online" if id in online else "offline" if moment else "never seen"])
+        if moment is not None:
+            rows[-1] += [output.ago(moment), output.iso(moment)]
     if len(ids) == 1:
         return Answer(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
@@ -195,7 +194,7 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     """
     samples = reader.history(hours, kind)
     points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-    rows = ((str(point["at"]), str(point["count"])) for point in points)
+    rows = ((output.iso(sample.at), str(sample.count)) for sample in samples)
     now = datetime.now(UTC)
     span = Span(now - timedelta(hours=hours), now)
     draw = partial(output.print_chart, samples, span, _CHART_LINES)
@@ -219,7 +218,7 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
         text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
         remark = partial(output.line, text)
         return Answer({"count": None, "at": None}, is_yes=reset, draw=remark)
-    most, at = highest.count, str(output.iso(highest.at))
+    most, at = highest.count, output.iso(highest.at)
     return Answer({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
 
 
