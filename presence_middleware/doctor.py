@@ -48,27 +48,15 @@ class Finding(NamedTuple):
         return cls(is_right, what if is_right else f"{what}: {remedy}")
 
 
-class EffectiveSetting(NamedTuple):
-    """A setting: its variable, its value in the form of the environment, and its origin.
-
-    The value of a secret is `***`.
-    """
-
-    name: str
-    value: str
-    origin: str
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.value} ({self.origin})"
-
-
 def effective_settings(
     settings: Settings, environ: Mapping[str, str], ini: Mapping[str, str] | None = None
-) -> Iterator[EffectiveSetting]:
-    """Yield every setting, with its origin: `environment`, `ini` or `default`.
+) -> dict[str, dict[str, str]]:
+    """Return by variable its `value`, and `from`: `environment`, `ini` or `default`.
 
-    `environ` and `ini` are the arguments of `Settings.from_env` from which `settings` was made.
+    Values have the form of the environment, and that of a secret is `***`. `environ` and `ini` are
+    the arguments of `Settings.from_env` from which `settings` was made.
     """
+    effective = {}
     for setting in fields(settings):
         name, value = variable(setting.name), getattr(settings, setting.name)
         below = "ini" if setting.name in (ini or {}) else "default"
@@ -80,7 +68,8 @@ def effective_settings(
             shown = parsers.format_duration(value)
         elif isinstance(value, bool):
             shown = str(int(value))
-        yield EffectiveSetting(name, shown, origin)
+        effective[name] = {"value": shown, "from": origin}
+    return effective
 
 
 def examine(backend: Backend) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import click
 
 from .. import parsers
 from ..backend import Backend
-from ..doctor import EffectiveSetting, effective_settings, examine
+from ..doctor import effective_settings, examine
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..identity.sources import check_module
 from ..presence import Presence
@@ -231,9 +231,10 @@ def config(as_json: bool) -> None:
         if rule.function:
             check_module(rule.function)
     if as_json:
-        output.document(_by_name(settings))
+        output.document(settings)
     else:
-        output.table(("setting", "value", "from"), settings)
+        rows = ((name, *each.values()) for name, each in settings.items())
+        output.table(("setting", "value", "from"), rows)
 
 
 @presence.command()
@@ -249,13 +250,13 @@ def doctor(settings: bool, as_json: bool) -> None:
     try:
         site = context.site_settings()
         findings = examine(Backend(site, client=context.site_client(site)))
-        effective = _effective_settings() if settings else []
+        effective = _effective_settings() if settings else {}
     except PresenceError as error:
         # The exit status is 1, as for every other problem that the doctor finds.
         raise click.ClickException(str(error)) from error
     if not as_json:
-        for setting in effective:
-            output.line(f"      {setting}")
+        for name, each in effective.items():
+            output.line(f"      {name}={each['value']} ({each['from']})")
     # Each finding is printed as soon as its check has run.
     reports = []
     for finding in findings:
@@ -264,19 +265,15 @@ def doctor(settings: bool, as_json: bool) -> None:
             output.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
     is_right = all(report["is_right"] for report in reports)
     if as_json:
-        answer = {"is_right": is_right, "settings": _by_name(effective), "findings": reports}
+        answer = {"is_right": is_right, "settings": effective, "findings": reports}
         output.document(answer)
     if not is_right:
         raise click.exceptions.Exit(context.NO)
 
 
-def _effective_settings() -> list[EffectiveSetting]:
+def _effective_settings() -> dict[str, dict[str, str]]:
     ini = context.ini_filter().settings
-    return list(effective_settings(context.site_settings(), os.environ, ini))
-
-
-def _by_name(effective: list[EffectiveSetting]) -> dict[str, dict[str, str]]:
-    return {each.name: {"value": each.value, "from": each.origin} for each in effective}
+    return effective_settings(context.site_settings(), os.environ, ini)
 
 
 @presence.command()
