@@ -63,7 +63,8 @@ def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
     """Return what the `request` is, the `rules` asked for who sent it, the `conclusion`, `hints`.
 
     Each rule has a `name` and a `result`, and the conclusion is what the request counts as. Names
-    of keys are shown, but no secret and no value, except the id that would be stored. Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
+    of keys are shown, but no secret and no value, except the id that would be stored. Raises
+    `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     resolver = resolver_for(settings)
     request = WsgiRequest(_environ(sent))
