@@ -3,6 +3,7 @@
 The doctor connects like the site. It writes nothing and runs no slow commands.
 """
 
+import os
 import re
 import time
 from collections import Counter
@@ -48,19 +49,17 @@ class Finding(NamedTuple):
         return cls(is_right, what if is_right else f"{what}: {remedy}")
 
 
-def effective_settings(
-    settings: Settings, environ: Mapping[str, str], ini: Mapping[str, str] | None = None
-) -> dict[str, dict[str, str]]:
+def effective_settings(settings: Settings, ini: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return by variable its `value`, and `from`: `environment`, `ini` or `default`.
 
-    Values have the form of the environment, and that of a secret is `***`. `environ` and `ini` are
-    the arguments of `Settings.from_env` from which `settings` was made.
+    Values have the form of the environment, and that of a secret is `***`. `ini` has the settings
+    of the Paste ini file from which, and from the environment, `settings` was made.
     """
     effective = {}
     for setting in fields(settings):
         name, value = variable(setting.name), getattr(settings, setting.name)
-        below = "ini" if setting.name in (ini or {}) else "default"
-        origin = "environment" if environ.get(name) else below
+        below = "ini" if setting.name in ini else "default"
+        origin = "environment" if os.environ.get(name) else below
         shown = parsers.text_of(value)
         if not setting.repr:  # a secret
             shown = "***" if value else ""

@@ -1,7 +1,6 @@
 """The `presence` command and its subcommands, except those in files of their own."""
 
 import math
-import os
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -226,8 +225,9 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
 @context.json_option
 def config(as_json: bool) -> None:
     """Print every setting and where its value comes from."""
-    settings = _effective_settings()
-    for rule in context.site_settings().identity:
+    site = context.site_settings()
+    settings = effective_settings(site, context.ini_filter().settings)
+    for rule in site.identity:
         if rule.function:
             check_module(rule.function)
     if as_json:
@@ -250,7 +250,7 @@ def doctor(settings: bool, as_json: bool) -> None:
     try:
         site = context.site_settings()
         findings = examine(Backend(site, client=context.site_client(site)))
-        effective = _effective_settings() if settings else {}
+        effective = effective_settings(site, context.ini_filter().settings) if settings else {}
     except PresenceError as error:
         # The exit status is 1, as for every other problem that the doctor finds.
         raise click.ClickException(str(error)) from error
@@ -269,11 +269,6 @@ def doctor(settings: bool, as_json: bool) -> None:
         output.document(answer)
     if not is_right:
         raise click.exceptions.Exit(context.NO)
-
-
-def _effective_settings() -> dict[str, dict[str, str]]:
-    ini = context.ini_filter().settings
-    return effective_settings(context.site_settings(), os.environ, ini)
 
 
 @presence.command()
