@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
-from threading import Event
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 from wsgiref.types import WSGIApplication
 
@@ -152,8 +151,8 @@ def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> Non
         backend.driver.run(backend.history.record(minute, counts))
 
 
-def run_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int, stopped: Event) -> None:
-    """Run a crowd of `size` visitors of the `pages` of `site` until `stopped` is set."""
+def run_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int) -> NoReturn:
+    """Run a crowd of `size` visitors of the `pages` of `site`, as long as the process lives."""
     # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
     start = time.time() - time.monotonic()
     crowd = Crowd(site, pages, size, start + time.monotonic())
@@ -162,6 +161,6 @@ def run_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int, stopp
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
         fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
-    due = 0.0
-    while not stopped.wait(max(0.0, due - start - time.monotonic())):
+    while True:
         due = crowd.run_until(start + time.monotonic())
+        time.sleep(max(0.0, due - start - time.monotonic()))

@@ -8,7 +8,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -79,7 +79,7 @@ class Demo(BaseApplication):  # type: ignore[misc]
     def post_worker_init(self, worker: Any) -> None:
         """Start the crowd in its worker."""
         if worker.has_crowd:
-            crowd = (self.callable, tuple(PAGES), self._crowd, Event())
+            crowd = (self.callable, tuple(PAGES), self._crowd)
             Thread(target=run_crowd, args=crowd, name="demo-crowd", daemon=True).start()
 
     def worker_exit(self, _: object, __: object) -> None:
