@@ -3,6 +3,7 @@
 The doctor connects like the site. It writes nothing and runs no slow commands.
 """
 
+import os
 import re
 import time
 from collections import Counter
@@ -48,31 +49,17 @@ class Finding(NamedTuple):
         return cls(is_right, what if is_right else f"{what}: {remedy}")
 
 
-class EffectiveSetting(NamedTuple):
-    """A setting: its variable, its value in the form of the environment, and its origin.
+def effective_settings(settings: Settings, ini: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return by variable its `value`, and `from`: `environment`, `ini` or `default`.
 
-    The value of a secret is `***`.
+    Values have the form of the environment, and that of a secret is `***`. `ini` has the settings
+    of the Paste ini file from which, and from the environment, `settings` was made.
     """
-
-    name: str
-    value: str
-    origin: str
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.value} ({self.origin})"
-
-
-def effective_settings(
-    settings: Settings, environ: Mapping[str, str], ini: Mapping[str, str] | None = None
-) -> Iterator[EffectiveSetting]:
-    """Yield every setting, with its origin: `environment`, `ini` or `default`.
-
-    `environ` and `ini` are the arguments of `Settings.from_env` from which `settings` was made.
-    """
+    effective = {}
     for setting in fields(settings):
         name, value = variable(setting.name), getattr(settings, setting.name)
-        below = "ini" if setting.name in (ini or {}) else "default"
-        origin = "environment" if environ.get(name) else below
+        below = "ini" if setting.name in ini else "default"
+        origin = "environment" if os.environ.get(name) else below
         shown = parsers.text_of(value)
         if not setting.repr:  # a secret
             shown = "***" if value else ""
@@ -80,7 +67,8 @@ def effective_settings(
             shown = parsers.format_duration(value)
         elif isinstance(value, bool):
             shown = str(int(value))
-        yield EffectiveSetting(name, shown, origin)
+        effective[name] = {"value": shown, "from": origin}
+    return effective
 
 
 def examine(backend: Backend) -> Iterator[Finding]:

@@ -1,10 +1,10 @@
 """Explain who a request counts as, and why. Contacts no app and no Redis."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from .identity.resolver import IdentityResolver, Matcher, RuleMatcher
+from .identity.resolver import Matcher, RuleMatcher
 from .recorder.recorder import resolver_for
 from .recorder.request_filter import RequestFilter, why_no_visit
 from .recorder.setup_hints import SetupHints
@@ -37,13 +37,6 @@ class Sent(NamedTuple):
     """The address at the other end of the connection."""
 
 
-class Step(NamedTuple):
-    """A step of the search for an identity, and what came of it."""
-
-    name: str
-    result: str
-
-
 def parse_header(line: str) -> tuple[str, str]:
     """Return the name and the value of a header `Name: value`. Raises `ValueError` otherwise."""
     name, colon, value = line.partition(":")
@@ -66,11 +59,12 @@ def parse_request(text: str, address: str) -> Sent:
     return Sent(method.upper(), target, [parse_header(line) for line in lines], address)
 
 
-def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
-    """Yield what a request is, each step of the search for who sent it, and what it counts as.
+def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
+    """Return what the `request` is, the `rules` asked for who sent it, the `conclusion`, `hints`.
 
-    Names of keys are shown, but no secret and no value, except the id that would be stored.
-    Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
+    Each rule has a `name` and a `result`, and the conclusion is what the request counts as. Names
+    of keys are shown, but no secret and no value, except the id that would be stored. Raises
+    `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     resolver = resolver_for(settings)
     request = WsgiRequest(_environ(sent))
@@ -91,28 +85,31 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
         refusal = why_no_visit(request) or sender or "its path is in PRESENCE_EXCLUDE"
     room = Rooms(settings.rooms).name_of((signal and signal.page) or request.app_path)
     what = "excluded" if "PRESENCE_EXCLUDE" in refusal else _PURPOSES.get(purpose, "no visit")
-    yield f"{what}, room {room}" if room and not refusal else what
-    found: list[tuple[Matcher, str]] = []
-    may_be_other = False
+    rules, found, unless = list[dict[str, str]](), list[tuple[Matcher, str]](), ""
     for matcher in resolver.matchers:
         if found and not found[-1][0].is_checked:
-            yield Step(str(matcher), "not asked")
+            result = "not asked"
         elif not matcher.is_visible:
-            may_be_other = True
-            yield Step(str(matcher), SET_BY_APP)
+            unless, result = ", unless the app shows another user", SET_BY_APP
         elif id := matcher.find(request):
             kind = resolver.claimed((matcher.kind, id))[0] if matcher.kind else ""
             found.append((matcher, kind))
             shown = resolver.resolve_id(id) or "with an id that is hashed with a key in Redis"
-            yield Step(str(matcher), f"{kind or 'crawler'} {shown}")
+            result = f"{kind or 'crawler'} {shown}"
         else:
             no = matcher.why_not(request)
             better = matcher.better(no) if isinstance(matcher, RuleMatcher) else ""
             instead = f" (try {better.partition('=')[2]})" if better else ""
-            yield Step(str(matcher), f"no: {no.reason}{instead}")
-    yield _conclusion(purpose, refusal, found, resolver, may_be_other=may_be_other)
-    for hint in hints.mistakes(request, found[0][1] if found else None):
-        yield f"hint: {hint.message}: {hint.remedy}"
+            result = f"no: {no.reason}{instead}"
+        rules.append({"name": str(matcher), "result": result})
+    mistakes = hints.mistakes(request, found[0][1] if found else None)
+    counts_as = _conclusion(purpose, found, resolver.user_kinds) + unless
+    return {
+        "request": f"{what}, room {room}" if room and not refusal else what,
+        "rules": rules,
+        "conclusion": f"not counted: {refusal}" if refusal else counts_as,
+        "hints": [f"hint: {hint.message}: {hint.remedy}" for hint in mistakes],
+    }
 
 
 def _environ(sent: Sent) -> dict[str, str]:
@@ -134,29 +131,20 @@ def _environ(sent: Sent) -> dict[str, str]:
 
 
 def _conclusion(
-    purpose: Purpose,
-    refusal: str,
-    found: list[tuple[Matcher, str]],
-    resolver: IdentityResolver,
-    *,
-    may_be_other: bool,
+    purpose: Purpose, found: list[tuple[Matcher, str]], user_kinds: Collection[str]
 ) -> str:
     """Return what a request counts as, given the matchers that found somebody, and the kinds.
 
     The kind of a crawler that does not count is empty.
     """
-    kinds = [kind for _, kind in found]
-    unless = ", unless the app shows another user" if may_be_other else ""
-    if refusal:
-        return f"not counted: {refusal}"
     if purpose in LOGOUTS:
-        user = next((kind for kind in kinds if kind in resolver.user_kinds), "nobody")
-        return f"not counted: a logout, which takes {user} offline if it succeeds{unless}"
-    if not kinds:
-        return f"not counted: no rule finds an id{unless}"
-    counted = [f"counted as {kind}" if kind else "not counted: a crawler" for kind in kinds]
+        user = next((kind for _, kind in found if kind in user_kinds), "nobody")
+        return f"not counted: a logout, which takes {user} offline if it succeeds"
+    if not found:
+        return "not counted: no rule finds an id"
+    counted = [f"counted as {kind}" if kind else "not counted: a crawler" for _, kind in found]
     if not found[0][0].is_checked:
-        return counted[0] + unless
+        return counted[0]
     accepted = "if the response has a status of 200 to 299, 101 or 304"
     refused = "not counted" if found[-1][0].is_checked else counted[-1]
-    return f"{counted[0]} {accepted}; with 401 or 403 {refused}{unless}"
+    return f"{counted[0]} {accepted}; with 401 or 403 {refused}"

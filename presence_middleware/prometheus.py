@@ -94,11 +94,10 @@ class PresenceCollector(Collector):
         if self._site is None or time.monotonic() >= self.next_read:
             self.next_read = time.monotonic() + READ_EVERY
             try:
-                peaks = {kind: self._presence.peak(kind) for kind in self._kinds}
-                sweep_lag = self._presence.backend.queries.sweep_lag
-                lags = {kind: self._presence.run(sweep_lag(kind)) for kind in self._announced}
-                in_periods = self._presence.backend.queries.active_in_periods
-                active = self._presence.run(merge_plans([*map(in_periods, self._kinds)]))
+                presence, queries = self._presence, self._presence.backend.queries
+                peaks = {kind: presence.peak(kind) for kind in self._kinds}
+                lags = {kind: presence.run(queries.sweep_lag(kind)) for kind in self._announced}
+                active = presence.run(merge_plans([*map(queries.active_in_periods, self._kinds)]))
                 self._site = {
                     "presence_up": True,
                     "presence_online": self._presence.counts(),

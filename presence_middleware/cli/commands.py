@@ -1,6 +1,7 @@
 """The `presence` command and its subcommands, except those in files of their own."""
 
-import os
+import math
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -8,8 +9,8 @@ import click
 
 from .. import parsers
 from ..backend import Backend
-from ..doctor import EffectiveSetting, effective_settings, examine
-from ..errors import PresenceError, SettingsError
+from ..doctor import effective_settings, examine
+from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..identity.sources import check_module
 from ..presence import Presence
 from ..queries import PERIODS
@@ -20,7 +21,6 @@ from .events import events
 from .explain import explain_command
 from .follow import follow
 from .replay import replay
-from .wait import wait
 from .watch import watch
 
 STATUS = """\b
@@ -32,6 +32,7 @@ Exit status:
 """
 _MAX_HOURS = 10 * 366 * 24
 _CHART_LINES = 14
+ASK_EVERY = 1.0  # seconds
 _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 
@@ -69,7 +70,7 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
     """
     people, rows = [], list[list[str]]()
     for id, moment in reader.online(kind, window=window, limit=limit, room=room):
-        people.append({"id": id, "last_seen": output.iso(moment)})
+        people.append({"id": id, "last_seen": moment and output.iso(moment)})
         rows.append([id])
         if moment is not None:
             age = output.age(moment)
@@ -99,6 +100,34 @@ def active(reader: Presence, kind: str, periods: tuple[str, ...]) -> Answer:
     return Answer({"active": numbers}, rows, ("period", kind))
 
 
+@presence.command(params=[context.kind_argument, context.room_option])
+@click.option("--below", type=click.IntRange(1), default=1, help="Wait until fewer are online.")
+@click.option(
+    "--timeout", metavar="DURATION", type=context.interval, help="Wait no longer than this."
+)
+def wait(kind_given: str | None, room: str | None, below: int, timeout: float | None) -> None:
+    """Wait until fewer than --below are online, by default until nobody is.
+
+    Exit with 0 then, with 1 if --timeout passed before that, and with 3 if Redis cannot answer at
+    the start or at the end.
+    """
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    reader, kind = context.site_reader(kind_given)
+    number, failure, shown = reader.count(kind, room=room), None, 0
+    while failure is not None or number >= below:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise failure or click.exceptions.Exit(context.NO)
+        if number != shown:
+            output.remark(f"{number} online")
+            shown = number
+        time.sleep(min(ASK_EVERY, remaining))
+        try:
+            number, failure = reader.count(kind, room=room), None
+        except PresenceUnavailable as error:
+            failure = error
+
+
 @presence.command(params=[context.ids_argument, context.kind_option, context.window_option])
 @context.answering
 def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) -> Answer:
@@ -111,12 +140,11 @@ def seen(reader: Presence, kind: str, ids: tuple[str, ...], window: str | None) 
     moments = reader.last_seen_among(ids, kind)
     people, rows = [], list[list[str]]()
     for id, moment in moments.items():
-        people.append({"id": id, "online": id in online, "last_seen": output.iso(moment)})
-        if moment is None:
-            rows.append([id, "online" if id in online else "never seen"])
-        else:
-            state = "online" if id in online else "offline"
-            rows.append([id, state, output.ago(moment), str(output.iso(moment))])
+        last_seen = moment and output.iso(moment)
+        people.append({"id": id, "online": id in online, "last_seen": last_seen})
+        rows.append([id, "online" if id in online else "offline" if moment else "never seen"])
+        if moment is not None:
+            rows[-1] += [output.ago(moment), output.iso(moment)]
     if len(ids) == 1:
         return Answer(people[0], [rows[0][1:]], is_yes=bool(online))
     columns = (kind, "", "last seen", "")
@@ -165,7 +193,7 @@ def history(reader: Presence, kind: str, hours: float) -> Answer:
     """
     samples = reader.history(hours, kind)
     points = [{"at": output.iso(sample.at), "count": sample.count} for sample in samples]
-    rows = ((str(point["at"]), str(point["count"])) for point in points)
+    rows = ((output.iso(sample.at), str(sample.count)) for sample in samples)
     now = datetime.now(UTC)
     span = Span(now - timedelta(hours=hours), now)
     draw = partial(output.print_chart, samples, span, _CHART_LINES)
@@ -189,7 +217,7 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
         text = f"The peak of {kind} is forgotten." if reset else "Nothing is recorded yet."
         remark = partial(output.line, text)
         return Answer({"count": None, "at": None}, is_yes=reset, draw=remark)
-    most, at = highest.count, str(output.iso(highest.at))
+    most, at = highest.count, output.iso(highest.at)
     return Answer({"count": most, "at": at}, [(str(most), output.ago(highest.at), at)])
 
 
@@ -197,14 +225,16 @@ def peak(reader: Presence, kind: str, reset: bool, yes: bool) -> Answer:
 @context.json_option
 def config(as_json: bool) -> None:
     """Print every setting and where its value comes from."""
-    settings = _effective_settings()
-    for rule in context.site_settings().identity:
+    site = context.site_settings()
+    settings = effective_settings(site, context.ini_filter().settings)
+    for rule in site.identity:
         if rule.function:
             check_module(rule.function)
     if as_json:
-        output.document(_by_name(settings))
+        output.document(settings)
     else:
-        output.table(("setting", "value", "from"), settings)
+        rows = ((name, *each.values()) for name, each in settings.items())
+        output.table(("setting", "value", "from"), rows)
 
 
 @presence.command()
@@ -220,13 +250,13 @@ def doctor(settings: bool, as_json: bool) -> None:
     try:
         site = context.site_settings()
         findings = examine(Backend(site, client=context.site_client(site)))
-        effective = _effective_settings() if settings else []
+        effective = effective_settings(site, context.ini_filter().settings) if settings else {}
     except PresenceError as error:
         # The exit status is 1, as for every other problem that the doctor finds.
         raise click.ClickException(str(error)) from error
     if not as_json:
-        for setting in effective:
-            output.line(f"      {setting}")
+        for name, each in effective.items():
+            output.line(f"      {name}={each['value']} ({each['from']})")
     # Each finding is printed as soon as its check has run.
     reports = []
     for finding in findings:
@@ -235,19 +265,10 @@ def doctor(settings: bool, as_json: bool) -> None:
             output.line(f"{finding.mark:5} {finding.what}", _STYLES[finding.mark])
     is_right = all(report["is_right"] for report in reports)
     if as_json:
-        answer = {"is_right": is_right, "settings": _by_name(effective), "findings": reports}
+        answer = {"is_right": is_right, "settings": effective, "findings": reports}
         output.document(answer)
     if not is_right:
         raise click.exceptions.Exit(context.NO)
-
-
-def _effective_settings() -> list[EffectiveSetting]:
-    ini = context.ini_filter().settings
-    return list(effective_settings(context.site_settings(), os.environ, ini))
-
-
-def _by_name(effective: list[EffectiveSetting]) -> dict[str, dict[str, str]]:
-    return {each.name: {"value": each.value, "from": each.origin} for each in effective}
 
 
 @presence.command()
@@ -268,5 +289,5 @@ def demo(host: str, port: int, crowd: int) -> None:
     serve(host, port, crowd)
 
 
-for each in (events, explain_command, watch, replay, wait, follow):
+for each in (events, explain_command, watch, replay, follow):
     presence.add_command(each)

@@ -55,7 +55,7 @@ def events(kind_given: str | None, key: str | None, name: str | None, as_json: b
                     click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
                     continue
                 state = "online" if event.online else "offline"
-                output.table((), [(str(output.iso(event.at)), event.kind, state, event.id)])
+                output.table((), [(output.iso(event.at), event.kind, state, event.id)])
     except BrokenPipeError:
         # What waits for the closed pipe must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import click
 
-from ..explain import Sent, Step, explain, parse_header, parse_request
+from ..explain import Sent, explain, parse_header, parse_request
 from . import context, output
 
 
@@ -44,18 +44,14 @@ def explain_command(
             sent = read._replace(headers=[*read.headers, *given])
     except ValueError as error:
         raise click.UsageError(f"the request cannot be read: {error}") from error
-    lines = list(explain(context.site_settings(), sent))
-    steps = [each for each in lines if isinstance(each, Step)]
-    what, conclusion, *hints = [each for each in lines if isinstance(each, str)]
+    answer = explain(context.site_settings(), sent)
     if as_json:
-        rules = [step._asdict() for step in steps]
-        answer = {"request": what, "rules": rules, "conclusion": conclusion, "hints": hints}
         output.document(answer)
         return
-    output.line(what)
-    width = max(len(step.name) for step in steps)
-    for number, step in enumerate(steps, 1):
-        output.line(f"{number} {step.name:{width}}  {step.result}")
-    output.line(conclusion, "bold")
-    for hint in hints:
+    output.line(answer["request"])
+    width = max(len(rule["name"]) for rule in answer["rules"])
+    for number, rule in enumerate(answer["rules"], 1):
+        output.line(f"{number} {rule['name']:{width}}  {rule['result']}")
+    output.line(answer["conclusion"], "bold")
+    for hint in answer["hints"]:
         output.line(hint)

@@ -92,10 +92,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def iso(moment: datetime | None) -> str | None:
+def iso(moment: datetime) -> str:
     """Return a moment in UTC, to the second, as ISO 8601."""
-    if moment is None:
-        return None
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

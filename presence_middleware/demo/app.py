@@ -97,29 +97,26 @@ class Site:
         # None in an outage: then the page leaves the sentence out.
         counts = template_presence(environ).counts(room=path)
         settings: Settings = environ["presence_middleware.visit"].recorder.settings
-        (title, sentence), links, paths = PAGES[path], [], [f"{settings.pulse_path}.js"]
+        (title, sentence), links, board = PAGES[path], [], escape(settings.board_path)
         for other, (name, _) in PAGES.items():
             current = " aria-current=page" if other == path else ""
             count = f'<small data-page="{other}"></small>'
             links.append(f'<a href="{other}"{current}>{name}{count}</a>\n')
-        if settings.board_path:
-            paths.append(f"{settings.board_path}/widget.js")
-        scripts = [f'<script src="{escape(each)}" async></script>\n' for each in paths]
         return self._template.substitute(
             title=title,
             text=sentence,
             path=path,
             here="" if counts is None else _people(sum(counts.values())),
             crowd=self._crowd.replace("--crowd 0", "<code>--crowd 0</code>"),
-            board=escape(settings.board_path),
+            board=board,
             links="".join(links),
-            scripts="".join(scripts),
+            widget=f'<script src="{board}/widget.js" async></script>' if board else "",
             name=escape(user),
             window=format_duration(settings.window),
             not_front="" if path == "/" else "hidden",
             no_login="hidden" if user else "",
             no_logout="" if user else "hidden",
-            no_board="" if settings.board_path else "hidden",
+            no_board="" if board else "hidden",
         )
 
     def _state(self, environ: WSGIEnvironment, path: str) -> dict[str, Any]:

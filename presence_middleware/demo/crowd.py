@@ -10,13 +10,13 @@ The names of simulated users end with `(simulated)`. The crowd has a prefix of i
 
 import heapq
 import math
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 from wsgiref.types import WSGIApplication
 
@@ -45,39 +45,12 @@ Stay = tuple[float, float]
 """When a visitor comes and goes, in seconds since the epoch."""
 
 
-class Browser:
-    """The browser of a simulated visitor: sends requests to a WSGI app of the same process."""
-
-    def __init__(self, app: WSGIApplication, address: str) -> None:
-        """`address` is the IP address that the app receives."""
-        self._app, self._address = app, address
-        self._cookie = ""
-
-    def open(self, path: str) -> None:
-        """Open a page."""
-        self.send(path, Accept="text/html", Sec_Fetch_Mode="navigate")
-
-    def pulse(self, presence: str) -> None:
-        """Report as pulse.js does: `here:` and the path of the page that is read, or `bye`."""
-        self.send(f"/pulse?presence={presence}", {}, Sec_Fetch_Site="same-origin")
-
-    def send(self, url: str, form: dict[str, str] | None = None, **headers: str) -> None:
-        """Send a request, which is a POST if there is a form, and keep the cookie of the site."""
-        environ = {"REMOTE_ADDR": self._address, "HTTP_COOKIE": self._cookie}
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = Request.blank(url, environ, headers={"User-Agent": AGENT, **given}, POST=form)
-        response: Any = request.get_response(self._app)
-        _ = response.body  # reads and closes it
-        cookie = response.headers.get("Set-Cookie", self._cookie)
-        self._cookie = cookie.partition(";")[0]
-
-
 class Visitor:
-    """A simulated visitor: when it comes and goes, and what it does meanwhile."""
+    """A simulated visitor: when it comes and goes, and the requests of its browser meanwhile."""
 
-    def __init__(self, number: int, start: float, seed: int = 0) -> None:
-        """`start` is when the demo starts. The same `number` and `seed` always behave alike."""
-        self._number, self._start, self._seed = number, start, seed
+    def __init__(self, number: int, start: float) -> None:
+        """`start` is when the demo starts. The same `number` always behaves alike."""
+        self._number, self._start, self._cookie = number, start, ""
         user, is_guest = divmod(number, ONE_USER_IN)
         is_user = not is_guest and user < len(NAMES)
         self.name = f"{NAMES[user]} (simulated)" if is_user else ""
@@ -87,7 +60,7 @@ class Visitor:
 
     def stays(self) -> Iterator[Stay]:
         """Yield the stays of this visitor, from a day before the start and without an end."""
-        random = Random(f"{self._seed}-{self._number}")
+        random = Random(self._number)
         moment = self._start - DAY - random.uniform(*STAY)
         while True:
             departure = moment + random.uniform(*STAY)
@@ -95,42 +68,50 @@ class Visitor:
             night = (1 - math.cos(2 * math.pi * (departure - self._start) / DAY)) / 2
             moment = departure + random.uniform(*AWAY) * (1 + (NIGHT - 1) * night)
 
-    def visit(self, browser: Browser, pages: tuple[str, ...]) -> Iterator[float]:
-        """Yield when the next request is due, and send it when the iterator is continued."""
-        random = Random(f"{self._seed}-{self._number}-pages")
+    def visit(self, app: WSGIApplication, pages: tuple[str, ...]) -> Iterator[float]:
+        """Yield when the next request to `app` is due, and send it when continued."""
+        send, random = partial(self._send, app), Random(f"{self._number}-pages")
         for arrival, departure in self.stays():
             if departure <= self._start:
                 continue
             moment = max(arrival, self._start)
             yield moment
             if self.name:
-                browser.send("/login", {"name": self.name})
+                send("/login", {"name": self.name})
             page = random.choice(pages)
-            browser.open(page)
+            send(page)
             while (moment := moment + random.uniform(*PAUSE)) < departure:
                 yield moment
                 if random.random() < MOVES:
                     page = random.choice(pages)
-                    browser.open(page)
+                    send(page)
                 else:
-                    browser.pulse(f"here:{quote(page)}")
+                    # As pulse.js reports the page that is read.
+                    send(f"/pulse?presence=here:{quote(page)}", {})
             yield departure
-            if self.name:
-                browser.send("/logout", {})
-            else:
-                browser.pulse("bye")
+            send("/logout" if self.name else "/pulse?presence=bye", {})
+
+    def _send(self, app: WSGIApplication, url: str, form: dict[str, str] | None = None) -> None:
+        """Send a request, which is a POST if there is a form, and keep the cookie of the site."""
+        headers = {"User-Agent": AGENT, "Cookie": self._cookie, "Sec-Fetch-Site": "same-origin"}
+        if form is None:
+            headers |= {"Accept": "text/html", "Sec-Fetch-Mode": "navigate"}
+        environ = {"REMOTE_ADDR": self.address}
+        response: Any = Request.blank(url, environ, headers=headers, POST=form).get_response(app)
+        _ = response.body  # reads and closes it
+        self._cookie = response.headers.get("Set-Cookie", self._cookie).partition(";")[0]
 
 
 class Crowd:
     """The simulated visitors of a site. They do nothing until `run_until` is called."""
 
     def __init__(
-        self, app: WSGIApplication, pages: tuple[str, ...], size: int, start: float, seed: int = 0
+        self, app: WSGIApplication, pages: tuple[str, ...], size: int, start: float
     ) -> None:
         """Simulate `size` visitors of the `pages` of `app`, from `start` in seconds on."""
         self._start = start
-        self._visitors = [Visitor(number, start, seed) for number in range(size)]
-        visits = [visitor.visit(Browser(app, visitor.address), pages) for visitor in self._visitors]
+        self._visitors = [Visitor(number, start) for number in range(size)]
+        visits = [visitor.visit(app, pages) for visitor in self._visitors]
         # The number decides between visitors that are due at the same time.
         self._due = [(next(visit), number, visit) for number, visit in enumerate(visits)]
         heapq.heapify(self._due)
@@ -170,31 +151,16 @@ def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> Non
         backend.driver.run(backend.history.record(minute, counts))
 
 
-def start_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int) -> Callable[[], None]:
-    """Start a thread that runs a crowd of `size` visitors of the `pages` of `site`.
-
-    Return a function that ends it.
-    """
-    stopped = threading.Event()
-
-    def run() -> None:
-        # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
-        start = time.time() - time.monotonic()
-        crowd = Crowd(site, pages, size, start + time.monotonic())
-        backend, settings = site.recorder.backend, site.recorder.settings
-        user, guest, *_ = settings.kinds
-        # In an outage the chart begins empty, and the pages show that Redis does not answer.
-        with suppress(PresenceError):
-            fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
-        due = 0.0
-        while not stopped.wait(max(0.0, due - start - time.monotonic())):
-            due = crowd.run_until(start + time.monotonic())
-
-    thread = threading.Thread(target=run, name="demo-crowd", daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        stopped.set()
-        thread.join()
-
-    return stop
+def run_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int) -> NoReturn:
+    """Run a crowd of `size` visitors of the `pages` of `site`, as long as the process lives."""
+    # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
+    start = time.time() - time.monotonic()
+    crowd = Crowd(site, pages, size, start + time.monotonic())
+    backend, settings = site.recorder.backend, site.recorder.settings
+    user, guest, *_ = settings.kinds
+    # In an outage the chart begins empty, and the pages show that Redis does not answer.
+    with suppress(PresenceError):
+        fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
+    while True:
+        due = crowd.run_until(start + time.monotonic())
+        time.sleep(max(0.0, due - start - time.monotonic()))

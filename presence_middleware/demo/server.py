@@ -8,6 +8,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -17,7 +18,7 @@ from ..errors import PresenceError, PresenceUnavailable
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
 from .app import PAGES, Site
-from .crowd import start_crowd
+from .crowd import run_crowd
 
 DEFAULTS = {
     "PRESENCE_REDIS_URL": "embedded://demo",
@@ -62,7 +63,12 @@ class Demo(BaseApplication):  # type: ignore[misc]
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         site = PresenceMiddleware(Site(self._crowd))
-        connect(site)
+        # The first request would otherwise wait for imports, which take longer on a busy machine
+        # than a page may wait. Redis may be away meanwhile.
+        for _ in range(CONNECTS):
+            with suppress(PresenceUnavailable):
+                site.presence.counts()
+                break
         return site
 
     def pre_fork(self, arbiter: Any, worker: Any) -> None:
@@ -73,7 +79,8 @@ class Demo(BaseApplication):  # type: ignore[misc]
     def post_worker_init(self, worker: Any) -> None:
         """Start the crowd in its worker."""
         if worker.has_crowd:
-            start_crowd(self.callable, tuple(PAGES), self._crowd)
+            crowd = (self.callable, tuple(PAGES), self._crowd)
+            Thread(target=run_crowd, args=crowd, name="demo-crowd", daemon=True).start()
 
     def worker_exit(self, _: object, __: object) -> None:
         """End a worker. It waits neither for browsers nor for the embedded server."""
@@ -141,17 +148,6 @@ def start_server(directory: Path) -> None:
             embedded.serve(directory)
             return
     embedded.serve(directory)
-
-
-def connect(site: PresenceMiddleware) -> None:
-    """Open a connection before the first request, which would otherwise wait for the imports.
-
-    On a busy machine they take longer than a page may wait. Redis may be away meanwhile.
-    """
-    for _ in range(CONNECTS):
-        with suppress(PresenceUnavailable):
-            site.presence.counts()
-            return
 
 
 def _welcome(url: str, crowd: int) -> str:

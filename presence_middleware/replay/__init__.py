@@ -1,7 +1,7 @@
 """Who is or was online, from access logs, by the rules of the middleware."""
 
-from .combined import FIELDS
 from .files import Logs, size_of
+from .lines import FIELDS
 from .site import Replay
 from .summary import Series, Summary
 from .timeline import Moment

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..parsers import DAY
-from .combined import Line
-from .lines import MAX_LINE, Parser
+from .lines import MAX_LINE, Line, Parser
 
 BUFFER = 1 << 16  # bytes
 AHEAD = DAY

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Callable
 
-from ..identity.guests import QUOTA
 from ..people import Room
 from ..recorder import Recorder
 from ..settings import Settings
-from .combined import Line
+from .lines import Line
 from .site import Visitors
 
 AHEAD_SECONDS = 1.0  # by which the clock of a log may be ahead without a word
@@ -27,8 +26,8 @@ class Follower(Visitors):
         `clock` replaces the clocks of this host and of the server. Raises `SettingsError` as
         `Recorder` does.
         """
-        super().__init__(settings)
-        self._report, self._now, self._settings = report, clock or time.time, settings
+        super().__init__(settings, report)
+        self._now, self._settings = clock or time.time, settings
         self.recorder = Recorder(settings, clock=clock, background=False)
         # Advice about cookies and logins does not fit a log.
         self.recorder.hints.check = lambda *_: None  # type: ignore[method-assign]
@@ -52,13 +51,7 @@ class Follower(Visitors):
             self.ahead += 1
             if self.ahead == 1:
                 self._report(f"a line is {-age:.0f} seconds ahead of this clock; it counts as now")
-        is_first = not self.refused
         if (who := self.who(line)) is None:
-            if is_first and self.refused:
-                self._report(
-                    f"more than {QUOTA} new guests from one address: the rest is not recorded. If "
-                    "it is a proxy, have the server log the addresses of its clients"
-                )
             return
         at, rooms = self.recorder.stamp() - max(0.0, age), self.recorder.backend.rooms
         number = None if rooms is None else rooms.number_for(line.request)

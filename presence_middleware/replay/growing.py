@@ -1,5 +1,6 @@
 """Logs that grow: files, also through rotations, and pipes."""
 
+import math
 import os
 import select
 import time
@@ -59,39 +60,40 @@ class GrowingLog:
         cannot.
         """
         self._path, self._monotonic, self._report = Path(path), monotonic, report
-        self._is_reported = False
-        self._current, self._rotated = _File(self._path), list[tuple[_File, float]]()
-        self._current.seek_time(since)
+        self._files = [_File(self._path)]
+        """The newest is the last. Those before it were renamed, and are read until their time."""
+        self._files[0].seek_time(since)
 
     def read(self) -> list[bytes]:
         """Return the whole lines that have come, a bounded number of them. Never waits."""
         now = self._monotonic()
-        while self._rotated and self._rotated[0][1] <= now:
-            os.close(self._rotated.pop(0)[0].descriptor)
-        lines = [line for file, _ in self._rotated for line in file.read()] + self._current.read()
+        while self._files[0].until <= now:
+            os.close(self._files.pop(0).descriptor)
+        lines = [line for file in self._files for line in file.read()]
         if not lines:
+            newest = self._files[-1]
             try:
-                if not os.path.samestat(os.fstat(self._current.descriptor), self._path.stat()):
-                    new = _File(self._path)
-                    self._rotated.append((self._current, now + ROTATED_SECONDS))
-                    self._current = new
+                if not os.path.samestat(os.fstat(newest.descriptor), self._path.stat()):
+                    self._files.append(_File(self._path))
+                    newest.until = now + ROTATED_SECONDS
             except FileNotFoundError:  # between two names
                 pass
             except OSError as error:
-                if not self._is_reported:
-                    self._report(f"{self._path} cannot be read after a rotation: {error.strerror}")
-                    self._is_reported = True
+                self._report(f"{self._path} cannot be read after a rotation: {error.strerror}")
+                self._report = lambda _: None  # once
         return lines
 
     def close(self) -> None:
         """Close all files."""
-        for file in (self._current, *(file for file, _ in self._rotated)):
+        for file in self._files:
             os.close(file.descriptor)
 
 
 class _File(_Splitter):
     """An open file, and how far it is read."""
 
+    until = math.inf
+    """When it is no longer read, by the clock of its log."""
     _position = 0
     _before = b""
     """What is in front of the position."""

@@ -1,18 +1,68 @@
-"""Lines of an access log in any known format: common, combined, or JSON."""
+"""Lines of an access log: in the common or the combined format, or JSON.
 
-from collections.abc import Callable
+JSON is the log of Caddy, or that of nginx with `escape=json` and usual field names. A log holds
+only a part of each request. It has no cookies and only two headers, so rules that read others find
+no id, and prefetches and CORS preflights count as visits. Every response counts, also a 304, a 404
+or a 5xx, as it does on a site. A line without a request, such as the `-` of a connection that timed
+out, cannot be read.
+"""
 
-from . import combined
-from .combined import Line
-from .json_lines import parse_json
+import json
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ..request import WsgiRequest
 
 MAX_LINE = 1 << 17  # bytes: more than web servers accept in all fields of a request
 EXAMPLE_BYTES = 100  # that are shown of a line that cannot be read
+_QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_LINE = re.compile(
+    r"(\S++) \S++ (?!- [^[])(.+?) "  # address, and user: a name may have blanks in it
+    r"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d):([0-6]\d) ([+-]\d{4})\] "
+    r'"([^\s"\\]++) ([^\s"\\]++(?:\\.[^\s"\\]*+)*+)[^"\\]*+(?:\\.[^"\\]*+)*+" '
+    r"(\d{3}) (?:\d++|-)"
+    rf"(?: {_QUOTED} {_QUOTED}(?: .*)?)?\s*",
+    re.ASCII | re.DOTALL,
+).fullmatch
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_OPTIONAL = ("REMOTE_USER", "HTTP_REFERER", "HTTP_USER_AGENT")
+FIELDS = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", *_OPTIONAL)
+"""The keys of a WSGI environ that a line may hold."""
+
+_TIMES = ("ts", "time", "time_iso8601", "timestamp", "@timestamp", "msec", "time_local")
+MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds
+_NGINX_TIME = "%d/%b/%Y:%H:%M:%S %z"
+# Anything may be in a line: numbers in place of objects, or a thousand brackets.
+_MALFORMED = (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+_NAMES = {
+    "REMOTE_ADDR": ("client_ip", "remote_ip", "remote_addr"),
+    "REQUEST_METHOD": ("method", "request_method"),
+    "PATH_INFO": ("uri", "request_uri", "url", "path"),
+    "REMOTE_USER": ("user_id", "remote_user", "user"),
+    "HTTP_REFERER": ("Referer", "http_referer", "referer", "referrer"),
+    "HTTP_USER_AGENT": ("User-Agent", "http_user_agent", "user_agent", "agent"),
+}
+
+
+class Line(NamedTuple):
+    """A line that can be read."""
+
+    at: int
+    """The time of the line, in seconds since the epoch."""
+    request: WsgiRequest
+    """The request, whose environ has some of `FIELDS`: those that the line holds."""
 
 
 def parse(line: bytes) -> Line | None:
     """Return the request of a line; None if it is in no known format."""
-    return parse_json(line) if line.startswith(b"{") else combined.parse(line)
+    return _parse_json(line) if line.startswith(b"{") else _parse_text(line)
 
 
 class Parser:
@@ -41,3 +91,102 @@ class Parser:
             name = "combined" if raw.count(b'"') > len('""') else "common"
             self._report(f"the format is {'JSON' if raw.startswith(b'{') else name}")
         return line
+
+
+def _parse_text(line: bytes) -> Line | None:
+    """Return the request of a line in the common or combined format; None if it is in neither."""
+    match = _LINE(line.decode("latin-1"))
+    if match is None:
+        return None
+    address, user, minute, second, zone, method, target, status, referer, agent = match.groups()
+    try:
+        at = _minute_seconds(minute, zone) + int(second)
+    except ValueError:  # such as the 31st of February
+        return None
+    fields = dict(zip(FIELDS, (address, method, target, user, referer, agent), strict=True))
+    return _line_of(at, status, fields, _unescaped)
+
+
+def _line_of(
+    at: int, status: str, fields: dict[str, str | None], unescaped: Callable[[str], str] = str
+) -> Line:
+    """Return a line of a log. `fields` has the keys of `FIELDS`, and the target as the path.
+
+    `unescaped` removes the escapes that the format has in its fields.
+    """
+    target = fields["PATH_INFO"] or ""
+    path = target.partition("?")[0]
+    if not path.startswith("/"):
+        # A target may be a whole URL. Any other, such as `*`, is unchanged.
+        with suppress(ValueError):
+            path = urlsplit(path).path or "/"
+    # The path that the application received: decoded, and without the query.
+    fields["PATH_INFO"] = unquote(unescaped(path), "latin-1")
+    if status == "401":
+        fields["REMOTE_USER"] = None  # the user whose password was refused
+    for field in _OPTIONAL:
+        # A log has `-` in place of a field that was absent.
+        written = fields[field]
+        fields[field] = None if written in {None, "-", "", '""'} else unescaped(written or "")
+    return Line(at, WsgiRequest({key: value for key, value in fields.items() if value is not None}))
+
+
+def _unescaped(written: str) -> str:
+    if "\\" not in written:
+        return written
+    return _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2]),
+        written,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _minute_seconds(minute: str, zone: str) -> int:
+    """Return the seconds since the epoch of a minute such as `05/Jan/2026:12:00`.
+
+    Names of months are English, whatever the locale of this process.
+    """
+    day, month, rest = minute.split("/")
+    moment = f"{day} {_MONTHS.index(month) + 1} {rest} {zone}"
+    return int(datetime.strptime(moment, "%d %m %Y:%H:%M %z").timestamp())
+
+
+def _parse_json(line: bytes) -> Line | None:
+    """Return the request of a line of JSON; None if there is none in it."""
+    try:
+        fields = json.loads(line.decode("latin-1"))
+        request = fields.get("request")
+        if isinstance(request, str):  # nginx: "GET / HTTP/1.1"
+            fields["method"], fields["uri"] = request.split(" ")[:2]
+        elif request is not None:  # Caddy
+            headers = request.get("headers") or {}  # a filter of the log may remove them
+            fields |= request | {name: values[0] for name, values in headers.items() if values}
+        at = _seconds(next(fields[name] for name in _TIMES if name in fields))
+        found = {field: _text(fields, names) for field, names in _NAMES.items()}
+        if not (found["REMOTE_ADDR"] and found["REQUEST_METHOD"] and found["PATH_INFO"]):
+            return None
+        return _line_of(at, str(fields.get("status")), found)
+    except _MALFORMED:
+        return None
+
+
+def _text(fields: dict[str, Any], names: Iterable[str]) -> str | None:
+    """Return the first field with a text, in the form of a WSGI environ: a character for a byte."""
+    text = next((value for name in names if isinstance(value := fields.get(name), str)), None)
+    if text is None or max(text, default="") <= "\xff":
+        return text
+    return text.encode(errors="replace").decode("latin-1")  # it was written as \\uXXXX
+
+
+def _seconds(time: Any) -> int:
+    """Return the seconds since the epoch of a number, an ISO 8601 text or that of `$time_local`."""
+    try:
+        seconds = float(time)
+    except ValueError:
+        is_local = time[2:3] == "/"
+        moment = datetime.strptime(time, _NGINX_TIME) if is_local else datetime.fromisoformat(time)
+        seconds = moment.timestamp()
+    seconds = seconds / 1000 if seconds > MOST_SECONDS else seconds  # Caddy may write milliseconds
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise ValueError(time)
+    return int(seconds)

@@ -3,21 +3,23 @@
 import itertools
 from collections.abc import Callable
 
-from ..identity.guests import Guests
+from ..identity.guests import QUOTA, Guests
 from ..identity.hashing import Who
 from ..people import People
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import matching_paths
 from ..settings import Settings
-from .combined import Line
+from .lines import Line
 from .timeline import Moment, Timeline
 
 
 class Visitors:
     """Finds whom the lines of a log count for, in the order of the log."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Go by `settings`.
+    def __init__(
+        self, settings: Settings, report: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """Go by `settings`, and call `report` with a sentence about the first refused guest.
 
         Raises `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
         """
@@ -27,6 +29,7 @@ class Visitors:
         self._resolver = resolver_for(settings, monotonic=itertools.count().__next__)
         self._people = People(settings.max_pending, settings.window)
         self._guests = Guests(self._people, settings.window, settings.trusted_proxies)
+        self._report = report
         self.refused = 0
         """The number of visits that were not counted because of the quota of their address."""
 
@@ -45,6 +48,11 @@ class Visitors:
                 self._people.remember(who)
             return who
         self.refused += 1
+        if self.refused == 1:
+            self._report(
+                f"more than {QUOTA} new guests from one address: the rest is not recorded. If it "
+                "is a proxy, have the server log the addresses of its clients"
+            )
         return None
 
 

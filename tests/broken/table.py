@@ -661,7 +661,7 @@ secret-in-the-configuration: `presence config` shows no secret.
 + if False:
 
 = servers/test_command_wait.py
-wait-ends-in-an-outage in cli/wait.py: `presence wait` goes on through an outage.
+wait-ends-in-an-outage in cli/commands.py: `presence wait` goes on through an outage.
 - failure = error
 + raise error
 

@@ -69,7 +69,7 @@ def test_it_waits_through_an_outage(
         return counted[-1] or 0
 
     monkeypatch.setattr(Presence, "count", counting)
-    monkeypatch.setattr("presence_middleware.cli.wait.ASK_EVERY", 0.01)
+    monkeypatch.setattr("presence_middleware.cli.commands.ASK_EVERY", 0.01)
     with at_a_place(valkey.binary, tmp_path) as place, ThreadPoolExecutor() as thread:
         for name, value in {"REDIS_URL": place.url, "PREFIX": prefix}.items():
             monkeypatch.setenv(f"PRESENCE_{name}", value)

@@ -97,9 +97,9 @@ RULES: list[tuple[str, str, str]] = [
 
 def explained(settings: dict[str, str], sent: Sent) -> tuple[list[str], dict[str, str]]:
     given = {"session_secret": SECRET, "secret": SECRET, **settings}
-    lines = list(explain(Settings.from_env({}, **given), sent))
-    texts = [line for line in lines if isinstance(line, str)]
-    return texts, dict(line for line in lines if not isinstance(line, str))
+    answer = explain(Settings.from_env({}, **given), sent)
+    texts = [answer["request"], answer["conclusion"], *answer["hints"]]
+    return texts, {rule["name"]: rule["result"] for rule in answer["rules"]}
 
 
 @pytest.mark.parametrize(("rule", "header", "expected"), RULES)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from presence_middleware import Settings
 from presence_middleware.identity import resolver
 from presence_middleware.replay import Logs, Moment, Replay, Series, Summary
-from presence_middleware.replay.combined import Line, parse
 from presence_middleware.replay.files import AHEAD, FOLLOWING, without_lines_ahead
-from presence_middleware.replay.lines import MAX_LINE
+from presence_middleware.replay.lines import MAX_LINE, Line, parse
 from presence_middleware.replay.timeline import MAX_QUIET, Timeline
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.log_lines import request_of
