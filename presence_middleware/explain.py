@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from .identity.resolver import IdentityResolver, Matcher, RuleMatcher
 from .recorder.recorder import resolver_for
 from .recorder.request_filter import RequestFilter, why_no_visit
-from .recorder.setup_hints import SetupHints
+from .recorder.setup_hints import SetupHints, mistakes
 from .recorder.verdict import LOGOUTS, Purpose
 from .request import WsgiRequest
 from .rooms import Rooms
@@ -111,7 +111,7 @@ def explain(settings: Settings, sent: Sent) -> Iterator[str | Step]:
             instead = f" (try {better.partition('=')[2]})" if better else ""
             yield Step(str(matcher), f"no: {no.reason}{instead}")
     yield _conclusion(purpose, refusal, found, resolver, may_be_other=may_be_other)
-    for hint in hints.mistakes(request, found[0][1] if found else None):
+    for hint in mistakes(settings, request, found[0][1] if found else None):
         yield f"hint: {hint.message}: {hint.remedy}"
 
 
