@@ -33,6 +33,17 @@ def _setting(parse: Parse, default: str = "", *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse})
 
 
+def _stores(value: object) -> tuple[tuple[str, str], ...]:
+    """Return the store of each kind that is named, and of `*`, which is every other kind."""
+    parts = [part.rpartition("=")[::2] for part in parsers.items(value)]
+    given = {(kind.strip() or "*"): store.strip() for kind, store in parts}
+    if not parts or len(given) < len(parts) or not set(given.values()) <= STORES.keys():
+        raise ValueError(
+            f"one of {', '.join(STORES)}; or by kind: user=sorted-set, guest=hyperloglog"
+        )
+    return tuple({"*": "sorted-set", BOT: "hyperloglog", **given}.items())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a site, immutable. Equal settings share a recorder in a process.
@@ -59,9 +70,7 @@ class Settings:
     """`0` records nothing; readers still answer."""
     prefix: str = _setting(parsers.prefix, "presence")
     """Prefix of every key."""
-    store: tuple[tuple[str, str], ...] = _setting(
-        parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}), "sorted-set"
-    )
+    store: tuple[tuple[str, str], ...] = _setting(_stores, "sorted-set")
     """`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set,
     guest=hyperloglog`.
     """
