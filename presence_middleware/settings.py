@@ -16,7 +16,7 @@ from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
 from .identity.bots import BOT, parse_mode
-from .identity.rules import Rule, kinds, parse_chain
+from .identity.rules import Rule, kinds, login_kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
 
@@ -209,11 +209,9 @@ class Settings:
         Crawlers, and kinds with ids that clients choose, are stored for the window alone: their
         last-seen times are of no use.
         """
-        types = [rule.type for rule in self.identity if rule.kind == kind]
-        is_passing = kind == BOT or all(type.client_supplied for type in types)
-        if is_passing or self.store_of(kind) != "sorted-set":
-            return self.window
-        return self.window + self.retention
+        is_kept = kind != BOT and kind in login_kinds(self.identity)
+        is_kept = is_kept and self.store_of(kind) == "sorted-set"
+        return self.window + self.retention if is_kept else self.window
 
     @property
     def refresh_seconds(self) -> float:
