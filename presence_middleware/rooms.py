@@ -35,13 +35,9 @@ class Rooms:
             return None
         return name
 
-    def named(self, name_or_path: str) -> str:
-        """Return the name of a room, given its name or a path in it."""
-        return self.name_of(name_or_path) or name_or_path
-
     def number_of(self, name_or_path: str) -> int:
         """Return the number of a room, given its name or a path in it."""
-        return room_number(self.named(name_or_path))
+        return room_number(self.name_of(name_or_path) or name_or_path)
 
     def number_for(self, request: Request, signal: Signal | None = None) -> int | None:
         """Return the number of the room that a request enters; None if it stays where it was.

@@ -135,7 +135,10 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
             headers = _forwarded(forwarded), hops
             clients = {proxies.client(peer, hops) for hops in headers if hops}
             address = clients.pop() if len(clients) == 1 else peer
-        return None if address is None else cut(address, bits)
+        if address is None:
+            return None
+        length = bits.v4 if address.version == 4 else bits.v6
+        return str(ip_network((address, length), strict=False).network_address)
 
     return locate
 
@@ -210,12 +213,6 @@ def parse_address(text: str) -> Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def cut(address: Address, bits: Bits) -> str:
-    """Return an address with only its first `bits`; the others are zero."""
-    length = bits.v4 if address.version == 4 else bits.v6
-    return str(ip_network((address, length), strict=False).network_address)
 
 
 def networks(address: str | None) -> tuple[int, ...]:
