@@ -90,6 +90,7 @@ HINTS = {
         'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the script, '
         "with a URL of the site that logs them in and takes POST",
         visits=USERLESS_SIGNALS,
+        if_users=True,
     ),
     "logout": Hint(
         f"no {{}} among {VISITS} logouts at PRESENCE_LOGOUT, so nobody was taken offline",
@@ -222,8 +223,7 @@ class SetupHints:
             if kind in self._users:
                 self._done.add(hint.message)
             elif kind != BOT:
-                # Where guests send pulses, perhaps no user has logged in so far.
-                yield hint._replace(if_users=True) if kind else hint
+                yield hint
             return
         if arrival < self.look_at:
             return
