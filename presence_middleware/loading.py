@@ -3,7 +3,6 @@
 import inspect
 import sys
 from importlib import import_module
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,7 +85,7 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
             return None
         return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
     fits = {each: not _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
-    if iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__):
+    if inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(type(app).__call__):
         fits["wsgi"] = False
     if fits[protocol]:
         return None

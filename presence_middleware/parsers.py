@@ -79,11 +79,7 @@ def switch(value: object) -> bool:
     return word in _YES
 
 
-def whole(
-    value: object,
-    most: float = math.inf,
-    form: str = "a whole number of at least 1, such as 100000",
-) -> int:
+def _number(value: object, most: float, form: str) -> int:
     """Return a whole number from 1 to `most`; `_` may group its digits."""
     digits = str(value).strip().replace("_", "")
     if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
@@ -91,7 +87,8 @@ def whole(
     return int(digits)
 
 
-shards = partial(whole, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
+whole = partial(_number, most=math.inf, form="a whole number of at least 1, such as 100000")
+shards = partial(_number, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
 
 
 def text_of(value: Any) -> str:

@@ -1,7 +1,6 @@
 """The settings of a site: their variables, parsers and defaults."""
 
 import difflib
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, fields
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from secrets import token_urlsafe
 from typing import Any
 
-from . import parsers
+from . import logs, parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
@@ -19,8 +18,6 @@ from .identity.bots import BOT, parse_mode
 from .identity.rules import Rule, kinds, login_kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
-
-log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
@@ -147,7 +144,7 @@ class Settings:
         for name in environ:
             if name.startswith(PREFIX) and name not in known.values():
                 hint = _hint(name.removeprefix(PREFIX).lower(), variable)
-                log.warning("unknown variable %s%s", name, hint)
+                logs.warn("unknown variable %s%s", name, hint)
         problems = [
             f"{place}{name}: unknown setting{_hint(name)}"
             for place, names in (("", overrides), (f"{where} ", ini))
