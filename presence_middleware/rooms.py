@@ -25,7 +25,8 @@ class Rooms:
         The word `named` instead of rules puts no path in a room.
         """
         patterns = [_pattern(rule) for rule in rules if rule != NAMED_ROOMS]
-        self._match = re.compile("|".join(patterns) or _NEVER, re.DOTALL).fullmatch
+        never = "(?!)"
+        self._match = re.compile("|".join(patterns) or never, re.DOTALL).fullmatch
         self._number_at = lru_cache(REMEMBERED_PATHS)(self._find_number)
 
     def name_of(self, path: str) -> str | None:
@@ -63,9 +64,6 @@ class Rooms:
     def _find_number(self, path: str) -> int | None:
         name = self.name_of(path)
         return None if name is None else room_number(name)
-
-
-_NEVER = "(?!)"
 
 
 def _pattern(rule: str) -> str:
