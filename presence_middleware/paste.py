@@ -17,6 +17,7 @@ from .errors import SettingsError
 from .settings import Settings
 from .wsgi import PresenceMiddleware
 
+INSTALL = "pip install plaster-pastedeploy"
 # Keys of a section that may name this middleware, and how they do it.
 _FACTORY_KEYS = ("use", "paste.filter_factory", "paste.filter_app_factory")
 _IS_OURS = re.compile(
@@ -129,16 +130,13 @@ def _loader(file: str) -> Any:
     try:
         import plaster
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{file}: to read Paste ini files, pip install plaster-pastedeploy"
-        ) from error
+        raise SettingsError(f"{file}: to read Paste ini files, {INSTALL}") from error
     try:
         loader = plaster.get_loader(file, protocols=["wsgi"])
         loader.get_sections()
     except plaster.PlasterError as error:
         raise SettingsError(
-            f"{file}: expected the path of an .ini file; to read those, "
-            "pip install plaster-pastedeploy"
+            f"{file}: expected the path of an .ini file; to read those, {INSTALL}"
         ) from error
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}") from error
