@@ -126,14 +126,13 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
         return None
 
     def locate(request: StateRequest) -> str | None:
-        address = peer = parse_address(str(request.peer or ""))
-        if proxies:
-            given = request.forwarded or map(request.header, ADDRESS_HEADERS)
-            forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
-            hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
-            headers = _forwarded(forwarded), hops
-            clients = {proxies.client(peer, hops) for hops in headers if hops}
-            address = clients.pop() if len(clients) == 1 else peer
+        peer = parse_address(str(request.peer or ""))
+        given = request.forwarded or map(request.header, ADDRESS_HEADERS)
+        forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
+        hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
+        headers = _forwarded(forwarded), hops
+        clients = {proxies.client(peer, hops) for hops in headers if hops}
+        address = clients.pop() if len(clients) == 1 else peer
         if address is None:
             return None
         length = bits.v4 if address.version == 4 else bits.v6

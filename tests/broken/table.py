@@ -589,8 +589,10 @@ header-of-a-proxy-is-read-late: Guests behind a proxy stay apart if a layer remo
 - self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")
 + pass
 odd-address-fails-the-request: A server's odd address fails no request.
-- address = peer = parse_address(str(request.peer or ""))
-+ address = peer = parse_address(request.peer or "")
+- def locate(request: StateRequest) -> str | None:
+-         peer = parse_address(str(request.peer or ""))
++ def locate(request: StateRequest) -> str | None:
++         peer = parse_address(request.peer or "")
 
 = security/test_canary.py::test_a_finished_visit_holds_no_secret
 headers-are-kept: A visit that is over holds nothing of its request.
