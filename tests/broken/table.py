@@ -814,7 +814,7 @@ switched-off-site-records: With PRESENCE_ENABLED=0, nothing is recorded.
 
 = unit/test_django_sockets.py
 django-account-is-queried: Identifying a loaded account makes no database query.
-- return getattr(user, name) if is_property else None
+- return getattr(user, name) if is_property else vars(user).get(name)
 + return getattr(user, name, None)
 
 = unit/test_explain.py
