@@ -62,15 +62,17 @@ class ConnectionsBusy(PresenceUnavailable):
 
 
 @contextmanager
-def importing(extra: str) -> Iterator[None]:
+def importing(module: str, extra: str = "", otherwise: str = "") -> Iterator[None]:
     """Name the extra to install if an import in the `with` block fails.
 
-    `extra` is also the name of the module that imports. Raises `ModuleNotFoundError`.
+    `module` is what imports, in this package. `extra` has by default the same name, and `otherwise`
+    ends the message. Raises `ModuleNotFoundError`.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"presence_middleware.{extra} needs pip install 'presence_middleware[{extra}]'",
+            f"presence_middleware.{module} needs pip install "
+            f"'presence_middleware[{extra or module}]'{otherwise}",
             name=error.name,
         ) from error

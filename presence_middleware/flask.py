@@ -17,9 +17,6 @@ with importing("flask"):
     from flask import Flask, Response, g, has_request_context, request
     from flask.globals import request_ctx
 
-EXTENSION = "presence_middleware"
-"""The key of the middleware in `app.extensions`."""
-
 
 def init_app(
     app: Flask,
@@ -40,7 +37,7 @@ def init_app(
     """
     middleware = PresenceMiddleware(app.wsgi_app, settings=settings, client=client, clock=clock)
     app.wsgi_app = middleware  # type: ignore[method-assign]
-    app.extensions[EXTENSION] = middleware
+    app.extensions["presence_middleware"] = middleware
     # Flask runs the functions before a request in this order, and those after it in reverse: a
     # session is not changed before the first, nor after the second.
     app.before_request_funcs.setdefault(None, []).insert(0, _begin)

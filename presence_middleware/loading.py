@@ -3,7 +3,6 @@
 import inspect
 import sys
 from importlib import import_module
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ from .settings import Settings
 
 Protocol = Literal["wsgi", "asgi"]
 ARGUMENTS = {"wsgi": ("environ", "start_response"), "asgi": ("scope", "receive", "send")}
-ARTICLES = {"wsgi": "a", "asgi": "an"}
 # A class is an app if its instances are responses: iterable in WSGI (PEP 3333), awaitable in ASGI.
 RESPONSE = {"wsgi": "__iter__", "asgi": "__await__"}
 # Methods of web.py's and Pyramid's objects that make the app.
@@ -30,6 +28,7 @@ def load_app() -> Any:
     app = Settings.from_env().app
     if not app:
         raise SettingsError(f"PRESENCE_APP is not set: {REMEDY}")
+    named = f"PRESENCE_APP={app}"
     module, name, is_call, arguments, options = app_reference(app)
     if (here := str(Path.cwd())) not in sys.path:
         # Servers look for an app in the current directory, too.
@@ -42,21 +41,19 @@ def load_app() -> Any:
             if not f"{module}.".startswith(f"{error.name}."):
                 raise
             raise SettingsError(
-                f"PRESENCE_APP={app}: {error} in {Path.cwd()} or elsewhere: {REMEDY}"
+                f"{named}: {error} in {Path.cwd()} or elsewhere: {REMEDY}"
             ) from error
         for part in name.split("."):
             if not hasattr(target, part):
                 where = getattr(import_module(module), "__file__", "built in")
-                raise SettingsError(f"PRESENCE_APP={app}: {module} ({where}) has no {name}")
+                raise SettingsError(f"{named}: {module} ({where}) has no {name}")
             target = getattr(target, part)
         if is_call and (reason := _refusal(target, *arguments, **options)):
-            raise SettingsError(
-                f"PRESENCE_APP={app}: {name} cannot be called with these arguments: {reason}"
-            )
+            raise SettingsError(f"{named}: {name} cannot be called with these arguments: {reason}")
         return target(*arguments, **options) if is_call else target
     except AttributeError as error:
         # Servers take an AttributeError for "no such app", and hide the line that raised it.
-        raise RuntimeError(f"PRESENCE_APP={app}: AttributeError: {error}") from error
+        raise RuntimeError(f"{named}: AttributeError: {error}") from error
 
 
 def check_app(app: object, protocol: Protocol) -> None:
@@ -86,7 +83,7 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
             return None
         return f"{app.__name__} is a class: pass an instance of it, {app.__name__}(...)"
     fits = {each: not _refusal(app, *arguments) for each, arguments in ARGUMENTS.items()}
-    if iscoroutinefunction(app) or iscoroutinefunction(type(app).__call__):
+    if inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(type(app).__call__):
         fits["wsgi"] = False
     if fits[protocol]:
         return None
@@ -98,7 +95,7 @@ def _problem_of(app: Any, protocol: Protocol) -> str | None:
         )
     makes_app = inspect.isfunction(app) and not _refusal(app)
     remedy = f"; if it makes the app, call it: {app.__name__}()" if makes_app else ""
-    expected = f"{ARTICLES[protocol]} {protocol.upper()} app"
+    expected = "a WSGI app" if protocol == "wsgi" else "an ASGI app"
     arguments = ", ".join(ARGUMENTS[protocol])
     return f"{_described(app)} is not {expected}: it cannot be called with ({arguments}){remedy}"
 

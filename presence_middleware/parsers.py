@@ -8,7 +8,7 @@ imports nothing of the package, so that every other module may use it.
 import ast
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from secrets import token_urlsafe
@@ -79,11 +79,7 @@ def switch(value: object) -> bool:
     return word in _YES
 
 
-def whole(
-    value: object,
-    most: float = math.inf,
-    form: str = "a whole number of at least 1, such as 100000",
-) -> int:
+def _number(value: object, most: float, form: str) -> int:
     """Return a whole number from 1 to `most`; `_` may group its digits."""
     digits = str(value).strip().replace("_", "")
     if not (digits.isascii() and digits.isdigit() and 1 <= int(digits) <= most):
@@ -91,7 +87,8 @@ def whole(
     return int(digits)
 
 
-shards = partial(whole, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
+whole = partial(_number, most=math.inf, form="a whole number of at least 1, such as 100000")
+shards = partial(_number, most=MAX_SHARDS, form=f"a whole number from 1 to {MAX_SHARDS}")
 
 
 def text_of(value: Any) -> str:
@@ -104,27 +101,6 @@ def text_of(value: Any) -> str:
 def items(value: object) -> list[str]:
     """Return the items of a comma-separated list, without blanks around them or empty items."""
     return [part for part in map(str.strip, text_of(value).split(",")) if part]
-
-
-def by_kind(
-    choices: Collection[str], defaults: Mapping[str, str]
-) -> Callable[[object], tuple[tuple[str, str], ...]]:
-    """Return a parser of a choice for each kind, such as `user=sorted-set, guest=hyperloglog`.
-
-    A choice without a kind is for every kind that is not named, which the parsed pairs call `*`.
-    `defaults` has the choices of kinds, and of `*`, that the text does not name.
-    """
-
-    def parse(value: object) -> tuple[tuple[str, str], ...]:
-        parts = [part.rpartition("=")[::2] for part in items(value)]
-        pairs = {(kind.strip() or "*"): choice.strip() for kind, choice in parts}
-        if not parts or len(pairs) < len(parts) or not set(pairs.values()) <= set(choices):
-            raise ValueError(
-                f"one of {', '.join(choices)}; or by kind: user=sorted-set, guest=hyperloglog"
-            )
-        return tuple({**defaults, **pairs}.items())
-
-    return parse
 
 
 def matching(pattern: str, form: str) -> Callable[[object], str]:

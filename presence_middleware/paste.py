@@ -17,6 +17,7 @@ from .errors import SettingsError
 from .settings import Settings
 from .wsgi import PresenceMiddleware
 
+INSTALL = "pip install plaster-pastedeploy"
 # Keys of a section that may name this middleware, and how they do it.
 _FACTORY_KEYS = ("use", "paste.filter_factory", "paste.filter_app_factory")
 _IS_OURS = re.compile(
@@ -96,34 +97,32 @@ def _filters(file: str, variables: Mapping[str, str]) -> Iterator[Filter]:
                 yield Filter(name.strip(), f"{file} [{section}]", given)
 
 
-def _read(file: str, section: str, variables: Mapping[str, str]) -> dict[str, str]:
+def _read(
+    file: str, section: str, variables: Mapping[str, str], before: tuple[str, ...] = ()
+) -> dict[str, str]:
     """Return the keys of a section, merged with those of the sections that its `use` leads to."""
-    keys: dict[str, str] = {}
-    sections: set[tuple[str, str]] = set()
-    while (file, section) not in sections:
-        sections.add((file, section))
-        where = f"{file} [{section}]"
-        try:
-            found = _loader(file).get_settings(section, dict(variables))
-        except configparser.InterpolationError as error:
-            # Its message repeats the value, which may be a secret.
-            raise SettingsError(
-                f"{where} {error.option}: expected %% for a percent sign, and %(key)s for the "
-                "value of another key"
-            ) from None
-        except KeyError as error:
-            raise SettingsError(f"{where}: get of {error.args[0]}, which is not set") from None
-        use = found.get("use", "")
-        keys = {**found, **keys, "use": use}
-        scheme, colon, target = use.partition(":")
-        if use and not colon:
-            section = f"filter:{use}"
-        elif scheme == "config":
-            path, _, name = target.partition("#")
-            file, section = str(Path(file).parent / path), f"filter:{name or 'main'}"
-        else:
-            return keys
-    raise SettingsError(f"{file} [{section}]: use leads back to itself")
+    where = f"{file} [{section}]"
+    if where in before:
+        raise SettingsError(f"{where}: use leads back to itself")
+    try:
+        found = _loader(file).get_settings(section, dict(variables))
+    except configparser.InterpolationError as error:
+        # Its message repeats the value, which may be a secret.
+        raise SettingsError(
+            f"{where} {error.option}: expected %% for a percent sign, and %(key)s for the "
+            "value of another key"
+        ) from None
+    except KeyError as error:
+        raise SettingsError(f"{where}: get of {error.args[0]}, which is not set") from None
+    name = found.get("use", "")
+    scheme, colon, target = name.partition(":")
+    if scheme == "config":
+        path, _, name = target.partition("#")
+        file = str(Path(file).parent / path)
+    elif colon or not name:
+        return {**found}
+    used = _read(file, f"filter:{name or 'main'}", variables, (*before, where))
+    return {**used, **found, "use": used.get("use", "")}
 
 
 def _loader(file: str) -> Any:
@@ -131,16 +130,13 @@ def _loader(file: str) -> Any:
     try:
         import plaster
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{file}: to read Paste ini files, pip install plaster-pastedeploy"
-        ) from error
+        raise SettingsError(f"{file}: to read Paste ini files, {INSTALL}") from error
     try:
         loader = plaster.get_loader(file, protocols=["wsgi"])
         loader.get_sections()
     except plaster.PlasterError as error:
         raise SettingsError(
-            f"{file}: expected the path of an .ini file; to read those, "
-            "pip install plaster-pastedeploy"
+            f"{file}: expected the path of an .ini file; to read those, {INSTALL}"
         ) from error
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}") from error

@@ -45,7 +45,11 @@ class Pulse:
         self._script_path = f"{self._path}.js"
         self.needs_app = any(rule.checked or rule.type.set_by_app for rule in settings.identity)
         """True if only layers of the app may know whose pulse it is, so that it must run."""
-        self._script = content("text/javascript; charset=utf-8", _script(settings), CACHED)
+        source = files(__package__).joinpath("pulse.js").read_text("utf-8")
+        times = {"every": settings.refresh_seconds, "window": settings.window}
+        milliseconds = {name: str(int(1000 * seconds)) for name, seconds in times.items()}
+        script = Template(source).substitute(milliseconds, own=self._script_path)
+        self._script = content("text/javascript; charset=utf-8", script.encode(), CACHED)
         self._request, self._app_of = request, app_of
 
     def receive(self, path: str, state: Any) -> Any:
@@ -77,11 +81,3 @@ def pulse_for(
 ) -> Pulse | None:
     """Return the pulse of a site, or None if it is off. The arguments are those of `Pulse`."""
     return Pulse(settings, request, app_of) if settings.pulse_path else None
-
-
-def _script(settings: Settings) -> bytes:
-    """Return pulse.js with its path and the times of the site, in milliseconds."""
-    source = files(__package__).joinpath("pulse.js").read_text("utf-8")
-    times = {"every": settings.refresh_seconds, "window": settings.window}
-    values = {name: str(int(1000 * seconds)) for name, seconds in times.items()}
-    return Template(source).substitute(values, own=f"{settings.pulse_path}.js").encode()

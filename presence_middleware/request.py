@@ -225,16 +225,9 @@ class WsgiRequest(StateRequest):
             or environ.get(SESSION)
         )
 
-    @property
-    def user_agent(self) -> str | None:
-        agent: str | None = self.state.get("HTTP_USER_AGENT")
-        return agent if agent is None or agent.isascii() else text(agent)
-
     def header(self, name: str) -> str | None:
         value: str | bytes | None = self.state.get(_environ_key(name))
-        if value is None:
-            return None
-        return value if isinstance(value, str) and value.isascii() else text(value)
+        return None if value is None else text(value)
 
     @property
     def user(self) -> object:
@@ -300,9 +293,7 @@ class AsgiRequest(StateRequest):
 
     def header(self, name: str) -> str | None:
         value = (self.raw_headers or self._read_headers()).get(_header_name(name))
-        if value is None:
-            return None
-        return value.decode() if value.isascii() else value.decode("utf-8", "surrogateescape")
+        return None if value is None else text(value)
 
     @property
     def user(self) -> object:

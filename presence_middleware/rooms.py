@@ -25,7 +25,8 @@ class Rooms:
         The word `named` instead of rules puts no path in a room.
         """
         patterns = [_pattern(rule) for rule in rules if rule != NAMED_ROOMS]
-        self._match = re.compile("|".join(patterns) or _NEVER, re.DOTALL).fullmatch
+        never = "(?!)"
+        self._match = re.compile("|".join(patterns) or never, re.DOTALL).fullmatch
         self._number_at = lru_cache(REMEMBERED_PATHS)(self._find_number)
 
     def name_of(self, path: str) -> str | None:
@@ -35,13 +36,9 @@ class Rooms:
             return None
         return name
 
-    def named(self, name_or_path: str) -> str:
-        """Return the name of a room, given its name or a path in it."""
-        return self.name_of(name_or_path) or name_or_path
-
     def number_of(self, name_or_path: str) -> int:
         """Return the number of a room, given its name or a path in it."""
-        return room_number(self.named(name_or_path))
+        return room_number(self.name_of(name_or_path) or name_or_path)
 
     def number_for(self, request: Request, signal: Signal | None = None) -> int | None:
         """Return the number of the room that a request enters; None if it stays where it was.
@@ -67,9 +64,6 @@ class Rooms:
     def _find_number(self, path: str) -> int | None:
         name = self.name_of(path)
         return None if name is None else room_number(name)
-
-
-_NEVER = "(?!)"
 
 
 def _pattern(rule: str) -> str:

@@ -1,7 +1,6 @@
 """The settings of a site: their variables, parsers and defaults."""
 
 import difflib
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, fields
@@ -11,16 +10,14 @@ from importlib.util import find_spec
 from secrets import token_urlsafe
 from typing import Any
 
-from . import parsers
+from . import logs, parsers
 from .connections.url import RedisURL, hide_credentials, parse_url
 from .errors import SettingsError
 from .identity.addresses import Bits, Proxies, parse_prefix, parse_proxies
 from .identity.bots import BOT, parse_mode
-from .identity.rules import Rule, kinds, parse_chain
+from .identity.rules import Rule, kinds, login_kinds, parse_chain
 from .identity.sessions import TOKEN_SECRET_BYTES
 from .stores import STORES
-
-log = logging.getLogger("presence_middleware")
 
 PREFIX = "PRESENCE_"
 REFRESH_SECONDS = 60.0
@@ -31,6 +28,17 @@ Parse = Callable[[object], Any]
 
 def _setting(parse: Parse, default: str = "", *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse})
+
+
+def _stores(value: object) -> tuple[tuple[str, str], ...]:
+    """Return the store of each kind that is named, and of `*`, which is every other kind."""
+    parts = [part.rpartition("=")[::2] for part in parsers.items(value)]
+    given = {(kind.strip() or "*"): store.strip() for kind, store in parts}
+    if not parts or len(given) < len(parts) or not set(given.values()) <= STORES.keys():
+        raise ValueError(
+            f"one of {', '.join(STORES)}; or by kind: user=sorted-set, guest=hyperloglog"
+        )
+    return tuple({"*": "sorted-set", BOT: "hyperloglog", **given}.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +67,7 @@ class Settings:
     """`0` records nothing; readers still answer."""
     prefix: str = _setting(parsers.prefix, "presence")
     """Prefix of every key."""
-    store: tuple[tuple[str, str], ...] = _setting(
-        parsers.by_kind(STORES, {"*": "sorted-set", BOT: "hyperloglog"}), "sorted-set"
-    )
+    store: tuple[tuple[str, str], ...] = _setting(_stores, "sorted-set")
     """`sorted-set`, `minute-sets` or `hyperloglog`, or by kind: `user=sorted-set,
     guest=hyperloglog`.
     """
@@ -138,7 +144,7 @@ class Settings:
         for name in environ:
             if name.startswith(PREFIX) and name not in known.values():
                 hint = _hint(name.removeprefix(PREFIX).lower(), variable)
-                log.warning("unknown variable %s%s", name, hint)
+                logs.warn("unknown variable %s%s", name, hint)
         problems = [
             f"{place}{name}: unknown setting{_hint(name)}"
             for place, names in (("", overrides), (f"{where} ", ini))
@@ -200,11 +206,9 @@ class Settings:
         Crawlers, and kinds with ids that clients choose, are stored for the window alone: their
         last-seen times are of no use.
         """
-        types = [rule.type for rule in self.identity if rule.kind == kind]
-        is_passing = kind == BOT or all(type.client_supplied for type in types)
-        if is_passing or self.store_of(kind) != "sorted-set":
-            return self.window
-        return self.window + self.retention
+        is_kept = kind != BOT and kind in login_kinds(self.identity)
+        is_kept = is_kept and self.store_of(kind) == "sorted-set"
+        return self.window + self.retention if is_kept else self.window
 
     @property
     def refresh_seconds(self) -> float:

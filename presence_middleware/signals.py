@@ -14,7 +14,7 @@ from .request import Request, query_of
 MAX_QUERY = 4096
 """Longer queries are no signals: a path in them would be longer than any room's name."""
 # A path may contain a `&`, so the parameter is the last of the query.
-_SIGNAL = re.compile(r"(?:^|&)presence=(?:(?P<bye>bye)|here(?::(?P<page>.*))?)\Z", re.DOTALL)
+_SIGNAL = re.compile(r"(?:^|&)presence=(?:(bye)|here(?::(.*))?)\Z", re.DOTALL)
 
 
 class Signal(NamedTuple):
@@ -45,11 +45,9 @@ def read_signal(request: Request, *, is_own: bool) -> Signal | None:
         is_same = is_same_origin(request)
     except Exception:  # a malformed environ or scope, of which the filter of visits warns
         return None
-    if match is None:
-        return Signal(False, None, is_same, is_own)
-    page = match["page"]
+    bye, page = match.groups() if match else (None, None)
     decoded = None if page is None else unquote(page, errors="surrogateescape")
-    return Signal(match["bye"] is not None, decoded, is_same, is_own)
+    return Signal(bye is not None, decoded, is_same, is_own)
 
 
 def is_same_origin(request: Request) -> bool:

@@ -41,13 +41,7 @@ else:
         # FastAPI is imported only for sites that use `Here`: a site of Starlette may not have it.
         if name != "Here":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
+        with importing("starlette.Here", "fastapi", "; without FastAPI, use presence_of(request)"):
             from fastapi import Depends
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "presence_middleware.starlette.Here needs pip install "
-                "'presence_middleware[fastapi]'; without FastAPI, use presence_of(request)",
-                name=error.name,
-            ) from error
         here = globals()["Here"] = Annotated[AsyncPresence, Depends(get_presence)]
         return here

@@ -48,10 +48,9 @@ def template_question(
             if str(error) not in _reported and len(_reported) < MOST_REPORTS:
                 _reported.add(str(error))
                 logs.warn("a template asks for what is not stored: %s", error)
-            return None
         except PresenceUnavailable:
             reader.is_unavailable = True
-            return None
+        return None
 
     return presented(ask, "TemplatePresence", query, or_none=True)
 

@@ -184,12 +184,9 @@ class Account:
 
     def __getattr__(self, name: str) -> object:
         user = self._user
-        loaded = vars(user)
-        if name in loaded:
-            return loaded[name]
         # Other descriptors read the database: fields that are not loaded, and related objects.
         is_property = isinstance(getattr_static(type(user), name, None), property)
-        return getattr(user, name) if is_property else None
+        return getattr(user, name) if is_property else vars(user).get(name)
 
 
 @receiver(user_logged_out)  # type: ignore[untyped-decorator]

@@ -37,7 +37,6 @@ MOST_HOPS = 32  # addresses of a header that are read
 MOST_COMMAS = 64  # of `Forwarded`: each may begin an element, or be inside of quotation marks
 MAX_HEADER_LENGTH = 4096  # characters of a header that are read
 _PROXIES = "the number of proxies in front, such as 1, or networks: 10.0.0.0/8, fd00::/8, unix"
-_PREFIX = "the bits of IPv4 and IPv6 addresses that are used, such as /24, /56"
 _BITS = re.compile(r"/?(\d{1,2})\s*,\s*/?(\d{1,3})")
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
@@ -111,7 +110,7 @@ def parse_prefix(value: object) -> Bits:
     """Parse the bits of IPv4 and of IPv6 addresses. Raises `ValueError` with the accepted form."""
     match = _BITS.fullmatch(text_of(value).strip())
     if not match or int(match[1]) > WHOLE[0] or int(match[2]) > WHOLE[1]:
-        raise ValueError(_PREFIX)
+        raise ValueError("the bits of IPv4 and IPv6 addresses that are used, such as /24, /56")
     return Bits(int(match[1]), int(match[2]))
 
 
@@ -127,15 +126,17 @@ def locator(proxies: Proxies, bits: Bits) -> Locate | None:
         return None
 
     def locate(request: StateRequest) -> str | None:
-        address = peer = parse_address(str(request.peer or ""))
-        if proxies:
-            given = request.forwarded or map(request.header, ADDRESS_HEADERS)
-            forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
-            hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
-            headers = _forwarded(forwarded), hops
-            clients = {proxies.client(peer, hops) for hops in headers if hops}
-            address = clients.pop() if len(clients) == 1 else peer
-        return None if address is None else cut(address, bits)
+        peer = parse_address(str(request.peer or ""))
+        given = request.forwarded or map(request.header, ADDRESS_HEADERS)
+        forwarded, listed = (text(value or "")[-MAX_HEADER_LENGTH:] for value in given)
+        hops = [parse_address(each) for each in items(listed)[-MOST_HOPS:]]
+        headers = _forwarded(forwarded), hops
+        clients = {proxies.client(peer, hops) for hops in headers if hops}
+        address = clients.pop() if len(clients) == 1 else peer
+        if address is None:
+            return None
+        length = bits.v4 if address.version == 4 else bits.v6
+        return str(ip_network((address, length), strict=False).network_address)
 
     return locate
 
@@ -210,12 +211,6 @@ def parse_address(text: str) -> Address | None:
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def cut(address: Address, bits: Bits) -> str:
-    """Return an address with only its first `bits`; the others are zero."""
-    length = bits.v4 if address.version == 4 else bits.v6
-    return str(ip_network((address, length), strict=False).network_address)
 
 
 def networks(address: str | None) -> tuple[int, ...]:

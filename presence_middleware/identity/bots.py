@@ -75,8 +75,7 @@ class Crawlers:
                 self._others.clear()
             self._others.add(known)
             return None
-        match = self._search(user_agent)
-        text = match[0] if match else ""
+        text = self._search(user_agent)[0]
         text = next((words for matches, words in self._with_gaps if matches(text)), text)
         name = text.strip(" /;()+-:,")[:MAX_NAME_LENGTH] or BOT
         if len(self._crawlers) < REMEMBERED:  # a flood of crawlers does not displace the first

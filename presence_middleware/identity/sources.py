@@ -210,17 +210,17 @@ def nearest_source(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name.replace("_", "-"), SOURCES, 1)), None)
 
 
+_by_app = partial(SourceType, set_by_app=True)
 _in_cookie = partial(SourceType, header="cookie")
 _flask = partial(_in_cookie, signed="itsdangerous", extra="flask")
 _chosen = partial(SourceType, client_supplied=True, forgeable=True)
 _agent = partial(_chosen, header="user-agent", shared_key=True, absent="no User-Agent")
-_state = partial(SourceType, state, "KEY", set_by_app=True, absent="no such key")
+_state = partial(_by_app, state, "KEY", absent="no such key")
 SOURCES: Mapping[str, SourceType] = {
-    "auth": SourceType(auth, "[ATTRIBUTE]", set_by_app=True, absent="nobody is logged in"),
-    "identify": SourceType(
+    "auth": _by_app(auth, "[ATTRIBUTE]", absent="nobody is logged in"),
+    "identify": _by_app(
         lambda *_: find_nothing,
         "[FUNCTION]",
-        set_by_app=True,
         header="user-agent",  # it reads none, and what other rules find in it stays remembered
         reads_nothing=True,
         absent="it reads nothing: the app names the user with visit.identify",
@@ -229,9 +229,7 @@ SOURCES: Mapping[str, SourceType] = {
     "basic": SourceType(
         lambda *_: basic_user, checked=True, header="authorization", absent="no user of HTTP Basic"
     ),
-    "session": SourceType(
-        session, "KEY", "user_id", set_by_app=True, absent="the app has loaded no session"
-    ),
+    "session": _by_app(session, "KEY", "user_id", absent="the app has loaded no session"),
     "flask-session": _flask(sessions.flask_session, "KEY[@COOKIE]", "_user_id"),
     "starlette-session": _flask(
         sessions.starlette_session, "KEY[@COOKIE]", "user", extra="starlette"
@@ -241,10 +239,7 @@ SOURCES: Mapping[str, SourceType] = {
     ),
     "auth-tkt": _in_cookie(sessions.auth_tkt, "[COOKIE]", signed="pyramid", extra="pyramid"),
     "bearer": SourceType(
-        *(sessions.bearer, "CLAIM[@COOKIE]", "sub"),
-        signed="jwt",
-        extra="jwt",
-        absent="no such token",
+        sessions.bearer, "CLAIM[@COOKIE]", "sub", signed="jwt", extra="jwt", absent="no such token"
     ),
     "signed": _flask(sessions.signed_cookie, "KEY@COOKIE[:SALT]", "a.id@ds_actor:actor"),
     "django-session": _chosen(
@@ -257,4 +252,4 @@ SOURCES: Mapping[str, SourceType] = {
     "environ": _state("site.user"),
     "scope": _state("state.user.id"),
 }
-FUNCTION = SourceType(function, "callable", set_by_app=True, absent="it returned no id")
+FUNCTION = _by_app(function, "callable", absent="it returned no id")

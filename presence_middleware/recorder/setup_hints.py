@@ -90,6 +90,7 @@ HINTS = {
         'the app does not log users in at PRESENCE_PULSE_PATH. Add data-to="/…" to the script, '
         "with a URL of the site that logs them in and takes POST",
         visits=USERLESS_SIGNALS,
+        if_users=True,
     ),
     "logout": Hint(
         f"no {{}} among {VISITS} logouts at PRESENCE_LOGOUT, so nobody was taken offline",
@@ -178,18 +179,14 @@ class SetupHints:
     """What a process notes about its setup, and the mistakes that it has logged."""
 
     def __init__(self, settings: Settings, resolver: IdentityResolver) -> None:
-        chain, self._users = settings.identity, user_kinds(settings.identity)
         self._settings, self._logins = settings, resolver.logins
+        self._users = user_kinds(settings.identity)
         names = " or ".join(sorted(self._users))
         self._no_user, self._no_login, self._no_logout = (
             HINTS[name].of(names) for name in ("user", "pulse", "logout")
         )
-        sources = {rule.source for rule in chain}
-        self._needs_address = not sources.isdisjoint({"ip", "visitor"})
-        self._reads_session = not sources.isdisjoint({"auth", "session"})
-        self._unread = unread_credentials(chain)
         self._hosts: dict[str, dict[object, set[int]]] = {
-            kind: defaultdict(set) for kind in login_kinds(chain)
+            kind: defaultdict(set) for kind in login_kinds(settings.identity)
         }
         """By id, of the kinds that are neither reported nor known to have distinct ids."""
         self._period_ends = -math.inf  # of the addresses in it
@@ -198,7 +195,7 @@ class SetupHints:
         self._writes: Counter[str] = Counter()  # by kind
         self._writes_before_failure = math.inf
         # What was logged, and what need not be.
-        self._done = set() if self._needs_address else {HINTS["silent"].message}
+        self._done = set() if needs_address(settings.identity) else {HINTS["silent"].message}
         self.look_at = -math.inf
         """When the next visit is inspected, by the recorder's clock."""
         self.has_asked_server = False
@@ -226,14 +223,13 @@ class SetupHints:
             if kind in self._users:
                 self._done.add(hint.message)
             elif kind != BOT:
-                # Where guests send pulses, perhaps no user has logged in so far.
-                yield hint._replace(if_users=True) if kind else hint
+                yield hint
             return
         if arrival < self.look_at:
             return
         # Seconds without an inspection add up, to one inspection each.
         self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
-        yield from self.mistakes(request, kind)
+        yield from mistakes(self._settings, request, kind)
         if who is not None and self._is_shared(who, request.address, arrival):
             yield HINTS["shared"].of(kind)
         if kind in self._users:
@@ -264,23 +260,6 @@ class SetupHints:
         if is_shared or len(ids) > DISTINCT_IDS:
             self._hosts.pop(kind, None)
         return is_shared
-
-    def mistakes(self, request: Request, kind: str | None) -> Iterator[Hint]:
-        """Yield the mistakes that a request shows by itself.
-
-        `kind` is that of the identity that was found in it. Rules that find none are not named.
-        """
-        proxies = self._settings.trusted_proxies
-        if self._needs_address and hidden_clients(request, proxies) == "unnamed":
-            yield HINTS["proxy"].of(trusting(request.peer, proxies))
-        # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
-        is_asked = request.get(USER) or (self._reads_session and request.session is not None)
-        if is_asked or kind in self._users:
-            return
-        for name in sorted(credentials_of(request) & self._unread.keys()):
-            remedies = self._unread[name]
-            used = [remedies[each] for each in remedies if each in sys.modules]
-            yield HINTS["credential"].of(name, "; ".join(used or remedies.values()))
 
     def warn(self, hint: str, *values: object, topic: str = "") -> None:
         """Log a mistake, unless there was a warning with its topic, by default the message."""
@@ -323,26 +302,44 @@ class SetupHints:
             self.has_asked_server = True
 
 
+def needs_address(chain: Chain) -> bool:
+    """Return whether a rule distinguishes people by their addresses."""
+    return any(rule.source in ("ip", "visitor") for rule in chain)
+
+
+def mistakes(settings: Settings, request: Request, kind: str | None) -> Iterator[Hint]:
+    """Yield the mistakes that a request shows by itself.
+
+    `kind` is that of the identity that was found in it. Rules that find none are not named.
+    """
+    chain, proxies = settings.identity, settings.trusted_proxies
+    if needs_address(chain) and hidden_clients(request, proxies) == "unnamed":
+        yield HINTS["proxy"].of(trusting(request.peer, proxies))
+    users = sorted(user_kinds(chain))
+    # A rule may also name the cookie that it reads.
+    read = {name for rule in chain for name in (rule.source, f"the cookie {rule.cookie}")}
+    # A layer of ours, or the rule `auth`, asks the framework whatever the cookie is.
+    is_asked = request.get(USER) or (read & {"auth", "session"} and request.session is not None)
+    if is_asked or kind in users or not users:
+        return
+    read |= {each.name for each in CREDENTIALS if each.reader in read}
+    old = [rule for rule in chain if rule.source == "auth"]
+    for name in sorted(credentials_of(request) - read):
+        remedies = {}
+        for each in CREDENTIALS:
+            if each.name == name and each.source.partition(":")[0] not in read:
+                setting = with_rule(chain, f"{users[0]}={each.source}", *old)
+                remedy = f"for {each.framework}, {each.remedy.format(setting)}"
+                remedies[each.framework.lower()] = remedy
+        if remedies:
+            used = [remedies[framework] for framework in remedies if framework in sys.modules]
+            yield HINTS["credential"].of(name, "; ".join(used or remedies.values()))
+
+
 def with_rule(chain: Chain, new: str, *old: Rule) -> str:
     """Return the setting of a chain with a rule in place of others."""
     rules = [new, *(rule.short for rule in chain if rule not in old)]
     return f'PRESENCE_IDENTITY="{", ".join(rules)}"'
-
-
-def unread_credentials(chain: Chain) -> dict[str, dict[str, str]]:
-    """Return the remedies for each credential that no rule reads, by framework in lower case."""
-    # A rule may also name the cookie that it reads.
-    read = {name for rule in chain for name in (rule.source, f"the cookie {rule.cookie}")}
-    names = read | {each.name for each in CREDENTIALS if each.reader in read}
-    old = [rule for rule in chain if rule.source == "auth"]
-    users = sorted(user_kinds(chain))
-    unread: dict[str, dict[str, str]] = {}
-    for each in CREDENTIALS if users else ():
-        if each.name not in names and each.source.partition(":")[0] not in read:
-            setting = with_rule(chain, f"{users[0]}={each.source}", *old)
-            remedy = f"for {each.framework}, {each.remedy.format(setting)}"
-            unread.setdefault(each.name, {})[each.framework.lower()] = remedy
-    return unread
 
 
 def credentials_of(request: Request) -> set[str]:

@@ -37,7 +37,7 @@ def test_a_path_is_in_the_room_of_the_first_rule_that_fits() -> None:
     for path in (*NAMES, *NOWHERES):
         name = NAMES.get(path)
         assert rooms(*FORUM).name_of(path) == name, path
-        assert rooms(*FORUM).named(path) == (name or path), path
+        assert rooms(*FORUM).number_of(path) == room_number(name or path), path
         assert Rooms(()).name_of(path) is None, "without rules"
 
 

@@ -16,9 +16,6 @@ register = Library()
 IDS = (str, int, UUID)
 """The types that are ids themselves. Other objects have their id as an attribute."""
 
-COUNT_USAGE = "{% online_count [KIND] [window=WINDOW] [as NAME] %}"
-ACTIVE_USAGE = "{% active_count [PERIOD] [kind=KIND] [as NAME] %}"
-
 
 class CountNode(Node):  # type: ignore[misc]  # Django has no types
     """The tags `online_count` and `active_count`."""
@@ -47,7 +44,7 @@ def online_count(parser: Parser, token: Token) -> CountNode:
     The arguments are as for `Presence.count`. In an outage it shows nothing, and the variable after
     `as` is None. Not a `simple_tag`, because that shows None as a word.
     """
-    return _count_node(parser, token, "count", ("kind", "window"), COUNT_USAGE)
+    return _count_node(parser, token, "count", "kind", "window")
 
 
 @register.tag  # type: ignore[untyped-decorator]
@@ -56,22 +53,21 @@ def active_count(parser: Parser, token: Token) -> CountNode:
 
     The arguments are as for `Presence.active`. In an outage it shows nothing, as `online_count`.
     """
-    return _count_node(parser, token, "active", ("period", "kind"), ACTIVE_USAGE)
+    return _count_node(parser, token, "active", "period", "kind")
 
 
-def _count_node(
-    parser: Parser, token: Token, question: str, names: tuple[str, str], usage: str
-) -> CountNode:
-    """Return the node of a tag, whose options are `names`; the first needs no name."""
-    _, *bits = token.split_contents()
+def _count_node(parser: Parser, token: Token, question: str, first: str, other: str) -> CountNode:
+    """Return the node of a tag with two options. The `first` needs no name."""
+    tag, *bits = token.split_contents()
     target = None
     if len(bits) > 1 and bits[-2] == "as":
         *bits, _, target = bits
     options = {}
     if bits and "=" not in bits[0]:
-        options[names[0]] = parser.compile_filter(bits.pop(0))
+        options[first] = parser.compile_filter(bits.pop(0))
     options |= token_kwargs(bits, parser)
-    if bits or not options.keys() <= set(names):
+    if bits or not options.keys() <= {first, other}:
+        usage = f"{{% {tag} [{first.upper()}] [{other}={other.upper()}] [as NAME] %}}"
         raise TemplateSyntaxError(f"{{% {token.contents} %}}: write {usage}")
     return CountNode(question, options, target)
 
