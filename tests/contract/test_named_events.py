@@ -4,7 +4,8 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -338,6 +339,21 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
             await asyncio.wait_for(rest, 10)
 
     asyncio.run(test())
+
+
+def test_a_lease_that_is_held_again_at_once_drops_nothing(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_out, turns = named_module.NameLease.hand_out, count()
+    names = [f"id{number}" for number in range(12)]
+
+    def sometimes(lease: named_module.NameLease, queue: Iterator[Event]) -> Iterable[Event]:
+        return hand_out(lease, queue) if next(turns) % 2 else ()  # as if it were not held
+
+    monkeypatch.setattr(named_module.NameLease, "hand_out", sometimes)
+    events = plain.begun(plain.named())
+    plain.come(*names)
+    assert sorted(ids(events, len(names))) == sorted(names)
 
 
 # after=
