@@ -44,7 +44,6 @@ class Page:
 
         Raises `PresenceUnavailable` if nothing can be read.
         """
-        is_news, self._has_retries = self._has_retries, False
         if self.end.positions is None:
             self.end.positions = self._streams.positions(self._began_at)
         read = self._streams.read(self.end.positions)
@@ -59,7 +58,8 @@ class Page:
             chunk, place = self._chunks.popleft()
             place.is_behind, place.next = True, None
             self._size -= chunk.size
-        return is_news or bool(read.chunks), read.has_more
+        is_news, self._has_retries = bool(read.chunks) or self._has_retries, False
+        return is_news, read.has_more
 
     def catch_up(self, place: Place) -> Place | None:
         """Read the streams after a place that is behind; return it with what comes after it.
