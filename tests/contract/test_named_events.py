@@ -465,7 +465,9 @@ def test_who_goes_on_may_have_read_further_than_this_process(
 
 def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> None:
     process = plain.process()
-    _events = plain.begun(process.events(name="mailer"))
+    events = plain.begun(process.events(name="mailer"))
+    plain.come("ann")
+    assert next(events).id == "ann"  # it has received the reply as well
     process.backend.feed("user").close(10)
     assert plain.holder() is None
 
