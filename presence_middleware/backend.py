@@ -52,12 +52,12 @@ class Backend:
         """The rooms of the site; None if it has none."""
         self.queries = Queries(
             settings,
-            self.clock,
             self.stores,
+            self.rooms,
+            self.clock,
             self.layout,
             self.history,
             self.departures,
-            self.rooms,
         )
 
     @cached_property

@@ -49,23 +49,93 @@ Id = str | int | bytes | UUID
 Window = float | str | object
 
 
+# Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
+# before Redis is asked, so that it never looks like an invalid reply.
+
+
 @dataclass(eq=False, repr=False)
-class Queries:
+class Arguments:
+    """What the arguments of queries mean on one site. One that is not valid raises `QueryError`."""
+
+    settings: Settings
+    stores: Mapping[str, Shards]
+    """By kind. The first kind is the default of each query."""
+    rooms: Rooms | None
+
+    def kind(self, kind: str | None) -> str:
+        """Return a kind, by default the first of the site. Raises `QueryError` for others."""
+        if kind is None:
+            return next(iter(self.stores))
+        if not isinstance(kind, str):
+            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.stores)}")
+        return known_kind(kind, tuple(self.stores))
+
+    def _store_and_seconds(
+        self, kind: str | None, window: Window, argument: str = "window"
+    ) -> tuple[Shards, float]:
+        """Return the store of a kind and a window in seconds, by default `PRESENCE_WINDOW`."""
+        kind = self.kind(kind)
+        store = self.stores[kind]
+        if window is None:
+            return store, self.settings.window
+        try:
+            seconds = duration(window)
+        except (ValueError, OverflowError) as error:
+            raise QueryError(f"{argument} is {_shown(window)}: {error}") from None
+        if seconds > store.keep_seconds:
+            raise UnsupportedQuery(
+                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
+                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
+            )
+        return store, seconds
+
+    def _counter(
+        self, kind: str | None, window: Window, room: str | None
+    ) -> Callable[[float], Plan[int]]:
+        """Return what counts the ids of a kind at a time: in a window, or in a room."""
+        if room is not None:
+            number = self._room_number(room, window=window)
+            return partial(self._store_with_rooms(kind).count_in_room, number)
+        store, seconds = self._store_and_seconds(kind, window)
+        return partial(store.count, window=seconds)
+
+    def _store_with_rooms(self, kind: str | None) -> Shards:
+        """Return the store of a kind whose ids may be in rooms."""
+        kind = self.kind(kind)
+        if kind not in self.settings.kinds_with_rooms:
+            raise UnsupportedQuery(
+                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
+            )
+        return self.stores[kind]
+
+    def _room_number(self, room: str, **others: object) -> int:
+        """Return the number of a room, with which no `others` are valid."""
+        if not _is_text(room):
+            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
+        for name, value in others.items():
+            if value is not None:
+                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
+        if self.rooms is None:
+            raise UnsupportedQuery(
+                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
+                "named for rooms that only visit.enter() names"
+            )
+        return self.rooms.number_of(room)
+
+
+@dataclass(eq=False, repr=False)
+class Queries(Arguments):
     """The queries of one site.
 
     A method returns a plan. Its docstring is that of the method of the readers, and describes the
     result and the errors of the plan.
     """
 
-    settings: Settings
     clock: ServerClock
-    stores: Mapping[str, Shards]
-    """By kind. The first kind is the default of each query."""
     layout: Layout
     samples: History
     departures: Iterable[People]
     """Whoever must know who left."""
-    rooms: Rooms | None
 
     def now(self) -> Plan[float]:
         """Return the server's time for a read, in seconds since the epoch."""
@@ -405,69 +475,6 @@ class Queries:
         if stamp > self.layout.known_until:
             yield from self.layout.claim(stamp)
         return (yield from self.clock.latest())
-
-    # Arguments may come from query strings and forms. An invalid argument raises `QueryError` here,
-    # before Redis is asked, so that it never looks like an invalid reply.
-
-    def kind(self, kind: str | None) -> str:
-        """Return a kind, by default the first of the site. Raises `QueryError` for others."""
-        if kind is None:
-            return next(iter(self.stores))
-        if not isinstance(kind, str):
-            raise QueryError(f"kind is {_shown(kind)}: pass {' or '.join(self.stores)}")
-        return known_kind(kind, tuple(self.stores))
-
-    def _store_and_seconds(
-        self, kind: str | None, window: Window, argument: str = "window"
-    ) -> tuple[Shards, float]:
-        """Return the store of a kind and a window in seconds, by default `PRESENCE_WINDOW`."""
-        kind = self.kind(kind)
-        store = self.stores[kind]
-        if window is None:
-            return store, self.settings.window
-        try:
-            seconds = duration(window)
-        except (ValueError, OverflowError) as error:
-            raise QueryError(f"{argument} is {_shown(window)}: {error}") from None
-        if seconds > store.keep_seconds:
-            raise UnsupportedQuery(
-                f"kind {kind!r} is stored for {format_duration(store.keep_seconds)}, not for "
-                f"{format_duration(seconds)}: see PRESENCE_WINDOW and PRESENCE_RETENTION"
-            )
-        return store, seconds
-
-    def _counter(
-        self, kind: str | None, window: Window, room: str | None
-    ) -> Callable[[float], Plan[int]]:
-        """Return what counts the ids of a kind at a time: in a window, or in a room."""
-        if room is not None:
-            number = self._room_number(room, window=window)
-            return partial(self._store_with_rooms(kind).count_in_room, number)
-        store, seconds = self._store_and_seconds(kind, window)
-        return partial(store.count, window=seconds)
-
-    def _store_with_rooms(self, kind: str | None) -> Shards:
-        """Return the store of a kind whose ids may be in rooms."""
-        kind = self.kind(kind)
-        if kind not in self.settings.kinds_with_rooms:
-            raise UnsupportedQuery(
-                f"kind {kind!r} has no rooms: they need the store sorted-set, see PRESENCE_STORE"
-            )
-        return self.stores[kind]
-
-    def _room_number(self, room: str, **others: object) -> int:
-        """Return the number of a room, with which no `others` are valid."""
-        if not _is_text(room):
-            raise QueryError(f"room is {_shown(room)}: pass the name of a room, or a path in it")
-        for name, value in others.items():
-            if value is not None:
-                raise QueryError(f"{name} is {_shown(value)}: with room, pass no {name}")
-        if self.rooms is None:
-            raise UnsupportedQuery(
-                "this site has no rooms: set PRESENCE_ROOMS to paths such as /t/{topic}/*, or to "
-                "named for rooms that only visit.enter() names"
-            )
-        return self.rooms.number_of(room)
 
 
 def _first_announced(shard: Store) -> Plan[float | None]:

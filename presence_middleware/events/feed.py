@@ -139,14 +139,12 @@ class Feed:
                     self._thread = None
                     return
             now = time.monotonic()
-            is_due, has_retries = now >= read_at, False
-            if is_due:
-                if not self._read():
-                    read_at = now + READ_EVERY
-                has_retries, self.page.has_retries = self.page.has_retries, False
+            is_due = now >= read_at
+            if is_due and not self._read():
+                read_at = now + READ_EVERY
             # A new name asks for its lease at once, but causes no read.
             renewed = [each.renew() for each in list(self._leases) if is_due or each.is_new]
-            if has_retries or any(renewed):
+            if any(renewed):
                 self._wake()
             with suppress(Empty):
                 self._woken.get(timeout=max(0.0, read_at - time.monotonic()))

@@ -77,12 +77,14 @@ class _Iterator:
         """Return the events that were taken and may be returned now: with a lease, one."""
         return self._queue if self._lease is None else self._lease.hand_out(self._queue)
 
-    def _look(self) -> Iterable[Event] | None:
+    def _look(self, waiter: Waker) -> Iterable[Event] | None:
         """Take the next events after the place; return None if there are none now.
 
+        The feed wakes the `waiter`, once, when there may be some.
         They may also be none of those that are followed. Raises `EventsLost`,
         `PresenceUnavailable` in an outage, and `QueryError` after a fork.
         """
+        self._feed.waiters.add(waiter)
         era, lease, among = self._era, self._lease, self._among
         if era.is_over:
             return ()  # it was closed just now
@@ -121,26 +123,21 @@ class _Iterator:
             self._queue = iter(events_of(batch) if isinstance(batch, Chunk) else batch)
 
     @contextmanager
-    def _waiting(self, waiter: Waker) -> Iterator[None]:
-        """Let the feed, or the end of this iterator, wake a waiter."""
-        self._waiter = waiter
-        self._feed.waiters.add(waiter)
-        try:
-            yield
-        finally:
-            self._feed.waiters.discard(waiter)
+    def _alone(self, waiter: Waker) -> Iterator[None]:
+        """Let the feed, or the end of this iterator, wake a waiter.
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse a second user at the same time: each would receive a part of the events."""
+        Refuse a second user at the same time: each would receive a part of the events.
+        """
         if not self._lock.acquire(blocking=False):
             raise QueryError(
                 "this iterator is in use by another thread or task: open one for each by events()"
             )
+        self._waiter = waiter
         try:
             yield
         finally:
             self._waiter = None
+            self._feed.waiters.discard(waiter)
             self._lock.release()
 
     def _close(self) -> threading.Event | None:
@@ -174,20 +171,20 @@ class Events(_Iterator):
         if self._lease is None and not self._era.is_over:
             for taken in self._queue:  # the short way of most events
                 return taken
-        with self._alone():
+        # An Event has a lock, which the garbage collector might take again in its thread.
+        woken: SimpleQueue[None] = SimpleQueue()
+        wake = partial(woken.put, None)
+        with self._alone(wake):
             while not self._era.is_over:
                 for event in self._taken():
                     return event
-                # An Event has a lock, which the garbage collector might take again in its thread.
-                woken: SimpleQueue[None] = SimpleQueue()
-                with self._waiting(partial(woken.put, None)):
-                    batch = self._look()
-                    if batch is not None:
-                        self._open(batch)
-                    elif self._place.is_behind and (place := self._feed.page.catch_up(self._place)):
-                        self._place = place
-                    elif not self._era.is_over:
-                        woken.get()
+                batch = self._look(wake)
+                if batch is not None:
+                    self._open(batch)
+                elif self._place.is_behind and (place := self._feed.page.catch_up(self._place)):
+                    self._place = place
+                else:
+                    woken.get()
         raise StopIteration
 
     def close(self) -> None:
@@ -238,45 +235,34 @@ class AsyncEvents(_Iterator):
         event. Raises the errors of the iterator.
         """
         deadline = time.monotonic() + seconds
-        with self._alone():
-            while not self._era.is_over:
-                if taken := list(self._taken()):
-                    return taken
-                batch = await self._more(deadline)
-                if batch is None:
-                    break
-                if batch and self._lease is None:
-                    return batch
-                self._open(batch)
-        return ()
-
-    async def _more(self, deadline: float) -> Iterable[Event] | None:
-        """Take the next events, read, or wait; return None if it is too late to do any of these."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(woken.set)
 
-        with self._waiting(wake):
-            # In one turn of the loop, only some of its iterators take events.
-            async with _turns.setdefault(loop, asyncio.Semaphore(TURNS)):
-                await asyncio.sleep(0)
-                batch = self._look()
-            if batch is not None:
-                return batch
-            if self._place.is_behind:
-                place = await in_thread(self._feed.page.catch_up, self._place)
-                if place is not None:
+        with self._alone(wake):
+            while not self._era.is_over:
+                if taken := list(self._taken()):
+                    return taken
+                woken.clear()
+                # In one turn of the loop, only some of its iterators take events.
+                async with _turns.setdefault(loop, asyncio.Semaphore(TURNS)):
+                    await asyncio.sleep(0)
+                    batch = self._look(wake)
+                if batch and self._lease is None:
+                    return batch
+                catch_up, left = self._feed.page.catch_up, deadline - time.monotonic()
+                if batch is not None:
+                    self._open(batch)
+                elif self._place.is_behind and (place := await in_thread(catch_up, self._place)):
                     self._place = place
-                    return ()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            if not self._era.is_over:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if left == math.inf else left):
-                        await woken.wait()
+                elif left <= 0:
+                    break
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(None if left == math.inf else left):
+                            await woken.wait()
         return ()
 
     async def aclose(self) -> None:

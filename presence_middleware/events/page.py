@@ -31,8 +31,8 @@ class Page:
         """Create a page that begins now. The streams are read later."""
         self.end = Place(None)
         """The place after everything that was read."""
-        self.has_retries = False
-        """Whether an iterator could not catch up, and tries again after the next read."""
+        # Whether an iterator could not catch up, and tries again after the next read.
+        self._has_retries = False
         self._streams = streams
         self._began_at = time.monotonic()
         # The chunks, the oldest first, and the place before each.
@@ -40,7 +40,7 @@ class Page:
         self._size = 0
 
     def read_on(self) -> tuple[bool, bool]:
-        """Read what is new; return whether there is any, and whether there may be more.
+        """Read what is new; return whether iterators have to look, and whether there may be more.
 
         Raises `PresenceUnavailable` if nothing can be read.
         """
@@ -58,7 +58,8 @@ class Page:
             chunk, place = self._chunks.popleft()
             place.is_behind, place.next = True, None
             self._size -= chunk.size
-        return bool(read.chunks), read.has_more
+        is_news, self._has_retries = bool(read.chunks) or self._has_retries, False
+        return is_news, read.has_more
 
     def catch_up(self, place: Place) -> Place | None:
         """Read the streams after a place that is behind; return it with what comes after it.
@@ -71,7 +72,7 @@ class Page:
             with suppress(Exception):  # whoever reads the page on reports outages
                 read = self._streams.read(after, until)
         if read is None or read.end == after != until:
-            self.has_retries = True
+            self._has_retries = True
             return None
         following = end if read.end == until else Place(read.end, is_behind=True)
         for chunk in reversed(read.chunks):

@@ -193,12 +193,11 @@ class Streams:
         nodes: dict[str, list[int]] = {}
         for number, name in enumerate(self._names):
             nodes.setdefault(driver.node_of(name), []).append(number)
-        outcomes: list[Any] = [None] * len(plans)
+        outcomes: dict[int, Any] = {}
         for numbers in nodes.values():
             try:
                 results = driver.run(run_all([plans[number] for number in numbers]))
             except PresenceUnavailable as error:
                 results = [error] * len(numbers)
-            for number, result in zip(numbers, results, strict=True):
-                outcomes[number] = result
-        return outcomes
+            outcomes |= zip(numbers, results, strict=True)
+        return [outcomes[number] for number in range(len(plans))]

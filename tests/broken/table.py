@@ -302,13 +302,13 @@ handled-place-is-not-stored: Another process goes on after the last event that w
 event-counts-as-handled-at-once: An event is handled when the next is asked for.
 - self._in_hand = event.cursor if event else ""
 + self._handled = event.cursor if event else self._handled
-lease-held-again-drops-the-queue: A coroutine whose lease is held again receives what waited.
+lease-held-again-drops-the-queue: A reader whose lease is held again receives what waited.
 - if batch:  # else there may be more
 + if True:  # else there may be more
 
 = contract/test_named_events.py redis/test_follow.py
 iterator-that-could-not-read-sleeps: Whoever could not catch up tries again after the next read.
-- self.has_retries = True
+- self._has_retries = True
 + pass
 
 = contract/test_rooms.py

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -340,6 +341,21 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
     asyncio.run(test())
 
 
+def test_a_lease_that_is_held_again_at_once_drops_nothing(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_out, turns = named_module.NameLease.hand_out, count()
+    names = [f"id{number}" for number in range(12)]
+
+    def sometimes(lease: named_module.NameLease, queue: Iterator[Event]) -> Iterable[Event]:
+        return hand_out(lease, queue) if next(turns) % 2 else ()  # as if it were not held
+
+    monkeypatch.setattr(named_module.NameLease, "hand_out", sometimes)
+    events = plain.begun(plain.named())
+    plain.come(*names)
+    assert sorted(ids(events, len(names))) == sorted(names)
+
+
 # after=
 
 
@@ -449,7 +465,9 @@ def test_who_goes_on_may_have_read_further_than_this_process(
 
 def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> None:
     process = plain.process()
-    _events = plain.begun(process.events(name="mailer"))
+    events = plain.begun(process.events(name="mailer"))
+    plain.come("ann")
+    assert next(events).id == "ann"  # it has received the reply as well
     process.backend.feed("user").close(10)
     assert plain.holder() is None
 
