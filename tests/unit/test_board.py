@@ -355,15 +355,6 @@ def words(chart: ET.Element) -> list[str]:
     return ["".join(each.itertext()) for each in elements(chart, "text")]
 
 
-def test_long_ids_are_shortened_before_they_are_looked_up() -> None:
-    site = Site()
-    site.presence.touch("x" * 5000)
-    found = json.loads(site.ask("/last-seen", f"id={'x' * 5000}", authorization=BEARER).body)
-    assert found["online"]
-    assert len(found["id"]) < 64
-    assert site.ask("/last-seen", "id=%ff", authorization=BEARER).status == 200
-
-
 def test_last_seen_times_are_not_read_from_minute_sets() -> None:
     answer = ask("/last-seen", "id=7", of=settings(store="minute-sets"), authorization=BEARER)
     found = json.loads(answer.body)

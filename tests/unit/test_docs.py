@@ -267,7 +267,7 @@ def test_the_table_of_stores_is_complete() -> None:
 
 
 def test_the_table_of_methods_matches_the_readers() -> None:
-    public = {name for name in vars(AsyncPresence) if not name.startswith("_")}
+    public = {name for name in dir(AsyncPresence) if not name.startswith("_")}
     # Built upon readers, or described beside the table.
     public -= {"from_env", "run", "aclose", "backend"}
     assert set(rows("asking.md", r"^\| `(\w+)\(")) == public
