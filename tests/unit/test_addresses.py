@@ -122,7 +122,9 @@ def test_malformed_addresses_are_rejected_and_a_peer_that_is_none_is_left_unchan
         assert ids(settings, Request(peer=text)) == normalize_id(text)
 
 
+FORWARDED = forwarded("for=6.6.6.6")
 CASES_OF_COUNTS = [
+    *((none, headers, PROXY) for none in ("", "0") for headers in (for_("6.6.6.6"), FORWARDED)),
     # Of X-Forwarded-For, the nearest proxy wrote the last.
     ("2", for_("6.6.6.6, 198.51.100.7, 10.0.0.2"), "198.51.100.7"),
     ("2", for_("198.51.100.7"), PROXY),  # it did not come through both

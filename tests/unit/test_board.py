@@ -327,6 +327,18 @@ def test_a_chart_shows_the_last_hours_and_their_peak() -> None:
     assert elements(nobody, "circle") == []
 
 
+def test_a_chart_is_in_the_colour_of_its_kind() -> None:
+    site = Site()
+    site.run(
+        site.backend.history.record(
+            int(NOON.timestamp()) // 60 - 5, dict.fromkeys(SETTINGS.kinds, 5)
+        )
+    )
+    for number, kind in enumerate(SETTINGS.kinds):
+        groups = elements(ET.fromstring(site.ask("/chart.svg", f"kind={kind}").body), "g")
+        assert [each.get("class") for each in groups] == [f"c{number}"]
+
+
 @pytest.mark.parametrize(
     ("asked", "width"), [("1", 280), ("299", 280), ("301", 320), ("840", 840), ("99999", 1200)]
 )

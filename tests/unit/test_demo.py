@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
-from presence_middleware import Sample, Settings
+from presence_middleware import PresenceUnavailable, Sample, Settings, embedded
 from presence_middleware.demo import crowd as crowds
 from presence_middleware.demo import server
 from presence_middleware.demo.app import PAGES, Site
@@ -78,3 +81,13 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
 
 
 # The server
+
+
+def test_a_server_that_starts_slowly_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = PresenceUnavailable("gave no answer in 5 seconds")
+    for outcomes in ([late, late, None], [late] * server.STARTS):
+        start = Mock(side_effect=outcomes)
+        monkeypatch.setattr(embedded, "serve", start)
+        with pytest.raises(type(late)) if outcomes[-1] else nullcontext():
+            server.start_server(Path("/demo"))
+        assert start.call_count == len(outcomes)
