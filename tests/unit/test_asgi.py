@@ -212,7 +212,9 @@ def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings: Sett
     asyncio.run(run())
 
 
-def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -> None:
+@pytest.mark.parametrize("more", [{}, {"path": []}], ids=["neither", "nor a path"])
+def test_a_scope_that_lacks_something_reaches_the_app(more: Scope, settings: Settings) -> None:
     app = PresenceMiddleware(silent, settings=settings)
-    asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
+    scope = {"type": "http", "user": "ann", **more}
+    asyncio.run(app(scope, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1
