@@ -23,13 +23,14 @@ from .machine import Gauge, Row, server
 SECONDS, MEGABYTES, TIMES_MEMORY, NOTING = 10.0, 10.0, 1.4, 3.0
 """The goals. The first two are for 60,000 departures, and grow with their number."""
 GOAL_FOR = 60_000
+LIMIT = 40.0  # seconds for many departures to be written
 HERE = 300  # seconds: a goodbye leaves less of the window than this is long
 BATCH = 50
 FIRST = 1100  # requests, of which a process looks at nearly all for mistakes in its set-up
 
 
-def rows_of_outage(departures: int, limit: float) -> Iterator[Row]:
-    """Return what logouts, then goodbyes, of an outage take. Give up after `limit` seconds."""
+def rows_of_outage(departures: int) -> Iterator[Row]:
+    """Return what logouts, then goodbyes, of an outage take."""
     for manner in ("logouts", "goodbyes"):
         with server() as url, Gauge(url) as gauge:
             proxy = Proxy((HOST, int(url.rpartition(":")[2].partition("/")[0])))
@@ -44,7 +45,7 @@ def rows_of_outage(departures: int, limit: float) -> Iterator[Row]:
             def recover(child: Child = child, written: list[float] = written) -> None:
                 began = time.monotonic()
                 child.go_on()
-                if child.says(limit):
+                if child.says(LIMIT):
                     written.append(time.monotonic() - began)
 
             proxy.listen()
@@ -58,7 +59,7 @@ def rows_of_outage(departures: int, limit: float) -> Iterator[Row]:
         is_done = bool(written) and left == departures
         took = written[0] if is_done else math.inf
         name = f"{departures:,} {manner} of an outage"
-        done = f"{left:,} written" + ("" if written else f", given up after {limit:.0f} s")
+        done = f"{left:,} written" + ("" if written else f", given up after {LIMIT:.0f} s")
         yield Row(f"{name}: written in", took, max(1.0, SECONDS * share), "s", done)
         detail = f"{sent:.2f} MB for {left:,}"
         yield Row(f"{name}: sent", sent if is_done else math.inf, MEGABYTES * share, "MB", detail)
@@ -115,13 +116,11 @@ def _step() -> None:
     sys.stdin.readline()
 
 
-def rows_of_noting(departures: int, rounds: int, limit: float) -> Iterator[Row]:
+def rows_of_noting(departures: int, rounds: int) -> Iterator[Row]:
     """Return what one more departure takes of the process among many, less what it takes alone.
 
-    First the request, while the many wait to be written; then with its flush, after they were. If
-    that takes more than `limit` seconds, there are fewer.
+    First the request, while the many wait to be written; then with its flush, after they were.
     """
-    many = names(departures)
     later = [[f"late-{batch}-{number}" for number in range(BATCH)] for batch in range(rounds)]
     for is_written in (False, True):
         with server() as url:
@@ -131,12 +130,9 @@ def rows_of_noting(departures: int, rounds: int, limit: float) -> Iterator[Row]:
             for site in (alone, among):
                 for _ in range(FIRST):
                     site.visit("ann")
-            number, deadline = 0, time.monotonic() + limit
-            while number < departures and time.monotonic() < deadline:
-                for user in many[number : number + CHUNK]:
-                    among.log_out(user)
-                number += CHUNK
-                if is_written:
+            for number, user in enumerate(names(departures), 1):
+                among.log_out(user)
+                if is_written and not number % CHUNK:
                     among.flush()
             taken: dict[Site, list[float]] = {alone: [], among: []}
             for users in later:
@@ -151,7 +147,7 @@ def rows_of_noting(departures: int, rounds: int, limit: float) -> Iterator[Row]:
         name = "noting and writing a departure" if is_written else "noting a departure"
         where = "before it" if is_written else "wait"
         detail = f"{crowded:.2f} µs against {least:.2f} alone"
-        yield Row(f"{name}, {number:,} {where}", crowded - least, NOTING, "µs", detail)
+        yield Row(f"{name}, {departures:,} {where}", crowded - least, NOTING, "µs", detail)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 """Requests of many people to a web server, from a process of its own, lighter than the server.
 
-    python -m tests.benchmarks.load PORT SECONDS [--connections 16] [--people 50]
-
 Prints how many were answered a second. Connections are kept alive where the server does so.
 """
 
-import argparse
 import selectors
 import socket
 import subprocess
@@ -13,6 +10,7 @@ import sys
 import time
 from itertools import cycle
 
+CONNECTIONS = 16
 BROWSERS = 50  # different User-Agents: fewer than the guests that one address may bring
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140 Safari"
 BODY = b"hello"
@@ -32,13 +30,13 @@ def request(person: int) -> bytes:
 class Load:
     """Some connections, each with one request at a time."""
 
-    def __init__(self, port: int, connections: int, people: int) -> None:
+    def __init__(self, port: int, people: int) -> None:
         self.answered = 0
         self._address = ("127.0.0.1", port)
         self._requests = cycle([request(person) for person in range(people)])
         self._selector = selectors.EpollSelector()
         self._read: dict[socket.socket, bytes] = {}
-        self._idle = [self._connect() for _ in range(connections)]
+        self._idle = [self._connect() for _ in range(CONNECTIONS)]
 
     def run(self, seconds: float) -> float:
         """Requests answered a second."""
@@ -77,21 +75,12 @@ class Load:
         self._idle.append(connection)
 
 
-def requests_per_second(port: int, seconds: float, *options: str) -> float:
+def requests_per_second(port: int, seconds: float, people: int) -> float:
     """What a process with this load prints."""
-    command = [sys.executable, "-m", __name__, str(port), str(seconds), *options]
+    command = [sys.executable, "-m", __name__, str(port), str(seconds), str(people)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("port", type=int)
-    parser.add_argument("seconds", type=float)
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--people", type=int, default=BROWSERS)
-    given = parser.parse_args()
-    print(Load(given.port, given.connections, given.people).run(given.seconds))
-
-
 if __name__ == "__main__":
-    main()
+    port, seconds, people = sys.argv[1:]
+    print(Load(int(port), int(people)).run(float(seconds)))

@@ -2,9 +2,8 @@
 
     python -m tests.benchmarks.streams [--streams 100] [--joins 10000] [--rounds 3]
 
-One uvicorn worker serves the streams, half of them of the board and half of an app's own. A page
-is asked for all the time, by a process that does nothing else, and the event loop of the worker
-notes how late it is.
+One uvicorn worker serves the streams, half of them of the board and half of an app's own. The
+event loop of the worker notes how late it is.
 """
 
 import argparse
@@ -97,79 +96,35 @@ def body_of(connection: socket.socket) -> Any:
 
 
 def read(port: int, streams: int, joins: int, reports: Connection) -> None:
-    """Read streams; report for each round when the first and the last had everything."""
+    """Read streams; report for each round when the last had everything."""
     connections = [ask(port, PATHS[number % len(PATHS)]) for number in range(streams)]
     for connection in connections:
         connection.recv(1 << 16)
     counted = dict.fromkeys(connections, 0)
     tails = dict.fromkeys(connections, b"")
-    buffer = bytearray(1 << 20)
-    poll = select.epoll()
-    of = {connection.fileno(): connection for connection in connections}
-    for number in of:
-        poll.register(number, select.EPOLLIN)
     reports.send(0.0)
-    ended: list[float] = []
     while True:
-        for number, _ in poll.poll():
-            connection = of[number]
-            size = connection.recv_into(buffer)
-            assert size, "a stream ended"
+        for connection in select.select(connections, [], [])[0]:
+            received = connection.recv(1 << 20)
+            assert received, "a stream ended"
             # A process that reads as fast as it can: only what is counted is looked at.
-            data = tails[connection] + bytes(memoryview(buffer)[:size])
+            data = tails[connection] + received
             counted[connection] += data.count(EVENT)
             tails[connection] = data[1 - len(EVENT) :]
-            if counted[connection] >= joins:
-                counted[connection] -= joins
-                ended.append(time.monotonic())
-        if len(ended) == streams:
-            reports.send((ended[0], ended[-1]))
-            ended.clear()
-
-
-def probe(port: int, reports: Connection) -> None:
-    """Ask for a page all the time; report how long each answer took, when asked for it."""
-    connection = ask(port, "/")
-    body_of(connection)
-    request = b"GET / HTTP/1.1\r\nHost: site\r\n\r\n"
-    took: list[float] = []
-    while True:
-        began = time.monotonic()
-        connection.sendall(request)
-        body_of(connection)
-        took.append(time.monotonic() - began)
-        time.sleep(0.001)
-        if reports.poll():
-            reports.recv()
-            reports.send(took)
-            took = []
+        if min(counted.values()) >= joins:
+            reports.send(time.monotonic())
+            counted = {connection: count - joins for connection, count in counted.items()}
 
 
 class Crowd(NamedTuple):
-    """What it took until all streams had received a crowd. All times are in seconds."""
+    """What it took until all streams had received a crowd, in seconds."""
 
-    written: float
-    """Until all joins were written."""
-    first: float
-    """From then until the first stream had everything."""
     last: float
-    """From then until the last stream had everything."""
-    pages: list[float]
-    """How long another page took, the shortest first."""
+    """From when all joins were written until the last stream had everything."""
     late: float
     """How late the event loop of the worker was, at worst."""
     worked: float
     """For how long the worker worked without a turn for others, at worst."""
-
-    def __str__(self) -> str:
-        pages = self.pages
-        return (
-            f"joins written in {self.written:.2f} s: the first stream has all {self.first:.2f} s "
-            f"later, the last {self.last:.2f} s; another page: median "
-            f"{pages[len(pages) // 2] * 1e3:.1f} ms, p99 {pages[len(pages) * 99 // 100] * 1e3:.1f} "
-            f"ms, worst {pages[-1] * 1e3:.1f} ms of {len(pages)}; the loop was late "
-            f"{self.late * 1e3:.1f} ms, of which the worker worked {self.worked * 1e3:.1f} ms"
-        )
 
 
 def receive_crowds(streams: int, joins: int, rounds: int) -> Iterator[Crowd]:
@@ -190,32 +145,22 @@ def receive_crowds(streams: int, joins: int, rounds: int) -> Iterator[Crowd]:
         site = opened.enter_context(WebServer(command, folder, folder / "log", **environ))
         recorder = Recorder(Settings.from_env({}, **variables))
         opened.callback(recorder.close)
-        spawning = multiprocessing.get_context("spawn")
-        readers, reading = spawning.Pipe()
-        probes, probing = spawning.Pipe()
-        for target, *arguments in (
-            (read, site.port, streams, joins, reading),
-            (probe, site.port, probing),
-        ):
-            process = spawning.Process(target=target, args=arguments, daemon=True)
-            process.start()
-            opened.callback(process.join)
-            opened.callback(process.kill)
+        readers, reading = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=read, args=(site.port, streams, joins, reading), daemon=True
+        )
+        process.start()
+        opened.callback(process.join)
+        opened.callback(process.kill)
         readers.recv()
         for round in range(rounds):
             time.sleep(2)
             late(site.port)
-            probes.send(None)
-            probes.recv()
-            began = time.monotonic()
             for number in range(joins):
                 recorder.record(("user", f"{round}-user-{number}"), recorder.stamp())
             recorder.flush()
             written = time.monotonic()
-            first, last = readers.recv()
-            probes.send(None)
-            pages = sorted(probes.recv())
-            yield Crowd(written - began, first - written, last - written, pages, *late(site.port))
+            yield Crowd(readers.recv() - written, *late(site.port))
 
 
 def late(port: int) -> tuple[float, float]:

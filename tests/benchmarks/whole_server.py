@@ -46,7 +46,7 @@ SITES: dict[str, tuple[str, dict[str, str]]] = {
 def measure(site: WebServer, seconds: float) -> float:
     """Seconds of the server's processor a request."""
     before = processor_seconds(site.process.pid)
-    requests = requests_per_second(site.port, seconds, "--people", str(PEOPLE))
+    requests = requests_per_second(site.port, seconds, PEOPLE)
     return (processor_seconds(site.process.pid) - before) / (requests * seconds)
 
 

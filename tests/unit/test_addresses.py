@@ -1,14 +1,9 @@
 """Where a request comes from: proxies, their headers, the address that is believed."""
 
-from ipaddress import ip_network
-
 import pytest
 
 from presence_middleware import Settings
 from presence_middleware.identity.addresses import (
-    MOST_HOPS,
-    WHOLE,
-    Proxies,
     locator,
     parse_address,
     parse_prefix,
@@ -39,45 +34,6 @@ def for_(value: str) -> Headers:
 
 def forwarded(*values: str) -> Headers:
     return tuple(("Forwarded", value) for value in values)
-
-
-def network(*names: str) -> Proxies:
-    return Proxies(networks=tuple(map(ip_network, names)))
-
-
-@pytest.mark.parametrize(
-    ("value", "proxies"),
-    [
-        ("  ", Proxies()),
-        ("0", Proxies()),
-        (" 3 ", Proxies(hops=3)),
-        (2, Proxies(hops=2)),
-        (str(MOST_HOPS), Proxies(hops=MOST_HOPS)),
-        ("10.1.2.3/8", network("10.0.0.0/8")),
-        ("10.0.0.0/8,,fd00::/8,", network("10.0.0.0/8", "fd00::/8")),
-        ("10.0.0.0/255.0.0.0", network("10.0.0.0/8")),
-        ("::1", network("::1/128")),
-        ("unix", Proxies(unix=True)),
-        ("unix, 10.0.0.0/8", Proxies(networks=(ip_network("10.0.0.0/8"),), unix=True)),
-        (Proxies(hops=2), Proxies(hops=2)),
-    ],
-)
-def test_proxies_are_a_number_or_networks(value: object, proxies: Proxies) -> None:
-    parsed = parse_proxies(value)
-    assert parsed == proxies
-    assert parse_proxies(str(parsed)) == parsed
-    assert bool(parsed) == (proxies != Proxies())
-
-
-@pytest.mark.parametrize(
-    ("value", "bits"),
-    [
-        *(("/24, /56", (24, 56)), ("24, 56", (24, 56)), ("/24,/56", (24, 56)), ("/0, /0", (0, 0))),
-        *((" /8 , /128 ", (8, 128)), ("/32, /128", WHOLE), ((24, 56), (24, 56))),
-    ],
-)
-def test_a_prefix_is_the_bits_of_both_families(value: object, bits: tuple[int, int]) -> None:
-    assert Settings.from_env({}, ip_prefix=value).ip_prefix == bits
 
 
 NORMAL = {
@@ -122,7 +78,9 @@ def test_malformed_addresses_are_rejected_and_a_peer_that_is_none_is_left_unchan
         assert ids(settings, Request(peer=text)) == normalize_id(text)
 
 
+FORWARDED = forwarded("for=6.6.6.6")
 CASES_OF_COUNTS = [
+    *((none, headers, PROXY) for none in ("", "0") for headers in (for_("6.6.6.6"), FORWARDED)),
     # Of X-Forwarded-For, the nearest proxy wrote the last.
     ("2", for_("6.6.6.6, 198.51.100.7, 10.0.0.2"), "198.51.100.7"),
     ("2", for_("198.51.100.7"), PROXY),  # it did not come through both

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import Identity, Presence, Settings
+from presence_middleware import Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
 from presence_middleware.connections.clients import close_async_clients
 from tests.support.backends import wait_until
@@ -110,62 +110,50 @@ async def check_each_message_of_a_response_reaches_the_server_as_it_is(wrap: Wra
     assert len(passed) == len(messages)
 
 
-async def check_a_visit_ends_with_its_response_and_not_with_work_behind_it(wrap: Wrap) -> None:
-    responses: list[list[Message]] = [
-        [START, body(b"all")],
-        [{"type": "http.response.early_hint", "links": []}, START, {"type": BODY}],
-        [START, body(b"a", more=True), body(b"", more=True), body()],
-        [START, PATHSEND],
-        [START, {**ZEROCOPYSEND, "more_body": True}, ZEROCOPYSEND],
-        [{**START, "trailers": True}, body(b"all")],
-        [{"type": "http.response.push", "path": "/", "headers": []}, START, body()],
-    ]
-    for messages in responses:
-        await _ends_after(messages, wrap)
+# A type of connection, what the app sends, and whether that ends the visit.
+CONNECTIONS: list[tuple[str, list[Message], bool]] = [
+    *(
+        ("http", messages, True)
+        for messages in (
+            [START, body(b"all")],
+            [{"type": "http.response.early_hint", "links": []}, START, {"type": BODY}],
+            [START, body(b"a", more=True), body(b"", more=True), body()],
+            [START, PATHSEND],
+            [START, {**ZEROCOPYSEND, "more_body": True}, ZEROCOPYSEND],
+            [{**START, "trailers": True}, body(b"all")],
+            [{"type": "http.response.push", "path": "/", "headers": []}, START, body()],
+        )
+    ),
+    *(("http", messages, False) for messages in ([], [START], [START, body(b"a", more=True)])),
+    ("websocket", [{"type": "websocket.accept"}, body()], False),
+]
 
 
-async def _ends_after(messages: list[Message], wrap: Wrap) -> None:
+async def check_a_visit_ends_with_its_response_or_else_with_the_apps_call(wrap: Wrap) -> None:
+    for connection in CONNECTIONS:
+        await _ends(wrap, *connection)
+
+
+async def _ends(wrap: Wrap, type: str, messages: list[Message], is_ended: bool) -> None:
     async def app(scope: Scope, _: Any, send: Any) -> None:
         visit = scope["presence_middleware.visit"]
         for message in messages:
-            assert recorded(wrapped) == before
             assert not visit.is_over
             await send(message)
         await send(TRAILERS)
-        assert recorded(wrapped) == before + 1
-        assert visit.is_over
-        assert not wrapped.recorder.open_visits
-        assert visit.identity == Identity("user", "ann")
-        visit.identify("who came too late")
-        await scope["presence_middleware.presence"].count()
-        await send(body(b"past the end"))
+        assert (visit.is_over, recorded(wrapped)) == (is_ended, before + is_ended)
+        if is_ended:
+            assert not wrapped.recorder.open_visits
+            assert visit.identity == ("user", "ann")
+            visit.identify("who came too late")
+            await scope["presence_middleware.presence"].count()
 
     wrapped = wrap(app)
     before = recorded(wrapped)
-    await Gateway("http").ask(wrapped)
+    await Gateway(type).ask(wrapped)
     assert recorded(wrapped) == before + 1
+    assert not wrapped.recorder.open_visits
     assert not Presence(wrapped.recorder.settings).is_online("who came too late")
-
-
-async def check_a_response_that_is_never_ended_ends_with_the_apps_call(wrap: Wrap) -> None:
-    never: list[list[Message]] = [[], [START], [START, body(b"a", more=True)], [TRAILERS]]
-    sockets: list[list[Message]] = [[{"type": "websocket.accept"}, body()]]
-    for type, responses in (("http", never), ("websocket", sockets)):
-        for messages in responses:
-            is_over = []
-
-            async def app(
-                scope: Scope, _: Any, send: Any, *, messages: list[Message] = messages
-            ) -> None:
-                for message in messages:
-                    await send(message)
-                is_over.append(scope["presence_middleware.visit"].is_over)  # noqa: B023
-
-            wrapped = wrap(app)
-            before = recorded(wrapped)
-            await Gateway(type).ask(wrapped)
-            assert (recorded(wrapped), is_over) == (before + 1, [False])
-            assert not wrapped.recorder.open_visits
 
 
 async def check_what_waits_is_written_before_the_app_hears_of_the_shutdown(wrap: Wrap) -> None:
@@ -224,7 +212,9 @@ def test_an_app_behaves_the_same_inside_the_wrapper(check: Check, settings: Sett
     asyncio.run(run())
 
 
-def test_a_scope_without_headers_or_client_reaches_the_app(settings: Settings) -> None:
+@pytest.mark.parametrize("more", [{}, {"path": []}], ids=["neither", "nor a path"])
+def test_a_scope_that_lacks_something_reaches_the_app(more: Scope, settings: Settings) -> None:
     app = PresenceMiddleware(silent, settings=settings)
-    asyncio.run(app({"type": "http", "user": "ann"}, Gateway("").receive, Gateway("").send))
+    scope = {"type": "http", "user": "ann", **more}
+    asyncio.run(app(scope, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1

@@ -327,6 +327,18 @@ def test_a_chart_shows_the_last_hours_and_their_peak() -> None:
     assert elements(nobody, "circle") == []
 
 
+def test_a_chart_is_in_the_colour_of_its_kind() -> None:
+    site = Site()
+    site.run(
+        site.backend.history.record(
+            int(NOON.timestamp()) // 60 - 5, dict.fromkeys(SETTINGS.kinds, 5)
+        )
+    )
+    for number, kind in enumerate(SETTINGS.kinds):
+        groups = elements(ET.fromstring(site.ask("/chart.svg", f"kind={kind}").body), "g")
+        assert [each.get("class") for each in groups] == [f"c{number}"]
+
+
 @pytest.mark.parametrize(
     ("asked", "width"), [("1", 280), ("299", 280), ("301", 320), ("840", 840), ("99999", 1200)]
 )
@@ -353,15 +365,6 @@ def elements(chart: ET.Element, name: str) -> list[ET.Element]:
 
 def words(chart: ET.Element) -> list[str]:
     return ["".join(each.itertext()) for each in elements(chart, "text")]
-
-
-def test_long_ids_are_shortened_before_they_are_looked_up() -> None:
-    site = Site()
-    site.presence.touch("x" * 5000)
-    found = json.loads(site.ask("/last-seen", f"id={'x' * 5000}", authorization=BEARER).body)
-    assert found["online"]
-    assert len(found["id"]) < 64
-    assert site.ask("/last-seen", "id=%ff", authorization=BEARER).status == 200
 
 
 def test_last_seen_times_are_not_read_from_minute_sets() -> None:

@@ -68,14 +68,3 @@ def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:
     assert len(samples) == 1000
     assert max(sample.count for sample in samples) == 99
     assert samples[-1].at - samples[0].at > timedelta(minutes=59)
-
-
-def test_the_chart_begins_at_the_first_available_sample() -> None:
-    recent = Recent(hours=1)
-    assert recent.span(NOW) == span(1)
-    recent.recorded = minutes(*range(20))
-    assert recent.span(NOW) == span(20)
-    recent.add(Sample(NOW, 5))
-    assert [sample.count for sample in recent.samples()] == [*range(20), 5]
-    recent.recorded = minutes(*range(90))
-    assert recent.span(NOW) == span(60)

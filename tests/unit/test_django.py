@@ -33,6 +33,7 @@ SESSION = "django.contrib.sessions.middleware.SessionMiddleware"
 LAYERS = (SESSION, f"{__name__}.authenticate")
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36"
+SAME = {"Sec-Fetch-Site": "same-origin"}
 DEFAULT = "user=auth, guest=visitor"
 View = Callable[[HttpRequest], Any]
 configure_django()
@@ -379,6 +380,39 @@ def test_the_board_needs_no_view_and_is_no_visit(kind: type[Site], open_site: Op
     assert site.client.get("/board/online?kind=user", auth=token).json()["online"] == []
     assert site.client.get("/board/events", auth=token).status_code == 501
     assert site.recorder.stats().recorded == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not FirstAndLast])
+def test_a_pulse_is_that_of_the_user_who_is_logged_in(kind: type[Site], open_site: Open) -> None:
+    site = open_site(kind, pulse_path="/pulse", rooms="/t/{topic}")
+    site.log_in()
+    for said in ("here:/t/7", "bye", "here:/t/7"):
+        answer = site.client.post(f"/pulse?presence={said}", headers=SAME)
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "Content-Type" not in answer.headers
+        assert site.seen() == ["7"]
+        assert site.presence.is_online("7", window="8m") == (said != "bye")
+    assert site.presence.count(room="/t/7") == 1
+    assert site.client.post("/pulse", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert "sendBeacon" in site.client.get("/pulse.js").text
+    views["/like"] = respond
+    site.client.post(f"{site.views}/like?presence=here:/t/8", headers=SAME)
+    assert site.seen() == ["7"]
+    assert site.presence.count(room="/t/8") == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_path_of_presence_logout_is_a_logout_without_a_signal(
+    kind: type[Site], open_site: Open
+) -> None:
+    site = open_site(kind, logout="/end, /async/end")
+    views.update({"/": uses_user, "/end": lambda request: respond(request.session.flush())})
+    site.log_in()
+    site.get()
+    assert site.seen() == ["7"]
+    site.get("/end")
+    assert site.seen() == []
 
 
 # Tests of a site, and its clients.

@@ -172,14 +172,9 @@ def check_types(
 # The reader for templates
 
 
-def test_all_templates_of_a_request_share_a_reader(environ: WSGIEnvironment) -> None:
-    reader = template_presence(environ)
-    assert template_presence(SimpleNamespace(environ=environ)) is reader
-    assert reader.count() == 1
-
-
 def test_a_template_has_the_answers_of_the_site(environ: WSGIEnvironment, memory: Settings) -> None:
     reader, presence = template_presence(environ), Presence(memory)
+    assert template_presence(SimpleNamespace(environ=environ)) is reader
     assert reader.count() == reader.count("user", window="1m") == 1
     assert reader.counts() == {"user": 1, "guest": 0, "bot": 0}
     assert [seen.id for seen in reader.online(limit=5) or []] == ["ann"]
@@ -321,23 +316,42 @@ def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
 
 
 ANN = {"_user_id": "ann", "name": "Ann"}
+# A session, and the id under its usual keys.
+USUAL: list[tuple[dict[str, Any], str | None]] = [
+    ({"_user_id": "7", "_auth_user_id": "8"}, "7"),
+    ({"_auth_user_id": 8}, "8"),
+    ({"auth.userid": "9", "user": "ann"}, "9"),
+    ({"user_id": UUID(int=7)}, str(UUID(int=7))),
+    ({"username": "ann"}, "ann"),
+    ({"user": "ann", "username": ""}, "ann"),
+    ({"user": {"id": 7, "sub": "x"}}, "7"),
+    ({"user": {"sub": "google|7", "username": "ann", "email": "a@b.c"}}, "google|7"),
+    ({"user": {"username": "ann", "is_authenticated": True}}, "ann"),
+    ({"user": {"id": 7, "is_authenticated": False}}, None),
+    ({"user": {"email": "a@b.c"}}, None),
+    ({"user": {"id": True}}, None),
+    ({"user_id": True, "user": ["ann"]}, None),
+    ({"id": "7", "email": "a@b.c", "cart": "9"}, None),
+    ({}, None),
+]
 
 
 @pytest.mark.parametrize(
-    ("chain", "session", "server", "id"),
+    ("session", "id", "chain", "server"),
     [
-        ("user=auth, guest=ip:raw", ANN, "", "ann"),
-        ("user=auth, guest=ip:raw", ANN, "bob", "ann"),
-        ("user=auth, guest=ip:raw", {}, "zo\xc3\xab", "zo\xeb"),
-        ("user=session:name, user=auth", ANN, "", "Ann"),
-        ("user=session:nickname, user=auth", ANN, "bob", "ann"),
-        ("user=header:X-User, user=auth", ANN, "", "eve"),
-        ("user=environ:REMOTE_USER, user=auth", ANN, "bob", "bob"),
+        *((session, id, "user=auth", "") for session, id in [*USUAL, (ANN, "ann")]),
+        (ANN, "ann", "user=auth", "bob"),
+        ({}, "zo\xeb", "user=auth", "zo\xc3\xab"),
+        (ANN, "Ann", "user=session:name, user=auth", ""),
+        (ANN, "ann", "user=session:nickname, user=auth", "bob"),
+        (ANN, "eve", "user=header:X-User, user=auth", ""),
+        (ANN, "bob", "user=environ:REMOTE_USER, user=auth", "bob"),
     ],
 )
-def test_the_chain_decides_whether_flasks_session_counts(
-    chain: str, session: dict[str, str], server: str, id: str, prefix: str
+def test_a_session_of_flask_shows_its_user_if_the_chain_has_no_other(
+    session: dict[str, Any], id: str | None, chain: str, server: str, prefix: str
 ) -> None:
+    chain += ", guest=ip:raw"
     settings = Settings.from_env({}, redis_url=f"memory://{prefix}", identity=chain)
     app = flask_site(settings)
     client = app.test_client()
@@ -345,9 +359,10 @@ def test_the_chain_decides_whether_flasks_session_counts(
         stored.update(session)
     environ = {"REMOTE_USER": server} if server else {}
     page = client.get("/", headers={"X-User": "eve"}, environ_overrides=environ)
-    assert page.text == str(Identity("user", id)), "in the view"
+    who = Identity("user", id) if id else Identity("guest", "127.0.0.1")
+    assert page.text == str(who), "in the view"
     app.wsgi_app.recorder.flush()
-    assert [seen.id for seen in Presence(settings).online()] == [id]
+    assert [seen.id for seen in Presence(settings).online(who.kind)] == [who.id]
 
 
 def test_a_session_that_cannot_be_read_breaks_no_page_of_flask(
@@ -381,39 +396,6 @@ def test_a_request_of_flask_lives_no_longer_than_its_response(memory: Settings) 
             assert len(alive) == 0, path
     finally:
         gc.enable()
-
-
-# The usual keys of sessions
-
-
-@pytest.mark.parametrize(
-    ("session", "id"),
-    [
-        ({"_user_id": "7", "_auth_user_id": "8"}, "7"),
-        ({"_auth_user_id": 8}, "8"),
-        ({"auth.userid": "9", "user": "ann"}, "9"),
-        ({"user_id": UUID(int=7)}, str(UUID(int=7))),
-        ({"username": "ann"}, "ann"),
-        ({"user": "ann", "username": ""}, "ann"),
-        ({"user": {"id": 7, "sub": "x"}}, "7"),
-        ({"user": {"sub": "google|7", "username": "ann", "email": "a@b.c"}}, "google|7"),
-        ({"user": {"username": "ann", "is_authenticated": True}}, "ann"),
-        ({"user": {"id": 7, "is_authenticated": False}}, None),
-        ({"user": {"email": "a@b.c"}}, None),
-        ({"user": {"id": True}}, None),
-        ({"user_id": True, "user": ["ann"]}, None),
-        ({"id": "7", "email": "a@b.c", "cart": "9"}, None),
-        ({}, None),
-    ],
-)
-def test_a_loaded_session_shows_its_user_under_the_usual_keys(
-    session: dict[str, Any], id: str | None, memory: Settings
-) -> None:
-    baskets = Baskets()
-    app = flask_site(memory, baskets)
-    baskets.kept.update(session)
-    who = Identity("user", id) if id else Identity("guest", "127.0.0.1")
-    assert app.test_client().get("/").text == str(who)
 
 
 # Starlette and FastAPI

@@ -122,14 +122,6 @@ def test_a_request_that_ended_meanwhile_is_not_remembered() -> None:
     assert kind(found, WsgiRequest(environ)) == "user"
 
 
-def test_another_address_or_header_is_another_visitor() -> None:
-    found = make("guest=visitor")
-    environ = {"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": FIREFOX}
-    others = [environ, environ | {"REMOTE_ADDR": "192.0.2.8"}, environ | {"HTTP_USER_AGENT": "x"}]
-    for _ in range(2):
-        assert len({str(found.resolve(WsgiRequest(other))) for other in others}) == 3
-
-
 def test_another_client_behind_a_proxy_is_another_visitor() -> None:
     found = make("guest=visitor", locate=locator(parse_proxies("1"), WHOLE))
     environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_USER_AGENT": FIREFOX}

@@ -11,6 +11,7 @@ from typing import Any
 import jwt
 import pytest
 import redis
+from starlette.authentication import SimpleUser
 
 from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
@@ -39,17 +40,18 @@ BY_HEADER = "user=header:X-User, guest=visitor"
 NO_USER = f"no user among {VISITS} visits, so PRESENCE_IDENTITY seems to miss logins"
 LOOK = '. To see why, run presence explain --header "Cookie: …"'
 
-Make = Callable[..., WsgiRequest | AsgiRequest]
+Sent = WsgiRequest | AsgiRequest
+Make = Callable[..., Sent]
 
 
 def over_wsgi(
     peer: str | None = PUBLIC,
-    user: str | None = None,
+    user: object = None,
     session: object = None,
     *,
     is_asgi: bool = False,
     **headers: str,
-) -> WsgiRequest | AsgiRequest:
+) -> Sent:
     sent = {"user_agent": FIREFOX, **headers}.items()
     named = [(name.replace("_", "-"), value.encode()) for name, value in sent]
     return Request(named, user, peer, session, mount="").views()[is_asgi]
@@ -67,10 +69,11 @@ class Site:
         self.presence = Presence(settings, clock=self.clock)
         self._caplog = caplog
 
-    def ask(self, *views: WsgiRequest | AsgiRequest, times: int = 1, status: int = 200) -> None:
-        """Send requests that arrive and are over."""
+    def ask(self, *views: Sent, times: int = 1, status: int = 200, pause: float = 0) -> None:
+        """Send requests that arrive and are over, some seconds one after the other."""
         for _ in range(times):
             for view in views:
+                self.clock.now += pause
                 visit = opened(self.recorder, view)
                 visit.answered(status)
                 visit.end()
@@ -249,28 +252,6 @@ def test_what_is_right_is_not_reported(
     assert one.said == []
 
 
-@pytest.mark.parametrize(
-    ("identity", "users"),
-    [
-        (BY_HEADER, "user"),
-        ("staff=header:X-Staff, member=auth, other=cookie:sid, guest=visitor", "member or staff"),
-    ],
-)
-def test_visits_without_a_user_are_reported_once(identity: str, users: str, site: Open) -> None:
-    one = site(identity)
-    one.ask(over_wsgi(user_agent="curl/8"), times=INSPECTED_REQUESTS)
-    one.clock.now += INSPECTED_REQUESTS
-    one.ask(over_wsgi(), times=VISITS - 1)
-    assert one.said == []
-    one.ask(over_wsgi())
-    (notice,) = one.said
-    assert notice.startswith(f"no {users} among {VISITS} visits")
-    assert notice.endswith(LOOK)
-    one.clock.now += VISITS
-    one.ask(over_wsgi(), times=VISITS)
-    assert one.said == [notice]
-
-
 def by_header(one: Site) -> None:
     one.ask(over_asgi(x_user="ann"))
 
@@ -355,93 +336,88 @@ def test_a_server_that_may_evict_keys_is_reported_once(
         assert one.said == ([text] if limit and policy != "noeviction" else [])
 
 
-def test_each_kind_at_its_member_limit_is_reported_once(site: Open) -> None:
-    one = site("user=auth, staff=header:X-Staff, guest=visitor", max_members=2)
+# What many requests show together.
+
+
+def crowd(peer: str | None) -> Callable[[int], Sent]:
+    return lambda number: over_wsgi(peer, user_agent=f"{VALUE} {number}")
+
+
+def namesakes(view: Make, user: object) -> Callable[[int], Sent]:
+    return lambda number: view(f"23.4.{number >> 8}.{number & 255}", user=user)
+
+
+def networks(number: int) -> Sent:
+    return over_wsgi(f"2001:4860:1:{number:x}::1")
+
+
+LIMITED, TRUSTED = {"max_members": 2}, "PRESENCE_TRUSTED_PROXIES"
+WITH_STAFF = "user=auth, staff=header:X-Staff, guest=visitor"
+MEMBERS = "staff=header:X-Staff, member=auth, other=cookie:sid, guest=visitor"
+BEHIND = {"trusted_proxies": "10.0.0.0/8, ::1, unix"}
+GUESTS = "new guests from one"
+SILENT = "come from one private address or unix socket without X-Forwarded-For"
+HEADER = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
+SAME = ["more than 50 addresses have the same id of kind user", "user=cookie:NAME"]
+FULL = "is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is 2"
+# An identity, settings, the request of each number, how many are right, and what the notice says.
+Crowd = tuple[str, dict[str, Any], Callable[[int], Sent], int, list[str]]
+CROWDS: list[Crowd] = [
+    (BY_HEADER, {}, lambda _: over_wsgi(), VISITS - 1, [f"no user among {VISITS} visits", LOOK]),
+    (MEMBERS, {}, lambda _: over_wsgi(), VISITS - 1, [f"no member or staff among {VISITS}", LOOK]),
+    (WITH_STAFF, LIMITED, lambda n: over_wsgi(user=f"{VALUE}{n}"), 2, [f"kind user {FULL}"]),
+    (WITH_STAFF, LIMITED, lambda n: over_wsgi(x_staff=f"{VALUE}{n}"), 2, [f"kind staff {FULL}"]),
+    ("guest=visitor", BEHIND, crowd(PUBLIC), 100, [f"more than 100 {GUESTS} address", TRUSTED]),
+    ("guest=visitor", BEHIND, networks, 2000, [f"more than 2000 {GUESTS} /48", TRUSTED]),
+    *(("guest=visitor", BEHIND, crowd(at), 100, [SILENT, HEADER, TRUSTED]) for at in ("::1", None)),
+    (DEFAULT, {}, namesakes(over_wsgi, "user"), SHARED_BY, SAME),
+    (DEFAULT, {}, namesakes(over_asgi, "user"), SHARED_BY, SAME),
+    (DEFAULT, {}, namesakes(over_asgi, SimpleUser("user")), SHARED_BY, SAME),
+]
+
+
+@pytest.mark.parametrize(("identity", "others", "request_of", "right", "texts"), CROWDS)
+def test_what_many_requests_show_is_reported_once(
+    identity: str,
+    others: dict[str, Any],
+    request_of: Callable[[int], Sent],
+    right: int,
+    texts: list[str],
+    *,
+    site: Open,
+) -> None:
+    one = site(identity, **others)
+    pause = float(right == SHARED_BY)
+    one.ask(*map(request_of, range(right)), pause=pause)
+    assert one.said == []
     for _ in range(2):
-        one.ask(over_wsgi(user="ann"), over_wsgi(user="bob"))
-        assert one.said == []
-    text = "is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is 2"
-    for number in range(3):
-        one.ask(over_wsgi(user=f"{VALUE}{number}"))
-        assert one.said == [f"kind user {text}"]
-    one.ask(*(over_wsgi(x_staff=f"{VALUE}{number}") for number in range(3)))
-    assert one.said == [f"kind user {text}", f"kind staff {text}"]
+        one.ask(*map(request_of, range(right, right + 60)), pause=pause)
+        (notice,) = one.said
+        assert all(text in notice for text in texts)
+        assert VALUE not in notice
 
 
-@pytest.mark.parametrize("origin", ["address", "/48", "::1", None])
-def test_a_crowd_of_guests_is_reported_once(origin: str | None, site: Open) -> None:
-    def guests(first: int, last: int) -> Iterator[WsgiRequest | AsgiRequest]:
-        for number in range(first, last):
-            network = f"2001:4860:1:{number:x}::1"
-            peer = {"address": PUBLIC, "/48": network}.get(str(origin), origin)
-            yield over_wsgi(peer, user_agent=f"{VALUE} {number}")
-
-    quota = 2000 if origin == "/48" else 100
-    one = site(BY_HEADER, trusted_proxies="10.0.0.0/8, ::1, unix")
-    one.ask(over_wsgi(x_user="ann"), *guests(0, quota))
-    assert one.said == []
-    one.ask(*guests(quota, quota + 50))
-    (notice,) = one.said
-    if is_silent := origin not in ("address", "/48"):
-        assert "come from one private address or unix socket without X-Forwarded-For" in notice
-        assert "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;" in notice
-    else:
-        assert notice.startswith(f"more than {quota} new guests from one {origin}")
-    assert "PRESENCE_TRUSTED_PROXIES" in notice
-    assert one.presence.counts()["guest"] == quota + (50 if is_silent else 0)
-
-
-# A name that everybody has.
-
-
-class EveryoneIsUser:
-    """What some apps set for each visitor, such as Starlette's `SimpleUser("user")`."""
-
-    is_authenticated = True
-    identity = display_name = "user"
-
-
-def visitors(one: Site, view: Make, number: int, pause: float = 1.0, **given: str) -> None:
-    """Send requests, each from a network of its own, and end each as an inner layer set it."""
-    for n in range(number):
-        one.clock.now += pause
-        visit = opened(one.recorder, view(f"23.4.{n >> 8}.{n & 255}", **given))
-        if given.get("user") == "set by a layer":
-            visit.state["user"] = EveryoneIsUser()  # type: ignore[index]
-        visit.end()
-
-
-@pytest.mark.parametrize(
-    ("view", "user"), [(over_wsgi, "user"), (over_asgi, "user"), (over_asgi, "set by a layer")]
-)
-def test_an_id_shared_by_all_visitors_is_reported_once(view: Make, user: str, site: Open) -> None:
-    one = site()
-    visitors(one, view, SHARED_BY, user=user)
-    assert one.said == []
-    visitors(one, view, SHARED_BY + 1, user=user)
-    (notice,) = one.said
-    assert notice.startswith("more than 50 addresses have the same id of kind user")
-    assert "user=cookie:NAME" in notice
-    visitors(one, view, 2 * SHARED_BY, user=user)
-    assert one.said == [notice]
+def visitors(one: Site, number: int, pause: float = 1.0, **given: Any) -> None:
+    """Send requests, each from a network of its own."""
+    one.ask(*(over_wsgi(f"23.4.{n >> 8}.{n & 255}", **given) for n in range(number)), pause=pause)
 
 
 def distinct(one: Site) -> None:
     for number in range(100):
         one.clock.now += 1
         one.ask(over_wsgi(f"23.4.0.{number}", user=f"user{number // 10}"))
-    visitors(one, over_wsgi, 3 * SHARED_BY, user="once told apart, users are not looked at again")
+    visitors(one, 3 * SHARED_BY, user="once told apart, users are not looked at again")
 
 
 def over_days(one: Site) -> None:
-    visitors(one, over_wsgi, 3 * SHARED_BY, 60.0, user="ann")
+    visitors(one, 3 * SHARED_BY, 60.0, user="ann")
 
 
 def guests(one: Site) -> None:
     """Sharing is intended with `user-agent`, and a client may send any cookie."""
     one.ask(over_wsgi(user="ann"))
-    visitors(one, over_wsgi, 2 * SHARED_BY)
-    visitors(one, over_wsgi, 2 * SHARED_BY, cookie="sid=1", user_agent="")
+    visitors(one, 2 * SHARED_BY)
+    visitors(one, 2 * SHARED_BY, cookie="sid=1", user_agent="")
 
 
 def without_logins(one: Site) -> None:
@@ -453,6 +429,10 @@ def from_this_host(one: Site) -> None:
     one.ask(over_wsgi("127.0.0.1", user="ann"))
     one.ask(over_wsgi("127.0.0.1"), over_wsgi("::1"), times=200)
     one.ask(*(over_wsgi("127.0.0.1", cookie=f"sid={number}") for number in range(150)))
+
+
+def crawlers(one: Site) -> None:
+    one.ask(over_wsgi(user_agent="curl/8"), times=INSPECTED_REQUESTS)
 
 
 def no_visits(one: Site) -> None:
@@ -474,7 +454,7 @@ SHARING = "user=auth, guest=user-agent, other=cookie:sid"
         *((identity, without_logins) for identity in ("guest=visitor", "user=cookie:sid")),
         ("user=auth, guest=visitor", from_this_host),
         ("user=auth, guest=cookie:sid", from_this_host),
-        (BY_HEADER, no_visits),
+        *((BY_HEADER, come) for come in (crawlers, no_visits)),
     ],
 )
 def test_many_requests_that_are_right_are_not_reported(

@@ -211,20 +211,6 @@ def test_a_pulse_enters_the_room_of_its_page_and_a_goodbye_none(site: Make) -> N
     assert entrances(here) == [room_number("/t/42")]
 
 
-@pytest.mark.parametrize("root", ["", "/shop"])
-@pytest.mark.parametrize("path", ["/t/7", "/t/", "/pulse", "/", ""])
-def test_a_page_and_its_pulse_are_in_the_same_room(site: Make, root: str, path: str) -> None:
-    """pulse.js names the path below the mount point: tests/browser/test_mounts_browser.py."""
-    rooms = "/t/{topic}, /pulse, /"
-    page = site(App(status=200), rooms=rooms)
-    page.ask(
-        "GET", path if root else path or "/", root=root, headers={"Sec-Fetch-Mode": "navigate"}
-    )
-    pulse = site(rooms=rooms)
-    pulse.pulse(f"presence=here:{path}", root=root)
-    assert entrances(page) == entrances(pulse) != [None]
-
-
 # URLs of the site's own.
 
 
@@ -316,9 +302,6 @@ def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -
         here.wsgi({**broken, "PATH_INFO": path}, start)
     assert statuses == ["403 Forbidden", "200 Said"]
     assert here.gone == []
-
-
-# Frameworks.
 
 
 # Settings.

@@ -3,7 +3,6 @@
 import itertools
 import random
 import time
-import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings
-from presence_middleware.identity import resolver
-from presence_middleware.replay import Logs, Moment, Replay, Series, Summary
+from presence_middleware.replay import Logs, Moment, Replay, Series
 from presence_middleware.replay.files import AHEAD, FOLLOWING, without_lines_ahead
 from presence_middleware.replay.lines import MAX_LINE, Line, parse
 from presence_middleware.replay.timeline import MAX_QUIET, Timeline
@@ -85,40 +83,6 @@ def test_a_day_without_anybody_is_a_gap() -> None:
     moments = told([(60, "ann"), (NOON, "ann"), (NOON + 86400, "ann")], 600)
     assert len(moments) == (10 + MAX_QUIET) + (1440 + 1)
     assert [moment for moment in moments if any(moment.counts)][10] == Moment(NOON, (1,))
-
-
-def synthetic(lines: int) -> Iterable[Line]:
-    """Thirty a minute; of each ten, nine come back, and there is always somebody new."""
-    for number in range(lines):
-        person = number if number % 10 == 0 else number % 997
-        address = f"10.{person >> 16 & 255}.{person >> 8 & 255}.{person & 255}"
-        agent = f"Browser/{person % 50}"
-        yield Line(NOON + number * 2, request_of(address, agent))
-
-
-def highest_memory(lines: int) -> int:
-    settings = Settings.from_env({}, window="1m")
-    summary = Summary(settings.kinds)
-    summary.series = Series(most=100)
-    site = Replay(settings, summary.add)
-    tracemalloc.start()
-    for request in synthetic(lines):
-        site.add(request)
-    site.timeline.finish()
-    highest = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(summary.series.points) <= 100
-    return highest
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_length_of_the_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resolver, "REMEMBERED", 500)  # of those before, so many; also on a site
-    short, long = highest_memory(6_000), highest_memory(60_000)
-    # Python keeps up to 2,000 tuples of each length, of 64 bytes and more, to use them again.
-    assert long < short * 1.1 + 150_000, (short, long)
 
 
 def test_too_many_guests_of_an_address_are_counted_apart() -> None:
@@ -251,15 +215,6 @@ def test_lines_are_bounded(tmp_path: Path) -> None:
     assert (logs.parser.lines, logs.parser.unreadable) == (6, 2)
 
 
-def test_logs_are_merged_by_time(tmp_path: Path) -> None:
-    """The logs may be rotated, in any order, or come from several hosts."""
-    for name, minutes in (("new", "579"), ("other", "246"), ("old", "13")):
-        lines = (COMBINED.replace(b"12:00", b"12:0" + minute.encode()) for minute in minutes)
-        (tmp_path / name).write_bytes(b"\n".join(lines))
-    logs = Logs([str(tmp_path / name) for name in ("new", "old", "other")])
-    assert [(request.at - AT) // 60 for request in logs] == [1, 2, 3, 4, 5, 6, 7, 9]
-
-
 AGENTS = ["Firefox", "Googlebot/2.1", "curl/8", ""]
 SITES = [
     {},
@@ -332,12 +287,7 @@ AFTER = minutes(300, NOON + 30 * DAY)
 IS_WRONG = [random.Random(seed).random() < 0.25 for seed in range(1000)]
 # Lines, those of them that are kept, and when they are read.
 LOGS: list[tuple[list[int], list[int], float]] = [
-    # Lone lines far ahead, a burst of them, those of a host with a wrong clock.
-    *(
-        ([*LOG[:place], far, *LOG[place:]], LOG, TODAY)
-        for place in (0, 1, 150, 299)
-        for far in (NOON + 400 * 60 + DAY, NOON + 365 * DAY, FAR)
-    ),
+    # A burst of lines far ahead, those of a host with a wrong clock. Lone ones are drawn below.
     *(
         ([*LOG[:150], *minutes(burst, FAR), *LOG[150:]], LOG, TODAY)
         for burst in (2, FOLLOWING // 2 - 1)
@@ -347,7 +297,6 @@ LOGS: list[tuple[list[int], list[int], float]] = [
         [at for at, wrong in zip(minutes(1000), IS_WRONG, strict=True) if not wrong],
         TODAY,
     ),
-    *(([*MONTHLY[:place], FAR, *MONTHLY[place:]], MONTHLY, TODAY) for place in (0, 1, 29, 30)),
     # The last lines are accepted unless they are in the future.
     ([*LOG, TODAY], [*LOG, TODAY], TODAY),
     ([*LOG, TODAY], LOG, TODAY - 2 * DAY),

@@ -140,8 +140,7 @@ def test_errors_are_reported_with_an_exit_status(
     assert says in ended.stderr
 
 
-@pytest.mark.parametrize("reader", ["head -1", "true"])
-@pytest.mark.parametrize("option", ["", "--json"])
+@pytest.mark.parametrize(("option", "reader"), [("", "head -1"), ("--json", "true")])
 def test_output_stops_quietly_when_the_reader_closes_the_pipe(
     tmp_path: Path, reader: str, option: str
 ) -> None:

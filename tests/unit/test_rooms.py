@@ -10,14 +10,13 @@ from presence_middleware.rooms import MAX_NAME, Rooms
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.asking import Request
 
-FORUM = ("/t/{topic}/*", "/docs/*", "/c/{category}/{page}", "/about", "/blog/")
-
 
 def rooms(*rules: str) -> Rooms:
     settings = Settings.from_env({}, rooms=", ".join(rules))
     return Rooms(settings.rooms)
 
 
+FORUMS = rooms("/t/{topic}/*", "/docs/*", "/c/{category}/{page}", "/about", "/blog/")
 NAMES = {  # of rooms, by path
     **dict.fromkeys(["/t/42", "/t/42/", "/t/42/some-title", "/t/42/some-title/2"], "/t/42"),
     **{"/t/a b/ü\n": "/t/a b", "/docs": "/docs", "/docs/": "/docs", "/docs/x/y": "/docs"},
@@ -36,8 +35,8 @@ NOWHERES = [
 def test_a_path_is_in_the_room_of_the_first_rule_that_fits() -> None:
     for path in (*NAMES, *NOWHERES):
         name = NAMES.get(path)
-        assert rooms(*FORUM).name_of(path) == name, path
-        assert rooms(*FORUM).number_of(path) == room_number(name or path), path
+        assert FORUMS.name_of(path) == name, path
+        assert FORUMS.number_of(path) == room_number(name or path), path
         assert Rooms(()).name_of(path) is None, "without rules"
 
 
@@ -62,12 +61,12 @@ paths = st.lists(st.one_of(segments, st.sampled_from(["t", "docs", "c"])), max_s
 
 @given(path=st.one_of(paths, st.text()))
 def test_a_name_is_short_the_beginning_of_the_path_and_names_its_own_room(path: str) -> None:
-    name = rooms(*FORUM).name_of(path)
+    name = FORUMS.name_of(path)
     if name is not None:
         assert 0 < len(name) <= MAX_NAME
         assert path.startswith(name)
-        assert rooms(*FORUM).name_of(name) == name
-        assert rooms(*FORUM).number_of(path) == rooms(*FORUM).number_of(name) == room_number(name)
+        assert FORUMS.name_of(name) == name
+        assert FORUMS.number_of(path) == FORUMS.number_of(name) == room_number(name)
 
 
 @given(st.lists(st.text(min_size=1), unique=True, max_size=50))
@@ -103,9 +102,9 @@ def test_only_a_navigation_leaves_a_room_without_entering_another(
 
 
 def test_a_request_that_cannot_be_read_changes_nothing() -> None:
-    assert rooms(*FORUM).number_for(WsgiRequest({"PATH_INFO": 5})) is None
+    assert FORUMS.number_for(WsgiRequest({"PATH_INFO": 5})) is None
     broken = {"PATH_INFO": "/home", "HTTP_SEC_FETCH_MODE": 5}
-    assert rooms(*FORUM).number_for(WsgiRequest(broken)) is None
+    assert FORUMS.number_for(WsgiRequest(broken)) is None
 
 
 def test_the_word_named_stands_alone() -> None:

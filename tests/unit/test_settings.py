@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from presence_middleware import PresenceError, Settings, SettingsError, embedded, parsers
 from presence_middleware.connections import url
 from presence_middleware.connections.url import hide_credentials
+from presence_middleware.identity.addresses import Proxies
 from presence_middleware.identity.rules import parse_chain
 from presence_middleware.settings import variable
 
@@ -366,27 +368,51 @@ def test_an_empty_variable_is_unset() -> None:
     assert settings_of({variable(name): "" for name in WRONG}) == settings_of({}) == Settings()
 
 
-def test_settings_can_be_copied_with_a_change() -> None:
-    settings = settings_of({"PRESENCE_REDIS_URL": "redis://:p@h/1", "PRESENCE_WINDOW": "5m"})
-    assert replace(settings) == settings
-    assert replace(settings, prefix="x").redis_url == settings.redis_url
+def proxies(*names: str, **given: Any) -> Proxies:
+    return Proxies(networks=tuple(map(ip_network, names)), **given)
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        *(("90s", 90), ("10m", 600), ("24h", 86400), ("30d", 2592000), ("1.5m", 90), ("45", 45)),
-        *((" 10 M ", 600), ("0.5s", 0.5), (45, 45), (0.5, 0.5), (timedelta(minutes=2), 120)),
-    ],
-)
-def test_durations_are_parsed(value: object, seconds: float) -> None:
-    assert parsers.duration(value) == seconds
-    assert parsers.duration(parsers.format_duration(seconds)) == seconds
+TWO, KEY = f"{SECRET}, {SECRET}2", "-----BEGIN X-----\nM\n-----END X-----"
+# A setting, texts and other values of it, and what they mean.
+READ: list[tuple[str, list[Any], Any]] = [
+    *(
+        ("history", [*values, parsers.format_duration(seconds)], seconds)
+        for values, seconds in (
+            *((["90s", "1.5m"], 90), (["10m", " 10 M "], 600), (["24h"], 86400), (["45"], 45)),
+            *((["30d"], 2592000), (["0.5s"], 0.5), ([timedelta(minutes=2)], 120)),
+        )
+    ),
+    ("enabled", ["1", "True", "on"], True),
+    ("enabled", ["0", "No"], False),
+    *(("session_secret", [text], (text,)) for text in ("one", "a,b", f"a,{SECRET}")),
+    ("session_secret", [""], ()),
+    ("session_secret", [TWO], (TWO, SECRET, f"{SECRET}2")),  # no short pieces: these are guessed
+    ("session_secret", [KEY.replace("\n", "\\n")], (KEY,)),
+    ("ip_prefix", [" /8 , /128 "], (8, 128)),
+    ("ip_prefix", ["/0, /0"], (0, 0)),
+    ("ip_prefix", ["/24, /56", "24, 56", "/24,/56"], (24, 56)),
+    *(
+        ("trusted_proxies", [*values, str(trusted)], trusted)
+        for values, trusted in (
+            *((["  ", "0"], proxies()), ([" 3 "], proxies(hops=3)), ([2], proxies(hops=2))),
+            *((["32"], proxies(hops=32)), (["unix"], proxies(unix=True))),
+            (["10.1.2.3/8", "10.0.0.0/255.0.0.0"], proxies("10.0.0.0/8")),
+            (["10.0.0.0/8,,fd00::/8,"], proxies("10.0.0.0/8", "fd00::/8")),
+            *((["::1"], proxies("::1")), (["unix, ::1"], proxies("::1", unix=True))),
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize(("word", "on"), [("1", 1), ("True", 1), ("on", 1), ("0", 0), ("No", 0)])
-def test_switches_are_parsed(word: str, on: int) -> None:
-    assert settings_of({"PRESENCE_ENABLED": word}).enabled is bool(on)
+@pytest.mark.parametrize(("name", "values", "meaning"), READ)
+def test_a_setting_is_read_from_text_and_from_what_the_text_means(
+    name: str, values: list[object], meaning: Any
+) -> None:
+    for value in (*values, meaning):
+        settings = settings_of({}, **{name: value})
+        assert getattr(settings, name) == meaning
+        assert replace(settings) == settings
+        assert replace(settings, prefix="x").redis_url == settings.redis_url
 
 
 @pytest.mark.parametrize(
@@ -420,27 +446,8 @@ def test_a_missing_server_or_library_is_reported_with_the_install_command(
         Settings.from_env({"PRESENCE_REDIS_URL": "memory://"})
 
 
-@pytest.mark.parametrize(
-    ("text", "secrets"),
-    [
-        ("", ()),
-        ("one", ("one",)),
-        ("a,b", ("a,b",)),  # whose pieces could be guessed
-        (f"a,{SECRET}", (f"a,{SECRET}",)),
-        (f"{SECRET}, {SECRET}2", (f"{SECRET}, {SECRET}2", SECRET, f"{SECRET}2")),
-        ("-----BEGIN X-----\\nM\\n-----END X-----", ("-----BEGIN X-----\nM\n-----END X-----",)),
-    ],
-)
-def test_session_secrets_are_parsed(text: str, secrets: tuple[str, ...]) -> None:
-    settings = settings_of({"PRESENCE_SESSION_SECRET": text})
-    assert settings.session_secret == secrets
-    assert replace(settings, window=60) == settings_of(
-        {"PRESENCE_SESSION_SECRET": text, "PRESENCE_WINDOW": "1m"}
-    )
-    assert not text or text not in repr(settings)
-
-
-def test_proxies_and_paths_are_shown_in_the_form_of_the_settings() -> None:
+def test_settings_are_shown_in_their_form_without_secrets() -> None:
+    assert SECRET not in repr(settings_of({"PRESENCE_SESSION_SECRET": TWO}))
     given = {"PRESENCE_TRUSTED_PROXIES": "10.0.0.1/8,unix", "PRESENCE_EXCLUDE": "none"}
     settings = settings_of(given)
     assert "10.0.0.0/8, unix" in repr(settings)
