@@ -287,20 +287,6 @@ async def test_a_stream_is_no_visit_and_needs_no_connection_of_its_own(
 
 
 @in_loop
-async def test_streams_end_when_the_lifespan_ends(
-    site: asgi.PresenceMiddleware, presence: Presence
-) -> None:
-    async def shutdown() -> Any:
-        return {"type": "lifespan.shutdown"}
-
-    async with opened(site) as stream:
-        assert (await stream.message())["event"] == "list"
-        await site({"type": "lifespan"}, shutdown, stream.sent.put)
-        assert await stream.message() == {}
-        assert stream.is_over
-
-
-@in_loop
 async def test_a_stream_ends_with_the_server_although_its_reader_reads_nothing(
     site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,21 +353,3 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
             assert site.process.wait(8) in ENDED
             list(lines)  # raises an error if the response is not complete
         assert "Traceback" not in site.output
-
-
-@in_loop
-async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
-    site: asgi.PresenceMiddleware,
-) -> None:
-    headers = [(b"authorization", BEARER["Authorization"].encode())]
-    scope: Any = {"type": "http", "method": "GET", "path": "/presence/events"}
-    stream, sent = Stream(), []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-        if len(sent) == 3:
-            raise KeyError("of the server")
-
-    with pytest.raises(KeyError, match="of the server"):
-        await site({**scope, "query_string": b"", "headers": headers}, stream.receive, send)
-    wait_until(lambda: "presence-events" not in [each.name for each in threading.enumerate()])
