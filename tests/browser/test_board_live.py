@@ -6,21 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Page, Request, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
+from tests.browser.conftest import NewContext
 from tests.support.backends import Server, wait_until
-from tests.support.browsers import needs_chromium
 from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import ROOT, WebServer, uvicorn
 
 TOKEN = "the-token-of-the-board"
-pytestmark = [
-    needs_chromium,
-    pytest.mark.timeout(120),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -74,26 +70,21 @@ class Board:
         return [each for each in self.requests if f"/presence/{path}?" in each.url]
 
 
+Opened = Callable[..., Board]
+
+
 @pytest.fixture
-def opened(browser: Browser) -> Iterator[Callable[..., Board]]:
-    """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
-    errors: list[str] = []
-    context = browser.new_context()
+def opened(new_context: NewContext) -> Opened:
+    """Opens and unlocks the board of a site."""
 
     def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
-        page = context.new_page()
+        page = new_context().new_page()
         if sleeps:
             page.clock.install()
-        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"http://{site.address}/presence")
         return Board(page)
 
-    yield open_board
-    context.close()
-    assert errors == []
-
-
-Opened = Callable[..., Board]
+    return open_board
 
 
 def test_the_list_changes_without_polling(
