@@ -38,8 +38,6 @@ def site(variables: dict[str, str], tmp_path: Path) -> Iterator[WebServer]:
 
 @pytest.fixture
 def open_board(new_context: NewContext, site: WebServer) -> Opened:
-    """Opens the board in a browser of its own."""
-
     def opened(path: str = "/presence", credentials: str = "", **looks: Any) -> Page:
         page = new_context(**looks).new_page()
         page.goto(f"http://{credentials}{site.address}{path}")

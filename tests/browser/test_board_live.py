@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Valkey server that the tests may stop."""
     server = Server(str(find_server()), tmp_path_factory.mktemp("own"))
     yield server
     server.stop()
@@ -75,8 +74,6 @@ Opened = Callable[..., Board]
 
 @pytest.fixture
 def opened(new_context: NewContext) -> Opened:
-    """Opens and unlocks the board of a site."""
-
     def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
         page = new_context().new_page()
         if sleeps:

@@ -169,7 +169,6 @@ Reads = Callable[..., Reader]
 
 @pytest.fixture
 def reads(new_context: NewContext, site: Site) -> Reads:
-    """Gives a browser of its own to a member."""
     return lambda at=site: Reader(new_context(), at)
 
 
@@ -285,23 +284,6 @@ def test_without_input_for_a_window_a_page_is_silent(reads: Reads, brief_site: S
         else:
             page.mouse.wheel(0, 100)
         wait_until(lambda: ann.is_online)
-    assert "bye" not in ann.sent()
-
-
-@pytest.mark.slow
-def test_after_an_hour_of_sleep_a_page_is_silent_until_somebody_is_there(
-    reads: Reads, brief_site: Site
-) -> None:
-    ann = reads(at=brief_site)
-    ann.context.clock.install()
-    page = ann.opens("/a")
-    page.clock.fast_forward("01:00:00")  # of the timers that were due, each fires once
-    wait_until(lambda: not ann.is_online)
-    count = len(ann.sent())
-    page.mouse.wheel(0, 100)
-    wait_until(lambda: ann.is_online)
-    assert set(ann.sent()[count:]) == {"here:/a"}
-    assert ann.sent()[1:count].count("here:/a") <= 2
     assert "bye" not in ann.sent()
 
 

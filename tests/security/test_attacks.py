@@ -281,7 +281,6 @@ def tokens_that_choose(*keys: str | None) -> Iterator[str]:
 
 
 def with_the_public_key() -> Iterator[str]:
-    """HS256 with the text of the RSA key as its secret."""
     lines = (PUBLIC, PUBLIC.strip(), f"{PUBLIC}\n", PUBLIC.replace("\n", ""))
     for text, alg in product(lines, ("HS256", "HS384", "HS512")):
         yield token_of({"alg": alg}, {"who": "ann"}, text)
@@ -324,7 +323,6 @@ def row(
     now: float | None = None,
     **given: Any,
 ) -> Attack:
-    """Values as this scheme sends them."""
     identity = f"user={given.pop('source', scheme.source)}, guest=ip:raw"
     settings = {"identity": identity, "session_secret": scheme.secret, **given}
     return Attack(settings, map(scheme.request, values), (who,), now=now)

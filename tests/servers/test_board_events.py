@@ -107,7 +107,6 @@ class Stream:
 async def opened(
     site: Any, query: str = "", method: str = "GET", **headers: str
 ) -> AsyncIterator[Stream]:
-    """Request the events of a site until the end of the block."""
     stream = Stream()
     given = {name.replace("_", "-").lower(): value for name, value in (BEARER | headers).items()}
     scope = {
@@ -127,8 +126,6 @@ async def opened(
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test in an event loop."""
-
     @wraps(test)
     def run(**fixtures: Any) -> None:
         async def run_and_close() -> None:

@@ -121,7 +121,6 @@ def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
 
 
 def last_sighting_of_a_guest(demo: Demo) -> float:
-    """When a guest was last seen, in seconds since the epoch, to the second."""
     now = time.time()
     return max((now - guest["seconds"] for guest in demo.state()["online"]["guest"]), default=0.0)
 

@@ -90,7 +90,6 @@ def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
 
 
 def lists_of_users(folder: Path, variables: dict[str, str], *fields: str) -> list[list[list[str]]]:
-    """Return the list of users for each field that may be the id of presence."""
     recipes = (ROOT / "docs" / "recipes.md").read_text()
     (recipe,) = re.findall(r"^```text\n(.*?PresenceAdminMixin.*?)^```$", recipes, re.M | re.S)
     (folder / "shop.py").write_text(SITE.replace("RECIPE\n", recipe))

@@ -61,12 +61,10 @@ class Site:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Those of the site."""
         return {"SITE_SECRET": SECRET, **self.own}
 
     @property
     def settings(self) -> dict[str, str]:
-        """Those of this package, as far as they are about logins."""
         chain = {"PRESENCE_IDENTITY": f"user={self.source}, guest=visitor"} if self.source else {}
         return chain | ({"PRESENCE_SESSION_SECRET": SECRET} if self.signed else {})
 
@@ -91,13 +89,11 @@ class Site:
 
     @property
     def wrap(self) -> Any:
-        """What wraps it in this process."""
         if self.wraps_itself:
             return init_app
         return asgi.PresenceMiddleware if self.is_asgi else wsgi.PresenceMiddleware
 
     def load(self) -> Any:
-        """The app itself, in this process."""
         module, _, name = self.app.partition(":")
         return getattr(import_module(f"tests.support.login_sites.{module}"), name)()
 
@@ -138,7 +134,6 @@ ON_DJANGO = pytest.mark.parametrize("site", [SERVED["django"], SERVED["django, c
 
 @pytest.fixture(scope="session")
 def django_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database, migrated, with the user in it."""
     folder = tmp_path_factory.mktemp("django")
     code = "from tests.support.login_sites.django_site import prepare; prepare()"
     env = environment(SITE_FOLDER=str(folder), SITE_SECRET=SECRET)
@@ -159,7 +154,6 @@ class Browser:
         self.client.headers["User-Agent"] = FIREFOX.format(version)
 
     def see(self, page: str) -> set[str]:
-        """What all workers say on a page."""
         return self._on_all_workers(self.client, self.site.views + page)
 
     def log_in(self) -> httpx.Response:
@@ -292,7 +286,6 @@ class Local:
         self.browser = Browser(client, site)
 
     def close(self) -> None:
-        """Ends what runs and is open."""
         if self._wrapped is not None:
             self._wrapped.recorder.close()
         if isinstance(self._wrapped, asgi.PresenceMiddleware):
@@ -308,7 +301,6 @@ class Local:
 
     @property
     def identity(self) -> Identity | None:
-        """Who the last request was."""
         found: Identity | None = self.last["presence_middleware.visit"].identity
         return found
 
@@ -318,7 +310,6 @@ Open = Callable[..., Local]
 
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
-    """Opens a site in this process."""
     with ExitStack() as stack:
 
         def opened(site: Site, settings: Settings | None) -> Local:
@@ -353,7 +344,6 @@ def shown(response: httpx.Response) -> tuple[int, list[tuple[str, str]], object]
 
 
 def headers_of(response: httpx.Response) -> list[tuple[str, str]]:
-    """Those that do not tell of the body."""
     return [header for header in shown(response)[1] if header[0] != "content-length"]
 
 

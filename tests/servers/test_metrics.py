@@ -107,7 +107,6 @@ def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
 
 @pytest.fixture
 def announcing(valkey: Server, prefix: str) -> tuple[Recorder, Clock]:
-    """A recorder that announces who comes and goes, and the clock of its site."""
     settings = Settings.from_env(
         {},
         redis_url=valkey.url,

@@ -110,7 +110,6 @@ class Served(NamedTuple):
     presence: Presence
 
     def ask(self, path: str, **headers: str) -> httpx.Response:
-        """Send a request over a connection of its own."""
         with self.server.client(FIREFOX) as client:
             given = {name.replace("_", "-"): value for name, value in headers.items()}
             return client.get(path, headers=given)
@@ -264,7 +263,6 @@ def of_users(variables: dict[str, str]) -> dict[str, str]:
 
 
 def ask(server: WebServer, user: str, path: str = "/pid") -> str:
-    """By which process one was answered, over a connection of his own."""
     url, headers = f"http://{server.address}{path}", {"X-User": user}
     response = httpx.get(url, headers=headers, timeout=TIMEOUT, trust_env=False, verify=False)
     assert response.status_code == 200, server.output

@@ -14,7 +14,6 @@ NOBODY = "nobody"
 
 
 def secret() -> str:
-    """The secret with which the framework signs."""
     return os.environ["SITE_SECRET"]
 
 
@@ -29,5 +28,4 @@ def answer(said: object) -> str:
 
 
 def names(ids: Iterable[str]) -> str:
-    """The text of several ids."""
     return answer(",".join(ids))
