@@ -1,6 +1,5 @@
 """The board in Chromium with events: the list of names changes without polling."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,10 +73,8 @@ Opened = Callable[..., Board]
 
 @pytest.fixture
 def opened(new_context: NewContext) -> Opened:
-    def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
+    def open_board(site: WebServer | Nginx) -> Board:
         page = new_context().new_page()
-        if sleeps:
-            page.clock.install()
         page.goto(f"http://{site.address}/presence")
         return Board(page)
 
@@ -153,24 +150,6 @@ def test_the_list_survives_a_restart_of_redis_without_its_data(
     server.stop()
     server.start()
     presence.touch("bob")
-    board.expect_names("bob")
-    presence.touch("eve")
-    board.expect_names("eve", "bob")
-
-
-def test_the_list_is_true_after_the_machine_slept(
-    opened: Opened, site: WebServer, presence: Presence
-) -> None:
-    presence.touch("ann")
-    board = opened(site, sleeps=True)
-    board.expect_names("ann")
-    os.kill(site.process.pid, signal.SIGSTOP)  # nothing comes on the stream any more
-    try:
-        board.page.clock.fast_forward("01:00:00")
-        presence.leave("ann")
-        presence.touch("bob")
-    finally:
-        os.kill(site.process.pid, signal.SIGCONT)
     board.expect_names("bob")
     presence.touch("eve")
     board.expect_names("eve", "bob")

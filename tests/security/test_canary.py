@@ -129,19 +129,12 @@ def texts_of(*roots: object) -> Iterator[str | bytes]:
 
 
 def buffers_of_this_process(*roots: object) -> list[object]:
-    """What stays between two requests: `roots`, modules of the package, the threads' variables."""
+    """What stays between two requests: `roots`, and the modules of the package."""
     gc.collect()
     packages = [
         module for name, module in sys.modules.items() if name.startswith("presence_middleware")
     ]
-    stay: list[object] = [*roots, *(vars(module) for module in packages)]
-    for frame in sys._current_frames().values():
-        up: FrameType | None = frame
-        while up is not None:
-            if "presence_middleware" in up.f_code.co_filename:
-                stay += up.f_locals.values()
-            up = up.f_back
-    return stay
+    return [*roots, *(vars(module) for module in packages)]
 
 
 def shown(*roots: object) -> Iterator[str]:
