@@ -74,7 +74,7 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
             assert client.get(script).status_code == 200
 
         client.post("/login", data={"name": "Ada <script>"})
-        assert demo.state()["counts"]["user"] == 1
+        wait_until(lambda: demo.state()["counts"]["user"] == 1)
         board, token = demo.board()
         assert "Who is online" in client.get(board).text
         listed = client.get(f"{board}/online", headers=token).json()["online"]
@@ -83,7 +83,7 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
         count = line.split(": ", 1)[1].replace("count guest", "count user")
         assert subprocess.check_output(count, shell=True, env=demo.environment) == b"1\n"
         client.post("/logout")
-        assert demo.state()["counts"]["user"] == 0
+        wait_until(lambda: demo.state()["counts"]["user"] == 0)
         assert demo.interrupt() == 0
 
 
