@@ -148,8 +148,9 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
 
 
 def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
-    own: Server, prefix: str
+    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
     site = Flooded(own, prefix, addresses, "0.05s")
     own.process.send_signal(signal.SIGSTOP)
     site.clock.now += WINDOW / 2
