@@ -120,6 +120,7 @@ APPENDING_FORWARDED: list[Append] = [
     forwarded_with_host,
     lambda fields, peer: [*fields, ("forwarded", f"by=_proxy;For={node(peer)}")],
 ]
+FORGED_ADDRESSES = [("X-Forwarded-For", b"6.6.6.6"), ("Forwarded", b"for=6.6.6.6")]
 IGNORED = ["X-Real-IP", "X-Client-IP", "Client-IP", "True-Client-IP", "CF-Connecting-IP", "Via"]
 
 
@@ -133,6 +134,14 @@ def takes_headers_away(state: State) -> None:
 
 
 ADDRESSES = {
+    **{
+        f"a forged address of {peer} without proxies": Attack(
+            {},
+            [Request([(name, value)], peer=peer) for name, value in FORGED_ADDRESSES],
+            (("guest", peer.removeprefix("::ffff:")),),
+        )
+        for peer in (CLIENT, "10.0.0.1", "127.0.0.1", "::ffff:10.0.0.1")
+    },
     "a layer takes the header of the proxy away": Attack(
         {"trusted_proxies": 1},
         [through(x_forwarded_for, 1, [], CLIENT)] * 2,
