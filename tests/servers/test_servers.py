@@ -181,7 +181,8 @@ def test_the_board_is_served(served: Served) -> None:
         named = client.get("/presence/online", headers={"Authorization": basic(f"me:{TOKEN}")})
         assert "bob" in [who["id"] for who in named.json()["online"]]
         assert client.post("/presence", content=b"x" * 9999 * (not is_closing)).status_code == 405
-        assert client.get("/elsewhere").text.startswith("hello ")
+        elsewhere = client.get("/elsewhere", headers={"X-User": "bob"})
+        assert elsewhere.text.startswith("hello ")
 
 
 def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
