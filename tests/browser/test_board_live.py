@@ -1,31 +1,25 @@
 """The board in Chromium with events: the list of names changes without polling."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Page, Request, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
+from tests.browser.conftest import NewContext
 from tests.support.backends import Server, wait_until
-from tests.support.browsers import needs_chromium
 from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import ROOT, WebServer, uvicorn
 
 TOKEN = "the-token-of-the-board"
-pytestmark = [
-    needs_chromium,
-    pytest.mark.timeout(120),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Valkey server that the tests may stop."""
     server = Server(str(find_server()), tmp_path_factory.mktemp("own"))
     yield server
     server.stop()
@@ -74,26 +68,17 @@ class Board:
         return [each for each in self.requests if f"/presence/{path}?" in each.url]
 
 
-@pytest.fixture
-def opened(browser: Browser) -> Iterator[Callable[..., Board]]:
-    """Opens and unlocks the board of a site; in the end, no script may have raised an error."""
-    errors: list[str] = []
-    context = browser.new_context()
+Opened = Callable[..., Board]
 
-    def open_board(site: WebServer | Nginx, *, sleeps: bool = False) -> Board:
-        page = context.new_page()
-        if sleeps:
-            page.clock.install()
-        page.on("pageerror", lambda error: errors.append(str(error)))
+
+@pytest.fixture
+def opened(new_context: NewContext) -> Opened:
+    def open_board(site: WebServer | Nginx) -> Board:
+        page = new_context().new_page()
         page.goto(f"http://{site.address}/presence")
         return Board(page)
 
-    yield open_board
-    context.close()
-    assert errors == []
-
-
-Opened = Callable[..., Board]
+    return open_board
 
 
 def test_the_list_changes_without_polling(
@@ -165,24 +150,6 @@ def test_the_list_survives_a_restart_of_redis_without_its_data(
     server.stop()
     server.start()
     presence.touch("bob")
-    board.expect_names("bob")
-    presence.touch("eve")
-    board.expect_names("eve", "bob")
-
-
-def test_the_list_is_true_after_the_machine_slept(
-    opened: Opened, site: WebServer, presence: Presence
-) -> None:
-    presence.touch("ann")
-    board = opened(site, sleeps=True)
-    board.expect_names("ann")
-    os.kill(site.process.pid, signal.SIGSTOP)  # nothing comes on the stream any more
-    try:
-        board.page.clock.fast_forward("01:00:00")
-        presence.leave("ann")
-        presence.touch("bob")
-    finally:
-        os.kill(site.process.pid, signal.SIGCONT)
     board.expect_names("bob")
     presence.touch("eve")
     board.expect_names("eve", "bob")

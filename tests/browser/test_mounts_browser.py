@@ -6,19 +6,20 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from presence_middleware import Presence, Settings
+from tests.browser.conftest import NewContext
 from tests.support.backends import Server, wait_until
-from tests.support.browsers import PERSON, needs_chromium
 from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import ROOT, WebServer, gunicorn, uvicorn
+from tests.support.statuses import FIREFOX
 
 STRIPPING = (
     "location {mount}/ {{ proxy_pass http://{address}/; proxy_set_header Host $http_host; }}"
 )
 
-pytestmark = [needs_chromium, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 class Shop:
@@ -34,7 +35,7 @@ class Shop:
     def writes_all(self) -> None:
         """Wait until everything is written that the site has received so far."""
         name = uuid.uuid4().hex
-        headers = {"Cookie": f"member={name}", "User-Agent": PERSON}
+        headers = {"Cookie": f"member={name}", "User-Agent": FIREFOX}
         httpx.get(f"{self.url}/api", headers=headers, trust_env=False)
         wait_until(lambda: self.presence.is_online(name))
 
@@ -88,27 +89,27 @@ def shown_anew(page: Page) -> list[str]:
 
 
 def test_a_page_and_its_pulse_and_its_widget_mean_the_same_room(
-    shop: Shop, browser: Browser
+    shop: Shop, new_context: NewContext
 ) -> None:
-    with browser.new_context() as context:
-        context.add_cookies([{"name": "member", "value": "ann", "url": shop.url}])
-        page = context.new_page()
-        with page.expect_response(lambda answer: "presence=here" in answer.url) as answer:
-            page.goto(f"{shop.url}/t/1/a-title")
-        assert answer.value.status == 204
-        shop.writes_all()
-        assert shop.in_room("/t/1") == ["ann"]
-        mount = httpx.URL(shop.url).path.rstrip("/")
-        moves_without_a_request(page, f"{mount}/t/2")
-        wait_until(lambda: shop.in_room("/t/2") == ["ann"])
-        page.reload()
-        wait_until(lambda: shown_anew(page) == ["1 online", "1 online"])
-        moves_without_a_request(page, f"{mount}/about")
-        wait_until(lambda: shop.in_room("/t/2") == [])
-        expect(page.locator("u")).to_have_text("")  # also after all answers
-        assert shop.presence.is_online("ann")
-        # Another app's page that has the script: this site cannot know its room.
-        moves_without_a_request(page, f"{mount}/t/2")
-        moves_without_a_request(page, "/t/1")
-        shop.writes_all()
-        assert shop.in_room("/t/2") == ["ann"]
+    context = new_context()
+    context.add_cookies([{"name": "member", "value": "ann", "url": shop.url}])
+    page = context.new_page()
+    with page.expect_response(lambda answer: "presence=here" in answer.url) as answer:
+        page.goto(f"{shop.url}/t/1/a-title")
+    assert answer.value.status == 204
+    shop.writes_all()
+    assert shop.in_room("/t/1") == ["ann"]
+    mount = httpx.URL(shop.url).path.rstrip("/")
+    moves_without_a_request(page, f"{mount}/t/2")
+    wait_until(lambda: shop.in_room("/t/2") == ["ann"])
+    page.reload()
+    wait_until(lambda: shown_anew(page) == ["1 online", "1 online"])
+    moves_without_a_request(page, f"{mount}/about")
+    wait_until(lambda: shop.in_room("/t/2") == [])
+    expect(page.locator("u")).to_have_text("")  # also after all answers
+    assert shop.presence.is_online("ann")
+    # Another app's page that has the script: this site cannot know its room.
+    moves_without_a_request(page, f"{mount}/t/2")
+    moves_without_a_request(page, "/t/1")
+    shop.writes_all()
+    assert shop.in_room("/t/2") == ["ann"]

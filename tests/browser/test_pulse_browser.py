@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from tests.browser.conftest import NewContext
 from tests.support.backends import Server, matrix, wait_until
-from tests.support.browsers import needs_chromium
 from tests.support.servers import WebServer, gunicorn
 
 LINKS = """<!doctype html><title>Shop</title><body style="height: 9000px">
@@ -75,10 +75,7 @@ def application(environ, start_response):
     return wrapped(environ, start)
 '''
 
-pytestmark = [
-    needs_chromium,
-    pytest.mark.timeout(120),
-]
+pytestmark = pytest.mark.timeout(120)
 
 
 class Site:
@@ -127,12 +124,11 @@ def brief_site(valkey: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 class Reader:
-    """A member with a browser, who opens pages of a site. None of them may have an error."""
+    """A member with a browser, who opens pages of a site."""
 
-    def __init__(self, browser: Browser, site: Site, name: str, errors: list[str]) -> None:
-        self.site, self.name, self.errors = site, name, errors
-        self.url = f"http://{site.server.address}"
-        self.context: BrowserContext = browser.new_context()
+    def __init__(self, context: BrowserContext, site: Site) -> None:
+        self.site, self.context, name = site, context, f"m{uuid.uuid4().hex[:8]}"
+        self.name, self.url = name, f"http://{site.server.address}"
         self.context.add_cookies([{"name": "member", "value": name, "url": self.url}])
 
     def stops_timers(self) -> None:
@@ -143,8 +139,6 @@ class Reader:
         """Open a page in a tab, and wait for its first pulse."""
         before = len(self.sent())
         page = self.context.new_page()
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda said: self.errors.append(said.text))
         page.goto(self.url + path)
         self.waits_for(f"here:{path}", before)
         wait_until(lambda: self.is_online)
@@ -174,20 +168,8 @@ Reads = Callable[..., Reader]
 
 
 @pytest.fixture
-def reads(browser: Browser, site: Site) -> Iterator[Reads]:
-    """Give a browser of its own to a member, who is by default a new one."""
-    errors: list[str] = []
-    contexts = []
-
-    def reader(name: str = "", at: Site = site) -> Reader:
-        made = Reader(browser, at, name or f"m{uuid.uuid4().hex[:8]}", errors)
-        contexts.append(made.context)
-        return made
-
-    yield reader
-    for context in contexts:
-        context.close()
-    assert errors == []
+def reads(new_context: NewContext, site: Site) -> Reads:
+    return lambda at=site: Reader(new_context(), at)
 
 
 @pytest.mark.parametrize("path", [*matrix("/b"), "/slow"])
@@ -305,24 +287,7 @@ def test_without_input_for_a_window_a_page_is_silent(reads: Reads, brief_site: S
     assert "bye" not in ann.sent()
 
 
-@pytest.mark.slow
-def test_after_an_hour_of_sleep_a_page_is_silent_until_somebody_is_there(
-    reads: Reads, brief_site: Site
-) -> None:
-    ann = reads(at=brief_site)
-    ann.context.clock.install()
-    page = ann.opens("/a")
-    page.clock.fast_forward("01:00:00")  # of the timers that were due, each fires once
-    wait_until(lambda: not ann.is_online)
-    count = len(ann.sent())
-    page.mouse.wheel(0, 100)
-    wait_until(lambda: ann.is_online)
-    assert set(ann.sent()[count:]) == {"here:/a"}
-    assert ann.sent()[1:count].count("here:/a") <= 2
-    assert "bye" not in ann.sent()
-
-
-def test_a_page_of_another_site_is_refused(reads: Reads, browser: Browser) -> None:
+def test_a_page_of_another_site_is_refused(reads: Reads) -> None:
     ann = reads()
     ann.opens("/a")
     evil = ann.context.new_page()

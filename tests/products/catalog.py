@@ -65,7 +65,6 @@ class Product:
 
     @property
     def name(self) -> str:
-        """That of its virtual environment."""
         return re.split(r"[\[>=]", self.requirements[0])[0]
 
     def prepare(self, folder: Path, python: Path) -> None:
@@ -175,8 +174,6 @@ class WsgiDAV(Product):
 
 
 class OtterWiki(Product):
-    """Flask-Login."""
-
     requirements = ["otterwiki>=2.26"]
     extras = "flask"
     settings = {
@@ -259,8 +256,6 @@ plugins:
 
 
 class FastAPIUsers(Product):
-    """fastapi-users with the JWT in a cookie."""
-
     requirements = ["fastapi-users[sqlalchemy]>=15.0.5", "aiosqlite>=0.20"]
     extras = "jwt"
     server = "uvicorn>=0.38"
@@ -290,8 +285,6 @@ class FastAPIUsers(Product):
 
 
 class FastAPIUsersBearer(FastAPIUsers):
-    """fastapi-users with the JWT as a bearer token."""
-
     settings = {
         **FastAPIUsers.settings,
         "PRESENCE_IDENTITY": "user=bearer:sub, guest=visitor",
@@ -309,8 +302,6 @@ class FastAPIUsersBearer(FastAPIUsers):
 
 
 class Litestar(Product):
-    """Litestar's `JWTCookieAuth`."""
-
     requirements = ["litestar[jwt]>=2.25"]
     extras = "jwt"
     server = "uvicorn>=0.38"
@@ -395,8 +386,6 @@ class DjangoAPI(DjangoAdmin):
 
 
 class Wagtail(DjangoAdmin):
-    """The CMS, whose pages are Django's."""
-
     requirements = ["wagtail>=6.3", "django>=5.2"]
     page, private_page = "/cms/login/", "/cms/"
 

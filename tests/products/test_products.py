@@ -33,7 +33,6 @@ class Visitors:
             self.user = product.arrive(client)
 
     def open(self) -> httpx.Client:
-        """Return the browser of somebody new."""
         return self.server.client(FIREFOX.format(next(self._versions)))
 
     def see(self, client: httpx.Client, page: str = "") -> None:
@@ -81,7 +80,6 @@ def serve(tmp_path: Path, variables: dict[str, str], presence: Presence) -> Serv
 
 @pytest.fixture(params=PRODUCTS)
 def product(request: pytest.FixtureRequest) -> Product:
-    """Every product in turn."""
     return PRODUCTS[request.param]()
 
 

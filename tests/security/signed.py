@@ -79,7 +79,6 @@ def signed_with_time(key: str, session: Session = ANN) -> str:
 
 
 def datasette_cookie(key: str, session: Session = ANN, **more: object) -> str:
-    """The cookie `ds_actor`, as Datasette signs it."""
     return str(URLSafeSerializer(key, "actor").dumps({"a": session, **more}))
 
 

@@ -120,6 +120,7 @@ APPENDING_FORWARDED: list[Append] = [
     forwarded_with_host,
     lambda fields, peer: [*fields, ("forwarded", f"by=_proxy;For={node(peer)}")],
 ]
+FORGED_ADDRESSES = [("X-Forwarded-For", b"6.6.6.6"), ("Forwarded", b"for=6.6.6.6")]
 IGNORED = ["X-Real-IP", "X-Client-IP", "Client-IP", "True-Client-IP", "CF-Connecting-IP", "Via"]
 
 
@@ -133,6 +134,14 @@ def takes_headers_away(state: State) -> None:
 
 
 ADDRESSES = {
+    **{
+        f"a forged address of {peer} without proxies": Attack(
+            {},
+            [Request([(name, value)], peer=peer) for name, value in FORGED_ADDRESSES],
+            (("guest", peer.removeprefix("::ffff:")),),
+        )
+        for peer in (CLIENT, "10.0.0.1", "127.0.0.1", "::ffff:10.0.0.1")
+    },
     "a layer takes the header of the proxy away": Attack(
         {"trusted_proxies": 1},
         [through(x_forwarded_for, 1, [], CLIENT)] * 2,
@@ -281,7 +290,6 @@ def tokens_that_choose(*keys: str | None) -> Iterator[str]:
 
 
 def with_the_public_key() -> Iterator[str]:
-    """HS256 with the text of the RSA key as its secret."""
     lines = (PUBLIC, PUBLIC.strip(), f"{PUBLIC}\n", PUBLIC.replace("\n", ""))
     for text, alg in product(lines, ("HS256", "HS384", "HS512")):
         yield token_of({"alg": alg}, {"who": "ann"}, text)
@@ -324,7 +332,6 @@ def row(
     now: float | None = None,
     **given: Any,
 ) -> Attack:
-    """Values as this scheme sends them."""
     identity = f"user={given.pop('source', scheme.source)}, guest=ip:raw"
     settings = {"identity": identity, "session_secret": scheme.secret, **given}
     return Attack(settings, map(scheme.request, values), (who,), now=now)

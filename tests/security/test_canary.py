@@ -48,7 +48,6 @@ NAMES = (
 
 
 def secret_of(name: str) -> str:
-    """A secret that nothing else looks like."""
     return f"canary-{name}-7f3a91"
 
 
@@ -74,7 +73,6 @@ PATTERNS = [(secret, disguise) for secret in SECRETS for disguise in set(disguis
 
 
 def found(texts: Iterable[str | bytes]) -> set[str]:
-    """The secrets that are in any of the texts."""
     known = {text.decode("latin-1") if isinstance(text, bytes) else text for text in texts}
     heap = "\n".join(text.lower() for text in known)
     return {secret for secret, disguise in PATTERNS if disguise in heap}
@@ -123,7 +121,6 @@ def _is_foreign_cache(thing: Any) -> bool:
 
 
 def texts_of(*roots: object) -> Iterator[str | bytes]:
-    """All text and bytes that `roots` lead to."""
     for thing in reachable(*roots):
         if isinstance(thing, (str, bytes)):
             yield thing
@@ -132,19 +129,12 @@ def texts_of(*roots: object) -> Iterator[str | bytes]:
 
 
 def buffers_of_this_process(*roots: object) -> list[object]:
-    """What stays between two requests: `roots`, modules of the package, the threads' variables."""
+    """What stays between two requests: `roots`, and the modules of the package."""
     gc.collect()
     packages = [
         module for name, module in sys.modules.items() if name.startswith("presence_middleware")
     ]
-    stay: list[object] = [*roots, *(vars(module) for module in packages)]
-    for frame in sys._current_frames().values():
-        up: FrameType | None = frame
-        while up is not None:
-            if "presence_middleware" in up.f_code.co_filename:
-                stay += up.f_locals.values()
-            up = up.f_back
-    return stay
+    return [*roots, *(vars(module) for module in packages)]
 
 
 def shown(*roots: object) -> Iterator[str]:
@@ -222,7 +212,6 @@ def traffic(logged_in: bool = True, key: str = SESSION_SECRET) -> Iterator[Reque
 
 
 def of_view(view: WsgiRequest) -> str:
-    """A source of the site's own, which reads all there is."""
     return f"{view.header('cookie')} {view.user_agent} {view.address} {view.path}"
 
 
@@ -235,7 +224,6 @@ SOURCES = [
 
 @pytest.fixture
 def site(valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
-    """Makes settings; in the end nothing is left of what ran with them."""
     made = []
 
     def make(identity: str, **given: object) -> Settings:
@@ -291,7 +279,6 @@ class Left:
 
     @property
     def in_redis(self) -> set[str]:
-        """In names and values."""
         url = self.settings.redis_url.target
         return found(dumped(url, self.settings.prefix))
 

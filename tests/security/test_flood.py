@@ -81,14 +81,12 @@ class Flooded:
         assert self.recorder.flush()
 
     def ask(self, request: Request) -> Identity | None:
-        """One request; who it was found to be from."""
         environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", **request}
         self._wrapped(environ, lambda *_: list[bytes]().append)
         found: Identity | None = environ["presence_middleware.visit"].identity
         return found
 
     def missing(self) -> list[Identity]:
-        """Who of them is not online."""
         return [who for who in self.people if not self.presence.is_online(who.id, who.kind)]
 
     def stats(self) -> Stats:
@@ -100,14 +98,12 @@ class Flooded:
 
 
 def held() -> int:
-    """Bytes that this process holds in objects of Python's."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    """Memory is measured."""
     tracemalloc.start(1)
     yield
     tracemalloc.stop()
@@ -152,8 +148,9 @@ def test_a_flood_uses_little_memory_and_evicts_no_user(
 
 
 def test_a_flood_during_an_outage_is_bounded_and_loses_no_pending_user(
-    own: Server, prefix: str
+    own: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(resolver, "REMEMBERED", MOST_REMEMBERED)
     site = Flooded(own, prefix, addresses, "0.05s")
     own.process.send_signal(signal.SIGSTOP)
     site.clock.now += WINDOW / 2

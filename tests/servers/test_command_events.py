@@ -61,11 +61,9 @@ class Events:
         lines.extend(line.rstrip("\n") for line in stream)
 
     def begin(self, id: str = "first{}") -> None:
-        """Let users come until the command has printed a line."""
         visit_until(self.presence, lambda: self.lines, id)
 
     def has(self, text: str) -> None:
-        """Wait for a line that ends so."""
         wait_until(lambda: any(line.endswith(text) for line in self.lines))
 
     def end(self, signum: int = signal.SIGINT) -> int:
@@ -73,7 +71,6 @@ class Events:
         return self.ended()
 
     def ended(self) -> int:
-        """Return the exit status."""
         status = self.process.wait(30)
         for thread in self._threads:
             thread.join()

@@ -6,7 +6,6 @@ from tests.support.terminal import Terminal
 
 
 def printed(variables: dict[str, str], *arguments: str, columns: int = 80) -> tuple[str, str]:
-    """All that is written, and the text of it."""
     with Terminal(variables, *arguments, columns=columns) as terminal:
         assert terminal.end() == 0
         return terminal.raw, terminal.text

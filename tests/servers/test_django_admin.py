@@ -12,44 +12,17 @@ from tests.support.backends import Server
 from tests.support.servers import ROOT, environment
 
 SITE = """
-import sys, django
-from django.conf import settings
-settings.configure(
-    SECRET_KEY="change me", ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, USE_TZ=True,
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
-    INSTALLED_APPS=[
-        "django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes",
-        "django.contrib.sessions", "django.contrib.messages",
-    ],
-    MIDDLEWARE=[
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "django.contrib.messages.middleware.MessageMiddleware",
-        "presence_middleware.django.PresenceMiddleware",
-    ],
-    TEMPLATES=[{
-        "BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
-        "OPTIONS": {"context_processors": [
-            "django.template.context_processors.request",
-            "django.contrib.auth.context_processors.auth",
-            "django.contrib.messages.context_processors.messages",
-        ]},
-    }],
-)
-django.setup()
-from django.core.management import call_command
+import sys
+from tests.products.sites import django_site
 from django.test import Client
 from django.urls import path
-from django.contrib import admin
 RECIPE
+django_site.urlpatterns[:] = [path("admin/", admin.site.urls)]
 User.presence = property(lambda user: "an attribute of the site")
-
-urlpatterns = [path("admin/", admin.site.urls)]
-call_command("migrate", verbosity=0)
-root = User.objects.create(username="root", is_staff=True, is_superuser=True)
+django_site.prepare("root", "")
 User.objects.bulk_create(User(username=f"user{n}") for n in range(40))
-client = Client()
-client.force_login(root)
+client = Client(headers={"host": "127.0.0.1"})
+client.force_login(User.objects.get(username="root"))
 for field in sys.argv[1:]:
     UserAdmin.presence_field = field
     for _ in range(2):
@@ -90,14 +63,13 @@ def test_in_an_outage_the_list_has_dashes(tmp_path: Path) -> None:
 
 
 def lists_of_users(folder: Path, variables: dict[str, str], *fields: str) -> list[list[list[str]]]:
-    """Return the list of users for each field that may be the id of presence."""
     recipes = (ROOT / "docs" / "recipes.md").read_text()
     (recipe,) = re.findall(r"^```text\n(.*?PresenceAdminMixin.*?)^```$", recipes, re.M | re.S)
     (folder / "shop.py").write_text(SITE.replace("RECIPE\n", recipe))
     done = subprocess.run(
         [sys.executable, "shop.py", *fields],
         cwd=folder,
-        env=environment(**variables, PRESENCE_ENABLED="1"),
+        env=environment(**variables, PRESENCE_ENABLED="1", SITE_SECRET="of", PYTHONPATH=str(ROOT)),
         capture_output=True,
         text=True,
         check=True,

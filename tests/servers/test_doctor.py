@@ -19,7 +19,6 @@ SECRET = "canary-secret-of-the-doctor"
 
 
 def examined(variables: dict[str, str], *options: str) -> Result:
-    """What the command says with these variables and no others."""
     return Script(variables)("doctor", *options)
 
 

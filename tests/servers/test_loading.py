@@ -58,7 +58,6 @@ BROKEN = "import os\n\nos.no_such_thing  # the site's own line"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder with a site's modules."""
     folder = tmp_path / "site"
     (folder / "our").mkdir(parents=True)
     (folder / "our" / "__init__.py").touch()
@@ -99,7 +98,6 @@ def test_a_server_shows_why_the_app_cannot_be_loaded(server: str, site: Path) ->
 
 @pytest.fixture
 def load(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Return a function that loads an app from the site's folder."""
     monkeypatch.chdir(site)
     monkeypatch.setattr(sys, "path", [*sys.path])
 

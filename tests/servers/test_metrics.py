@@ -107,7 +107,6 @@ def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
 
 @pytest.fixture
 def announcing(valkey: Server, prefix: str) -> tuple[Recorder, Clock]:
-    """A recorder that announces who comes and goes, and the clock of its site."""
     settings = Settings.from_env(
         {},
         redis_url=valkey.url,
@@ -247,20 +246,3 @@ def test_the_dashboard_uses_only_existing_metrics(announcing: tuple[Recorder, Cl
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
     asked = " ".join(target["expr"] for target in targets)
     assert set(re.findall(r"presence_\w+", asked)) == exposed
-
-
-def test_the_dashboard_uses_its_variables_and_no_panels_overlap() -> None:
-    assert DASHBOARD["schemaVersion"] >= 39
-    assert [v["name"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "job"]
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        for part in (panel, *panel["targets"]):
-            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-        for target in panel["targets"]:
-            names = len(re.findall(r"presence_\w+", target["expr"]))
-            assert target["expr"].count('job=~"$job"') == names > 0
-        x, y, w, h = (panel["gridPos"][side] for side in "xywh")
-        cells = {(column, row) for column in range(x, x + w) for row in range(y, y + h)}
-        assert x + w <= 24
-        assert not cells & taken
-        taken |= cells

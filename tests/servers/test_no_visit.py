@@ -49,8 +49,6 @@ EVERYWHERE = pytest.mark.parametrize("send", [over_wsgi, over_asgi, over_websock
 
 @pytest.fixture
 def site(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
-    """The settings of a site whose front end says who is logged in."""
-
     def settings(**others: object) -> Settings:
         given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
         made.append(Settings.from_env({}, **{"identity": "user=header:X-User", **given}))
@@ -71,7 +69,6 @@ def become_usual(settings: Settings, send: Send) -> None:
 
 
 def fetched(site: str, mode: str, dest: str) -> tuple[Header, ...]:
-    """The headers with which a browser marks a request."""
     return ("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", mode), ("Sec-Fetch-Dest", dest)
 
 
@@ -228,7 +225,6 @@ PASSIVES = {
 
 @pytest.fixture
 def polled(site: Callable[..., Settings]) -> Settings:
-    """A site with pages that poll."""
     return site(identity="user=auth, user=header:X-User, guest=visitor", exclude="+/poll, +/live/*")
 
 

@@ -91,8 +91,10 @@ def test_without_threads_only_an_occasional_request_waits_during_an_outage(
             began = watch.seconds
             visit(recorder, f"u{number}")
             took.append(watch.seconds - began)
-    assert [seconds for seconds in took if seconds > 0.25] == [max(took)]
-    assert max(took) < 1.0  # one timeout
+    assert recorder.stats().last_error, "one of them has tried to write"
+    *others, longest = sorted(took)
+    assert longest < 1.0  # one timeout
+    assert max(others) < 0.25
     own.process.send_signal(signal.SIGCONT)
     recorder.close()
     assert Presence(recorder.settings).count() == 500

@@ -110,7 +110,6 @@ class Served(NamedTuple):
     presence: Presence
 
     def ask(self, path: str, **headers: str) -> httpx.Response:
-        """Send a request over a connection of its own."""
         with self.server.client(FIREFOX) as client:
             given = {name.replace("_", "-"): value for name, value in headers.items()}
             return client.get(path, headers=given)
@@ -182,7 +181,8 @@ def test_the_board_is_served(served: Served) -> None:
         named = client.get("/presence/online", headers={"Authorization": basic(f"me:{TOKEN}")})
         assert "bob" in [who["id"] for who in named.json()["online"]]
         assert client.post("/presence", content=b"x" * 9999 * (not is_closing)).status_code == 405
-        assert client.get("/elsewhere").text.startswith("hello ")
+        elsewhere = client.get("/elsewhere", headers={"X-User": "bob"})
+        assert elsewhere.text.startswith("hello ")
 
 
 def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
@@ -264,7 +264,6 @@ def of_users(variables: dict[str, str]) -> dict[str, str]:
 
 
 def ask(server: WebServer, user: str, path: str = "/pid") -> str:
-    """By which process one was answered, over a connection of his own."""
     url, headers = f"http://{server.address}{path}", {"X-User": user}
     response = httpx.get(url, headers=headers, timeout=TIMEOUT, trust_env=False, verify=False)
     assert response.status_code == 200, server.output

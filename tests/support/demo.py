@@ -58,16 +58,13 @@ class Demo:
         return self.log.read_text()
 
     def get(self, agent: str, path: str = "/") -> str:
-        """Return a page as a client that is no browser receives it."""
         return self.client.get(path, headers={"User-Agent": agent}).text
 
     def state(self, page: str = "/") -> Any:
-        """Return the data of a page, without being a visitor."""
         passive = {"Presence": "passive"}
         return self.client.get("/online.json", params={"page": page}, headers=passive).json()
 
     def board(self) -> tuple[str, dict[str, str]]:
-        """Return the address of the board and the headers of a reader with its token."""
         address, token = re.findall(r"the board: (\S+), its token: (\S+)", self.output())[0]
         return address, {"Authorization": f"Bearer {token}", "Presence": "passive"}
 

@@ -57,11 +57,9 @@ class Terminal:
         os.close(self._master)
 
     def resize(self, columns: int, lines: int) -> None:
-        """Resize the window; the system notifies the command."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def press(self, keys: str) -> None:
-        """Types; Ctrl-C is `\\x03`."""
         os.write(self._master, keys.encode())
 
     def interrupt(self) -> None:
@@ -83,7 +81,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """The text that was written, without control sequences."""
         return _text(self.raw)
 
     @property
@@ -105,16 +102,13 @@ class Terminal:
         return screen
 
     def has_ended(self) -> bool:
-        """Whether the command has ended."""
         return self.process.poll() is not None
 
     def end(self) -> int:
-        """The status of the command, once it has ended."""
         wait_until(lambda: self.raw is not None and self._is_read, SECONDS)
         return self.process.wait()
 
     def modes(self) -> list[Any]:
-        """How the terminal is set: echo, lines, signals."""
         return termios.tcgetattr(self._master)
 
 

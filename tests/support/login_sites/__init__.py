@@ -1,6 +1,6 @@
 """Small sites, each logging in as its framework does. Only one page uses presence.
 
-All have the same pages, and say behind each answer which process gave it:
+All have the same pages:
 
 - `/` looks neither at the user nor at the session; `/me` asks the framework who is logged in.
 - `POST /login?user=42` and `POST /logout` do what their names say, the framework's way.
@@ -14,7 +14,6 @@ NOBODY = "nobody"
 
 
 def secret() -> str:
-    """The secret with which the framework signs."""
     return os.environ["SITE_SECRET"]
 
 
@@ -24,10 +23,8 @@ def setting(name: str, default: str) -> str:
 
 
 def answer(said: object) -> str:
-    """The text of a page, with its process; as long in all processes."""
-    return f"{said or NOBODY} {os.getpid():>8}"
+    return str(said or NOBODY)
 
 
 def names(ids: Iterable[str]) -> str:
-    """The text of several ids."""
     return answer(",".join(ids))

@@ -10,7 +10,6 @@ from . import answer, names, setting
 
 
 def create_app() -> WSGIApplication:
-    """The site."""
     app, key = bottle.Bottle(), "user"
 
     def session() -> Any:

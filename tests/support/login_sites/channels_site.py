@@ -31,7 +31,6 @@ class Socket(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no t
 
 
 def asgi() -> Any:
-    """The site for ASGI servers."""
     http = site.asgi()
     sockets = URLRouter([path("socket", Socket.as_asgi())])
     if not setting("BARE", ""):

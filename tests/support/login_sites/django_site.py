@@ -139,17 +139,14 @@ urlpatterns = [
 
 
 def wsgi() -> Any:
-    """The site for WSGI servers."""
     return get_wsgi_application()
 
 
 def asgi() -> Any:
-    """The site for ASGI servers."""
     return get_asgi_application()
 
 
 def prepare() -> None:
-    """Makes the database, and the user in it."""
     django.setup()
     call_command("migrate", verbosity=0)
     users = auth.get_user_model().objects

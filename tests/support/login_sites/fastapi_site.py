@@ -14,7 +14,6 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(
 
 
 def create_app() -> FastAPI:
-    """The site."""
     app = FastAPI(default_response_class=PlainTextResponse)
 
     def user_of(credentials: HTTPAuthorizationCredentials | None) -> str | None:

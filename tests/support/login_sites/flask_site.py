@@ -11,7 +11,6 @@ from . import answer, names, secret, setting
 
 
 def with_presence(app: Flask) -> Flask:
-    """Call `init_app` where the site is to do it itself."""
     if setting("INIT", "") and not setting("BARE", ""):
         init_app(app)
     return app
@@ -54,7 +53,6 @@ class User(UserMixin):  # type: ignore[misc]  # Flask-Login has no types
 
 
 def create_app() -> Flask:
-    """The site."""
     app = Flask(__name__)
     app.secret_key = secret()
     app.config["SESSION_COOKIE_NAME"] = setting("COOKIE", "session")
