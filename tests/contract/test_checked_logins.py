@@ -223,14 +223,6 @@ def of_header(request: WsgiRequest) -> str | None:
     return request.header("x-user")
 
 
-@both
-def test_a_guest_that_is_checked_has_a_quota_all_the_same(ask: Ask, site: Site) -> None:
-    settings = site("guest=cookie:sid:raw:checked, user=auth", bots="off")
-    for number in range(105):
-        ask(settings, Call({"Cookie": f"sid={number}"}))
-    assert recorder_for(settings).stats().dropped == {"quota": 5}
-
-
 def test_rules_are_written_out_with_what_they_need(site: Site) -> None:
     chain = site("user=basic, user=header:X:checked, guest=visitor").identity
     assert list(map(str, chain)) == [

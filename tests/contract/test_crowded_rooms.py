@@ -1,12 +1,11 @@
 """Many leave a room at once: whoever counts it next removes them, in steps of the server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from presence_middleware import Presence
-from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
 from tests.support.backends import Server
@@ -138,30 +137,3 @@ def test_a_list_of_several_pages_is_complete_whatever_happens_between_them(
     found = {sighting.id for sighting in run(interrupted())}
     assert set(names) <= found
     assert pages >= 3
-
-
-def test_the_number_of_a_room_costs_the_server_no_more_than_a_page(crowd: Crowd) -> None:
-    """The board shows the number of any room to anybody, also of rooms that do not exist."""
-    crowd.enter("user", 100, 100)
-
-    def page(n: int) -> None:
-        crowd.clock.now += 1
-        entrance = Room(room_number("/t/1"), crowd.clock.now)
-        crowd.recorder.record(("user", f"user{n}"), crowd.clock.now, room=entrance)
-        assert crowd.recorder.flush()
-
-    def number(n: int) -> None:
-        assert crowd.presence.counts(room=f"/t/new{n}") == {"user": 0}
-
-    def cost(visit: Callable[[int], None]) -> tuple[int, int]:
-        visit(0)  # sends the script
-        before = crowd.redis.info("stats")["total_net_input_bytes"]
-        crowd.commands()
-        for n in range(1, 21):
-            visit(n)
-        commands = sum(calls for calls, _ in crowd.commands().values())
-        return crowd.redis.info("stats")["total_net_input_bytes"] - before, commands
-
-    (read, reads), (written, writes) = cost(number), cost(page)
-    assert read < min(written, 20 * 400)
-    assert reads < writes

@@ -113,21 +113,6 @@ def test_lost_rooms_are_written_again(site: Open, names: list[str]) -> None:
     assert workers.room("/t/2") == ["bob"]
 
 
-def test_a_clock_that_is_set_back_empties_rooms_and_they_fill_again(site: Open) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    workers.clock.now += 5
-    assert workers.room() == ["ann"]
-    workers.clock.now += WINDOW + 5
-    assert workers.room() == []
-    workers.clock.now -= WINDOW + 3600
-    assert workers.room() == []
-    workers.view(workers.other, "/t/1", "bob")
-    workers.other.flush()
-    assert workers.room() == ["bob"]
-
-
 def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(site: Open) -> None:
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
     workers = site()
@@ -307,17 +292,6 @@ def test_a_room_that_is_no_text_is_refused(ask: Ask, visited: Callable[..., Sett
     number: Any = 7
     with pytest.raises(QueryError, match="room is a int: pass text such as 'chat:7'"):
         ask(visited(), view("/t/1", enters=number))
-
-
-def test_guests_beyond_the_quota_of_their_address_are_in_no_room(
-    visited: Callable[..., Settings],
-) -> None:
-    here = visited(identity="guest=cookie:sid:raw")
-    for number in range(120):
-        over_wsgi(here, view("/t/1", cookie=f"sid=guest{number:03}"))
-    recorder_for(here).flush()
-    expected = [f"guest{number:03}" for number in range(100)]
-    assert [who.id for who in Presence(here).online(room="/t/1")] == expected
 
 
 def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, prefix: str) -> None:
