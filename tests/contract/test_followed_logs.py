@@ -22,6 +22,7 @@ from presence_middleware.replay.follower import Follower
 from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS, GrowingLog
 from presence_middleware.replay.lines import Parser, parse
 from tests.support.backends import Server, wait_until
+from tests.support.commands import run_command
 from tests.support.servers import environment, free_port
 from tests.support.terminal import COMMAND
 from tests.support.timed_site import NOON, Clock, settings
@@ -396,29 +397,28 @@ def _answers(client: httpx.Client, counts: dict[str, int]) -> Callable[[], bool]
 @pytest.mark.parametrize(
     ("arguments", "site", "says"),
     [
-        (["-"], {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
-        (["-"], {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
-        (["-"], {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
-        (["-", "--since", "soon"], {}, "'soon'"),
-        (["-", "--board", "8001"], {}, "HOST:PORT"),
-        (["/nowhere/access.log"], {}, "does not exist"),
+        ("-", {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
+        ("-", {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
+        ("-", {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
+        ("- --since soon", {}, "'soon'"),
+        ("- --board 8001", {}, "HOST:PORT"),
+        ("/nowhere/access.log", {}, "does not exist"),
+        ("access.log.1.gz", {}, "access.log.1.gz is compressed"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(
-    variables: dict[str, str], arguments: list[str], site: dict[str, str], says: str
+    variables: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    arguments: str,
+    site: dict[str, str],
+    says: str,
 ) -> None:
-    secret = {"PRESENCE_SECRET": "a secret of a test"}
-    with follow(*arguments, **{**variables, **secret, **site}) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert says in said.decode()
-    assert "Traceback" not in said.decode()
-
-
-def test_a_compressed_log_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
-    compressed = tmp_path / "access.log.1.gz"
-    compressed.write_bytes(gzip.compress(line(time.time())))
-    with follow(compressed, **variables) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert f"{compressed} is compressed" in said.decode()
+    monkeypatch.chdir(tmp_path)
+    Path("access.log.1.gz").write_bytes(gzip.compress(line(time.time())))
+    env = {**variables, "PRESENCE_SECRET": "a secret of a test", **site}
+    found = run_command("follow", *arguments.split(), env=env)
+    assert found.exit_code == 2
+    assert says in found.stderr
+    assert "Traceback" not in found.stderr

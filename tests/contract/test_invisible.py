@@ -194,7 +194,10 @@ QUESTIONS: dict[str, Callable[[Presence], object]] = {
     "in room": lambda presence: (presence.count(room="/t/1"), presence.online(room="/t/1")),
     "a day": lambda presence: presence.count(window="1d"),
 }
-BOARD = ["", "/history", "/peak", "/chart.svg", "/online", f"/last-seen?id={HIDDEN}"]
+BOARD = [
+    *("", "/history", "/peak", "/chart.svg", "/online", "/online?kind=user", "/peak?kind=user"),
+    *(f"/last-seen?id={HIDDEN}", f"/last-seen?id={HIDDEN}&id=ann"),
+]
 
 
 def answers(site: Site) -> dict[str, object]:
