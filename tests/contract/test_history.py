@@ -83,12 +83,6 @@ def test_hours_are_above_zero(site: Site, hours: float) -> None:
     assert site.presence.history(hours=1e12) == []
 
 
-def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
-    week = 7 * 86400.0
-    batch = next(History("p", week).samples("user", NOON - 1000 * week, NOON))
-    assert len(batch.commands) == 9, "a day more at each end"
-
-
 def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None:
     backend = Backend(settings(valkey.url, prefix), clock=Clock())
     minute = int(NOON // 60)

@@ -13,7 +13,7 @@ import pytest
 from presence_middleware import Presence, QueryError, Settings, wsgi
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder, Visit
-from tests.support.asking import State
+from tests.support.asking import State, exchange_wsgi
 from tests.support.backends import Server
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import FIREFOX
@@ -96,9 +96,7 @@ class Site:
         environ["REMOTE_ADDR"] = "192.0.2.7"
         for name, value in page.headers.items():
             environ["HTTP_" + name.upper().replace("-", "_")] = value
-        body: Any = self.wrapped(environ, lambda *_: print)
-        list(body)
-        getattr(body, "close", lambda: None)()
+        exchange_wsgi(self.wrapped, environ)
 
 
 def settings_of(server: Server, prefix: str, identity: str, store: str) -> Settings:

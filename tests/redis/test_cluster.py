@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ import redis
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import keys
+from presence_middleware.stores import Batch, keys
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import wait_until
 from tests.support.clusters import Cluster, Node
@@ -116,6 +118,22 @@ def test_keys_that_move_to_another_node_are_followed(cluster: Cluster, settings:
         cluster.move(slot, target, source)  # other tests use this Cluster, and its clients
     wait_until(site.is_everyone_there)
     site.recorder.close()
+
+
+def test_keys_that_a_node_does_not_have_any_more_are_asked_for_at_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presence, asked = Presence(settings), list[Batch]()
+
+    def moved_at_first(client: Any, batch: Batch) -> Any:
+        asked.append(batch)
+        replies: list[Any] = [redis.exceptions.MovedError("1 127.0.0.1:1")] * len(batch.commands)
+        first = SimpleNamespace(execute=lambda **_: replies)
+        return first if len(asked) == 1 else filled_pipeline(client, batch)
+
+    monkeypatch.setattr("presence_middleware.connections.cluster.filled_pipeline", moved_at_first)
+    assert presence.count() == 0
+    assert asked.count(asked[0]) == 2
 
 
 def test_another_node_tells_the_time_while_the_first_is_away(

@@ -33,7 +33,6 @@ pytestmark = [
 ]
 
 ALL = {"supervisor", "guard", "server"}
-REDIS = shutil.which("redis-server")
 PRELUDE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -472,22 +471,7 @@ def test_users_that_end_after_their_supervisor_was_killed_leave_nothing(director
         wait_until_gone(directory)
 
 
-@pytest.mark.parametrize(
-    ("program", "victims"),
-    [
-        (str(embedded.find_server()), ["supervisor", "server"]),
-        pytest.param(
-            REDIS,
-            ["server"],
-            marks=pytest.mark.skipif(REDIS is None, reason="this server is not installed"),
-        ),
-    ],
-    ids=["both", "redis"],
-)
-def test_a_killed_server_loses_nothing_that_was_written(
-    directory: Path, program: str, victims: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "find_server", lambda: Path(program))
+def test_a_killed_server_loses_nothing_that_was_written(directory: Path) -> None:
     for life in range(2):
         with connect(directory) as client:
             assert client.get("n") == (str(life) if life else None)
@@ -498,7 +482,7 @@ def test_a_killed_server_loses_nothing_that_was_written(
             client.sadd("online", "ann")
             client.srem("online", "ann")
             wait_until(lambda: is_written(client))
-        kill(directory, *victims)
+        kill(directory, "supervisor", "server")
         wait_until_gone(directory)
         with pytest.raises(PresenceUnavailable):
             embedded.serve(directory, start=False)

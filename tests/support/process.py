@@ -1,12 +1,8 @@
 """A process of a site, whose rounds the test starts, and a reader elsewhere."""
 
 import math
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import redis
 
 from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
@@ -78,21 +74,3 @@ class Process:
 
 Start = Callable[..., Process]
 """Starts a process of a site at a URL."""
-
-
-@contextmanager
-def monitored(url: str, prefix: str) -> Iterator[list[str]]:
-    """Collect the commands of the block that clients send with this prefix.
-
-    The prefix, and the random names of processes, are replaced.
-    """
-    commands = list[str]()
-    with redis.Redis.from_url(url) as client, client.monitor() as monitor:
-        client.script_flush()
-        yield commands
-        client.echo("end")
-        while (command := monitor.next_command())["command"] != "ECHO end":
-            if command["client_type"] != "lua" and prefix in command["command"]:
-                text = command["command"].replace(prefix, "P")
-                text = re.sub(r"(:upkeep) [\w-]{16}(?= )", r"\1 H", text)
-                commands.append(re.sub(r"\b[0-9a-f]{16,64}\b", "H", text))
