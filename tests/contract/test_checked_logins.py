@@ -223,13 +223,6 @@ def of_header(request: WsgiRequest) -> str | None:
     return request.header("x-user")
 
 
-def test_rules_are_written_out_with_what_they_need(site: Site) -> None:
-    chain = site("user=basic, user=header:X:checked, guest=visitor").identity
-    assert list(map(str, chain)) == [
-        *("user=basic:raw:checked", "user=header:X:raw:checked", "guest=visitor:hashed")
-    ]
-
-
 # ---- Wrappers.
 
 

@@ -318,36 +318,33 @@ def test_other_json_is_unreadable(text: str) -> None:
     assert parse(text.encode()) is None
 
 
-def follow(*arguments: object, **variables: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*COMMAND, "follow", *map(str, arguments)],
-        env=environment(**variables),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def follow_pipe(given: bytes, **variables: str) -> "subprocess.CompletedProcess[bytes]":
+    command = [*COMMAND, "follow", "-"]
+    return subprocess.run(
+        command, input=given, stderr=subprocess.PIPE, env=environment(**variables), timeout=60
     )
 
 
 def test_a_pipe_is_followed_to_its_end(
     variables: dict[str, str], valkey: Server, prefix: str
 ) -> None:
-    with follow("-", **variables) as process:
-        _, said = process.communicate(b"garbage\n" + line(time.time(), "ann").strip(), timeout=60)
-    assert process.returncode == 0
+    given = b"garbage\n" + line(time.time(), "ann").strip()
+    found = follow_pipe(given, **variables)
+    assert found.returncode == 0
     assert Presence(settings(valkey.url, prefix)).is_online("ann")
     for text in (
         "the format is combined",
         "no known format: 'garbage'",
         "lines: 2; in no known format: 1;",
     ):
-        assert text in said.decode()
+        assert text in found.stderr.decode()
 
 
 def test_a_pipe_that_ends_in_an_outage_has_a_status_of_its_own(variables: dict[str, str]) -> None:
     unserved = {**variables, "PRESENCE_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
-    with follow("-", **unserved) as process:
-        _, said = process.communicate(line(time.time(), "ann"), timeout=60)
-    assert process.returncode == 3
-    assert "1 sightings unwritten" in said.decode()
+    found = follow_pipe(line(time.time(), "ann"), **unserved)
+    assert found.returncode == 3
+    assert b"1 sightings unwritten" in found.stderr
 
 
 def has_ipv6() -> bool:
@@ -372,7 +369,8 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
 ) -> None:
     log.write(line(time.time() - 60, "ann"))
     port = free_port()
-    process = follow(log.path, "--since", "5m", "--board", f"{host}:{port}", **variables)
+    command = [*COMMAND, "follow", str(log.path), "--since", "5m", "--board", f"{host}:{port}"]
+    process = subprocess.Popen(command, env=environment(**variables), stderr=subprocess.DEVNULL)
     with process, httpx.Client(trust_env=False, base_url=f"http://{host}:{port}") as client:
         wait_until(_answers(client, {"user": 1, "guest": 0, "bot": 0}), 60)
         assert client.get("/").headers["location"] == "/presence"
