@@ -20,6 +20,7 @@ from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.connections.loops import at_once
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
+from tests.support.asking import Answer, exchange
 from tests.support.backends import Server, wait_until
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
@@ -199,10 +200,11 @@ def test_a_loop_that_ends_amid_a_read_leaves_it_to_others() -> None:
 
 def test_trio_is_served_too(valkey: Server, site: Settings) -> None:
     app = asgi.PresenceMiddleware(lambda *_: None, settings=site)  # type: ignore[arg-type]
-    answers: list[tuple[int, bytes]] = []
+    asked = {"type": "http", "method": "GET", "path": "/presence/counts", "headers": []}
+    answers = list[Answer]()
 
     async def ask() -> None:
-        answers.append(await get(app, "/presence/counts"))
+        answers.append(await exchange(app, {**asked, "query_string": b""}))
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
@@ -217,23 +219,8 @@ def test_trio_is_served_too(valkey: Server, site: Settings) -> None:
         anyio.run(main, backend="trio")
         stats: Any = client.info("commandstats")
     assert len(answers) >= READERS
-    assert all((status, json.loads(body)) == (200, NOBODY) for status, body in answers)
+    assert all((each.status, each.json()) == (200, NOBODY) for each in answers)
     assert stats["cmdstat_pfcount"]["calls"] == 1, "each read contains one for the bots"
-
-
-async def get(app: Any, path: str) -> tuple[int, bytes]:
-    """Return the status and the body that an ASGI app answers."""
-    sent: list[Any] = []
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
 @pytest.fixture

@@ -45,7 +45,19 @@ def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:
 
 
 def exchange_asgi(app: Any, scope: State) -> Answer:
-    """Send a request to an ASGI app, in an event loop of its own. Header names keep their case."""
+    """Send a request to an ASGI app, in an event loop of its own."""
+
+    async def ask() -> Answer:
+        try:
+            return await exchange(app, scope)
+        finally:
+            await close_async_clients()
+
+    return asyncio.run(ask())
+
+
+async def exchange(app: Any, scope: State) -> Answer:
+    """Send a request to an ASGI app as a server does. Header names keep their case."""
     answer = Answer(scope)
 
     async def receive() -> Any:
@@ -57,11 +69,7 @@ def exchange_asgi(app: Any, scope: State) -> Answer:
         answer.headers += [(name.decode(), value.decode()) for name, value in headers]
         answer.body += message.get("body", b"")
 
-    async def ask() -> None:
-        await app(scope, receive, send)
-        await close_async_clients()
-
-    asyncio.run(ask())
+    await app(scope, receive, send)
     return answer
 
 
