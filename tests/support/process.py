@@ -6,9 +6,10 @@ from typing import Any
 
 from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
+from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.lost import CHECK_EVERY
-from presence_middleware.stores import Act
+from presence_middleware.stores import Act, room_number
 from tests.support.faults import adds_up
 from tests.support.timed_site import Clock, settings
 
@@ -30,10 +31,19 @@ class Process:
             headers.append((b"x-user", user.encode()))
         return AsgiVisit(self.recorder, {"type": "websocket", "headers": headers, **state})
 
-    def did(self, *users: str, act: Act = Act.SEEN, kind: str = "user", ago: float = 0.0) -> None:
-        """Note what users did; it waits to be written."""
+    def did(
+        self,
+        *users: str,
+        act: Act = Act.SEEN,
+        kind: str = "user",
+        ago: float = 0.0,
+        room: str | None = None,
+    ) -> None:
+        """Note what users did, or a page of a room that they opened; it waits to be written."""
+        moment = self.clock.now - ago
+        entered = Room(room_number(room), moment) if room else None
         for user in users:
-            self.recorder.record((kind, user), self.clock.now - ago, act=act)
+            self.recorder.record((kind, user), moment, act=act, room=entered)
 
     def saw(self, *users: str, **given: Any) -> None:
         """As `did`, but written when this returns."""
