@@ -1,7 +1,6 @@
 """Connections that stay open: the ids they keep online, for how long, and their cost."""
 
 import threading
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,19 +161,3 @@ def test_thousands_of_open_connections_are_written_together_every_third_of_the_w
     assert [scripts_in(60) for _ in range(3)] == [batch] * 3
     assert many.presence.count() == MANY
     assert threading.active_count() <= threads + 1
-
-
-@pytest.mark.slow
-def test_an_open_connection_takes_little_room(own: Server, start: Start) -> None:
-    worker = start(own.url, **{**GIVEN, "identity": "user=auth, guest=header:x-guest"})
-    many = 10_000
-    worker.passes(1)
-    tracemalloc.start()
-    try:
-        open_many(worker, many)
-        worker.passes(100, step=20)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held / many < 850, "bytes, of which a third is the environ of this test"
-    worker.recorder.open_visits.clear()
