@@ -142,7 +142,7 @@ def test_every_backend_has_a_history(backend_url: str, prefix: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("hours", [24, 25, 48, 168, 1600 * 24])
+@pytest.mark.parametrize("hours", [24, 168, 1600 * 24])
 def test_a_round_trip_is_small(valkey: Server, prefix: str, hours: int) -> None:
     """An event loop sends one and parses its replies without serving anybody else meanwhile."""
     site = settings(valkey.url, prefix, 3660)
