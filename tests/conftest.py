@@ -6,7 +6,8 @@ import shutil
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from tests.support import timed_site
 from tests.support.backends import BACKENDS, NAMES, Backend, Server, matrix
 from tests.support.faults import Place, at_a_place
 from tests.support.leftovers import drop_leftovers
+from tests.support.process import Process
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -176,6 +178,19 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
     place = list(STORES).index(store) + backend.place
     with timed_site.opened(settings, "async" if place % 2 else "sync") as site:
         yield site
+
+
+@pytest.fixture
+def start(prefix: str) -> Iterator[Callable[..., Process]]:
+    """Starts processes of a site at a URL, which end with the test."""
+    with ExitStack() as stack:
+
+        def start(url: str, **given: Any) -> Process:
+            process = Process(url, prefix, **given)
+            stack.callback(process.recorder.close)
+            return process
+
+        yield start
 
 
 @pytest.hookimpl(optionalhook=True)

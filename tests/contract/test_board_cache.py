@@ -1,10 +1,8 @@
 """The board reads Redis once a second for all its readers, and every reader gets an answer."""
 
 import asyncio
-import gc
 import json
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -22,6 +20,7 @@ from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.connections.loops import at_once
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
+from tests.support.asking import Answer, exchange
 from tests.support.backends import Server, wait_until
 from tests.support.proxy import HOST, Proxy
 from tests.support.stopwatch import Stopwatch
@@ -179,23 +178,6 @@ def test_tasks_that_ask_at_once_wait_for_one_read_and_if_it_is_cancelled_another
     assert len(reading) == 3
 
 
-def test_event_loops_and_threads_share_a_read_and_the_cache_keeps_no_closed_loop() -> None:
-    cache, reads = Cache(Clock()), Reads()
-
-    async def ask() -> "weakref.ref[Any]":
-        answers = await asyncio.gather(
-            *(cache.get(READ, reads.run_async, is_async=True) for _ in range(9))
-        )
-        assert answers == [ANSWER] * 9
-        return weakref.ref(asyncio.get_running_loop())
-
-    loops = [asyncio.run(ask()) for _ in range(2)]
-    assert at_once(cache.get(READ, reads.run)) == ANSWER
-    assert reads.count == 1
-    gc.collect()
-    assert [loop() for loop in loops] == [None, None]
-
-
 def test_a_loop_that_ends_amid_a_read_leaves_it_to_others() -> None:
     cache = Cache()
 
@@ -218,10 +200,11 @@ def test_a_loop_that_ends_amid_a_read_leaves_it_to_others() -> None:
 
 def test_trio_is_served_too(valkey: Server, site: Settings) -> None:
     app = asgi.PresenceMiddleware(lambda *_: None, settings=site)  # type: ignore[arg-type]
-    answers: list[tuple[int, bytes]] = []
+    asked = {"type": "http", "method": "GET", "path": "/presence/counts", "headers": []}
+    answers = list[Answer]()
 
     async def ask() -> None:
-        answers.append(await get(app, "/presence/counts"))
+        answers.append(await exchange(app, {**asked, "query_string": b""}))
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
@@ -236,23 +219,8 @@ def test_trio_is_served_too(valkey: Server, site: Settings) -> None:
         anyio.run(main, backend="trio")
         stats: Any = client.info("commandstats")
     assert len(answers) >= READERS
-    assert all((status, json.loads(body)) == (200, NOBODY) for status, body in answers)
+    assert all((each.status, each.json()) == (200, NOBODY) for each in answers)
     assert stats["cmdstat_pfcount"]["calls"] == 1, "each read contains one for the bots"
-
-
-async def get(app: Any, path: str) -> tuple[int, bytes]:
-    """Return the status and the body that an ASGI app answers."""
-    sent: list[Any] = []
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
 @pytest.fixture
@@ -298,35 +266,6 @@ def test_a_failed_read_is_not_repeated_for_a_second() -> None:
         clock.now += seconds
         assert shown(at_once(cache.get(READ, fail))) == (503, OUTAGE)
     assert failures == [clock.now - 1.01, clock.now]
-
-
-def test_an_unexpected_error_reaches_its_reader_alone() -> None:
-    cache = Cache(Clock())
-
-    def fail(plan: Plan[Any]) -> Response:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        at_once(cache.get(READ, fail))
-    assert at_once(cache.get(READ, Reads().run)) == ANSWER
-
-
-class Found:
-    """The result of a read."""
-
-
-def test_results_that_are_kept_are_bounded() -> None:
-    cache, results = Cache(Clock()), list[weakref.ref[Found]]()
-
-    def run(plan: Plan[Any]) -> Found:
-        found = Found()
-        results.append(weakref.ref(found))
-        return found
-
-    for id in range(MAX_RESULTS + 50):
-        at_once(cache.get(SharedRead("last-seen", (id,), nothing(), 1.0, lambda _: ANSWER), run))
-    gc.collect()
-    assert len([each for each in results if each() is not None]) == MAX_RESULTS
 
 
 def test_readers_of_ever_new_rooms_cause_a_bounded_number_of_reads(

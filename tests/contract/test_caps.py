@@ -2,7 +2,6 @@
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -147,30 +146,6 @@ def test_hosts_share_a_quota_by_their_network(hosts: list[str], each: int, let_i
     assert sum(door.come(host, each, host) for host in named) == let_in
     assert door.comes("elsewhere", "2001:db8:9:2::1")
     assert door.comes("in the old net", "198.51.100.7")
-
-
-def forged_hosts(site: str, many: int) -> Iterator[str]:
-    """Yield addresses of as many /64s in a /48 such as `2001:db8:1`."""
-    return (f"{site}:{n:x}::1" for n in range(many))
-
-
-def test_a_site_of_ipv6_has_a_quota_however_many_networks_are_in_it() -> None:
-    door = Door()
-    hosts = list(forged_hosts("2001:db8:1", 400))
-    let_in = sum(door.come(f"forged{host}", 20, host) for host in hosts)
-    assert let_in == guests.SITE_QUOTA
-    assert set(door.reported) == {"site"}
-    first, late = hosts[0], hosts[-1]
-    assert door.come(f"forged{first}", 20, first) == 20, "the known go on"
-    assert door.come(f"forged{late}", 20, late) == 0
-    assert door.come("elsewhere", 20, "2001:db8:2::1") == 20
-    assert door.come("in the old net", 20, ADDRESS) == 20
-    door.clock.now += WINDOW - 1
-    assert door.come("late", 20, late) == 0, "the window is not over"
-    door.clock.now += 2
-    assert door.come("late", 20, late) == 0, "those of the last second are still online"
-    door.clock.now += 2 * WINDOW
-    assert door.come("late", 20, late) == 20
 
 
 def test_quotas_go_on_when_more_networks_are_there_than_are_counted(

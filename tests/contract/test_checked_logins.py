@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from inspect import getclosurevars
 from typing import Any
 
@@ -91,22 +92,47 @@ def test_the_user_of_a_header_is_what_stands_before_the_first_colon(
 # ---- The status.
 
 
+def named(state: State) -> None:
+    state["presence_middleware.visit"].identify("bob")
+
+
+def of_header(request: WsgiRequest) -> str | None:
+    return request.header("x-user")
+
+
+BASIC = "user=basic, guest=visitor"
+ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
+    **{f"{status}": (BASIC, Call(ANN, statuses=(status,)), [USER]) for status in (200, 206, 304)},
+    # Many sites redirect, or answer 404, before they look at a password.
+    **{f"{status}": (BASIC, Call(ANN, statuses=(status,)), []) for status in (302, 400, 404, 500)},
+    **{f"{status}": (BASIC, Call(ANN, statuses=(status,)), [GUEST]) for status in (401, 403)},
+    "named by a layer": (BASIC, Call(ANN, before=named, statuses=(401,)), [("user", "bob")]),
+    # Any source can be checked.
+    **{
+        f"{source}: {status}": (
+            f"user={source}:checked, guest=visitor",
+            Call({"X-User": "ann", "Cookie": "sid=ann"}, statuses=(status,), state=state),
+            [counted],
+        )
+        for status, counted in ((403, GUEST), (200, USER))
+        for source, state in (
+            *(("header:X-User", {}), ("header:X-User:raw", {}), ("cookie:sid:raw", {})),
+            ("auth", {"REMOTE_USER": "ann", "user": "ann"}),
+            (f"{__name__}:of_header", {}),
+        )
+    },
+}
+
+
 @both
 @pytest.mark.parametrize("is_streaming", [False, True])
-@pytest.mark.parametrize(
-    ("status", "counted"),
-    [
-        *((status, USER) for status in (200, 204, 206, 304)),
-        # Many sites redirect, or answer 404, before they look at a password.
-        *((status, None) for status in (302, 303, 307, 400, 404, 405, 500, 503)),
-        *((status, GUEST) for status in (401, 403)),
-    ],
-)
-def test_who_is_refused_is_a_guest(
-    status: int, counted: tuple[str, str] | None, is_streaming: bool, ask: Ask, site: Site
+@pytest.mark.parametrize("name", ROWS)
+def test_a_login_counts_if_the_response_does_not_refuse_it(
+    name: str, is_streaming: bool, ask: Ask, site: Site
 ) -> None:
-    ask(site(), Call(ANN, statuses=(status,), is_streaming=is_streaming))
-    assert online(site()) == ([counted] if counted else [])
+    identity, call, counted = ROWS[name]
+    ask(site(identity), replace(call, is_streaming=is_streaming))
+    assert online(site(identity)) == counted
 
 
 def test_the_last_status_of_a_wsgi_response_counts(site: Site) -> None:
@@ -174,15 +200,6 @@ def test_a_handler_is_told_nobody_until_the_response_has_a_status(ask: Ask, site
 
 
 @both
-def test_a_layer_that_names_the_user_is_believed_at_once(ask: Ask, site: Site) -> None:
-    def identify(state: State) -> None:
-        state["presence_middleware.visit"].identify("bob")
-
-    ask(site(), Call(ANN, before=identify, statuses=(401,)))
-    assert online(site()) == [("user", "bob")]
-
-
-@both
 def test_an_accepted_login_is_no_crawler_and_a_refused_one_is(ask: Ask, site: Site) -> None:
     """Programs, which many sites take for crawlers, log in with HTTP Basic."""
     for chain in ("user=basic, guest=visitor", "guest=user-agent, user=basic"):
@@ -194,48 +211,6 @@ def test_an_accepted_login_is_no_crawler_and_a_refused_one_is(ask: Ask, site: Si
     settings = site()
     ask(settings, Call({**ANN, "User-Agent": "curl/8.5.0"}))
     assert online(settings) == [USER]
-
-
-@both
-@pytest.mark.parametrize(
-    ("source", "state"),
-    [
-        ("header:X-User:checked", {}),
-        ("header:X-User:raw:checked", {}),
-        ("auth:checked", {"REMOTE_USER": "ann", "user": "ann"}),
-        ("cookie:sid:raw:checked", {}),
-        ("tests.contract.test_checked_logins:of_header:checked", {}),
-    ],
-)
-def test_any_source_can_be_checked(
-    source: str, state: dict[str, object], ask: Ask, site: Site
-) -> None:
-    settings = site(f"user={source}, guest=visitor")
-    call = Call({"X-User": "ann", "Cookie": "sid=ann"}, state=state, statuses=(403,))
-    ask(settings, call)
-    assert online(settings) == [GUEST]
-    call.statuses = (200,)
-    ask(settings, call)
-    assert online(settings) == [GUEST, USER]
-
-
-def of_header(request: WsgiRequest) -> str | None:
-    return request.header("x-user")
-
-
-@both
-def test_a_guest_that_is_checked_has_a_quota_all_the_same(ask: Ask, site: Site) -> None:
-    settings = site("guest=cookie:sid:raw:checked, user=auth", bots="off")
-    for number in range(105):
-        ask(settings, Call({"Cookie": f"sid={number}"}))
-    assert recorder_for(settings).stats().dropped == {"quota": 5}
-
-
-def test_rules_are_written_out_with_what_they_need(site: Site) -> None:
-    chain = site("user=basic, user=header:X:checked, guest=visitor").identity
-    assert list(map(str, chain)) == [
-        *("user=basic:raw:checked", "user=header:X:raw:checked", "guest=visitor:hashed")
-    ]
 
 
 # ---- Wrappers.

@@ -8,11 +8,9 @@ from redis import Redis
 
 from presence_middleware import upkeep
 from presence_middleware.backend import Backend
-from presence_middleware.connections.clients import sync_client
-from presence_middleware.recorder import Recorder
 from presence_middleware.stores.paging import PAGE
-from tests.support.backends import Server, wait_until
-from tests.support.timed_site import NOON, Clock, Site, opened, settings
+from tests.support.backends import Server
+from tests.support.timed_site import NOON, Site, opened, settings
 
 KEEP = 600.0
 
@@ -52,21 +50,6 @@ def test_one_command_removes_a_thousand_at_most_and_rounds_go_on_to_the_end(
     assert sum(removed) == stale
     assert len(removed) == stale // PAGE + 1
     assert site.redis.zrange(key, 0, -1) == [b"online"]
-
-
-def test_two_recorders_clean_up_while_the_stale_come_back(valkey: Server, prefix: str) -> None:
-    given, clock = settings(valkey.url, prefix, window=KEEP), Clock()
-    redis, key = sync_client(given.redis_url), f"{prefix}:guest:seen"
-    redis.zadd(key, {f"id{n}": NOON - KEEP - n / 100 for n in range(15_000)})
-    recorders = [Recorder(given, clock=clock) for _ in range(2)]
-    coming = [f"id{n}" for n in range(0, 15_000, 25)]
-    for number, id in enumerate(coming):  # both threads clean up meanwhile
-        recorders[number % 2].record(("guest", id), NOON)
-    wait_until(lambda: all(recorder.flush() for recorder in recorders))
-    wait_until(lambda: not redis.zcount(key, "-inf", NOON - KEEP))
-    assert sorted(id.decode() for id in redis.zrange(key, 0, -1)) == sorted(coming)
-    for recorder in recorders:
-        recorder.close()
 
 
 def test_future_times_are_lowered_to_now_a_thousand_at_a_time(site: Site) -> None:

@@ -15,6 +15,7 @@ from presence_middleware.stores import Act, Store
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.acts import depart
 from tests.support.backends import Server, wait_until
+from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
 from tests.support.timed_site import NOON, Clock, settings
 
@@ -32,33 +33,22 @@ def comes(recorder: Recorder, name: str) -> None:
 
 @pytest.mark.parametrize("store", ["sorted-set", "minute-sets"])
 def test_a_connection_that_was_refreshed_while_its_user_logged_out_does_not_count(
-    store: str, valkey: Server, prefix: str
+    store: str, valkey: Server, start: Start
 ) -> None:
-    given, clock = settings(valkey.url, prefix, store=store), Clock()
-    recorder = Recorder(given, clock=clock, background=False)
-    arrived, logged_out, clock.now = clock.now, clock.now + 98, clock.now + 100
-    recorder.record(("user", "ann"), clock.now, arrived)
-    recorder.record(("user", "ann"), logged_out, act=Act.LEFT)
-    assert recorder.flush()
-    assert not Presence(given, clock=clock).is_online("ann")
-    recorder.close()
+    worker = start(valkey.url, store=store)
+    worker.clock.now += 100
+    worker.recorder.record(("user", "ann"), worker.clock.now, NOON)
+    worker.saw("ann", act=Act.LEFT, ago=2)
+    assert worker.online() == []
 
 
 def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(
-    valkey: Server, prefix: str
+    valkey: Server, start: Start
 ) -> None:
-    given, clock = settings(valkey.url, prefix, pulse_path="/pulse"), Clock()
-    recorder, presence = (
-        Recorder(given, clock=clock, background=False),
-        Presence(given, clock=clock),
-    )
-    for ago, act in ((3, Act.GOODBYE), (4, Act.SEEN)):
-        recorder.record(("user", "ann"), NOON - ago, act=act)
-        assert recorder.flush()
-    for seconds, is_online in ((GRACE - 4, True), (GRACE - 2, False)):
-        clock.now = NOON + seconds
-        assert presence.is_online("ann") == is_online
-    recorder.close()
+    worker = start(valkey.url, pulse_path="/pulse")
+    worker.saw("ann", act=Act.GOODBYE, ago=3)
+    worker.saw("ann", ago=4)
+    assert worker.is_online_until(NOON - 3 + GRACE)
 
 
 @pytest.mark.parametrize("through", ["the middleware", "a reader of the same process"])

@@ -1,17 +1,15 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
-import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
-from presence_middleware.stores import moment_of
-from tests.support.backends import Server, wait_until
+from presence_middleware import Presence, SettingsError, UnsupportedQuery
+from tests.support.backends import Server
 from tests.support.followed_site import LAG, FollowedSite
-from tests.support.timed_site import NOON, WINDOW, settings
+from tests.support.timed_site import WINDOW, settings
 
 GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
 Open = Callable[..., FollowedSite]
@@ -42,18 +40,6 @@ def after(site: FollowedSite, seconds: float) -> list[tuple[str, float]]:
     return site.announced()
 
 
-def test_a_user_comes_once_and_goes_once(site: FollowedSite) -> None:
-    for _ in range(3):
-        site.saw("ann")
-        site.clock.now += 60
-    assert site.announced() == [("+ann", 0)]
-    assert after(site, WINDOW - 60 + LAG - 1) == [], "a late write may still arrive"
-    assert after(site, 2) == [("-ann", 120)]
-    assert after(site, 2) == after(site, 1000) == []
-    site.saw("ann")
-    assert site.announced() == [("+ann", round(site.clock.now - NOON, 3))]
-
-
 def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) -> None:
     opened(events=()).saw("ann", "gone", ago=10)
     site = opened()
@@ -61,35 +47,6 @@ def test_events_that_are_turned_on_announce_nobody_who_is_there(opened: Open) ->
     site.saw("ann", "bob")
     assert site.announced() == [("+bob", 0)]
     assert sorted(after(site, GONE)) == [("-ann", 0), ("-bob", 0), ("-gone", -10)]
-
-
-def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: FollowedSite) -> None:
-    site.saw("ann")
-    site.clock.now += 300
-    site.announced()
-    site.sweep()  # by a process that outlives the last visitor
-    remaining = site.lifetime("ann", "seen")
-    assert 0 < site.lifetime("ann", "progress") <= remaining
-    site.expire("seen", 400)
-    site.sweep()
-    assert 0 < site.lifetime("ann", "progress") <= 400
-
-
-@pytest.mark.parametrize(("window", "seconds"), [(WINDOW, 2 * WINDOW), (30, 100)])
-def test_people_come_and_go_after_a_clock_is_set_back(
-    opened: Open, window: float, seconds: float
-) -> None:
-    site = opened(window=window)
-    site.sweep()
-    site.saw("ann")
-    site.announced()
-    site.clock.now -= seconds
-    site.sweep()
-    with pytest.raises(EventsLost):
-        site.announced()
-    site.skip()
-    site.saw("bob")
-    assert site.announced() == [("+bob", -seconds)]
 
 
 def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
@@ -105,21 +62,6 @@ def test_processes_with_different_windows_lose_no_events(opened: Open) -> None:
         before.sweep()
         before.saw("bob")
     assert before.announced() == [("+bob", GONE / 2), ("-ann", 0)]
-
-
-def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
-    site = opened(kind="guest")  # kept no longer than the window
-    site.saw("cy")
-    site.announced()
-    site.clock.now += WINDOW + LAG - 1
-    site.clean_up()
-    assert site.announced() == []
-    site.clock.now += 2
-    site.clean_up()
-    assert site.announced() == [("-cy", 0)]
-    assert site.keys_with("cy") == {"changes"}
-    site.saw("dee")
-    assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
 
 
 def test_a_lower_limit_removes_a_bounded_number_in_each_write(opened: Open) -> None:
@@ -166,21 +108,6 @@ def test_whoever_was_erased_is_in_the_stream_for_five_minutes_at_most(site: Foll
     assert 0 < site.lifetime("ann", "changes") <= 300
 
 
-def test_a_goodbye_is_announced_once_with_its_moment(site: FollowedSite) -> None:
-    site.saw("ann")
-    site.clock.now += 10
-    site.say_goodbye("ann")
-    grace = site.settings.grace_seconds
-    assert site.announced() == [("+ann", 0)]
-    assert after(site, grace + LAG - 1) == []
-    assert after(site, 2) == [("-ann", 10)]
-    # Its true last-seen time is written back when that can no longer bring it online.
-    assert after(site, WINDOW - 100) == []
-    for _ in range(20):
-        assert after(site, 2) == []
-    assert site.presence.last_seen("ann") == moment_of(NOON + 10)
-
-
 @pytest.mark.parametrize("store", ["minute-sets", "hyperloglog"])
 def test_only_the_store_that_knows_who_comes_and_goes_has_events(store: str) -> None:
     with pytest.raises(SettingsError, match=f"kind 'user' has the store {store}.*sorted-set"):
@@ -193,14 +120,7 @@ def test_without_events_there_is_nothing_to_follow(prefix: str) -> None:
         Presence(site).events()
 
 
-def test_an_idle_iterator_is_small(prefix: str) -> None:
-    presence = Presence(settings(f"memory://{prefix}", prefix, events="user"))
-    first = presence.events("user")  # what all share
-    wait_until(lambda: presence.backend.feed("user").page.end.positions)  # with all imports
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    iterators = [presence.events("user") for _ in range(1000)]
-    taken = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert taken / len(iterators) < 275  # 252 measured, and 299 with a dictionary for each
-    first.close()
+def test_an_idle_iterator_has_no_dictionary_of_its_own(prefix: str) -> None:
+    """A site may have hundreds of thousands of them."""
+    with Presence(settings(f"memory://{prefix}", prefix, events="user")).events() as events:
+        assert not hasattr(events, "__dict__")

@@ -22,6 +22,7 @@ from presence_middleware.replay.follower import Follower
 from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS, GrowingLog
 from presence_middleware.replay.lines import Parser, parse
 from tests.support.backends import Server, wait_until
+from tests.support.commands import run_command
 from tests.support.servers import environment, free_port
 from tests.support.terminal import COMMAND
 from tests.support.timed_site import NOON, Clock, settings
@@ -317,36 +318,33 @@ def test_other_json_is_unreadable(text: str) -> None:
     assert parse(text.encode()) is None
 
 
-def follow(*arguments: object, **variables: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*COMMAND, "follow", *map(str, arguments)],
-        env=environment(**variables),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def follow_pipe(given: bytes, **variables: str) -> "subprocess.CompletedProcess[bytes]":
+    command = [*COMMAND, "follow", "-"]
+    return subprocess.run(
+        command, input=given, stderr=subprocess.PIPE, env=environment(**variables), timeout=60
     )
 
 
 def test_a_pipe_is_followed_to_its_end(
     variables: dict[str, str], valkey: Server, prefix: str
 ) -> None:
-    with follow("-", **variables) as process:
-        _, said = process.communicate(b"garbage\n" + line(time.time(), "ann").strip(), timeout=60)
-    assert process.returncode == 0
+    given = b"garbage\n" + line(time.time(), "ann").strip()
+    found = follow_pipe(given, **variables)
+    assert found.returncode == 0
     assert Presence(settings(valkey.url, prefix)).is_online("ann")
     for text in (
         "the format is combined",
         "no known format: 'garbage'",
         "lines: 2; in no known format: 1;",
     ):
-        assert text in said.decode()
+        assert text in found.stderr.decode()
 
 
 def test_a_pipe_that_ends_in_an_outage_has_a_status_of_its_own(variables: dict[str, str]) -> None:
     unserved = {**variables, "PRESENCE_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
-    with follow("-", **unserved) as process:
-        _, said = process.communicate(line(time.time(), "ann"), timeout=60)
-    assert process.returncode == 3
-    assert "1 sightings unwritten" in said.decode()
+    found = follow_pipe(line(time.time(), "ann"), **unserved)
+    assert found.returncode == 3
+    assert b"1 sightings unwritten" in found.stderr
 
 
 def has_ipv6() -> bool:
@@ -371,7 +369,8 @@ def test_a_signal_writes_what_waits_and_the_board_shows_it(
 ) -> None:
     log.write(line(time.time() - 60, "ann"))
     port = free_port()
-    process = follow(log.path, "--since", "5m", "--board", f"{host}:{port}", **variables)
+    command = [*COMMAND, "follow", str(log.path), "--since", "5m", "--board", f"{host}:{port}"]
+    process = subprocess.Popen(command, env=environment(**variables), stderr=subprocess.DEVNULL)
     with process, httpx.Client(trust_env=False, base_url=f"http://{host}:{port}") as client:
         wait_until(_answers(client, {"user": 1, "guest": 0, "bot": 0}), 60)
         assert client.get("/").headers["location"] == "/presence"
@@ -396,29 +395,28 @@ def _answers(client: httpx.Client, counts: dict[str, int]) -> Callable[[], bool]
 @pytest.mark.parametrize(
     ("arguments", "site", "says"),
     [
-        (["-"], {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
-        (["-"], {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
-        (["-"], {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
-        (["-", "--since", "soon"], {}, "'soon'"),
-        (["-", "--board", "8001"], {}, "HOST:PORT"),
-        (["/nowhere/access.log"], {}, "does not exist"),
+        ("-", {"PRESENCE_IDENTITY": "user=cookie:sid, guest=ip:raw"}, "user=cookie:sid"),
+        ("-", {"PRESENCE_REDIS_URL": "memory://x"}, "memory://"),
+        ("-", {"PRESENCE_ENABLED": "0"}, "PRESENCE_ENABLED=0"),
+        ("- --since soon", {}, "'soon'"),
+        ("- --board 8001", {}, "HOST:PORT"),
+        ("/nowhere/access.log", {}, "does not exist"),
+        ("access.log.1.gz", {}, "access.log.1.gz is compressed"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(
-    variables: dict[str, str], arguments: list[str], site: dict[str, str], says: str
+    variables: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    arguments: str,
+    site: dict[str, str],
+    says: str,
 ) -> None:
-    secret = {"PRESENCE_SECRET": "a secret of a test"}
-    with follow(*arguments, **{**variables, **secret, **site}) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert says in said.decode()
-    assert "Traceback" not in said.decode()
-
-
-def test_a_compressed_log_is_refused(variables: dict[str, str], tmp_path: Path) -> None:
-    compressed = tmp_path / "access.log.1.gz"
-    compressed.write_bytes(gzip.compress(line(time.time())))
-    with follow(compressed, **variables) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert f"{compressed} is compressed" in said.decode()
+    monkeypatch.chdir(tmp_path)
+    Path("access.log.1.gz").write_bytes(gzip.compress(line(time.time())))
+    env = {**variables, "PRESENCE_SECRET": "a secret of a test", **site}
+    found = run_command("follow", *arguments.split(), env=env)
+    assert found.exit_code == 2
+    assert says in found.stderr
+    assert "Traceback" not in found.stderr

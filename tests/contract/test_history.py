@@ -5,38 +5,22 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, QueryError, Sample, Settings
+from presence_middleware import Presence, Sample, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import History, Plan, moment_of
 from tests.support.backends import Server, wait_until
-from tests.support.timed_site import NOON, Clock, Site, settings
+from tests.support.process import Process, Start
+from tests.support.timed_site import NOON, Clock, settings
 
 
-def process(settings: Settings, clock: Clock) -> Recorder:
-    """A process of the site, which samples in each round."""
-    return Recorder(settings, clock=clock, background=False)
-
-
-class Minutes:
-    """A site whose clock goes on minute by minute; somebody samples each."""
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-
-    def go_on(self, *names: str, minutes: int = 1) -> None:
-        """Let an id be seen in each of the next minutes, or none."""
-        for _ in range(minutes):
-            self.site.clock.now += 60
-            self.site.saw(*names)
-            self.site.recorder.run_once()
-
-
-@pytest.fixture
-def minutes(site: Site) -> Minutes:
-    site.recorder.background = False  # its thread must not sample as well
-    return Minutes(site)
+def go_on(worker: Process, *names: str, minutes: int = 1) -> None:
+    """Let ids be seen in each of the next minutes, or none; each is sampled."""
+    for _ in range(minutes):
+        worker.clock.now += 60
+        worker.saw(*names)
+        worker.recorder.run_once()
 
 
 def at(minute: int) -> Any:
@@ -44,12 +28,13 @@ def at(minute: int) -> Any:
     return moment_of(NOON - NOON % 60 + minute * 60)
 
 
-def test_each_minute_is_sampled_once_and_listed_oldest_first(minutes: Minutes) -> None:
-    ask = minutes.site.presence
-    minutes.go_on("ann")
-    minutes.go_on("ann", "bob")
-    minutes.site.recorder.run_once()
-    minutes.go_on(minutes=13)
+def test_each_minute_is_sampled_once_and_listed_oldest_first(valkey: Server, start: Start) -> None:
+    worker = start(valkey.url)
+    ask = worker.presence
+    go_on(worker, "ann")
+    go_on(worker, "ann", "bob")
+    worker.recorder.run_once()
+    go_on(worker, minutes=13)
     history = ask.history()
     assert history[:2] == [Sample(at(1), 1), Sample(at(2), 2)]
     assert [sample.at for sample in history] == [at(n) for n in range(1, 16)]
@@ -59,28 +44,21 @@ def test_each_minute_is_sampled_once_and_listed_oldest_first(minutes: Minutes) -
     assert {sample.count for sample in ask.history(kind="guest")} == {0}
 
 
-def test_the_peak_stays_with_its_time_until_it_is_reset(minutes: Minutes) -> None:
-    ask = minutes.site.presence
+def test_the_peak_stays_with_its_time_until_it_is_reset(valkey: Server, start: Start) -> None:
+    worker = start(valkey.url)
+    ask = worker.presence
     assert ask.peak() is None
-    minutes.go_on("ann")
-    minutes.go_on("ann", "bob", "cy")
-    minutes.go_on("ann", "bob", "cy")
+    go_on(worker, "ann")
+    go_on(worker, "ann", "bob", "cy")
+    go_on(worker, "ann", "bob", "cy")
     assert ask.peak() == Sample(at(2), 3)
-    minutes.go_on(minutes=15)
+    go_on(worker, minutes=15)
     assert ask.peak() == Sample(at(2), 3)
     assert ask.peak("guest") is None, "nobody was there"
     ask.reset_peak()
     assert ask.peak() is None
-    minutes.go_on("zoe")
+    go_on(worker, "zoe")
     assert ask.peak() == Sample(at(19), 1)
-
-
-@pytest.mark.parametrize("backend", ["memory"], indirect=True)
-@pytest.mark.parametrize("hours", [0, -1, float("inf"), float("nan")])
-def test_hours_are_above_zero(site: Site, hours: float) -> None:
-    with pytest.raises(QueryError, match="a number above zero"):
-        site.presence.history(hours=hours)
-    assert site.presence.history(hours=1e12) == []
 
 
 def test_hours_beyond_the_retention_cost_no_more_reads() -> None:
@@ -98,10 +76,10 @@ def test_the_first_sample_of_a_minute_stays(valkey: Server, prefix: str) -> None
 
 
 def test_one_of_many_processes_samples_a_minute(
-    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, clock = settings(valkey.url, prefix), Clock()
-    processes = [process(given, clock) for _ in range(8)]
+    clock = Clock()
+    processes = [start(valkey.url, clock=clock) for _ in range(8)]
     wrote: list[int] = []
     record = History.record
 
@@ -112,19 +90,19 @@ def test_one_of_many_processes_samples_a_minute(
     monkeypatch.setattr(History, "record", noted)
     for minute in range(5):
         clock.now = NOON + minute * 60
-        threads = [threading.Thread(target=each.run_once) for each in processes]
+        threads = [threading.Thread(target=each.recorder.run_once) for each in processes]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert len(wrote) == len(set(wrote)) == 5
-    assert len(Presence(given, clock=clock).history()) == 5
+    assert len(processes[0].presence.history()) == 5
 
 
-def test_samples_older_than_the_retention_expire(valkey: Server, prefix: str) -> None:
-    given, clock = settings(valkey.url, prefix, history="1h"), Clock()
-    process(given, clock).run_once()
-    left = sync_client(given.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
+def test_samples_older_than_the_retention_expire(valkey: Server, start: Start, prefix: str) -> None:
+    worker = start(valkey.url, history="1h")
+    worker.recorder.run_once()
+    left = sync_client(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
 

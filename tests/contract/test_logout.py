@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from presence_middleware import Presence, Settings, asgi, wsgi
+from presence_middleware import Presence, Settings, asgi
 from presence_middleware.recorder import recorder_for
 from tests.support.asking import State
 from tests.support.backends import Server
@@ -192,15 +192,6 @@ def test_an_app_that_raises_logs_nobody_out(ask: Ask, site: Site) -> None:
 
 
 @both
-def test_a_site_that_records_nothing_logs_nobody_out(ask: Ask, site: Site) -> None:
-    ask(site(), Call(HEADER))
-    assert online(site()) == [ANN]
-    ask(site(enabled=False), Call(HEADER, "/logout"))
-    assert recorder_for(site(enabled=False)).flush()
-    assert online(site()) == [ANN]
-
-
-@both
 @pytest.mark.parametrize(
     "identity", ["user=header:X-User, guest=visitor", "user=cookie:sid, guest=ip"]
 )
@@ -287,38 +278,3 @@ def test_a_request_from_before_the_logout_brings_nobody_back(
 
     ask(site(), Call(HEADER, path, before=ask_meanwhile))
     assert online(site()) == []
-
-
-def test_a_stream_that_ends_at_the_logout_brings_nobody_back(site: Site) -> None:
-    """A page's streams end as the browser leaves it, before the logout is written."""
-
-    def app(environ: State, start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", [])
-        yield b"a"
-
-    settings = site()
-    recorder = recorder_for(settings)
-    recorder.background = False
-    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
-    body = wrapped({"HTTP_X_USER": "ann", "REMOTE_ADDR": "192.0.2.7"}, lambda *_: print)
-    next(iter(body))
-    (visit,) = recorder.open_visits
-    visit.refresh(visit.arrival + 60, 60)  # it is long by now
-    assert online(settings) == [ANN]
-    over_asgi(settings, Call(HEADER, "/logout"))
-    visit.refresh(recorder.stamp() + 2, 1)
-    body.close()
-    assert online(settings) == []
-
-
-def test_a_socket_at_such_a_path_logs_nobody_out(site: Site) -> None:
-    async def app(_: State, __: Any, send: Any) -> None:
-        await send({"type": "websocket.accept"})
-
-    async def send(_: Any) -> None: ...
-
-    headers = [(b"x-user", b"ann")]
-    scope = {"type": "websocket", "path": "/logout", "headers": headers}
-    wrapped = asgi.PresenceMiddleware(app, settings=site())
-    asyncio.run(wrapped(scope, send, send))  # type: ignore[arg-type]
-    assert online(site()) == [ANN]

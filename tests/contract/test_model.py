@@ -410,6 +410,14 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             ("B", (1, False), [], [(Act.LEFT, "ann", 0, 50)]),
         ],
     ),
+    "a return in the instant of a goodbye": (
+        "pulse",
+        [
+            ("A", (1, False), [("bob", 1, 0, None, 0), ("ann", 0, 0, None, 0)], []),
+            ("A", (0, False), [], [(Act.GOODBYE, "ann", 0, None)]),
+            ("A", (0, False), [("ann", 0, -1, None, 0)], []),
+        ],
+    ),
     "a page was entered before the logout": (
         "rooms",
         [
@@ -431,6 +439,7 @@ def test_a_store_does_what_its_model_does_where_chance_seldom_leads(
     for each in writes:
         machine.write(*each)
         machine.readers_know_who_is_online()
+        machine.somebody_reads(limit=1, window=WINDOW, id="ann")
         machine.keys_hold_what_the_model_holds()
         if machine.has_rooms:
             machine.readers_know_who_is_in_a_room()

@@ -8,63 +8,21 @@ import pytest
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder, recorder_for
-from presence_middleware.stores import NOWHERE, Act, room_number
-from presence_middleware.wsgi import WsgiVisit
+from presence_middleware.stores import Act, room_number
 from tests.support.asking import State
 from tests.support.backends import Server
+from tests.support.process import Process, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
-from tests.support.timed_site import WINDOW, Clock, Site, settings
+from tests.support.timed_site import WINDOW, Clock, settings
+
+RULE = {"rooms": "/t/{topic}"}
 
 
-class Workers:
-    """A site with rooms and two workers that write when the test says so."""
-
-    def __init__(self, url: str, prefix: str, **given: Any) -> None:
-        overrides = {"rooms": "/t/{topic}", "identity": "user=header:x-user, guest=visitor"}
-        self.site = Site(settings(url, prefix, **{**overrides, **given}))
-        self.clock, self.presence, self.redis = self.site.clock, self.site.presence, self.site.redis
-        self.one, self.other = self.worker(), self.worker()
-
-    def worker(self) -> Recorder:
-        return Recorder(self.site.settings, clock=self.clock, background=False)
-
-    def view(self, worker: Recorder, room: str, *ids: str, kind: str = "user") -> None:
-        """Ids open a page of a room; "" is a page in no room."""
-        self.clock.now += 0.25
-        number = room_number(room) if room else NOWHERE
-        for id in ids:
-            worker.record((kind, id), self.clock.now, room=Room(number, self.clock.now))
-
-    def call(self, worker: Recorder, *ids: str) -> None:
-        """Ids are seen by requests that are no pages."""
-        self.clock.now += 0.25
-        for id in ids:
-            worker.record(("user", id), self.clock.now)
-
-    def room(self, room: str = "/t/1", kind: str = "user") -> list[str]:
-        """Who is in a room; by its list and by its number."""
-        ids = [who.id for who in self.presence.online(kind, room=room, limit=None)]
-        assert self.presence.count(kind, room=room) == len(ids)
-        return ids
-
-    def key(self, name: str) -> str:
-        return f"{self.site.settings.prefix}:user:{name}"
-
-
-Open = Callable[..., Workers]
-
-
-@pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Open]:
-    sites: list[Workers] = []
-
-    def open_site(**given: Any) -> Workers:
-        sites.append(Workers(valkey.url, prefix, **given))
-        return sites[-1]
-
-    yield open_site
-    for each in sites:
-        each.site.close()
+def room(worker: Process, name: str = "/t/1", kind: str = "user") -> list[str]:
+    """Return who is in a room, by its list and by its number."""
+    ids = [who.id for who in worker.presence.online(kind, room=name, limit=None)]
+    assert worker.presence.count(kind, room=name) == len(ids)
+    return ids
 
 
 def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: str) -> None:
@@ -82,77 +40,62 @@ def test_a_logout_and_a_page_right_after_it_is_a_room(valkey: Server, prefix: st
     worker.close()
 
 
-def test_processes_with_different_windows_empty_no_room(site: Open) -> None:
+def test_processes_with_different_windows_empty_no_room(valkey: Server, start: Start) -> None:
     """A deploy that changes `PRESENCE_WINDOW` replaces one process after the other."""
-    before, after_deploy = site(), site(window=2 * WINDOW)
-    before.view(before.one, "/t/1", "ann")
-    before.one.flush()
+    before = start(valkey.url, **RULE)
+    after_deploy = start(valkey.url, **RULE, clock=before.clock, window=2 * WINDOW)
+    before.saw("ann", room="/t/1")
     before.clock.now += WINDOW + 50
-    before.view(before.one, "/t/1", "bob")
-    before.one.flush()
-    after_deploy.clock.now = before.clock.now
-    for workers in (before, after_deploy, before, after_deploy):
-        assert workers.room() == ["bob"]
+    before.saw("bob", room="/t/1")
+    for worker in (before, after_deploy, before, after_deploy):
+        assert room(worker) == ["bob"]
 
 
 @pytest.mark.parametrize("names", [["seen"], ["seen", "at", "progress", "moved", "writers"]])
-def test_lost_rooms_are_written_again(site: Open, names: list[str]) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann", "bob")
-    workers.view(workers.other, "/t/2", "bob")
-    workers.call(workers.one, "bob")
-    workers.one.flush()
-    workers.other.flush()
-    workers.redis.delete(*map(workers.key, names))
-    assert workers.room() == []
-    for worker in (workers.one, workers.other):
-        workers.call(worker, "dan")
-        worker.flush()  # finds the loss
-        worker.flush()
-    assert workers.room("/t/1") == ["ann"]
-    assert workers.room("/t/2") == ["bob"]
+def test_lost_rooms_are_written_again(valkey: Server, start: Start, names: list[str]) -> None:
+    one = start(valkey.url, **RULE)
+    other = start(valkey.url, **RULE, clock=one.clock)
+    one.did("ann", "bob", room="/t/1")
+    one.clock.now += 0.25
+    other.saw("bob", room="/t/2")
+    one.clock.now += 0.25
+    one.saw("bob")
+    (shard,) = one.recorder.backend.stores["user"].all
+    one.recorder.backend.driver.connect().delete(*(f"{shard.name}:{name}" for name in names))
+    assert room(one) == []
+    for worker in (one, other):
+        worker.saw("dan")  # finds the loss
+        worker.writes()
+    assert room(one, "/t/1") == ["ann"]
+    assert room(one, "/t/2") == ["bob"]
 
 
-def test_a_clock_that_is_set_back_empties_rooms_and_they_fill_again(site: Open) -> None:
-    workers = site()
-    workers.view(workers.one, "/t/1", "ann")
-    workers.one.flush()
-    workers.clock.now += 5
-    assert workers.room() == ["ann"]
-    workers.clock.now += WINDOW + 5
-    assert workers.room() == []
-    workers.clock.now -= WINDOW + 3600
-    assert workers.room() == []
-    workers.view(workers.other, "/t/1", "bob")
-    workers.other.flush()
-    assert workers.room() == ["bob"]
-
-
-def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(site: Open) -> None:
+def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(
+    valkey: Server, start: Start
+) -> None:
     """As in a deploy that switches rooms on: processes with the old settings go on for a while."""
-    workers = site()
-    people = [f"user{number}" for number in range(400)]
-    workers.view(workers.one, "/t/1", *people)
-    workers.one.flush()
-    workers.redis.zrem(workers.key("seen"), *people[:300])
-    backend = workers.one.backend
-    for _ in range(20):
-        backend.driver.run(backend.stores["user"].all[0].clean_up(workers.clock.now))
-    assert workers.room() == sorted(people[300:])
+    worker, people = start(valkey.url, **RULE), [f"user{number}" for number in range(400)]
+    worker.saw(*people, room="/t/1")
+    driver, (shard,) = worker.recorder.backend.driver, worker.recorder.backend.stores["user"].all
+    driver.connect().zrem(f"{shard.name}:seen", *people[:300])
+    for _ in range(200):  # each looks at some, chosen at random
+        driver.run(shard.sweep(worker.clock.now))
+    assert room(worker) == sorted(people[300:])
 
 
-def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(site: Open) -> None:
+def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(
+    valkey: Server, start: Start
+) -> None:
     kinds = {"store": "user=sorted-set, guest=sorted-set, bot=hyperloglog", "bots": "count"}
-    workers = site(rooms="/t/{topic}/*", **kinds)
-    workers.view(workers.one, "/t/1", "ann")
-    workers.view(workers.one, "/t/1", "g1", "g2", kind="guest")
-    workers.one.flush()
-    assert workers.presence.counts(room="/t/1") == {"user": 1, "guest": 2}
-    assert workers.presence.count(room="/t/1/a-title/2") == 1
-    assert workers.presence.count(room="/t/2") == 0
-    assert workers.room(kind="guest") == ["g1", "g2"]
+    worker = start(valkey.url, rooms="/t/{topic}/*", **kinds)
+    worker.did("ann", room="/t/1")
+    worker.saw("g1", "g2", kind="guest", room="/t/1")
+    assert worker.presence.counts(room="/t/1") == {"user": 1, "guest": 2}
+    assert worker.presence.count(room="/t/1/a-title/2") == 1
+    assert worker.presence.count(room="/t/2") == 0
+    assert room(worker, kind="guest") == ["g1", "g2"]
     with pytest.raises(UnsupportedQuery, match=r"kind 'bot' has no rooms: .* sorted-set.*_STORE"):
-        workers.presence.count("bot", room="/t/1")
+        worker.presence.count("bot", room="/t/1")
 
 
 @pytest.mark.parametrize(
@@ -167,10 +110,10 @@ def test_kinds_have_their_own_rooms_and_counts_names_those_that_can(site: Open) 
     ],
 )
 def test_an_argument_that_a_room_cannot_have_is_refused(
-    site: Open, arguments: dict[str, Any], message: str
+    valkey: Server, start: Start, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(QueryError, match=message):
-        site().presence.online(**{"room": "/t/1", **arguments})
+        start(valkey.url, **RULE).presence.online(**{"room": "/t/1", **arguments})
 
 
 def test_a_site_without_rooms_says_which_setting_has_them(valkey: Server, prefix: str) -> None:
@@ -320,22 +263,16 @@ def test_guests_beyond_the_quota_of_their_address_are_in_no_room(
     assert [who.id for who in Presence(here).online(room="/t/1")] == expected
 
 
-def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, prefix: str) -> None:
-    clock, here = Clock(), settings(valkey.url, prefix, rooms="named")
-    recorder = Recorder(here, clock=clock, background=False)
-    presence, visits = Presence(here, clock=clock), list[WsgiVisit]()
-    for room in ("chat:1", "chat:2"):
-        clock.now += 1
-        visits.append(WsgiVisit(recorder, {"HTTP_X_USER": "ann"}))
-        visits[-1].enter(room)
+def test_an_open_connection_does_not_pull_its_user_back(valkey: Server, start: Start) -> None:
+    worker = start(valkey.url, rooms="named")
+    visits = [worker.opens("ann") for _ in range(2)]
+    for number, visit in enumerate(visits, 1):
+        worker.clock.now += 1
+        visit.enter(f"chat:{number}")
     for _ in range(20):
-        clock.now += 60
-        recorder.run_once()
-        assert recorder.flush()
-        assert presence.count(room="chat:2") == 1
-        assert presence.count(room="chat:1") == 0
+        worker.passes(60, step=60)
+        assert (room(worker, "chat:1"), room(worker, "chat:2")) == ([], ["ann"])
     for visit in visits:
         visit.end()
-    assert recorder.flush()
-    assert presence.count(room="chat:2") == 1
-    recorder.close()
+    worker.writes()
+    assert room(worker, "chat:2") == ["ann"]

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
@@ -20,7 +19,6 @@ import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, Settings, embedded
@@ -35,7 +33,6 @@ pytestmark = [
 ]
 
 ALL = {"supervisor", "guard", "server"}
-REDIS = shutil.which("redis-server")
 PRELUDE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -215,19 +212,6 @@ def test_a_server_that_hangs_is_unavailable(running: Path, monkeypatch: pytest.M
     assert processes(running)["server"] == server
 
 
-def test_a_server_that_loads_its_data_is_waited_for(
-    running: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = iter([b"-LOADING data\r\n"] * 40)
-    real = supervisor.send_command
-    monkeypatch.setattr(
-        embedded, "send_command", lambda *given: next(answers, None) or real(*given)
-    )
-    monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
-    embedded.serve(running)
-    assert next(answers, None) is None
-
-
 def test_the_log_does_not_grow_for_ever(running: Path) -> None:
     log = running / "server.log"
     with log.open("a") as file:
@@ -404,7 +388,6 @@ ORPHAN = "parent = os.getpid()\nif os.fork(): os._exit(0)\n"
 WAIT_AS_ORPHAN = "\nwhile os.getppid() == parent: time.sleep(0.01)"
 KEPT = {
     "by a child that serves": f"{ORPHAN}embedded.serve(directory){WAIT_AS_ORPHAN}",
-    "by a child that does not": f"{ORPHAN}{WAIT_AS_ORPHAN}",
     "by a child whose parent released its share": """
 if not os.fork(): embedded.serve(directory); os.write(writer, b"."); time.sleep(60)
 os.read(reader, 1); embedded.release(directory)
@@ -425,12 +408,6 @@ os.read(reader, 1); embedded.release(directory)
 subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL)
 embedded.release(directory)
 """,
-    "by a user whose descriptors are those of other files": """
-os.closerange(3, 100)
-strangers = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
-embedded.serve(directory); embedded.release(directory)
-for descriptor in strangers: os.fstat(descriptor)
-""",
 }
 
 
@@ -448,24 +425,6 @@ def test_a_server_is_kept_or_left(directory: Path, how: str) -> None:
             assert processes(directory) == before
         else:
             wait_until_gone(directory)
-
-
-def test_a_process_forked_while_another_starts_it_blocks_nobody(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has copies of the starter's descriptors, here in this process, and does not know."""
-    copies = []
-
-    def copied(descriptor: int, *kind: int) -> bool:
-        copies.append(os.dup(descriptor))
-        return supervisor.try_lock(descriptor, *kind)
-
-    embedded.serve(directory)
-    stop_and_wait(directory)
-    monkeypatch.setattr(embedded, "try_lock", copied)
-    embedded.serve(directory)
-    for copy in copies:
-        os.close(copy)
 
 
 # Accidents
@@ -505,22 +464,7 @@ def test_users_that_end_after_their_supervisor_was_killed_leave_nothing(director
         wait_until_gone(directory)
 
 
-@pytest.mark.parametrize(
-    ("program", "victims"),
-    [
-        (str(embedded.find_server()), ["supervisor", "server"]),
-        pytest.param(
-            REDIS,
-            ["server"],
-            marks=pytest.mark.skipif(REDIS is None, reason="this server is not installed"),
-        ),
-    ],
-    ids=["both", "redis"],
-)
-def test_a_killed_server_loses_nothing_that_was_written(
-    directory: Path, program: str, victims: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "find_server", lambda: Path(program))
+def test_a_killed_server_loses_nothing_that_was_written(directory: Path) -> None:
     for life in range(2):
         with connect(directory) as client:
             assert client.get("n") == (str(life) if life else None)
@@ -531,59 +475,10 @@ def test_a_killed_server_loses_nothing_that_was_written(
             client.sadd("online", "ann")
             client.srem("online", "ann")
             wait_until(lambda: is_written(client))
-        kill(directory, *victims)
+        kill(directory, "supervisor", "server")
         wait_until_gone(directory)
         with pytest.raises(PresenceUnavailable):
             embedded.serve(directory, start=False)
-
-
-@contextlib.contextmanager
-def full_disk(directory: Path) -> Iterator[Redis]:
-    """A server whose journal is on a full disk: `/dev/full` refuses every write, as that does."""
-    embedded.serve(directory)
-    stop_and_wait(directory)
-    [journal] = directory.glob("appendonlydir/*.incr.aof")
-    journal.unlink()
-    journal.symlink_to("/dev/full")
-    with connect(directory) as client:
-        client.set("b", "x")  # the server notices with this one
-        yield client
-
-
-def can_write(client: Redis) -> bool:
-    with contextlib.suppress(ResponseError):
-        return bool(client.set("a", "kept"))
-    return False
-
-
-def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
-    directory: Path,
-) -> None:
-    with full_disk(directory) as client:
-        shutil.rmtree(directory / "appendonlydir")
-        (directory / "appendonlydir").touch()  # so that there can be no other journal
-        wait_until(lambda: can_write(client))
-    embedded.release(directory)
-    with Stopwatch() as watch:
-        wait_until_gone(directory)
-        (directory / "appendonlydir").unlink()
-        with connect(directory) as client:
-            assert client.get("a") is None
-    assert watch.seconds < 3
-
-
-def test_a_server_in_its_last_moments_is_waited_for(directory: Path) -> None:
-    """Its child may still be saving, and holds its lock: here, this process does."""
-    directory.mkdir(mode=0o700)
-    lock = supervisor.open_lock(directory / supervisor.SERVER_LOCK)
-    assert supervisor.try_lock(lock)
-    with User(directory, SERVE_AND_WAIT) as user:
-        wait_until(lambda: processes(directory))
-        time.sleep(0.2)
-        assert set(processes(directory)) == {"supervisor"}
-        os.close(lock)
-        assert user.line() == str(directory / "server.sock")
-        assert set(processes(directory)) == ALL
 
 
 def test_after_its_directory_was_deleted_a_new_server_starts(directory: Path) -> None:

@@ -36,7 +36,6 @@ from tests.support.acts import record
 from tests.support.backends import Server, wait_until
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
-from tests.support.process import monitored
 from tests.support.timed_site import NOON, WINDOW, settings
 
 TICK = 0.05  # seconds between two reads, instead of one second
@@ -257,23 +256,6 @@ def test_what_comes_before_the_first_answer_of_the_server_is_received(
 # What is missed.
 
 
-def test_a_cursor_of_what_was_trimmed_is_lost(sharded: FollowedSite) -> None:
-    site = sharded
-    with site.presence.events() as events:
-        site.saw("ann")
-        cursor = next(events).cursor
-        site.saw("bob")
-        next(events)
-    shard = site.store.shard_for("bob").name
-    with redis.Redis.from_url(site.url) as client:
-        client.xtrim(f"{shard}:changes", maxlen=0, approximate=False)
-    with site.presence.events(after=cursor) as events:
-        with pytest.raises(EventsLost):
-            next(events)
-        site.saw("cy")
-        assert next(events).id == "cy"
-
-
 def test_a_hole_in_the_stream_is_lost(
     site: FollowedSite, followed: Follow, client: Any, prefix: str
 ) -> None:
@@ -285,20 +267,6 @@ def test_a_hole_in_the_stream_is_lost(
     wait_until(lambda: follower.lost)
     site.saw("cy")
     wait_until(lambda: follower.online == {"ann", "bob", "cy"})
-
-
-def test_lost_data_is_reported_and_a_follower_ends_right(
-    sharded: FollowedSite, client: Any, followed: Follow
-) -> None:
-    site, follower = sharded, followed(sharded)
-    site.saw(*"abcdef")
-    wait_until(lambda: follower.online == set("abcdef"))
-    client.flushall()
-    wait_until(lambda: follower.lost and follower.online == set())
-    site.clock.now += 11
-    site.recorder.run_once()  # notices that its sightings are lost
-    assert site.recorder.flush()
-    wait_until(lambda: follower.online == set("abcdef"))
 
 
 def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
@@ -572,43 +540,6 @@ def test_a_listener_sends_a_command_in_each_read(site: FollowedSite, client: Any
             site.presence.events().close()
             client.ping()
         assert sent()["cmdstat_hget"] - before <= (time.monotonic() - began) / TICK + 2
-
-
-def commands_of(own: Server, prefix: str, opened: Open, events: Any = ()) -> list[str]:
-    """Return every command that a process sends for users that come, stay, leave and are asked."""
-    site = opened(events=events)
-    with monitored(own.url, prefix) as commands:
-        for _ in range(3):
-            site.saw("ann", "bob")
-            site.recorder.run_once()
-            site.presence.leave("ann")
-            site.presence.touch("bob")
-            site.presence.count()
-            site.presence.online()
-            site.clock.now += 31
-    with redis.Redis.from_url(own.url) as client:
-        client.flushall()
-    return commands
-
-
-def test_without_events_no_command_is_about_events(own: Server, prefix: str, opened: Open) -> None:
-    off = commands_of(own, prefix, opened)
-    # Every process publishes its settings, also that it has no events.
-    text = "\n".join(off).replace(" PRESENCE_EVENTS= ", " ")
-    for word in (":progress", ":changes", ":swept", "XADD", "PRESENCE_EVENTS"):
-        assert word not in text, word
-    allowed = (
-        "EVAL EVALSHA ZADD EXPIRE ZRANGE SET GET ZCARD ZCOUNT ZREM ZREMRANGEBYSCORE HSET HMGET "
-        "HGET ZSCORE ZMSCORE EXISTS HSETNX GETEX PTTL"
-    )
-    assert {command.split()[0] for command in off} <= set(allowed.split())
-    # Events of another kind change no command for this kind.
-    on = commands_of(own, prefix, opened, "guest")
-    of_users = [
-        [each for each in commands if ":user:" in each and "PRESENCE" not in each]
-        for commands in (off, on)
-    ]
-    assert of_users[0] == [each for each in of_users[1] if ":guest:" not in each]
 
 
 @pytest.mark.parametrize("announces", [False, True])

@@ -1,20 +1,16 @@
 """Goodbyes in a process: in an outage, among open connections, and with the pulse off."""
 
-import itertools
 import logging
-import re
 import signal
-from typing import Any
 
 import pytest
 
-from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.setup_hints import USERLESS_SIGNALS
 from presence_middleware.stores import Act, moment_of
 from tests.support.backends import Server
-from tests.support.process import Start, monitored
+from tests.support.process import Start
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
-from tests.support.timed_site import NOON, WINDOW, Clock, settings
+from tests.support.timed_site import NOON, WINDOW, settings
 
 GRACE = 75.0
 
@@ -47,39 +43,6 @@ def test_a_goodbye_dismisses_no_connection_of_another_tab(valkey: Server, start:
     tab.end()
     worker.writes()
     assert worker.is_online_until(worker.clock.now + WINDOW)
-
-
-def transcript(
-    server: Server, prefix: str, protocol: str, *, ordinary: bool = False, **given: Any
-) -> list[str]:
-    """Return the commands of a worker that answers some requests."""
-    site = settings(server.url, prefix, identity="user=auth, guest=visitor", **given)
-    app = PulsingSite(protocol, site, App(status=200))
-    recorder = app.recorder = Recorder(site, clock=Clock(), background=False)
-    app.wsgi.recorder = app.asgi.recorder = recorder
-    with monitored(server.url, prefix) as commands:
-        for user, path in itertools.product((None, "ann"), ("/pulse", "/pulse.js", "/me")):
-            for query in ("presence=here:/", "presence=bye", ""):
-                app.ask("POST", "/" if ordinary else path, "" if ordinary else query, user=user)
-                assert recorder.flush()
-            app.ask("GET", "/" if ordinary else path, user=user)
-        assert recorder.flush()
-        recorder.run_once()
-    recorder.close()
-    return commands
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_with_the_pulse_off_its_requests_send_what_any_request_sends(
-    own: Server, prefix: str, protocol: str
-) -> None:
-    sent = transcript(own, f"{prefix}a", protocol)
-    assert sent == transcript(own, f"{prefix}b", protocol, ordinary=True)
-    assert len(sent) > 10
-    keys = set(re.findall(r"P:[\w:]+", " ".join(sent)))
-    assert not any(key.endswith((":at", ":moved", ":progress")) for key in keys)
-    on = transcript(own, f"{prefix}c", protocol, pulse_path="/pulse")
-    assert any("P:user:bye" in command for command in on)
 
 
 # The warning of pulses that name no user.

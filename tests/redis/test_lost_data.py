@@ -52,18 +52,6 @@ def test_a_process_that_was_silent_for_a_window_has_lost_nothing(
     assert worker.presence.is_online("bob")
 
 
-def test_departed_ids_are_not_written_again(own: Server, client: Any, start: Start) -> None:
-    worker = start(own.url)
-    worker.saw("ann", "bob")
-    worker.looks()
-    worker.presence.leave("ann")
-    worker.saw("ann", ago=5)  # a request of before is refused
-    client.flushall()
-    worker.looks()
-    worker.writes()
-    assert worker.online() == ["bob"]
-
-
 @pytest.mark.parametrize("is_waiting", [False, True])
 @pytest.mark.parametrize(
     ("acts", "until"),
@@ -102,19 +90,6 @@ def test_departures_are_written_again(
     else:
         assert worker.is_online_until(until)
         assert worker.presence.last_seen("ann") == last_seen
-
-
-def test_remembered_sightings_never_exceed_the_configured_limit(
-    own: Server, client: Any, start: Start
-) -> None:
-    worker = start(own.url, max_pending=10)
-    for name in ("user", "more"):
-        worker.saw(*(f"{name}{n}" for n in range(8)))
-    worker.looks()
-    client.flushall()
-    worker.looks()
-    worker.writes()
-    assert worker.presence.count() == 10
 
 
 @pytest.mark.parametrize("writes_first", [False, True])

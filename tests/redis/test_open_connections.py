@@ -1,11 +1,7 @@
 """Connections that stay open: the ids they keep online, for how long, and their cost."""
 
-import sys
 import threading
-import time
-import tracemalloc
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import pytest
@@ -32,18 +28,6 @@ def worker(request: pytest.FixtureRequest, valkey: Server, start: Start) -> Proc
 def exact(request: pytest.FixtureRequest, valkey: Server, start: Start) -> Process:
     """A worker of a site that keeps times, with guests and without."""
     return start(valkey.url, **{**GIVEN, "identity": request.param})
-
-
-def test_open_connections_are_refreshed_one_after_the_other(
-    worker: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    visits = [worker.opens(f"user{number}") for number in range(10)]
-    worker.clock.now += 30
-    ticks = count(worker.recorder.stamp() + 30)
-    monkeypatch.setattr(worker.recorder, "stamp", lambda: float(next(ticks)))
-    worker.recorder.run_once()  # recorded as they arrived
-    worker.recorder.run_once()
-    assert len({visit.stamp for visit in visits}) == 10
 
 
 @pytest.mark.parametrize("method", ["leave", "forget"])
@@ -177,50 +161,3 @@ def test_thousands_of_open_connections_are_written_together_every_third_of_the_w
     assert [scripts_in(60) for _ in range(3)] == [batch] * 3
     assert many.presence.count() == MANY
     assert threading.active_count() <= threads + 1
-
-
-@pytest.mark.slow
-def test_an_open_connection_takes_little_room(own: Server, start: Start) -> None:
-    worker = start(own.url, **{**GIVEN, "identity": "user=auth, guest=header:x-guest"})
-    many = 10_000
-    worker.passes(1)
-    tracemalloc.start()
-    try:
-        open_many(worker, many)
-        worker.passes(100, step=20)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held / many < 850, "bytes, of which a third is the environ of this test"
-    worker.recorder.open_visits.clear()
-
-
-def test_other_threads_have_their_turn_while_many_connections_are_refreshed(
-    many: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns, refreshed, over = [0], list[int](), threading.Event()
-
-    def may_try(_: str) -> bool:
-        """Note the turns once all are refreshed: after that, I/O gives others a turn as well."""
-        refreshed.append(turns[0])
-        return False
-
-    def requests() -> None:
-        while not over.is_set():
-            turns[0] += 1
-            time.sleep(0)
-
-    thread, interval = threading.Thread(target=requests), sys.getswitchinterval()
-    sys.setswitchinterval(100)  # threads are not interrupted: they have to yield
-    try:
-        with monkeypatch.context() as patch:
-            for question in ("is_due", "is_well"):
-                patch.setattr(many.recorder.health, question, may_try)
-            thread.start()
-            before = turns[0]
-            many.recorder.run_once()
-    finally:
-        over.set()
-        sys.setswitchinterval(interval)
-        thread.join()
-    assert refreshed[0] - before > 10

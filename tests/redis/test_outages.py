@@ -222,22 +222,6 @@ def test_a_failure_concerns_its_target_or_the_whole_server_until_a_success() -> 
     assert health.is_well("node")
 
 
-def test_the_log_reports_dropped_sightings_when_an_outage_ends(
-    place: Place, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    recorder = Recorder(settings(place, prefix, max_pending=2))
-    for _ in range(2):
-        place.proxy.refuse()
-        for name in NAMES[:5]:
-            recorder.record(("user", name), recorder.stamp())
-        assert not recorder.flush()
-        place.proxy.listen()
-        wait_until(recorder.flush)
-    ended = "recording again after 0s: wrote 2 sightings that had waited, dropped 3"
-    assert caplog.messages.count(ended) == 2
-    recorder.close()
-
-
 def test_a_server_that_is_away_is_asked_once_however_many_wait(
     valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

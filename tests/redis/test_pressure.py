@@ -12,7 +12,7 @@ import redis
 
 from presence_middleware import PresenceUnavailable
 from presence_middleware.doctor import examine
-from presence_middleware.stores import History, Plan, moment_of
+from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
 from tests.support.process import Start
@@ -58,26 +58,6 @@ def test_a_last_seen_time_outlives_an_outage_longer_than_the_window(
     assert not worker.recorder.flush()
     assert worker.recorder.stats().pending == 0, "whoever is online now has room to wait"
     own.start()
-
-
-def test_a_sample_that_failed_is_tried_again_in_its_minute(
-    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holder = start(valkey.url)
-    other = start(valkey.url, clock=holder.clock)
-
-    def fails(*_: object) -> Plan[None]:
-        raise PresenceUnavailable("refused")
-        yield
-
-    with monkeypatch.context() as patch:
-        patch.setattr(History, "record", fails)
-        holder.recorder.run_once()
-    assert holder.presence.history() == []
-    other.recorder.run_once()
-    assert holder.presence.history() == [], "that is the work of the process that holds the lease"
-    holder.recorder.run_once()
-    assert len(holder.presence.history()) == 1
 
 
 def test_a_logging_filter_that_raises_fails_no_request_and_no_outage_stays(

@@ -17,7 +17,6 @@ from flask import Flask
 
 from presence_middleware import Presence, Settings, asgi, embedded, wsgi
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.hashing import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
@@ -76,23 +75,6 @@ def test_past_the_limit_known_ids_are_refreshed_and_new_ids_dropped_and_counted(
     assert times(people) == {("user", "a"): (2.0, 2.0), ("user", "b"): (1.0, 1.0)}
     assert people.dropped["full"] == 1
     assert people.coalesced == 1
-
-
-def test_unwritten_sightings_are_merged_under_newer_sightings() -> None:
-    people = People(limit=3, window=600)  # of whom two are in flight, and one is seen again
-    old, new = (1.0, 1.0), (2.0, 2.0)
-    people.note(("user", "old"), *old)
-    people.note(BOB, *old)
-    people.take(100)
-    assert people.pending == 2
-    people.note(BOB, *new)
-    people.note(("user", "new"), *new)
-    people.note(("user", "newer"), *new)
-    people.restore()
-    assert people.pending == 3
-    assert times(people) == {("user", "old"): old, BOB: new, ("user", "new"): new}
-    assert people.recorded == 5
-    assert people.coalesced + people.dropped["full"] + people.pending == 5
 
 
 @pytest.mark.parametrize(
@@ -207,22 +189,6 @@ def test_flush_writes_open_and_unclosed_visits(idle: Recorder) -> None:
     assert app.wsgi_app.presence.online_among(["bob", "alice"]) == ["bob", "alice"]
     kept.close()
     recorder.close()
-
-
-def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
-    idle: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Driver.run
-
-    def run_and_visit(driver: Driver, *plan: Any) -> Any:
-        idle.record(("user", "late"), idle.stamp())
-        return run(driver, *plan)
-
-    monkeypatch.setattr(Driver, "run", run_and_visit)
-    idle.close()
-    stats = idle.stats()
-    assert (stats.flushed, stats.pending, stats.last_error) == (2, 1, None)
-    assert not caplog.messages
 
 
 def test_a_reader_gives_up_when_a_write_is_stuck(idle: Recorder) -> None:
@@ -356,23 +322,6 @@ def test_close_ends_the_thread_after_its_round(
     assert began.wait(10)
     recorder.close()
     assert not thread.is_alive()
-
-
-def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first connection of a cold start may take longer than an exit has."""
-    deadlines, run = [], Driver.run
-
-    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
-        deadlines.append(deadline)
-        return run(driver, plan, deadline)
-
-    monkeypatch.setattr(Driver, "run", noted)
-    assert idle.flush()
-    assert set(deadlines) == {math.inf}
-    deadlines.clear()
-    visit(idle, "bob")
-    idle.close()
-    assert min(deadlines) < math.inf
 
 
 def test_an_exit_that_is_out_of_time_starts_no_round_trip(idle: Recorder) -> None:

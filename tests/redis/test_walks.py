@@ -202,23 +202,3 @@ def test_rooms_and_events_are_true_with_few_commands(
         assert message.startswith("stale entries may stay, the history may have gaps and leaves")
         assert PASSWORD not in message
         assert "args" not in message, "they may be ids"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jump", [30.0, 3600.0])
-def test_rooms_and_events_are_true_after_a_monotonic_clock_jumped(
-    own: Server, prefix: str, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, jump: float
-) -> None:
-    """On some systems it goes on in sleep. On others the server's clock seems to jump instead."""
-    true_monotonic, ahead = time.monotonic, 0.0
-    with redis.Redis.from_url(own.url) as admin:
-        monkeypatch.setattr(time, "monotonic", lambda: true_monotonic() + ahead)
-        walk = Walk(own.url, prefix, stack)
-        with walk.going_on():
-            wait_until(lambda: len(walk.where) > len(PEOPLE) // 2)
-            time.sleep(1)
-            ahead = jump
-            admin.client_kill_filter(_type="normal", skipme=True)
-            time.sleep(5)
-        ahead = 0.0
-        assert walk.follower.lost == 0

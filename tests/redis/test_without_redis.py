@@ -22,42 +22,36 @@ from presence_middleware import (
     asgi,
     wsgi,
 )
+from tests.support.asking import Answer, State, exchange, exchange_wsgi
 from tests.support.backends import Server, wait_until
 
-BODY = [b"the app's own"]
+OWN = b"the app's own"
 
 
 def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
     start_response("200 OK", [("X-Own", "1")])
-    return BODY
+    return [OWN]
 
 
 async def async_app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
-    await send({"type": "the app's own"})
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]})
+    await send({"type": "http.response.body", "body": OWN})
 
 
-def ask(wrapped: Any) -> WSGIEnvironment:
+def ask(wrapped: Any) -> State:
     environ: WSGIEnvironment = {"REMOTE_USER": "ann"}
     setup_testing_defaults(environ)
-    calls: list[tuple[Any, ...]] = []
-    assert wrapped(environ, lambda *call: calls.append(call)) is BODY
-    assert calls == [("200 OK", [("X-Own", "1")])]
-    return environ
+    return own(exchange_wsgi(wrapped, environ))
 
 
-async def ask_async(wrapped: asgi.PresenceMiddleware) -> asgi.Scope:
-    scope: asgi.Scope = {"type": "http", "headers": [], "user": "ann"}
-    sent: list[asgi.Message] = []
+async def ask_async(wrapped: asgi.PresenceMiddleware) -> State:
+    return own(await exchange(wrapped, {"type": "http", "headers": [], "user": "ann"}))
 
-    async def send(message: asgi.Message) -> None:
-        sent.append(message)
 
-    async def receive() -> asgi.Message:
-        return {}
-
-    await wrapped(scope, receive, send)
-    assert sent == [{"type": "the app's own"}]
-    return scope
+def own(answer: Answer) -> State:
+    """Return what the app found in a request that it answered by itself."""
+    assert (answer.status, answer.headers, answer.body) == (200, [("x-own", "1")], OWN)
+    return answer.state
 
 
 def flushers() -> list[threading.Thread]:

@@ -8,8 +8,9 @@ import pytest
 
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.recorder import recorder_for
+from tests.support.asking import Answer
 from tests.support.backends import Server
-from tests.support.sending import OWN, Answer, Send, over_asgi, over_wsgi
+from tests.support.sending import OWN, Send, over_asgi, over_wsgi
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

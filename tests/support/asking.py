@@ -1,16 +1,76 @@
-"""Send a request through both wrappers and return the identity that the app receives."""
+"""Send a request to an app of either protocol, and learn what the app finds and answers."""
 
+import asyncio
+import json
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from presence_middleware import Identity, Settings, asgi, wsgi
+from presence_middleware.connections.clients import close_async_clients
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.request import AsgiRequest, WsgiRequest
 
 State = MutableMapping[str, Any]
 Inner = Callable[[State], object]
+
+
+@dataclass
+class Answer:
+    """What the app found, and what the client receives."""
+
+    state: State
+    status: int = 0
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def exchange_wsgi(app: Any, environ: dict[str, Any]) -> Answer:
+    """Send a request to a WSGI app as a server does."""
+    answer = Answer(environ)
+
+    def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[..., object]:
+        answer.status = int(status[:3])
+        answer.headers = [(name.lower(), value) for name, value in headers]
+        return print
+
+    body = app(environ, start)
+    answer.body = b"".join(body)
+    getattr(body, "close", lambda: None)()
+    return answer
+
+
+def exchange_asgi(app: Any, scope: State) -> Answer:
+    """Send a request to an ASGI app, in an event loop of its own."""
+
+    async def ask() -> Answer:
+        try:
+            return await exchange(app, scope)
+        finally:
+            await close_async_clients()
+
+    return asyncio.run(ask())
+
+
+async def exchange(app: Any, scope: State) -> Answer:
+    """Send a request to an ASGI app as a server does. Header names keep their case."""
+    answer = Answer(scope)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        answer.status = message.get("status", answer.status)
+        headers = message.get("headers", ())
+        answer.headers += [(name.decode(), value.decode()) for name, value in headers]
+        answer.body += message.get("body", b"")
+
+    await app(scope, receive, send)
+    return answer
 
 
 @dataclass

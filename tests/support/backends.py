@@ -2,8 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +17,6 @@ def matrix(*values: object) -> list[Any]:
 
 NAMES = ["memory", "valkey", "cluster", "redis_server", "redis62"]
 BACKENDS = [*NAMES[:3], *matrix(*NAMES[3:])]
-
-
-def in_turn(values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """Return parameters that pair each of `values` with one of `others`, which take turns."""
-    return [
-        pytest.param(*getattr(value, "values", (value,)), other, marks=getattr(value, "marks", ()))
-        for value, other in zip(values, cycle(others), strict=False)
-    ]
 
 
 class Backend(NamedTuple):

@@ -15,14 +15,14 @@ import redis
 from presence_middleware.recorder import Recorder
 from tests.support.backends import Server
 from tests.support.proxy import Proxy
-from tests.support.servers import free_port
 
 PASSWORD = "hunter2"
 Fault = Callable[["Place"], AbstractContextManager[None]]
 """An outage, as long as the block lasts."""
 
 ROOM = "20mb"
-TOO_MUCH = 30 << 20  # bytes
+ACL = "ACL SETUSER site"
+NEEDS_REPLICAS = "CONFIG SET min-replicas-to-write"
 
 
 @dataclass
@@ -95,37 +95,16 @@ def restarted(place: Place) -> Iterator[None]:
 
 
 @contextmanager
-def full(place: Place) -> Iterator[None]:
-    place.admin.setrange("filler", TOO_MUCH, "x")
+def changed(place: Place, command: str, back: str) -> Iterator[None]:
+    place.admin.execute_command(*command.split())
     yield
-    place.admin.delete("filler")
-
-
-@contextmanager
-def read_only(place: Place) -> Iterator[None]:
-    place.admin.replicaof("127.0.0.1", str(free_port()))
-    yield
-    place.admin.replicaof("NO", "ONE")
-
-
-@contextmanager
-def without_replicas(place: Place) -> Iterator[None]:
-    place.admin.config_set("min-replicas-to-write", 1)
-    yield
-    place.admin.config_set("min-replicas-to-write", 0)
+    place.admin.execute_command(*back.split())
 
 
 @contextmanager
 def with_another_password(place: Place) -> Iterator[None]:
     place.admin.execute_command("ACL", "SETUSER", "site", "resetpass", ">another")
     place.proxy.cut()
-    yield
-    place.let_in()
-
-
-@contextmanager
-def without_permission(place: Place) -> Iterator[None]:
-    place.admin.execute_command("ACL", "SETUSER", "site", "-@all")
     yield
     place.let_in()
 
@@ -153,11 +132,11 @@ OUTAGES: dict[str, Fault] = {
     "refused": refused,
     "hung": hung,
     "killed and restarted": restarted,
-    "full": full,
-    "read-only": read_only,
-    "without replicas": without_replicas,
+    "full": partial(changed, command="SETRANGE filler 30000000 x", back="DEL filler"),
+    "read-only": partial(changed, command="REPLICAOF 127.0.0.1 1", back="REPLICAOF NO ONE"),
+    "without replicas": partial(changed, command=f"{NEEDS_REPLICAS} 1", back=f"{NEEDS_REPLICAS} 0"),
     "another password": with_another_password,
-    "no permission": without_permission,
+    "no permission": partial(changed, command=f"{ACL} -@all", back=f"{ACL} +@all"),
     "hangs up": partial(answered, answer=b"", hangs_up=True),
     "half an answer": partial(answered, answer=b"$100\r\nhal", hangs_up=True),
     **{name: partial(answered, answer=error + b"\r\n") for name, error in ERRORS.items()},

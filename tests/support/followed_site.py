@@ -8,17 +8,6 @@ from presence_middleware.stores import Act, Batch, Plan, Position
 from tests.support.acts import depart
 from tests.support.timed_site import NOON, Clock, settings
 
-KEYS = [
-    "seen",
-    "progress",
-    "changes",
-    "bye",
-    "left",
-    "writers",
-    "at",
-    "moved",
-]
-"""The ends of the keys of a shard that announces; departures have more."""
 LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
 
 
@@ -36,7 +25,7 @@ class FollowedSite:
         self.store = self.presence.backend.stores[kind]
         is_announced = kind in self.settings.events
         self.streams = [shard.event_stream() for shard in self.store.all if is_announced]
-        self.skip()
+        self.positions = [self.run(stream.position()) for stream in self.streams]
 
     def saw(self, *ids: str, ago: float = 0.0, arrived: float | None = None) -> None:
         """Ids were seen `ago` seconds before now, and had arrived `arrived` seconds before now."""
@@ -55,18 +44,9 @@ class FollowedSite:
                 sweeps += 1
         return sweeps
 
-    def clean_up(self) -> None:
-        for shard in self.store.all:
-            while self.run(shard.clean_up(self.clock.now)):
-                pass
-
     def say_goodbye(self, id: str, ago: float = 0.0) -> None:
         shard, moment = self.store.shard_for(id), self.clock.now - ago
         self.run(depart(shard, Act.GOODBYE, id, moment))
-
-    def skip(self) -> None:
-        """Read on after everything that was announced."""
-        self.positions = [self.run(stream.position()) for stream in self.streams]
 
     def announced(self) -> list[tuple[str, float]]:
         """Return what was announced since the last call: `+id` or `-id`, and seconds after noon.
@@ -99,17 +79,6 @@ class FollowedSite:
             if text in repr(value):
                 found.add(name.rpartition(":")[2])
         return found
-
-    def delete(self, *names: str) -> None:
-        """Lose keys of every shard."""
-        for shard in self.store.all:
-            for name in names:
-                self.run(_one(("DEL", f"{shard.name}:{name}")))
-
-    def expire(self, name: str, seconds: int) -> None:
-        """Set the remaining lifetime of a key of every shard."""
-        for shard in self.store.all:
-            self.run(_one(("EXPIRE", f"{shard.name}:{name}", seconds)))
 
     def entries(self) -> list[int]:
         """Return the number of changes in each entry of all streams."""

@@ -1,18 +1,15 @@
 """A process of a site, whose rounds the test starts, and a reader elsewhere."""
 
 import math
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import redis
 
 from presence_middleware import Presence
 from presence_middleware.asgi import AsgiVisit
+from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.recorder.lost import CHECK_EVERY
-from presence_middleware.stores import Act
+from presence_middleware.stores import Act, room_number
 from tests.support.faults import adds_up
 from tests.support.timed_site import Clock, settings
 
@@ -34,10 +31,19 @@ class Process:
             headers.append((b"x-user", user.encode()))
         return AsgiVisit(self.recorder, {"type": "websocket", "headers": headers, **state})
 
-    def did(self, *users: str, act: Act = Act.SEEN, kind: str = "user", ago: float = 0.0) -> None:
-        """Note what users did; it waits to be written."""
+    def did(
+        self,
+        *users: str,
+        act: Act = Act.SEEN,
+        kind: str = "user",
+        ago: float = 0.0,
+        room: str | None = None,
+    ) -> None:
+        """Note what users did, or a page of a room that they opened; it waits to be written."""
+        moment = self.clock.now - ago
+        entered = Room(room_number(room), moment) if room else None
         for user in users:
-            self.recorder.record((kind, user), self.clock.now - ago, act=act)
+            self.recorder.record((kind, user), moment, act=act, room=entered)
 
     def saw(self, *users: str, **given: Any) -> None:
         """As `did`, but written when this returns."""
@@ -78,21 +84,3 @@ class Process:
 
 Start = Callable[..., Process]
 """Starts a process of a site at a URL."""
-
-
-@contextmanager
-def monitored(url: str, prefix: str) -> Iterator[list[str]]:
-    """Collect the commands of the block that clients send with this prefix.
-
-    The prefix, and the random names of processes, are replaced.
-    """
-    commands = list[str]()
-    with redis.Redis.from_url(url) as client, client.monitor() as monitor:
-        client.script_flush()
-        yield commands
-        client.echo("end")
-        while (command := monitor.next_command())["command"] != "ECHO end":
-            if command["client_type"] != "lua" and prefix in command["command"]:
-                text = command["command"].replace(prefix, "P")
-                text = re.sub(r"(:upkeep) [\w-]{16}(?= )", r"\1 H", text)
-                commands.append(re.sub(r"\b[0-9a-f]{16,64}\b", "H", text))

@@ -1,7 +1,6 @@
 """A site with a pulse, asked over WSGI and ASGI alike."""
 
-import asyncio
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -11,8 +10,8 @@ from wsgiref.validate import validator
 from presence_middleware import Settings, asgi, wsgi
 from presence_middleware.people import Person
 from presence_middleware.recorder import Recorder
+from tests.support.asking import State, exchange_asgi, exchange_wsgi
 
-State = MutableMapping[str, Any]
 Headers = list[tuple[str, str]]
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -98,58 +97,21 @@ class PulsingSite:
         """Send a request; `root` is where the app is mounted, `user` whom the server logs in."""
         headers = {"User-Agent": FIREFOX, "Host": "shop.example:8000", **headers}
         if self.protocol == "wsgi":
-            return self._ask_wsgi(method, path, query, headers, root=root, user=user)
-        return asyncio.run(self._ask_asgi(method, path, query, headers, root=root, user=user))
-
-    def _ask_wsgi(
-        self, method: str, path: str, query: str, headers: dict[str, str], *, root: str, user: Any
-    ) -> Answer:
-        environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": root}
-        environ |= {"QUERY_STRING": query, "REMOTE_ADDR": "192.0.2.7", "CONTENT_LENGTH": "0"}
-        environ |= {
-            f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()
-        }
-        if user is not None:
-            environ["REMOTE_USER"] = user
-        setup_testing_defaults(environ)
-        started: list[Any] = []
-
-        def start(status: str, headers: Headers, *_: Any) -> Callable[[bytes], object]:
-            started[:] = [int(status[:3]), headers]
-            return lambda _: None
-
-        body = validator(self.wsgi)(environ, start)
-        try:
-            content = b"".join(body)
-        finally:
-            body.close()  # type: ignore[attr-defined]
-        status, sent = started
-        return Answer(status, {name.lower(): value for name, value in sent}, content)
-
-    async def _ask_asgi(
-        self, method: str, path: str, query: str, headers: dict[str, str], *, root: str, user: Any
-    ) -> Answer:
-        sent: list[asgi.Message] = []
-        scope: asgi.Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "method": method,
-            "path": root + path,
-            "root_path": root,
-            "query_string": query.encode("utf-8", "surrogateescape"),
-            "client": ("192.0.2.7", 5),
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        }
-        if user is not None:
-            scope["user"] = user
-
-        async def receive() -> asgi.Message:
-            return {"type": "http.request", "body": b""}
-
-        async def send(message: asgi.Message) -> None:
-            sent.append(message)
-
-        await self.asgi(scope, receive, send)
-        start, *bodies = sent
-        received = {name.decode(): value.decode() for name, value in start["headers"]}
-        return Answer(start["status"], received, b"".join(each.get("body", b"") for each in bodies))
+            environ: dict[str, Any] = {
+                **{"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": root},
+                **{"QUERY_STRING": query, "REMOTE_ADDR": "192.0.2.7", "CONTENT_LENGTH": "0"},
+                **{f"HTTP_{key.upper().replace('-', '_')}": said for key, said in headers.items()},
+                **({} if user is None else {"REMOTE_USER": user}),
+            }
+            setup_testing_defaults(environ)
+            found = exchange_wsgi(validator(self.wsgi), environ)
+        else:
+            scope: asgi.Scope = {
+                **{"type": "http", "asgi": {"version": "3.0"}, "method": method},
+                **{"path": root + path, "root_path": root, "client": ("192.0.2.7", 5)},
+                "query_string": query.encode("utf-8", "surrogateescape"),
+                "headers": [(key.lower().encode(), said.encode()) for key, said in headers.items()],
+                **({} if user is None else {"user": user}),
+            }
+            found = exchange_asgi(self.asgi, scope)
+        return Answer(found.status, dict(found.headers), found.body)

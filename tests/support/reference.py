@@ -19,11 +19,3 @@ class Reference:
             if at > now - window:
                 newest[id] = max(at, newest.get(id, at))
         return sorted(((at, id) for id, at in newest.items()), reverse=True)
-
-    def touched(self, now: float, window: float) -> set[str]:
-        """The ids seen in any minute of the clock that has a moment in common with the window."""
-        return {id for at, id in self._sightings if at // 60 * 60 + 60 > now - window}
-
-    def ids(self) -> list[str]:
-        """Return the ids of all users that were ever seen."""
-        return sorted({id for _, id in self._sightings})

@@ -1,31 +1,14 @@
 """Send a request of any bytes through the wrapper of a protocol, to an app that says hello."""
 
-import asyncio
 import inspect
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from presence_middleware import Settings, asgi, wsgi
-from presence_middleware.connections.clients import close_async_clients
-from tests.support.asking import Inner, State, nothing
+from tests.support.asking import Answer, Inner, State, exchange_asgi, exchange_wsgi, nothing
 
 OWN = b"the app's own"
-
-
-@dataclass
-class Answer:
-    """What the app found, and what the client receives."""
-
-    state: State
-    status: int = 0
-    headers: list[tuple[str, str]] = field(default_factory=list)
-    body: bytes = b""
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 Send = Callable[..., Answer]
@@ -49,21 +32,13 @@ def over_wsgi(
         **{"HTTP_HOST": "site", "wsgi.url_scheme": "http"},
         **{f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()},
     }
-    answer = Answer(environ)
 
     def app(environ: State, start_response: Any) -> list[bytes]:
         inner(environ)
         start_response("200 OK", [])
         return [OWN]
 
-    def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Callable[..., object]:
-        answer.status = int(status[:3])
-        answer.headers = [(name.lower(), value) for name, value in headers]
-        return print
-
-    wrapped: Any = wsgi.PresenceMiddleware(app, settings=settings)
-    answer.body = b"".join(wrapped(environ, start))
-    return answer
+    return exchange_wsgi(wsgi.PresenceMiddleware(app, settings=settings), environ)
 
 
 def over_asgi(
@@ -76,7 +51,7 @@ def over_asgi(
     inner: Inner = nothing,
     type: str = "http",
 ) -> Answer:
-    """The same, with the scope. Header names keep their case."""
+    """The same, with the scope."""
     path, query = _split(url)
     given = {"host": "site", **headers}
     scope: Any = {
@@ -84,7 +59,6 @@ def over_asgi(
         **{"path": root + path.decode(errors="replace"), "client": ("192.0.2.7", 1)},
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
-    answer = Answer(scope)
 
     async def app(scope: Any, _: Any, send: Any) -> None:
         found = inner(scope)
@@ -94,21 +68,7 @@ def over_asgi(
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": OWN})
 
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        answer.status = message.get("status", answer.status)
-        for name, value in message.get("headers", ()):
-            answer.headers.append((name.decode(), value.decode()))
-        answer.body += message.get("body", b"")
-
-    async def ask() -> None:
-        await asgi.PresenceMiddleware(app, settings=settings)(scope, receive, send)
-        await close_async_clients()
-
-    asyncio.run(ask())
-    return answer
+    return exchange_asgi(asgi.PresenceMiddleware(app, settings=settings), scope)
 
 
 def over_websocket(*args: Any, **given: Any) -> Answer:

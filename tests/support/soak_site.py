@@ -45,5 +45,4 @@ async def events(request: Request) -> Response:
 
 ROUTES = [Route("/events", events), Route("/{path:path}", asgi_page, methods=["GET", "POST"])]
 wsgi_site = wsgi.PresenceMiddleware(wsgi_page)
-bare_site = Starlette(routes=ROUTES[1:])
 asgi_site = asgi.PresenceMiddleware(Starlette(routes=ROUTES))

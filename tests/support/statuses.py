@@ -1,6 +1,5 @@
 """Send a request to an app with a given status, over WSGI and ASGI, and return the identity."""
 
-import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from typing import Any
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.recorder import recorder_for
-from tests.support.asking import Inner, State, nothing
+from tests.support.asking import Inner, State, exchange_asgi, exchange_wsgi, nothing
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
@@ -62,11 +61,7 @@ def over_wsgi(settings: Settings, call: Call) -> None:
     environ |= {"PATH_INFO": call.path, "REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": FIREFOX}
     for name, value in call.headers.items():
         environ["HTTP_" + name.upper().replace("-", "_")] = value
-    wrapped = wsgi.PresenceMiddleware(app, settings=settings)
-    body = wrapped(environ, lambda *_: list[bytes]().append)
-    list(body)
-    if hasattr(body, "close"):
-        body.close()
+    exchange_wsgi(wsgi.PresenceMiddleware(app, settings=settings), environ)
 
 
 def over_asgi(settings: Settings, call: Call) -> None:
@@ -83,18 +78,13 @@ def over_asgi(settings: Settings, call: Call) -> None:
             await send({"type": "http.response.body", "body": b"a", "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def receive() -> Any:
-        return {"type": "http.request"}
-
-    async def send(_: Any) -> None: ...
-
     given = {"User-Agent": FIREFOX, **call.headers}
     headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
     scope: State = {
         **{"type": "http", "method": call.method, "path": call.path, "headers": headers},
         **{"client": ("192.0.2.7", 1), **call.state},
     }
-    asyncio.run(asgi.PresenceMiddleware(app, settings=settings)(scope, receive, send))
+    exchange_asgi(asgi.PresenceMiddleware(app, settings=settings), scope)
 
 
 def online(settings: Settings) -> list[tuple[str, str]]:

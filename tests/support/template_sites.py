@@ -18,7 +18,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import path
-from fastapi import FastAPI
 from jinja2 import DictLoader, Environment
 from pyramid.config import Configurator
 from starlette.applications import Starlette
@@ -119,18 +118,6 @@ def starlette_site(settings: Settings) -> Get:
     return over_asgi(asgi.PresenceMiddleware(app, settings=settings))
 
 
-def fastapi_site(settings: Settings) -> Get:
-    """FastAPI with the context processor."""
-    templates = _templates()
-    app = FastAPI()
-
-    @app.get("/{name}")
-    def page(name: str, request: Request) -> Response:
-        return templates.TemplateResponse(request, name)
-
-    return over_asgi(asgi.PresenceMiddleware(app, settings=settings))
-
-
 def pyramid_site(settings: Settings) -> Get:
     """Pyramid with `config.include`, and Jinja2 as a renderer."""
     environment = Environment(loader=DictLoader(JINJA))
@@ -219,7 +206,6 @@ def django_async_site(settings: Settings) -> Get:
 SITES: dict[str, Callable[[Settings], Get]] = {
     "flask": flask_site,
     "starlette": starlette_site,
-    "fastapi": fastapi_site,
     "pyramid": pyramid_site,
     "django": django_site,
     "django-async": django_async_site,

@@ -10,6 +10,7 @@ from wsgiref.util import setup_testing_defaults
 from presence_middleware import AsyncPresence, Presence, Settings
 from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
+from tests.support.asking import exchange_wsgi
 
 NOON = 1_767_614_430.0  # 2026-01-05 12:00:30 UTC: in the middle of a minute
 WINDOW = 600.0
@@ -114,8 +115,4 @@ def get(app: WSGIApplication, **environ: str) -> str:
     """The text that a WSGI app answers to a request."""
     request: dict[str, Any] = {**environ}
     setup_testing_defaults(request)
-    body = app(request, lambda *_: lambda _: None)
-    try:
-        return b"".join(body).decode()
-    finally:
-        getattr(body, "close", lambda: None)()
+    return exchange_wsgi(app, request).body.decode()

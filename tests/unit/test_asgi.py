@@ -1,7 +1,4 @@
-"""The ASGI wrapper counts each request once, and hands on the very objects of app and server.
-
-That all else happens as without it is said by tests/contract/test_differential.py.
-"""
+"""The ASGI wrapper counts each request once, and hands on the very objects of app and server."""
 
 import asyncio
 import inspect
@@ -188,6 +185,23 @@ async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> No
                 await Gateway(type, user=None, headers=pairs, client=iter(client)).ask(wrap(app))
     assert seen == [(headers, client)] * 2 * 9
     assert recorded(wrap(app)) == len(seen)
+
+
+async def check_what_the_app_raises_reaches_the_server_as_it_is(wrap: Wrap) -> None:
+    errors = [ValueError("a bug"), ExceptionGroup("two", [KeyError(1), LookupError(2)])]
+    for error in (*errors, SystemExit(3), asyncio.CancelledError("the server stops")):
+        for type in (*REQUESTS, "lifespan"):
+            for messages in ([], [START, body(b"a", more=True)]):
+
+                async def app(_: Scope, __: object, send: Any) -> None:
+                    for message in messages:  # noqa: B023
+                        await send(message)
+                    raise error  # noqa: B023
+
+                with pytest.raises(BaseException) as caught:  # noqa: PT011
+                    await Gateway(type).ask(wrap(app))
+                assert caught.value is error
+                assert caught.value.__context__ is None
 
 
 async def check_wrapping_a_wrapped_app_counts_once(wrap: Wrap) -> None:
