@@ -78,8 +78,8 @@ def test_a_room_loses_those_whom_a_process_without_rooms_has_removed(
     worker.saw(*people, room="/t/1")
     driver, (shard,) = worker.recorder.backend.driver, worker.recorder.backend.stores["user"].all
     driver.connect().zrem(f"{shard.name}:seen", *people[:300])
-    for _ in range(200):  # each looks at some, chosen at random
-        driver.run(shard.sweep(worker.clock.now))
+    for _ in range(20):
+        driver.run(shard.clean_up(worker.clock.now))
     assert room(worker) == sorted(people[300:])
 
 
