@@ -4,12 +4,15 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..request import Request, token
 
 Read = Callable[[Request], str | None]
 """A source, ready to use: returns the text that it finds in a request; else a `No`, or None."""
+
+Secrets = tuple[str, ...]
+"""`PRESENCE_SESSION_SECRET`: the keys with which the site's framework signs."""
 
 Step = Callable[[object, str], object]
 """Returns what is below a value under a name, or None."""
@@ -30,15 +33,6 @@ _USER_NAMES = ("identity", "pk", "id", "username", "display_name")
 # session's `id` is often that of the browser, and an `email` is none that a site asks for.
 SESSION_USERS = ("_user_id", "_auth_user_id", "auth.userid", "user_id", "username", "user")
 _SESSION_USER_NAMES = ("id", "sub", "username")
-
-
-class SourceOptions(NamedTuple):
-    """The options of a source besides its argument."""
-
-    session_secrets: tuple[str, ...]
-    """`PRESENCE_SESSION_SECRET`: the keys with which the site's framework signs."""
-    may_remember: bool = True
-    """True if ids may stay in memory. False if they are to be hashed."""
 
 
 class No(str):

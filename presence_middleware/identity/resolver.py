@@ -19,7 +19,7 @@ from . import rules
 from .addresses import Locate
 from .bots import BOT, COUNT, OFF, Crawlers
 from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
-from .reading import No, SourceOptions, missing
+from .reading import No, missing
 from .sources import FUNCTION, UnusableId, site_function
 
 MAX_ID_BYTES = 256  # bytes
@@ -88,9 +88,8 @@ class RuleMatcher(Matcher):
         is_header = bool(rule.front_header)
         self.is_visible = not rule.type.set_by_app or rule.type is FUNCTION or is_header
         self.reads_user = rule.source == "auth"
-        options = SourceOptions(session_secrets, may_remember=not rule.hashed)
         argument = rule.source if rule.type is FUNCTION else rule.argument
-        self._read = rule.type.make(argument, options)
+        self._read = rule.type.make(argument, session_secrets)
         self.has_claims = rule.type.reads_nothing and bool(rule.argument)
         """True if its kind claims some of the ids that are found under other kinds."""
         self._claims = site_function(rule.argument, "an id") if self.has_claims else bool

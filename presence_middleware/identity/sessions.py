@@ -21,7 +21,7 @@ from uuid import UUID
 
 from ..parsers import DAY
 from ..request import Request
-from .reading import No, Read, SourceOptions, as_id, cookie, missing, nested
+from .reading import No, Read, Secrets, as_id, cookie, missing, nested
 
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
@@ -53,7 +53,7 @@ Verify = Callable[[str, str], Payload]
 """Returns the payload of a value, given a secret; raises any exception if that did not sign it."""
 
 
-def flask_session(argument: str, options: SourceOptions) -> Read:
+def flask_session(argument: str, secrets: Secrets) -> Read:
     """Return a reader of a key of Flask's session cookie.
 
     `argument` is `KEY` or `KEY@COOKIE`. The key of Flask-Login is `_user_id`.
@@ -74,10 +74,10 @@ def flask_session(argument: str, options: SourceOptions) -> Read:
         return as_id(UUID(value[" u"]) if is_uuid else value)
 
     key, _, name = argument.partition("@")
-    return _verified(cookie(name or "session"), verify, key, options, to_id)
+    return _verified(cookie(name or "session"), verify, key, secrets, to_id)
 
 
-def starlette_session(argument: str, options: SourceOptions) -> Read:
+def starlette_session(argument: str, secrets: Secrets) -> Read:
     """Return a reader of a key of the cookie of Starlette's SessionMiddleware.
 
     `argument` is `KEY` or `KEY@COOKIE`.
@@ -91,10 +91,10 @@ def starlette_session(argument: str, options: SourceOptions) -> Read:
         return json.loads(base64.b64decode(session)), until
 
     key, _, name = argument.partition("@")
-    return _verified(cookie(name or "session", last=True), verify, key, options)
+    return _verified(cookie(name or "session", last=True), verify, key, secrets)
 
 
-def pyramid_session(argument: str, options: SourceOptions) -> Read:
+def pyramid_session(argument: str, secrets: Secrets) -> Read:
     """Return a reader of a key of the cookie of Pyramid's SignedCookieSessionFactory.
 
     `argument` is `KEY` or `KEY@COOKIE`.
@@ -108,10 +108,10 @@ def pyramid_session(argument: str, options: SourceOptions) -> Read:
         return session, renewed + PYRAMID_SECONDS
 
     key, _, name = argument.partition("@")
-    return _verified(cookie(name or "session", last=True), verify, key, options)
+    return _verified(cookie(name or "session", last=True), verify, key, secrets)
 
 
-def auth_tkt(argument: str, options: SourceOptions) -> Read:
+def auth_tkt(argument: str, secrets: Secrets) -> Read:
     """Return a reader of the user of a ticket of Pyramid's AuthTktCookieHelper.
 
     `argument` is the name of the cookie, by default `auth_tkt`. A ticket does not contain its
@@ -130,10 +130,10 @@ def auth_tkt(argument: str, options: SourceOptions) -> Read:
         # Raises TypeError if the identity is None, because of another secret.
         return helper(secret).identify(request)["userid"], _NEVER
 
-    return _verified(cookie(name, last=True), verify, "", options)
+    return _verified(cookie(name, last=True), verify, "", secrets)
 
 
-def signed_cookie(argument: str, options: SourceOptions) -> Read:
+def signed_cookie(argument: str, secrets: Secrets) -> Read:
     """Return a reader of a cookie that a site or another framework signs with itsdangerous.
 
     `argument` is `KEY@COOKIE` or `KEY@COOKIE:SALT`. Without a KEY, the payload itself is the id.
@@ -173,10 +173,10 @@ def signed_cookie(argument: str, options: SourceOptions) -> Read:
         digits = map(_BASE62.index, expiry)
         return payload, float(reduce(lambda seconds, digit: 62 * seconds + digit, digits))
 
-    return _verified(cookie(name, last=True), verify, key, options, what="the cookie")
+    return _verified(cookie(name, last=True), verify, key, secrets, what="the cookie")
 
 
-def bearer(argument: str, options: SourceOptions) -> Read:
+def bearer(argument: str, secrets: Secrets) -> Read:
     """Return a reader of a claim of a JWT, verified with fixed algorithms.
 
     `argument` is `CLAIM` for the token in the Authorization header (RFC 6750), or `CLAIM@COOKIE`
@@ -200,7 +200,7 @@ def bearer(argument: str, options: SourceOptions) -> Read:
             return token.strip()
         return value if name else None
 
-    return _verified(read, verify, claim, options, what="the token")
+    return _verified(read, verify, claim, secrets, what="the token")
 
 
 def algorithms_for(secret: str) -> list[str]:
@@ -223,7 +223,7 @@ def _verified(
     read: Read,
     verify: Verify,
     key: str,
-    options: SourceOptions,
+    secrets: Secrets,
     to_id: Callable[[Any], str | None] = as_id,
     *,
     what: str = "the session",
@@ -243,7 +243,7 @@ def _verified(
         id: str = _ANOTHER_SECRET
         now = time.time()
         until = now + 1  # a host whose clock is ahead may have signed it
-        for secret in options.session_secrets:
+        for secret in secrets:
             try:
                 payload, until = verify(secret, value)
                 id = to_id(nested(payload, key) if key else payload) or missing(what, payload, key)

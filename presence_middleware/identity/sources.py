@@ -24,7 +24,7 @@ from . import sessions
 from .addresses import client_address
 from .reading import (
     Read,
-    SourceOptions,
+    Secrets,
     as_id,
     cookie,
     member,
@@ -49,7 +49,7 @@ class UnusableId(Exception):
 class SourceType:
     """The meaning of a source name in `PRESENCE_IDENTITY`."""
 
-    make: Callable[[str, SourceOptions], Read]
+    make: Callable[[str, Secrets], Read]
     """Returns the source for an argument."""
     argument: str = ""
     """The name of its argument: in brackets if it is optional, empty if there is none."""
@@ -80,7 +80,7 @@ class SourceType:
     """The name of the extra of this package that installs the module `signed`."""
 
 
-def auth(attribute: str, _: SourceOptions) -> Read:
+def auth(attribute: str, _: Secrets) -> Read:
     """Return a reader of the logged-in user, as set by the server, a layer or a loaded session.
 
     With an `attribute` such as `username`, the id is that attribute of the user object. Without
@@ -117,7 +117,7 @@ def basic_user(request: Request) -> str | None:
     return name if colon and not _CONTROL.search(name) and name == name.strip() else None
 
 
-def header(name: str, _: SourceOptions) -> Read:
+def header(name: str, _: Secrets) -> Read:
     """Return a reader of a header that a front end sets and removes from incoming requests."""
     return methodcaller("header", token(name).lower())
 
@@ -127,12 +127,12 @@ def visitor(request: Request) -> str:
     return f"{client_address(request)}\n{request.user_agent or ''}"
 
 
-def session(key: str, _: SourceOptions) -> Read:
+def session(key: str, _: Secrets) -> Read:
     """Return a reader of a key of the session that the framework has loaded."""
     return lambda request: as_id(nested(request.session, key))
 
 
-def state(key: str, _: SourceOptions) -> Read:
+def state(key: str, _: Secrets) -> Read:
     """Return a reader of a key of the environ or scope that a server or another layer sets.
 
     A dotted key leads into mappings and to public attributes of objects. Nothing is called.
@@ -141,7 +141,7 @@ def state(key: str, _: SourceOptions) -> Read:
     return lambda request: user_id(walk(request.state, key, member))
 
 
-def function(path: str, __: SourceOptions) -> Read:
+def function(path: str, __: Secrets) -> Read:
     """Return a reader that calls a function of the site, `package.module:callable`.
 
     Raises `SettingsError` if it cannot be imported or cannot be called with a request.

@@ -19,7 +19,6 @@ from ..connections import Clock
 from ..connections.health import RedisHealth
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.addresses import locator
-from ..identity.guests import Guests
 from ..identity.hashing import Who
 from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Room, Sightings
@@ -27,6 +26,7 @@ from ..request import Request
 from ..settings import Settings
 from ..signals import Signal
 from ..stores import NOWHERE, Act, Plan
+from .guests import Guests
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints
 from .verdict import UNCOUNTED

@@ -17,12 +17,12 @@ from ..connections.server import eviction_policy, facts
 from ..errors import PresenceError
 from ..identity.addresses import hidden_clients, networks, trusting
 from ..identity.bots import BOT
-from ..identity.guests import QUOTA, SITE_QUOTA
 from ..identity.hashing import Who
 from ..identity.resolver import IdentityResolver
 from ..identity.rules import Chain, Rule, login_kinds, user_kinds
 from ..request import USER, Request
 from ..settings import Settings
+from .guests import QUOTA, SITE_QUOTA
 from .verdict import LOGOUTS, Purpose
 
 INSPECTED_REQUESTS = 60  # at most at once, more than SHARED_BY; on average, one a second

@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Callable
 
-from ..identity.guests import QUOTA, Guests
 from ..identity.hashing import Who
 from ..people import People
+from ..recorder.guests import QUOTA, Guests
 from ..recorder.recorder import resolver_for
 from ..recorder.request_filter import matching_paths
 from ..settings import Settings

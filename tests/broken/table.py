@@ -57,7 +57,7 @@ each-address-of-a-host-has-a-quota: All addresses of an IPv6 network share a quo
 - return hash(("host", bits >> 64)), hash(("site", bits >> 80))
 + return hash(("host", bits)), hash(("site", bits >> 80))
 flood-pushes-out-known-guests: Known guests of an address still count during a flood.
-- is_new = not memory.knows(guest)
+- is_new = not people.knows(guest)
 + is_new = True
 
 = contract/test_caps.py security/test_flood.py

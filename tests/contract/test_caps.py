@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence_middleware.identity import guests
 from presence_middleware.identity.addresses import Proxies, client_address, parse_proxies
-from presence_middleware.identity.guests import Guests
 from presence_middleware.people import People
-from presence_middleware.recorder import Recorder
+from presence_middleware.recorder import Recorder, guests
+from presence_middleware.recorder.guests import Guests
 from presence_middleware.request import WsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.support import timed_site

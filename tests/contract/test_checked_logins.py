@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from presence_middleware import Identity, Presence, Settings, asgi, wsgi
-from presence_middleware.identity.reading import SourceOptions
 from presence_middleware.identity.sources import SOURCES
 from presence_middleware.recorder import recorder_for
 from presence_middleware.request import AsgiRequest, WsgiRequest
@@ -82,7 +81,7 @@ def site(valkey: Server, prefix: str) -> Iterator[Site]:
 def test_the_user_of_a_header_is_what_stands_before_the_first_colon(
     header: str, user: str | None
 ) -> None:
-    read = SOURCES["basic"].make("", SourceOptions(()))
+    read = SOURCES["basic"].make("", ())
     environ = {"HTTP_AUTHORIZATION": header.encode().decode("latin-1")}
     scope = {"headers": [(b"authorization", header.encode())]}
     assert read(WsgiRequest(environ)) == read(AsgiRequest(scope)) == user

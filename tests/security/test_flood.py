@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from presence_middleware import Identity, Presence, Settings, wsgi
-from presence_middleware.identity import guests, resolver
-from presence_middleware.recorder import Stats
+from presence_middleware.identity import resolver
+from presence_middleware.recorder import Stats, guests
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.timed_site import WINDOW, Clock

@@ -6,12 +6,12 @@ are always refreshed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container
-from typing import Protocol
+from collections.abc import Callable
 
+from ..identity.addresses import Proxies, client_address, hidden_clients, networks
+from ..identity.hashing import Who
+from ..people import People
 from ..request import Request
-from .addresses import Proxies, client_address, hidden_clients, networks
-from .hashing import Who
 
 # New guests of a host in a window. A host is an IPv4 address or, because a host may use any number
 # of IPv6 addresses, a /64.
@@ -35,23 +35,6 @@ Or they came from a proxy that sends no client addresses, and nobody is refused.
 """
 
 
-class Memory(Protocol):
-    """Who was seen lately, in periods as long as the window."""
-
-    period_ends: float
-    """When `turn` must be called."""
-
-    @property
-    def recent(self) -> Container[Who]:
-        """The people of the current period."""
-
-    def knows(self, who: Who) -> bool:
-        """Return whether somebody was seen in this period or in the one before."""
-
-    def turn(self, now: float) -> None:
-        """Begin a period."""
-
-
 class Guests:
     """Counts the guests of each network in the current period, and in the period before.
 
@@ -59,15 +42,15 @@ class Guests:
     """
 
     def __init__(
-        self, memory: Memory, window: float, proxies: Proxies, report: Report = lambda _: None
+        self, people: People, window: float, proxies: Proxies, report: Report = lambda _: None
     ) -> None:
-        """Count the guests that are not in `memory`; call `report` when a quota is reached.
+        """Count the guests that are not among `people`; call `report` when a quota is reached.
 
         `window` is in seconds. The peer of a request has no quota if it seems to be a proxy with
         unknown clients, because `proxies` does not contain it or because it sends no header with
         their addresses.
         """
-        self._memory, self._window = memory, window
+        self._people, self._window = people, window
         self._proxies, self._report = proxies, report
         self._before: Counter[int] = Counter()
         self._current: Counter[int] = Counter()
@@ -79,12 +62,12 @@ class Guests:
 
         `at` is the time of the request, in seconds. The caller remembers a guest that counts.
         """
-        memory = self._memory
-        if at >= memory.period_ends:
+        people = self._people
+        if at >= people.period_ends:
             self.turn(at)
-        if guest in memory.recent:
+        if guest in people.recent:
             return True
-        is_new = not memory.knows(guest)
+        is_new = not people.knows(guest)
         # An address with a port or in the form `::ffff:192.0.2.1` is counted in its normal form.
         counters = map(self._counter, networks(client_address(request)))
         limits = list(zip(counters, (QUOTA, SITE_QUOTA), ("host", "site"), strict=False))
@@ -100,8 +83,8 @@ class Guests:
 
     def turn(self, now: float) -> None:
         """Begin a period: the current one becomes the one before, unless it ended long ago."""
-        has_just_ended = now < self._memory.period_ends + self._window
-        self._memory.turn(now)
+        has_just_ended = now < self._people.period_ends + self._window
+        self._people.turn(now)
         self._before = self._current if has_just_ended else Counter()
         self._current, self._new = Counter(), Counter()
 
