@@ -298,3 +298,11 @@ def test_a_socket_counts_once_it_is_accepted(
     asyncio.run(wrapped(scope, send, send))  # type: ignore[arg-type]
     assert sent == passed == messages
     assert online(settings) == [counted]
+
+
+@both
+def test_a_guest_that_is_checked_has_a_quota_all_the_same(ask: Ask, site: Site) -> None:
+    settings = site("guest=cookie:sid:raw:checked, user=auth", bots="off")
+    for number in range(105):
+        ask(settings, Call({"Cookie": f"sid={number}"}))
+    assert recorder_for(settings).stats().dropped == {"quota": 5}

@@ -278,3 +278,16 @@ def test_a_request_from_before_the_logout_brings_nobody_back(
 
     ask(site(), Call(HEADER, path, before=ask_meanwhile))
     assert online(site()) == []
+
+
+def test_a_socket_at_such_a_path_logs_nobody_out(site: Site) -> None:
+    async def app(_: State, __: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    async def send(_: Any) -> None: ...
+
+    headers = [(b"x-user", b"ann")]
+    scope = {"type": "websocket", "path": "/logout", "headers": headers}
+    wrapped = asgi.PresenceMiddleware(app, settings=site())
+    asyncio.run(wrapped(scope, send, send))  # type: ignore[arg-type]
+    assert online(site()) == [ANN]

@@ -19,6 +19,7 @@ import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from presence_middleware import AsyncPresence, Presence, Settings, embedded
@@ -580,3 +581,69 @@ def test_each_working_directory_and_each_name_has_a_default_directory(
     for name in ("..", "a/b", ".hidden", "a b"):
         with pytest.raises(SettingsError):
             embedded.default_directory(name)
+
+
+@contextlib.contextmanager
+def full_disk(directory: Path) -> Iterator[Redis]:
+    """A server whose journal is on a full disk: `/dev/full` refuses every write, as that does."""
+    embedded.serve(directory)
+    stop_and_wait(directory)
+    [journal] = directory.glob("appendonlydir/*.incr.aof")
+    journal.unlink()
+    journal.symlink_to("/dev/full")
+    with connect(directory) as client:
+        client.set("b", "x")  # the server notices with this one
+        yield client
+
+
+def can_write(client: Redis) -> bool:
+    with contextlib.suppress(ResponseError):
+        return bool(client.set("a", "kept"))
+    return False
+
+
+def test_a_server_that_loads_its_data_is_waited_for(
+    running: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([b"-LOADING data\r\n"] * 40)
+    real = supervisor.send_command
+    monkeypatch.setattr(
+        embedded, "send_command", lambda *given: next(answers, None) or real(*given)
+    )
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.1)
+    embedded.serve(running)
+    assert next(answers, None) is None
+
+
+def test_a_server_that_cannot_save_ends_at_once_and_makes_room_for_the_next(
+    directory: Path,
+) -> None:
+    with full_disk(directory) as client:
+        shutil.rmtree(directory / "appendonlydir")
+        (directory / "appendonlydir").touch()  # so that there can be no other journal
+        wait_until(lambda: can_write(client))
+    embedded.release(directory)
+    with Stopwatch() as watch:
+        wait_until_gone(directory)
+        (directory / "appendonlydir").unlink()
+        with connect(directory) as client:
+            assert client.get("a") is None
+    assert watch.seconds < 3
+
+
+def test_a_process_forked_while_another_starts_it_blocks_nobody(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has copies of the starter's descriptors, here in this process, and does not know."""
+    copies = []
+
+    def copied(descriptor: int, *kind: int) -> bool:
+        copies.append(os.dup(descriptor))
+        return supervisor.try_lock(descriptor, *kind)
+
+    embedded.serve(directory)
+    stop_and_wait(directory)
+    monkeypatch.setattr(embedded, "try_lock", copied)
+    embedded.serve(directory)
+    for copy in copies:
+        os.close(copy)

@@ -1,6 +1,8 @@
 """Connections that stay open: the ids they keep online, for how long, and their cost."""
 
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,3 +163,34 @@ def test_thousands_of_open_connections_are_written_together_every_third_of_the_w
     assert [scripts_in(60) for _ in range(3)] == [batch] * 3
     assert many.presence.count() == MANY
     assert threading.active_count() <= threads + 1
+
+
+def test_other_threads_have_their_turn_while_many_connections_are_refreshed(
+    many: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, refreshed, over = [0], list[int](), threading.Event()
+
+    def may_try(_: str) -> bool:
+        """Note the turns once all are refreshed: after that, I/O gives others a turn as well."""
+        refreshed.append(turns[0])
+        return False
+
+    def requests() -> None:
+        while not over.is_set():
+            turns[0] += 1
+            time.sleep(0)
+
+    thread, interval = threading.Thread(target=requests), sys.getswitchinterval()
+    sys.setswitchinterval(100)  # threads are not interrupted: they have to yield
+    try:
+        with monkeypatch.context() as patch:
+            for question in ("is_due", "is_well"):
+                patch.setattr(many.recorder.health, question, may_try)
+            thread.start()
+            before = turns[0]
+            many.recorder.run_once()
+    finally:
+        over.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert refreshed[0] - before > 10

@@ -12,7 +12,7 @@ import redis
 
 from presence_middleware import PresenceUnavailable
 from presence_middleware.doctor import examine
-from presence_middleware.stores import moment_of
+from presence_middleware.stores import History, Plan, moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
 from tests.support.process import Start
@@ -227,3 +227,23 @@ def test_wrong_replies_to_a_request_that_asks_raise_presence_unavailable(
     assert worker.presence.count() == 2
     if isinstance(replies, Exception):  # a refusal is an answer, after which a request asks again
         assert visits[1].count() == 2
+
+
+def test_a_sample_that_failed_is_tried_again_in_its_minute(
+    valkey: Server, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = start(valkey.url)
+    other = start(valkey.url, clock=holder.clock)
+
+    def fails(*_: object) -> Plan[None]:
+        raise PresenceUnavailable("refused")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "record", fails)
+        holder.recorder.run_once()
+    assert holder.presence.history() == []
+    other.recorder.run_once()
+    assert holder.presence.history() == [], "that is the work of the process that holds the lease"
+    holder.recorder.run_once()
+    assert len(holder.presence.history()) == 1

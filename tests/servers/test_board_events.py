@@ -350,3 +350,17 @@ def test_an_open_stream_does_not_delay_the_end_of_uvicorn(
             assert site.process.wait(8) in ENDED
             list(lines)  # raises an error if the response is not complete
         assert "Traceback" not in site.output
+
+
+@in_loop
+async def test_streams_end_when_the_lifespan_ends(
+    site: asgi.PresenceMiddleware, presence: Presence
+) -> None:
+    async def shutdown() -> Any:
+        return {"type": "lifespan.shutdown"}
+
+    async with opened(site) as stream:
+        assert (await stream.message())["event"] == "list"
+        await site({"type": "lifespan"}, shutdown, stream.sent.put)
+        assert await stream.message() == {}
+        assert stream.is_over

@@ -182,3 +182,11 @@ def test_no_request_raises() -> None:
             found.resolve(WsgiRequest({key: bad}))
     for headers in ([("cookie", "text")], [(b"cookie", 5)], None, 5):
         found.resolve(AsgiRequest({"headers": headers}))
+
+
+def test_another_address_or_header_is_another_visitor() -> None:
+    found = make("guest=visitor")
+    environ = {"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": FIREFOX}
+    others = [environ, environ | {"REMOTE_ADDR": "192.0.2.8"}, environ | {"HTTP_USER_AGENT": "x"}]
+    for _ in range(2):
+        assert len({str(found.resolve(WsgiRequest(other))) for other in others}) == 3

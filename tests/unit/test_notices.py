@@ -492,3 +492,18 @@ def test_a_forked_child_does_not_repeat_notices(site: Open) -> None:
         assert len(one.said) == 2
         one.clock.now += VISITS
         one.recorder.reset()  # as a fork's child does
+
+
+def test_few_requests_are_inspected(site: Open) -> None:
+    """After the first requests, one a second; quiet seconds let more be inspected."""
+    one = site()
+    one.ask(over_wsgi(user_agent="curl/8"), times=1000)
+    assert one.recorder.hints.look_at > one.clock.now
+    one.clock.now += 1
+    hidden = over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7")
+    one.ask(hidden, times=1000)
+    one.clock.now += SECONDS
+    assert one.said == [], "one visit was inspected"
+    one.clock.now += FEW_VISITS
+    one.ask(hidden, times=FEW_VISITS)
+    assert PROXY in one.said[0]
