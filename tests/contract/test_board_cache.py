@@ -305,3 +305,14 @@ def test_readers_of_ever_new_rooms_or_ids_push_out_no_other_read(
     for each in usual:
         read(*each)
     assert reads.count == len(usual) + 3 * MAX_RESULTS + 1
+
+
+def test_an_unexpected_error_reaches_its_reader_alone() -> None:
+    cache = Cache(Clock())
+
+    def fail(plan: Plan[Any]) -> Response:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        at_once(cache.get(READ, fail))
+    assert at_once(cache.get(READ, Reads().run)) == ANSWER

@@ -404,3 +404,13 @@ def test_a_process_that_ends_gives_its_names_up_before_it_ends(plain: Site) -> N
     assert next(events).id == "ann"  # it has received the reply as well
     process.backend.feed("user").close(10)
     assert plain.holder() is None
+
+
+def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
+    first = plain.begun(plain.named())
+    after = cursors(plain)
+    ids(first, 1)
+    change = "redis.call('HSET', KEYS[1], 'at', ARGV[1]) redis.call('HDEL', KEYS[1], 'who')"
+    run(plain.presence, "EVAL", change, 1, plain.lease_key, after[2])
+    wait_until(lambda: plain.holder() is not None)
+    assert next(first).cursor == after[3]

@@ -120,3 +120,15 @@ def test_a_cluster_node_that_lost_its_data_gets_its_shards_again(
     worker.writes()
     assert worker.online() == sorted(names)
     assert worker.recorder.stats().recorded < 100, "no more than was lost"
+
+
+def test_departed_ids_are_not_written_again(own: Server, client: Any, start: Start) -> None:
+    worker = start(own.url)
+    worker.saw("ann", "bob")
+    worker.looks()
+    worker.presence.leave("ann")
+    worker.saw("ann", ago=5)  # a request of before is refused
+    client.flushall()
+    worker.looks()
+    worker.writes()
+    assert worker.online() == ["bob"]
