@@ -373,9 +373,14 @@ class People(Memory):
         self._enqueue(person)
 
     def _enqueue(self, person: Person) -> None:
-        """Let a person wait. Departures alone are bounded here, sightings before they come here."""
-        has_room = person.seen > person.sent or len(self._queue) < self._limit
-        if has_room and not person.is_queued:
+        """Let a person wait of whom there is something to send.
+
+        Departures alone are bounded here; sightings are before they come here.
+        """
+        is_due = person.seen > person.sent or (
+            len(self._queue) < self._limit and person.departures_due()
+        )
+        if is_due and not person.is_queued:
             person.is_queued = True
             self._queue.append(person)
 
@@ -486,10 +491,8 @@ class People(Memory):
         """Let everything wait again that happened after `since` and that `shard` has lost."""
         with self.lock:
             for person in self.of_shard(shard):
-                is_waiting = person.lose(since, has_room=self.pending < self._most_pending)
-                self.pending += is_waiting
-                if is_waiting or person.departures_due():
-                    self._enqueue(person)
+                self.pending += person.lose(since, has_room=self.pending < self._most_pending)
+                self._enqueue(person)
 
     def drop_expired(self, window_began: float, retained_since: Mapping[str, float]) -> None:
         """Drop waiting sightings that are too old to be of use.
