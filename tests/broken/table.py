@@ -1072,6 +1072,9 @@ secret-is-printed: The doctor prints no secret.
 another-client-is-the-same: Another client behind a proxy is another visitor.
 - place = hash((self.peer, self.forwarded, environ.get(first), environ.get(second)))
 + place = hash((self.peer, environ.get(first), environ.get(second)))
+another-client-over-asgi-is-the-same: Over ASGI, another client behind a proxy is another visitor.
+- place = hash((self.peer, self.forwarded, values.get(first), values.get(second)))
++ place = hash((self.peer, values.get(first), values.get(second)))
 another-browser-is-the-same: Another User-Agent is another visitor.
 - place = hash((self.peer, self.forwarded, environ.get(first), environ.get(second)))
 + place = hash((self.peer, self.forwarded))
@@ -1080,6 +1083,11 @@ another-browser-is-the-same: Another User-Agent is another visitor.
 every-request-is-inspected: After the first requests, one a second is inspected.
 - self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
 + self.look_at = arrival
+
+= servers/test_processes.py
+dead-thread-is-not-replaced: A dead thread is replaced at the next wake.
+- if self.thread is None or not self.thread.is_alive():
++ if self.thread is None:
 """
 
 

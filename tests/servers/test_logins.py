@@ -3,10 +3,11 @@
 import asyncio
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -400,6 +401,22 @@ def test_a_pulse_and_a_named_path_of_logouts_are_those_of_the_user_of_django(
         assert browser.client.post("/pulse", headers=foreign).status_code == 403
         assert browser.see("me") == USER
         assert browser.ask() == "nobody", "a logout without a signal"
+
+
+@pytest.mark.parametrize("name", [name for name in SERVED if SERVED[name].is_django])
+def test_a_user_deactivated_in_django_is_a_guest_despite_a_valid_session(
+    name: str, serve: Serve, presence: Presence, tmp_path: Path
+) -> None:
+    with serve(SERVED[name]) as browser:
+        browser.log_in()
+        browser.ask()
+        assert presence.is_online(USER)
+        with closing(sqlite3.connect(tmp_path / DATABASE)) as database, database:
+            database.execute("UPDATE auth_user SET is_active = 0")
+        presence.leave(USER)
+        assert browser.see("me") == "nobody"
+        browser.ask()
+        assert presence.counts() == {"user": 0, "guest": 2, "bot": 0}
 
 
 SHORT = {"PRESENCE_WINDOW": "3s", "PRESENCE_FLUSH_INTERVAL": "0.2s"}

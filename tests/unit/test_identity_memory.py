@@ -129,13 +129,16 @@ def test_another_client_behind_a_proxy_is_another_visitor() -> None:
     for header in ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED"):
         for client in ("192.0.2.7", "192.0.2.8", "192.0.2.7"):
             value = f"for={client}" if header == "HTTP_FORWARDED" else client
-            asked = WsgiRequest({**environ, header: value})
-            asked.locate = found.locate
-            asked.arrive(asked.state)
-            seen.append(str(found.resolve(asked)))
-    one, other, _ = seen[:3]
+            name = header.removeprefix("HTTP_").replace("_", "-").lower().encode()
+            headers = [(b"user-agent", FIREFOX.encode()), (name, value.encode())]
+            scope = {"type": "http", "client": ("10.0.0.1", 1), "headers": headers}
+            for asked in (WsgiRequest({**environ, header: value}), AsgiRequest(scope)):
+                asked.locate = found.locate
+                asked.arrive(asked.state)
+                seen.append(str(found.resolve(asked)))
+    one, _, other, *_ = seen
     assert one != other
-    assert seen == [one, other, one] * 2
+    assert seen == [one, one, other, other, one, one] * 2
 
 
 def test_ids_change_with_the_shared_key() -> None:
