@@ -413,4 +413,7 @@ def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
     change = "redis.call('HSET', KEYS[1], 'at', ARGV[1]) redis.call('HDEL', KEYS[1], 'who')"
     run(plain.presence, "EVAL", change, 1, plain.lease_key, after[2])
     wait_until(lambda: plain.holder() is not None)
+    taken = run(plain.presence, "HGET", plain.lease_key, "until")
+    # It asks again only after it has read the reply.
+    wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "until") != taken)
     assert next(first).cursor == after[3]
