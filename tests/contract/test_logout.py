@@ -291,3 +291,12 @@ def test_a_socket_at_such_a_path_logs_nobody_out(site: Site) -> None:
     wrapped = asgi.PresenceMiddleware(app, settings=site())
     asyncio.run(wrapped(scope, send, send))  # type: ignore[arg-type]
     assert online(site()) == [ANN]
+
+
+@both
+def test_a_site_that_records_nothing_logs_nobody_out(ask: Ask, site: Site) -> None:
+    ask(site(), Call(HEADER))
+    assert online(site()) == [ANN]
+    ask(site(enabled=False), Call(HEADER, "/logout"))
+    assert recorder_for(site(enabled=False)).flush()
+    assert online(site()) == [ANN]
