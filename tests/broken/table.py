@@ -1093,6 +1093,11 @@ dead-thread-is-not-replaced: A dead thread is replaced at the next wake.
 lease-taken-by-nobody-is-not-noticed: A lease that was away for a moment is noticed.
 - if not self._handled or not (held.is_renewed or held.place == handled):
 + if not self._handled:
+
+= contract/test_events.py
+clean-up-before-the-announcement: A clean-up removes nobody who was not announced.
+- cut = now - max(self.ttl - keys.SLACK, self.window + self._lag)
++ cut = now - self.ttl + keys.SLACK
 """
 
 

@@ -124,3 +124,18 @@ def test_an_idle_iterator_has_no_dictionary_of_its_own(prefix: str) -> None:
     """A site may have hundreds of thousands of them."""
     with Presence(settings(f"memory://{prefix}", prefix, events="user")).events() as events:
         assert not hasattr(events, "__dict__")
+
+
+def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
+    site = opened(kind="guest")  # kept no longer than the window
+    site.saw("cy")
+    site.announced()
+    site.clock.now += WINDOW + LAG - 1
+    site.clean_up()
+    assert site.announced() == []
+    site.clock.now += 2
+    site.clean_up()
+    assert site.announced() == [("-cy", 0)]
+    assert site.keys_with("cy") == {"changes"}
+    site.saw("dee")
+    assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"

@@ -44,6 +44,11 @@ class FollowedSite:
                 sweeps += 1
         return sweeps
 
+    def clean_up(self) -> None:
+        for shard in self.store.all:
+            while self.run(shard.clean_up(self.clock.now)):
+                pass
+
     def say_goodbye(self, id: str, ago: float = 0.0) -> None:
         shard, moment = self.store.shard_for(id), self.clock.now - ago
         self.run(depart(shard, Act.GOODBYE, id, moment))
