@@ -18,7 +18,7 @@ from django.utils.functional import LazyObject, empty
 from ..asgi import AsgiVisit, UnrecordedAsgiVisit
 from ..board import messages
 from ..board.routes import Board
-from ..connections.loops import at_once
+from ..connections.drivers import at_once
 from ..pulse import EMPTY, pulse_for
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest

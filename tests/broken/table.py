@@ -532,6 +532,9 @@ unbounded-memory-in-an-outage: While Redis is down, a bounded number of people w
 + return False
 
 = redis/test_slow_reads.py
+timeout-set-for-each-packet: A timeout that is set is not set again, for that is a system call.
+- if timeout != self._applied_timeout:
++ if timeout:
 reads-without-limit: All round trips of a read share a deadline of two seconds.
 - READ_SECONDS = 2.0
 + READ_SECONDS = 60.0
