@@ -126,7 +126,9 @@ class Recorder:
             self.settings.trusted_proxies,
             self.hints.warn,
         )
-        self.open_visits = OpenVisits()
+        self.open_visits = OpenVisits(
+            self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
+        )
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
         self.usual_until = -math.inf
@@ -245,8 +247,7 @@ class Recorder:
         """
         self.worker.wake_after = -math.inf
         try:
-            age, interval = self.settings.flush_interval, self.settings.refresh_seconds
-            self.open_visits.refresh(self.stamp, age, interval)
+            self.open_visits.refresh()
             is_busy = not self.people.is_empty
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
