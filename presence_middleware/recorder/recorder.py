@@ -117,8 +117,10 @@ class Recorder:
         The parent process writes its own sightings. Locks and threads of the parent do not work
         in the child, so the child creates its own.
         """
-        self.people = People(self.settings.max_pending, self.settings.window, sightings)
+        self.people = People(self.settings.max_pending, self.settings.window)
         """What people did that waits to be written, and the people of the last window."""
+        for sighting in sightings:
+            self.people.note(*sighting)
         self.backend.departures.add(self.people)
         self.guests = Guests(
             self.people,
@@ -204,17 +206,12 @@ class Recorder:
             people.refuse("quota")
             return
         if act is not SEEN:
-            if not self._can(act, who[0]):
+            if act not in self.backend.stores[who[0]].acts:
                 return
             self._check_process()
         people.note(who, at, at if arrival is None else arrival, act, room)
         if at > self.worker.wake_after or act is not SEEN:
             self._wake()
-
-    def _can(self, act: Act, kind: str) -> bool:
-        if act is Act.GOODBYE:
-            return self.settings.is_swept(kind)
-        return act is Act.ERASED or self.settings.store_of(kind) != "hyperloglog"
 
     # The thread, or a request in its place.
 

@@ -16,6 +16,8 @@ class HyperLogLog(Store):
     constant: `max_members` is unused.
     """
 
+    acts = Act.SEEN, Act.ERASED  # because no id is stored
+
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
@@ -35,11 +37,6 @@ class HyperLogLog(Store):
         for trip in chunks(commands, COMMANDS_PER_TRIP):
             replies += yield Batch(tuple(trip))
         return Written((), 0, score(replies[0]) if write else None, 0, 0)
-
-    def check_departure(self, act: Act) -> None:
-        """Accept that an id is erased, because none is stored. Refuse all else."""
-        if act is not Act.ERASED:
-            self.refuse("take an id offline", "sorted-set and minute-sets can")
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("PFCOUNT", *self._keys(now, window)),))

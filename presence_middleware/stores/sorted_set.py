@@ -11,7 +11,7 @@ from itertools import chain
 
 from ..errors import UnsupportedQuery
 from . import keys
-from .changes import Departure, Seen, Write, Written
+from .changes import Act, Departure, Seen, Write, Written
 from .events import EventStream
 from .in_room import InRoom
 from .paging import PAGE, Ranked, newest
@@ -26,6 +26,8 @@ SWEPT = 500
 
 class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
+
+    acts = tuple(Act)
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ Times are seconds since the epoch by the server's clock, unless they are in micr
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import NamedTuple, NoReturn
@@ -43,6 +43,8 @@ class Store(ABC):
     Methods that a store cannot support raise `UnsupportedQuery`.
     """
 
+    acts: Collection[Act] = Act.SEEN, Act.LEFT, Act.ERASED
+    """What it records of an id."""
     needs_sweep: bool = False
     """True if its ids may be in rooms, say goodbye, or are announced."""
     lowered_by: float = 0.0
@@ -89,7 +91,8 @@ class Store(ABC):
 
     def check_departure(self, act: Act) -> None:
         """Raise `UnsupportedQuery` if ids cannot depart in this way. Write nothing."""
-        return
+        if act not in self.acts:
+            self.refuse("take an id offline", "sorted-set and minute-sets can")
 
     def last_write(self, process: str) -> Plan[float | None]:
         """Return the moment of the last write of a process, or None if there is none."""
