@@ -6,7 +6,6 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -80,19 +79,11 @@ class Site:
         return answer.to(request)
 
 
-@cache
-def usual() -> Site:
-    """The site of questions for which any data will do."""
-    return Site()
-
-
 def ask(
     path: str, query: str = "", *, method: str = "GET", of: Settings | None = None, **headers: str
 ) -> Response:
     """Return the response to a reader who is the first to ask."""
-    site = Site(of) if of else usual()
-    site.cache = Cache()
-    return site.ask(path, query, method, **headers)
+    return Site(of or SETTINGS).ask(path, query, method, **headers)
 
 
 def header(response: Response, name: str) -> str | None:
@@ -227,7 +218,7 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
 
 
 def test_the_board_answers_every_path_below_its_own() -> None:
-    below = Board(usual().backend.queries).below
+    below = Board(Site().backend.queries).below
     own = {"/who/is-here": "", "/who/is-here/": "/", "/who/is-here/counts": "/counts"}
     for path in (*own, "/who/is-here-not", "/who", "/", ""):
         assert below(path) == own.get(path)
