@@ -8,7 +8,7 @@ visit, for WebSockets as well. A request for a path of `PRESENCE_LOGOUT` gets a 
 which remembers the user before the app clears the login.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -302,6 +302,6 @@ def _readable(scope: Scope) -> Scope:
     lists: Scope = {}
     if headers and not (isinstance(headers, SEQUENCE) and isinstance(headers[0], SEQUENCE)):
         lists["headers"] = [tuple(header) for header in headers]
-    if client and not isinstance(client, SEQUENCE):
+    if isinstance(client, Iterable) and not isinstance(client, SEQUENCE):
         lists["client"] = list(client)
     return {**scope, **lists} if lists else scope

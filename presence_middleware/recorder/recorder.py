@@ -415,12 +415,13 @@ def shared_recorder(settings: Settings) -> Recorder:
 
 @atexit.register
 def _close_all() -> None:
-    """Close all recorders within `FLUSH_SECONDS`.
+    """Close the recorders that were not closed since their last visit, within `FLUSH_SECONDS`.
 
     Each may use an equal share of the remaining time. Recorders in an outage come last.
     """
     deadline = time.monotonic() + FLUSH_SECONDS
-    recorders = sorted(live_recorders, key=lambda recorder: recorder.health.is_outage)
+    in_use = [each for each in live_recorders if not each.worker.stopping.is_set()]
+    recorders = sorted(in_use, key=lambda recorder: recorder.health.is_outage)
     for number, recorder in enumerate(recorders):
         remaining = max(0.0, deadline - time.monotonic())
         recorder.close(remaining / (len(recorders) - number))
