@@ -35,7 +35,7 @@ from .stores import (
     merge_plans,
     moment_of,
 )
-from .stores.changes import to_microseconds
+from .stores.plan import to_microseconds
 
 PERIODS = "1d", "7d", "30d"  # for which sites ask how many were active
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY

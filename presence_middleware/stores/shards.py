@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from . import keys
 from .events import Position
-from .paging import Ranked, rank
 from .plan import Batch, Plan, merge_plans, readable_texts, text
-from .store import Sighting, Store, moment_of
+from .store import Ranked, Sighting, Store, moment_of, rank
 
 T = TypeVar("T")
 

@@ -6,22 +6,99 @@ a set beside it until the window would have ended without the goodbye. The Lua f
 keys and the rules.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
+from typing import Any
 
 from ..errors import UnsupportedQuery
 from . import keys
-from .changes import Departure, Seen, Write, Written
 from .events import EventStream
-from .in_room import InRoom
-from .paging import PAGE, Ranked, newest
-from .plan import Batch, Plan, members_with_scores, merge_plans, score
-from .record import Part, ScriptedStore
-from .script import CHUNK, chunks, load_script
-from .store import NO_EVENTS, Sighting, moment_of
+from .plan import (
+    CHUNK,
+    Argument,
+    Batch,
+    Plan,
+    Script,
+    chunks,
+    load_script,
+    members_with_scores,
+    merge_plans,
+    pairs,
+    score,
+    texts,
+)
+from .store import (
+    NO_EVENTS,
+    Departure,
+    Part,
+    Ranked,
+    ScriptedStore,
+    Seen,
+    Sighting,
+    Write,
+    Written,
+    moment_of,
+    rank,
+)
 
 # Ids that a sweep announces or takes out of their rooms: 2 to 4 ms of server time.
 SWEPT = 500
+# Members in one reply: about 1 ms of server time.
+PAGE = 1000
+# Ids that a command looks up: at most 30 ms of server time.
+LOOKED_UP = 30_000
+ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
+NOWHERE = 0
+"""The number for ids that are in no room."""
+
+
+def room_number(name: str) -> int:
+    """Return the number by which a room is stored. No two names are likely to share it."""
+    digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
+    return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
+
+
+@dataclass(frozen=True)
+class InRoom:
+    """The script in_room.lua of a kind in one shard: its arguments and its reply."""
+
+    script: Script
+    names: Sequence[str]
+    """The keys of the script."""
+    window: float
+    sweep: Callable[[float], Plan[object]]
+    """Returns the plan of a sweep at a moment."""
+
+    def count(self, room: int, now: float) -> Plan[int]:
+        """Return how many ids in a room are online."""
+        return sum((yield from self._read(room, now, 0, LOOKED_UP)))
+
+    def ids(self, room: int, now: float, limit: int | None) -> Plan[list[str]]:
+        """Return the ids in a room that are online, sorted, at most `limit`."""
+        wanted = limit or sys.maxsize
+        found = yield from self._read(room, now, wanted, min(LOOKED_UP, 4 * max(wanted, PAGE)))
+        return texts(found[:limit])
+
+    def _read(self, room: int, now: float, wanted: int, most: int) -> Plan[list[Any]]:
+        """Return the replies of all commands: ids, at least `wanted` of them, or else numbers."""
+        found: list[Any] = []
+        after: Argument = ""
+        moments = repr(now), repr(now - self.window)
+        while True:
+            wanted_now = min(wanted, most)
+            command = self.script.command(self.names, room, *moments, most, wanted_now, after)
+            (reply,) = yield from self.script.send(command)
+            if reply is None:
+                yield from self.sweep(now)
+                found, after = [], ""
+                continue
+            page, after = reply
+            found += page if wanted else [page]
+            if not after or 0 < wanted <= len(found):
+                return found
 
 
 class SortedSet(ScriptedStore):
@@ -215,3 +292,44 @@ class SortedSet(ScriptedStore):
             # The sorted set is empty, so a missing key is no sign of lost data.
             yield Batch((("ZREM", self.key.writers, ""),))
         return bool(last) or has_more
+
+
+def newest(key: str, cut: float, limit: int | None, before: Ranked | None) -> Plan[list[Ranked]]:
+    """Return the members of `key` later than `cut`, the newest first, and at most `limit`.
+
+    `before` is the last member of the previous page, with its time rounded to microseconds.
+    """
+    members = yield from _pages(key, cut, limit, before)
+    if members and before is not None:
+        time, member = rank(members[-1])
+        if (round(time, 6), member) == rank(before):
+            # Another program wrote a time that is no whole microsecond. The caller cannot represent
+            # it, and would read the same page for ever.
+            return []
+    if limit is None and len(members) > PAGE:
+        # An id that was seen again between two pages has moved up, out of the pages that were still
+        # to be read. So read once more the members newer than the first page.
+        listed = {member for member, _ in members}
+        newer = yield from _pages(key, float(members[0][1]), None, None)
+        members = [ranked for ranked in newer if ranked[0] not in listed] + members
+    return members
+
+
+def _pages(key: str, cut: float, limit: int | None, before: Ranked | None) -> Plan[list[Ranked]]:
+    """Return the members of as many pages as it takes, each in a round trip."""
+    members: list[Ranked] = []
+    offset = 0
+    while limit is None or len(members) < limit:
+        size = PAGE if limit is None else min(PAGE, limit - len(members))
+        # A page that begins within equal times contains members that have been returned before.
+        last = None if before is None else rank(before)
+        count, start = (size, "+inf") if last is None else (PAGE, repr(last[0]))
+        order = ("BYSCORE", "REV", "LIMIT", offset, count, "WITHSCORES")
+        (reply,) = yield Batch((("ZRANGE", key, start, f"({cut!r}", *order),))
+        page = pairs(reply)
+        new = page if last is None else [ranked for ranked in page if rank(ranked) < last]
+        members += new[:size]
+        if len(page) < count:
+            break
+        before, offset = (members[-1], 0) if new else (before, offset + count)
+    return members

@@ -24,7 +24,7 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.stores import Batch, Plan
-from presence_middleware.stores.lease import Lease
+from presence_middleware.stores.events import Lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
 

@@ -1,4 +1,4 @@
-"""A set of ids for each minute. Plans only, no I/O.
+"""The stores with a key for each minute: a set of ids, or a HyperLogLog. Plans only, no I/O.
 
 A window covers every minute that it touches. So it contains everyone seen in the window, and ids
 that are at most a minute too old. Minutes are numbered since the epoch, so key names never repeat.
@@ -8,17 +8,43 @@ import math
 from collections.abc import Sequence
 
 from . import keys
-from .changes import Act, Departure, Seen, Write, Written, by_minute
-from .paging import Ranked
-from .plan import Batch, Plan, score, texts
-from .record import Part, ScriptedStore
-from .script import CHUNK, chunks, load_script
-from .store import Sighting
+from .plan import (
+    CHUNK,
+    COMMANDS_PER_TRIP,
+    Batch,
+    Command,
+    Plan,
+    as_seconds,
+    chunks,
+    load_script,
+    score,
+    texts,
+)
+from .store import (
+    Act,
+    Departure,
+    Part,
+    Ranked,
+    ScriptedStore,
+    Seen,
+    Sighting,
+    Store,
+    Write,
+    Written,
+)
 
 # The sets of at most so many minutes are searched for known ids when there is little room.
 MAX_SEARCHED_MINUTES = 30
 # Look-ups in one command: its people times the sets in which the script looks for them.
 MAX_LOOKUPS = 6000
+
+
+def by_minute(seen: Sequence[Seen]) -> list[tuple[int, list[int]]]:
+    """Return the positions of the sightings of each minute since the epoch, in order."""
+    minutes: dict[int, list[int]] = {}
+    for position, (_, moment, _, _) in enumerate(seen):
+        minutes.setdefault(moment // (keys.MINUTE * 1_000_000), []).append(position)
+    return sorted(minutes.items())
 
 
 class MinuteSets(ScriptedStore):
@@ -125,3 +151,45 @@ class MinuteSets(ScriptedStore):
 
     def _key(self, minute: int) -> str:
         return f"{self.key.minute_set}{minute}"
+
+
+class HyperLogLog(Store):
+    """The store `hyperloglog`: it counts within about one per cent and stores no ids.
+
+    It is meant for guests and bots. Its size is constant, 12 kB a minute: `max_members` is unused.
+    """
+
+    def write(
+        self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
+    ) -> Plan[Written]:
+        commands: list[Command] = []
+        if write:
+            commands += (
+                ("ZSCORE", self.key.writers, write.process),
+                ("ZADD", self.key.writers, as_seconds(write.moment), write.process),
+                ("EXPIRE", self.key.writers, self.ttl),
+            )
+        for minute, positions in by_minute(seen):
+            key = f"{self.key.minute_log}{minute}"
+            for part in chunks(positions):
+                commands.append(("PFADD", key, *(seen[n][0] for n in part)))
+                commands.append(("EXPIRE", key, self.ttl))
+        replies: list[object] = []
+        for trip in chunks(commands, COMMANDS_PER_TRIP):
+            replies += yield Batch(tuple(trip))
+        return Written((), 0, score(replies[0]) if write else None, 0, 0)
+
+    def check_departure(self, act: Act) -> None:
+        """Accept that an id is erased, because none is stored. Refuse all else."""
+        if act is not Act.ERASED:
+            self.refuse("take an id offline", "sorted-set and minute-sets can")
+
+    def count(self, now: float, window: float) -> Plan[int]:
+        (count,) = yield Batch((("PFCOUNT", *self._keys(now, window)),))
+        return int(count)
+
+    def keys(self, now: float) -> list[str]:
+        return self._keys(now, self.keep_seconds)
+
+    def _keys(self, now: float, window: float) -> list[str]:
+        return [f"{self.key.minute_log}{minute}" for minute in keys.minutes_of(now, window)]
