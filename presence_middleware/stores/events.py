@@ -195,7 +195,7 @@ class Lease:
         that another reader takes it at once, and return None.
         """
         arguments = who, seconds, handled, start, NAME_SECONDS
-        (reply,) = yield from self._script.send(self._script.command([self._key], *arguments))
+        (reply,) = yield from self._script.run(([self._key], arguments))
         return Held(bool(reply[0]), text(reply[1])) if reply else None
 
 

@@ -5,8 +5,10 @@ that are at most a minute too old. Minutes are numbered since the epoch, so key 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
+from ..errors import UnsupportedQuery
 from . import keys
 from .plan import (
     CHUNK,
@@ -72,9 +74,7 @@ class MinuteSets(ScriptedStore):
             for departing in chunks(of_act, min(CHUNK, size)):
                 moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
-                names, members = [*others, *sets], self.max_members
-                part = self._part((), [], departing, write, names=names, max_members=members)
-                parts.append(part)
+                parts.append(Part((), (), departing, [*others, *sets], self.max_members))
         # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
         # several sets, so there are never more different ids, and no union is needed to count
         # them. Of a long window, only the last minutes are searched, with their share of the room.
@@ -88,9 +88,8 @@ class MinuteSets(ScriptedStore):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
             for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
                 found = [seen[n] for n in positions]
-                part = self._part(positions, found, [], write, names=names, max_members=share)
-                parts.append(part)
-        return (yield from self._send(parts))
+                parts.append(Part(positions, found, (), names, share))
+        return (yield from self._send(parts, write))
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))
@@ -153,6 +152,18 @@ class MinuteSets(ScriptedStore):
         return f"{self.key.minute_set}{minute}"
 
 
+def _refusing(operation: str, alternative: str) -> Callable[..., NoReturn]:
+    """Return a method for what a `HyperLogLog` cannot do: it raises `UnsupportedQuery`."""
+
+    def refuse(store: Store, *_: object, **__: object) -> NoReturn:
+        raise UnsupportedQuery(
+            f"kind {store.kind!r} is stored as a hyperloglog, which cannot {operation}: "
+            f"{alternative} (PRESENCE_STORE)"
+        )
+
+    return refuse
+
+
 class HyperLogLog(Store):
     """The store `hyperloglog`: it counts within about one per cent and stores no ids.
 
@@ -182,7 +193,15 @@ class HyperLogLog(Store):
     def check_departure(self, act: Act) -> None:
         """Accept that an id is erased, because none is stored. Refuse all else."""
         if act is not Act.ERASED:
-            self.refuse("take an id offline", "sorted-set and minute-sets can")
+            self._depart()
+
+    _depart = _refusing("take an id offline", "sorted-set and minute-sets can")
+    online = _refusing("list who is online", "sorted-set and minute-sets can")
+    online_among = _refusing("look up whether an id is online", "sorted-set and minute-sets can")
+    online_friends = _refusing("look up which friends are online", "sorted-set and minute-sets can")
+    last_seen = _refusing(
+        "look up when an id was seen", "sorted-set can, minute-sets to the minute"
+    )
 
     def count(self, now: float, window: float) -> Plan[int]:
         (count,) = yield Batch((("PFCOUNT", *self._keys(now, window)),))

@@ -133,22 +133,20 @@ class Script(NamedTuple):
     text: str
     digest: str
 
-    def command(self, keys: Sequence[str], *arguments: Argument) -> Command:
-        """Return the command that runs the script, if the server has it."""
-        return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
-
-    def send(self, *commands: Command) -> Plan[list[Any]]:
-        """Send commands, the first of which runs the script; return their replies.
+    def run(self, *calls: tuple[Sequence[str], Sequence[Argument]]) -> Plan[list[Any]]:
+        """Run the script with the keys and the arguments of each call; return the replies.
 
         The text is sent once, if the server does not have the script: it is new, or has restarted.
         """
         replies: list[Any] = []
-        for start in range(0, len(commands), COMMANDS_PER_TRIP):
-            trip = commands[start : start + COMMANDS_PER_TRIP]
-            outcomes = yield Batch(trip, is_tolerant=True)
+        for trip in chunks(calls, COMMANDS_PER_TRIP):
+            commands = [
+                ("EVALSHA", self.digest, len(keys), *keys, *arguments) for keys, arguments in trip
+            ]
+            outcomes = yield Batch(tuple(commands), is_tolerant=True)
             if ScriptMissing in map(type, outcomes):
-                again: Command = ("EVAL", self.text, *trip[0][2:])
-                outcomes = yield Batch((again, *trip[1:]), is_tolerant=True)
+                commands[0] = "EVAL", self.text, *commands[0][2:]
+                outcomes = yield Batch(tuple(commands), is_tolerant=True)
             if error := first_error(outcomes):
                 raise error
             replies += outcomes

@@ -89,8 +89,8 @@ class InRoom:
         moments = repr(now), repr(now - self.window)
         while True:
             wanted_now = min(wanted, most)
-            command = self.script.command(self.names, room, *moments, most, wanted_now, after)
-            (reply,) = yield from self.script.send(command)
+            arguments = room, *moments, most, wanted_now, after
+            (reply,) = yield from self.script.run((self.names, arguments))
             if reply is None:
                 yield from self.sweep(now)
                 found, after = [], ""
@@ -149,15 +149,18 @@ class SortedSet(ScriptedStore):
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
-        parts: list[Part] = []
-        for start in range(0, len(seen) + len(departures), CHUNK):
-            positions = range(start, min(start + CHUNK, len(seen)))
-            first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
-            people = seen[start : start + CHUNK], departures[first:last]
-            names, members = self._names, self.max_members
-            part = self._part(positions, *people, write, names=names, max_members=members)
-            parts.append(part)
-        written = yield from self._send(parts)
+        departing = len(seen)  # the place of the first departure, behind all sightings
+        parts = [
+            Part(
+                range(start, departing),
+                seen[start : start + CHUNK],
+                departures[max(0, start - departing) : max(0, start + CHUNK - departing)],
+                self._names,
+                self.max_members,
+            )
+            for start in range(0, departing + len(departures), CHUNK)
+        ]
+        written = yield from self._send(parts, write)
         if written.is_shortened:
             self.event_stream().warn_of_size()
         return written
@@ -246,8 +249,7 @@ class SortedSet(ScriptedStore):
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
-        command = self._sweep.command(
-            self._names,
+        arguments = (
             self.ttl,
             repr(now),
             repr(now - self.window),
@@ -258,7 +260,7 @@ class SortedSet(ScriptedStore):
             repr(min(float(keys.SLACK), self.window / 2)),
             compared,
         )
-        (reply,) = yield from self._sweep.send(command)
+        (reply,) = yield from self._sweep.run((self._names, arguments))
         has_more, _, _, _, went, is_shortened = reply
         self.swept += went
         if is_shortened:

@@ -9,12 +9,12 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import chain
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
 from .events import EventStream
-from .plan import Argument, Batch, Command, Plan, Script, as_seconds, score, to_microseconds
+from .plan import Argument, Batch, Plan, Script, as_seconds, score, to_microseconds
 
 CLAMPED_MEMBERS = 1000  # of each key, whose moments a clean-up lowers at once
 NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
@@ -186,6 +186,7 @@ class Store(ABC):
         """
         return self.count(now, period)
 
+    @abstractmethod
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
@@ -194,19 +195,18 @@ class Store(ABC):
         `limit` is the most to return, None for all. `before` is the last sighting of the previous
         page. Only the ids that a caller uses are worth decoding.
         """
-        self.refuse("list who is online", "sorted-set and minute-sets can")
 
+    @abstractmethod
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
-        self.refuse("look up whether an id is online", "sorted-set and minute-sets can")
 
+    @abstractmethod
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
-        self.refuse("look up which friends are online", "sorted-set and minute-sets can")
 
+    @abstractmethod
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
-        self.refuse("look up when an id was seen", "sorted-set can, minute-sets to the minute")
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         """Return the true last-seen times of those ids that said goodbye.
@@ -245,13 +245,6 @@ class Store(ABC):
         Raises `UnsupportedQuery` if this is not announced.
         """
         raise UnsupportedQuery(NO_EVENTS)
-
-    def refuse(self, operation: str, alternative: str) -> NoReturn:
-        """Raise `UnsupportedQuery`, because the store cannot do an operation."""
-        raise UnsupportedQuery(
-            f"kind {self.kind!r} is stored as a {type(self).__name__.lower()}, which cannot "
-            f"{operation}: {alternative} (PRESENCE_STORE)"
-        )
 
     @abstractmethod
     def keys(self, now: float) -> list[str]:
@@ -295,7 +288,11 @@ class Part(NamedTuple):
 
     positions: Sequence[int]
     """The positions of its sightings among those of the write."""
-    command: Command
+    seen: Sequence[Seen]
+    departures: Sequence[Departure]
+    names: Sequence[str]
+    """The keys of the script."""
+    max_members: int
 
 
 class ScriptedStore(Store, ABC):
@@ -304,54 +301,42 @@ class ScriptedStore(Store, ABC):
     _script: Script
     _has_rooms = False
 
-    def _part(
-        self,
-        positions: Sequence[int],
-        seen: Sequence[Seen],
-        departures: Sequence[Departure],
-        write: Write | None,
-        *,
-        names: Sequence[str],
-        max_members: int,
-    ) -> Part:
-        """Return the part with departures and sightings, which have these positions in all."""
-        ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
-        now = write.moment if write else max([*moments, *(each[2] for each in departures)])
-        words: list[Argument] = []
-        for id, moment in zip(ids, moments, strict=True):
-            words += f"{moment}e-6", id
-        for act, id, moment, last_seen in departures:
-            known = "" if last_seen is None else as_seconds(last_seen)
-            words += int(act), id, as_seconds(moment), known
-        earliest = min(arrivals, default=now)
-        for number, move in enumerate(moves if self._has_rooms else (), 1):
-            if move is not None:
-                words += number, move[0], as_seconds(move[1])
-                earliest = min(earliest, move[1])
-        command = self._script.command(
-            names,
-            self.ttl,
-            self.window,
-            self.lowered_by,
-            self.window + keys.SLACK,
-            int(self.is_server_time),
-            max_members,
-            write.process if write else "",
-            as_seconds(now),
-            as_seconds(now - to_microseconds(self.window)),
-            as_seconds(earliest),
-            "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
-            len(seen),
-            len(departures),
-            *words,
-        )
-        return Part(positions, command)
-
-    def _send(self, parts: Sequence[Part]) -> Plan[Written]:
+    def _send(self, parts: Sequence[Part], write: Write | None) -> Plan[Written]:
         """Send all parts of a write; return its outcome."""
-        replies = yield from self._script.send(*[part.command for part in parts])
         if not parts:
             return Written((), 0, None, 0, 0)
+        calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
+        for _, seen, departures, names, max_members in parts:
+            ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
+            now = write.moment if write else max([*moments, *(each[2] for each in departures)])
+            words: list[Argument] = []
+            for id, moment in zip(ids, moments, strict=True):
+                words += f"{moment}e-6", id
+            for act, id, moment, last_seen in departures:
+                known = "" if last_seen is None else as_seconds(last_seen)
+                words += int(act), id, as_seconds(moment), known
+            earliest = min(arrivals, default=now)
+            for number, move in enumerate(moves if self._has_rooms else (), 1):
+                if move is not None:
+                    words += number, move[0], as_seconds(move[1])
+                    earliest = min(earliest, move[1])
+            head = (
+                self.ttl,
+                self.window,
+                self.lowered_by,
+                self.window + keys.SLACK,
+                int(self.is_server_time),
+                max_members,
+                write.process if write else "",
+                as_seconds(now),
+                as_seconds(now - to_microseconds(self.window)),
+                as_seconds(earliest),
+                "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
+                len(seen),
+                len(departures),
+            )
+            calls.append((names, (*head, *words)))
+        replies = yield from self._script.run(*calls)
         refused, full, before, came, went, cuts = zip(*replies, strict=True)
         positions = [
             part.positions[int(position) - 1]
