@@ -18,7 +18,8 @@ from .people import People
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
-from .stores import STORES, History, Layout, Plan, Shards, SharedSettings, Store
+from .stores import STORES, History, Plan, Shards, Store
+from .stores.agreement import Layout, SharedSettings
 from .stores.keys import shard_prefixes
 from .upkeep import Upkeep
 

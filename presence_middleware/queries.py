@@ -25,7 +25,6 @@ from .settings import Settings
 from .stores import (
     Act,
     History,
-    Layout,
     Plan,
     Position,
     Sample,
@@ -35,6 +34,7 @@ from .stores import (
     merge_plans,
     moment_of,
 )
+from .stores.agreement import Layout
 from .stores.plan import to_microseconds
 
 PERIODS = "1d", "7d", "30d"  # for which sites ask how many were active

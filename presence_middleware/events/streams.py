@@ -12,17 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
-from ..stores import (
-    STREAM_SECONDS,
-    Announcement,
-    EventStream,
-    Lease,
-    Plan,
-    Position,
-    Shards,
-    moment_of,
-    run_all,
-)
+from ..stores import Plan, Shards, moment_of, run_all
+from ..stores.events import STREAM_SECONDS, Announcement, EventStream, Lease, Position
 from ..stores.plan import first_error
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop

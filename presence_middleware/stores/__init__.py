@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from .agreement import Layout, SharedSettings, UpkeepLease, agree
-from .events import STREAM_SECONDS, Announcement, EventStream, Lease, Position, Reading
+from .agreement import UpkeepLease, agree
+from .events import EventStream, Position
 from .history import History, Sample
 from .minutes import HyperLogLog, MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
@@ -21,24 +21,18 @@ STORES: dict[str, Callable[..., Store]] = {
 __all__ = [
     "NOWHERE",
     "STORES",
-    "STREAM_SECONDS",
     "Act",
-    "Announcement",
     "Batch",
     "Command",
     "Departure",
     "EventStream",
     "History",
-    "Layout",
-    "Lease",
     "Move",
     "Plan",
     "Position",
-    "Reading",
     "Sample",
     "Seen",
     "Shards",
-    "SharedSettings",
     "Sighting",
     "SortedSet",
     "Store",

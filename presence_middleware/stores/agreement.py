@@ -44,36 +44,29 @@ class Layout:
         self.is_agreed = False
         """True if the last answer was the number of this process, or no number."""
 
-    def trust(self, stamp: float) -> None:
-        """Use the last answer for another period.
-
-        `stamp` is the current time in seconds, of a clock that never goes back.
-        """
-        self.known_until = stamp + LAYOUT_TRUSTED_SECONDS
-
     def check(self, stamp: float) -> Plan[None]:
         """Compare the stored number with that of this process, and write nothing.
 
-        `stamp` is as for `trust`. A missing number is accepted. Raises `PresenceUnavailable`
-        if the numbers differ. If the node with the number is away, the last answer remains valid.
+        `stamp` is the current time in seconds, of a clock that never goes back. A missing number is
+        accepted. Raises `PresenceUnavailable` if the numbers differ. If the node with the number is
+        away, the last answer remains valid.
         """
         try:
             (number,) = yield Batch((("GET", self._key),))
         except Exception:
             if not self.is_agreed:
                 raise
-            self.trust(stamp)
-        else:
-            self._compare(number, stamp)
+            number = self._shards
+        self._compare(number, stamp)
 
     def claim(self, stamp: float) -> Plan[None]:
         """Store the number of this process if none is stored, and otherwise compare them.
 
-        `stamp` is as for `trust`. Raises `PresenceUnavailable` if the numbers differ.
+        `stamp` is as for `check`. Raises `PresenceUnavailable` if the numbers differ.
         """
         self._compare((yield from agree(self._key, self._shards, self._ttl)), stamp)
 
-    def _compare(self, number: bytes | str | None, stamp: float) -> None:
+    def _compare(self, number: bytes | str | int | None, stamp: float) -> None:
         self.is_agreed = number is None or int(number) == self._shards
         if number is not None and not self.is_agreed:
             raise PresenceUnavailable(
@@ -81,7 +74,7 @@ class Layout:
                 "PRESENCE_SHARDS to the same number in all processes; to change it, delete the "
                 f"key {self._key}, which loses the last-seen times"
             )
-        self.trust(stamp)
+        self.known_until = stamp + LAYOUT_TRUSTED_SECONDS
 
 
 class OtherSettings(NamedTuple):

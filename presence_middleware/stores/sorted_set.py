@@ -7,8 +7,7 @@ keys and the rules.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -21,7 +20,6 @@ from .plan import (
     Argument,
     Batch,
     Plan,
-    Script,
     chunks,
     load_script,
     members_with_scores,
@@ -59,46 +57,6 @@ def room_number(name: str) -> int:
     """Return the number by which a room is stored. No two names are likely to share it."""
     digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
     return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
-
-
-@dataclass(frozen=True)
-class InRoom:
-    """The script in_room.lua of a kind in one shard: its arguments and its reply."""
-
-    script: Script
-    names: Sequence[str]
-    """The keys of the script."""
-    window: float
-    sweep: Callable[[float], Plan[object]]
-    """Returns the plan of a sweep at a moment."""
-
-    def count(self, room: int, now: float) -> Plan[int]:
-        """Return how many ids in a room are online."""
-        return sum((yield from self._read(room, now, 0, LOOKED_UP)))
-
-    def ids(self, room: int, now: float, limit: int | None) -> Plan[list[str]]:
-        """Return the ids in a room that are online, sorted, at most `limit`."""
-        wanted = limit or sys.maxsize
-        found = yield from self._read(room, now, wanted, min(LOOKED_UP, 4 * max(wanted, PAGE)))
-        return texts(found[:limit])
-
-    def _read(self, room: int, now: float, wanted: int, most: int) -> Plan[list[Any]]:
-        """Return the replies of all commands: ids, at least `wanted` of them, or else numbers."""
-        found: list[Any] = []
-        after: Argument = ""
-        moments = repr(now), repr(now - self.window)
-        while True:
-            wanted_now = min(wanted, most)
-            arguments = room, *moments, most, wanted_now, after
-            (reply,) = yield from self.script.run((self.names, arguments))
-            if reply is None:
-                yield from self.sweep(now)
-                found, after = [], ""
-                continue
-            page, after = reply
-            found += page if wanted else [page]
-            if not after or 0 < wanted <= len(found):
-                return found
 
 
 class SortedSet(ScriptedStore):
@@ -143,8 +101,6 @@ class SortedSet(ScriptedStore):
         self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
         self._names += [key.progress, *chain(*hooks.values())] if hooks else []
         self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
-        read = key.seen, key.rooms, key.progress
-        self._in_room = InRoom(load_script("in_room"), read, window, self.sweep)
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -213,7 +169,7 @@ class SortedSet(ScriptedStore):
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        sets = (self.key.seen, self.key.gone, self.key.bye)[: 3 if self.needs_sweep else 2]
+        sets = self.key.gone, self.key.seen, self.key.bye
         newest: dict[str, float] = {}
         for moments in (yield from merge_plans([self._scores(key, ids) for key in sets])):
             for id, moment in zip(ids, moments, strict=True):
@@ -233,12 +189,13 @@ class SortedSet(ScriptedStore):
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
-        return self._in_room.count(room, now)
+        return sum((yield from in_room(self, room, now, 0, LOOKED_UP)))
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        ids = yield from self._in_room.ids(room, now, limit)
+        wanted = limit or sys.maxsize
+        ids = yield from in_room(self, room, now, wanted, min(LOOKED_UP, 4 * max(wanted, PAGE)))
         sightings: list[Sighting] = []
-        for part in chunks(ids, PAGE):
+        for part in chunks(texts(ids[:limit]), PAGE):
             sightings += yield from self.online_among(list(part), now, self.window)
         return sightings
 
@@ -335,3 +292,24 @@ def _pages(key: str, cut: float, limit: int | None, before: Ranked | None) -> Pl
             break
         before, offset = (members[-1], 0) if new else (before, offset + count)
     return members
+
+
+def in_room(shard: SortedSet, room: int, now: float, wanted: int, most: int) -> Plan[list[Any]]:
+    """Return who is online in a room, by the script in_room.lua: at least `wanted` ids, sorted.
+
+    With `wanted` of 0, return numbers, whose sum is the count. A command looks up at most `most`.
+    """
+    script, names = load_script("in_room"), (shard.key.seen, shard.key.rooms, shard.key.progress)
+    moments = repr(now), repr(now - shard.window)
+    found: list[Any] = []
+    after: Argument = ""
+    while True:
+        (reply,) = yield from script.run((names, (room, *moments, most, min(wanted, most), after)))
+        if reply is None:
+            yield from shard.sweep(now)
+            found, after = [], ""
+            continue
+        page, after = reply
+        found += page if wanted else [page]
+        if not after or 0 < wanted <= len(found):
+            return found
