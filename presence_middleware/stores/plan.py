@@ -139,10 +139,9 @@ class Script(NamedTuple):
         The text is sent once, if the server does not have the script: it is new, or has restarted.
         """
         replies: list[Any] = []
-        for trip in chunks(calls, COMMANDS_PER_TRIP):
-            commands = [
-                ("EVALSHA", self.digest, len(keys), *keys, *arguments) for keys, arguments in trip
-            ]
+        for start in range(0, len(calls), COMMANDS_PER_TRIP):
+            trip = calls[start : start + COMMANDS_PER_TRIP]
+            commands = [("EVALSHA", self.digest, len(keys), *keys, *more) for keys, more in trip]
             outcomes = yield Batch(tuple(commands), is_tolerant=True)
             if ScriptMissing in map(type, outcomes):
                 commands[0] = "EVAL", self.text, *commands[0][2:]

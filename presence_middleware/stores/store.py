@@ -329,7 +329,6 @@ class ScriptedStore(Store, ABC):
                 max_members,
                 write.process if write else "",
                 as_seconds(now),
-                as_seconds(now - to_microseconds(self.window)),
                 as_seconds(earliest),
                 "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
                 len(seen),
