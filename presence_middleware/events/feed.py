@@ -20,6 +20,8 @@ from weakref import WeakSet, ref
 from ..connections.loops import is_server_stopping
 from ..errors import PresenceError
 from ..logs import warn
+from ..stores import keys
+from ..stores.events import take_lease
 from .streams import Event, Page, Positions, Streams, cursor_of
 
 READ_EVERY = 1.0  # seconds
@@ -89,7 +91,7 @@ class NameLease:
         self.outage = Outage()
         self.released = threading.Event()
         """Set when the lease has been given up, after the iterator was closed."""
-        self._streams, self._lease = streams, streams.lease(name)
+        self._streams, self._key = streams, keys.reader(streams.prefix, streams.kind, name)
         # Identifies this iterator in the lease.
         self._who = token_hex(8)
         # Where the name begins if it is not known yet: the cursor of when this was created.
@@ -146,7 +148,7 @@ class NameLease:
                 self._start = cursor_of(streams.positions(self._created_at))
             handled = self._handled
             start = handled or self._start  # a server that lost its data knows no name
-            held = streams.run(self._lease.take(self._who, LEASE_SECONDS, handled, start))
+            held = streams.run(take_lease(self._key, self._who, LEASE_SECONDS, handled, start))
         except Exception as failure:
             return self.outage.note(failure)
         self.outage.end()
@@ -165,7 +167,7 @@ class NameLease:
     def give_up(self) -> None:
         """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
         with suppress(PresenceError):
-            self._streams.run(self._lease.take(self._who, 0, self._handled, ""))
+            self._streams.run(take_lease(self._key, self._who, 0, self._handled, ""))
         self.released.set()
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
 from ..stores import Plan, Shards, moment_of, run_all
-from ..stores.events import STREAM_SECONDS, Announcement, EventStream, Lease, Position
+from ..stores.events import STREAM_SECONDS, Announcement, EventStream, Position
 from ..stores.plan import first_error
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
@@ -119,16 +119,12 @@ class Streams:
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
         self.kind, self._get_driver = kind, get_driver
-        self._prefix, self._names = shards.all[0].prefix, [shard.name for shard in shards.all]
+        self.prefix, self._names = shards.all[0].prefix, [shard.name for shard in shards.all]
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan. Raises `PresenceUnavailable`."""
         return self._get_driver().run(plan)
-
-    def lease(self, name: str) -> Lease:
-        """Return the lease of those who read under a name."""
-        return Lease(self._prefix, self.kind, name)
 
     def positions(self, until: float = math.inf) -> Positions:
         """Return the positions of all shards at a moment, as `EventStream.position` does.

@@ -175,28 +175,17 @@ class Held(NamedTuple):
     """The place at which to go on."""
 
 
-class Lease:
-    """The lease of a name."""
+def take_lease(key: str, who: str, seconds: float, handled: str, start: str) -> Plan[Held | None]:
+    """Take or renew the lease of a name for `seconds`; return None if another reader holds it.
 
-    def __init__(self, prefix: str, kind: str, name: str) -> None:
-        """Create the lease of `name` for the events of `kind`.
-
-        `prefix` is the beginning of the keys of the first shard.
-        """
-        self._key = keys.reader(prefix, kind, name)
-        self._script = load_script("lease")
-
-    def take(self, who: str, seconds: float, handled: str, start: str) -> Plan[Held | None]:
-        """Take or renew the lease for `seconds`; return None if another reader holds it.
-
-        `who` identifies the reader. `handled` is the place up to which it has handled events,
-        which is stored if it held the lease before; empty if it has not begun. `start` is the
-        place at which to begin if the name is not known yet. With 0 seconds, give the lease up, so
-        that another reader takes it at once, and return None.
-        """
-        arguments = who, seconds, handled, start, NAME_SECONDS
-        (reply,) = yield from self._script.run(([self._key], arguments))
-        return Held(bool(reply[0]), text(reply[1])) if reply else None
+    `key` is its key. `who` identifies the reader. `handled` is the place up to which it has handled
+    events, which is stored if it held the lease before; empty if it has not begun. `start` is the
+    place at which to begin if the name is not known yet. With 0 seconds, give the lease up, so that
+    another reader takes it at once, and return None.
+    """
+    arguments = who, seconds, handled, start, NAME_SECONDS
+    (reply,) = yield from load_script("lease").run(([key], arguments))
+    return Held(bool(reply[0]), text(reply[1])) if reply else None
 
 
 def _seconds(reply: Any) -> float:

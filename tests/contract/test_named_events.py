@@ -24,7 +24,7 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.stores import Batch, Plan
-from presence_middleware.stores.events import Lease
+from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
 
@@ -207,7 +207,6 @@ def cursors(site: Site) -> list[str]:
 def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Site) -> None:
     first = plain.begun(plain.named())
     after = cursors(plain)
-    lease = Lease(plain.lease_key.partition(":user:")[0], "user", "mailer")
     # The lease ran out while the process stood still, and another took it.
     until = time.time() + feed_module.LEASE_SECONDS - 1
     run(plain.presence, "HSET", plain.lease_key, "until", until, "who", "other")
@@ -215,7 +214,7 @@ def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Si
     received: list[str] = []
     thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
     thread.start()
-    plain.presence.run(lease.take("other", 0, after[1], ""))
+    plain.presence.run(take_lease(plain.lease_key, "other", 0, after[1], ""))
     wait_until(lambda: len(received) == 2)
     assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
     wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "at") == after[3].encode())
@@ -249,14 +248,13 @@ def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
 @pytest.mark.parametrize("backend", ["memory", "valkey"], indirect=True)
 def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefix: str) -> None:
     site = Site(settings(backend.url, prefix, 1))
-    lease = Lease(prefix, "user", "mailer")
 
     def take(who: str, handled: str = "", seconds: float = 10.0, start: str = "start") -> Any:
-        held = site.presence.run(lease.take(who, seconds, handled, start))
+        held = site.presence.run(take_lease(site.lease_key, who, seconds, handled, start))
         return held and tuple(held)
 
     def give_up(who: str, handled: str) -> None:
-        site.presence.run(lease.take(who, 0, handled, ""))
+        site.presence.run(take_lease(site.lease_key, who, 0, handled, ""))
 
     assert take("ann") == (False, "start")
     # The reply may have been lost. Where a new reader would begin must not be stored then.
