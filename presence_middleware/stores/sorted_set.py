@@ -29,9 +29,9 @@ from .plan import (
     texts,
 )
 from .store import (
-    NO_EVENTS,
     Departure,
     Part,
+    Rank,
     Ranked,
     ScriptedStore,
     Seen,
@@ -144,9 +144,9 @@ class SortedSet(ScriptedStore):
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
-        last: Ranked | None = None
+        last: Rank | None = None
         if before is not None and before.last_seen is not None:
-            last = before.id, before.last_seen.timestamp()
+            last = before.last_seen.timestamp(), before.id.encode()
         return (yield from newest(self.key.seen, now - window, limit, last))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
@@ -193,9 +193,7 @@ class SortedSet(ScriptedStore):
         return sightings
 
     def event_stream(self) -> EventStream:
-        if self._events is None:
-            raise UnsupportedQuery(NO_EVENTS)
-        return self._events
+        return self._events or super().event_stream()
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
@@ -246,15 +244,15 @@ class SortedSet(ScriptedStore):
         return bool(last) or has_more
 
 
-def newest(key: str, cut: float, limit: int | None, before: Ranked | None) -> Plan[list[Ranked]]:
+def newest(key: str, cut: float, limit: int | None, last: Rank | None) -> Plan[list[Ranked]]:
     """Return the members of `key` later than `cut`, the newest first, and at most `limit`.
 
-    `before` is the last member of the previous page, with its time rounded to microseconds.
+    `last` is the rank of the last member of the previous page, its time rounded to microseconds.
     """
-    members = yield from _pages(key, cut, limit, before)
-    if members and before is not None:
+    members = yield from _pages(key, cut, limit or sys.maxsize, last)
+    if members and last is not None:
         time, member = rank(members[-1])
-        if (round(time, 6), member) == rank(before):
+        if (round(time, 6), member) == last:
             # Another program wrote a time that is no whole microsecond. The caller cannot represent
             # it, and would read the same page for ever.
             return []
@@ -262,19 +260,18 @@ def newest(key: str, cut: float, limit: int | None, before: Ranked | None) -> Pl
         # An id that was seen again between two pages has moved up, out of the pages that were still
         # to be read. So read once more the members newer than the first page.
         listed = {member for member, _ in members}
-        newer = yield from _pages(key, float(members[0][1]), None, None)
+        newer = yield from _pages(key, float(members[0][1]), sys.maxsize, None)
         members = [ranked for ranked in newer if ranked[0] not in listed] + members
     return members
 
 
-def _pages(key: str, cut: float, limit: int | None, before: Ranked | None) -> Plan[list[Ranked]]:
+def _pages(key: str, cut: float, limit: int, last: Rank | None) -> Plan[list[Ranked]]:
     """Return the members of as many pages as it takes, each in a round trip."""
     members: list[Ranked] = []
     offset = 0
-    while limit is None or len(members) < limit:
-        size = PAGE if limit is None else min(PAGE, limit - len(members))
+    while len(members) < limit:
+        size = min(PAGE, limit - len(members))
         # A page that begins within equal times contains members that have been returned before.
-        last = None if before is None else rank(before)
         count, start = (size, "+inf") if last is None else (PAGE, repr(last[0]))
         order = ("BYSCORE", "REV", "LIMIT", offset, count, "WITHSCORES")
         (reply,) = yield Batch((("ZRANGE", key, start, f"({cut!r}", *order),))
@@ -283,7 +280,7 @@ def _pages(key: str, cut: float, limit: int | None, before: Ranked | None) -> Pl
         members += new[:size]
         if len(page) < count:
             break
-        before, offset = (members[-1], 0) if new else (before, offset + count)
+        last, offset = (rank(new[-1]), 0) if new else (last, offset + count)
     return members
 
 

@@ -17,7 +17,7 @@ from .events import EventStream
 from .plan import Argument, Batch, Plan, Script, as_seconds, score, to_microseconds
 
 CLAMPED_MEMBERS = 1000  # of each key, whose moments a clean-up lowers at once
-NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
+_NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
 
 
@@ -86,7 +86,11 @@ Ranked = tuple[bytes | str, Any]
 """An id and its last-seen time as a client returned them; None for the time if there is none."""
 
 
-def rank(ranked: Ranked) -> tuple[float, bytes]:
+Rank = tuple[float, bytes]
+"""A time and an id, as members of a sorted set are compared."""
+
+
+def rank(ranked: Ranked) -> Rank:
     """Return the rank of an id with a time: the newer is greater, of equal times the greater id."""
     member, time = ranked
     return float(time), member if isinstance(member, bytes) else member.encode()
@@ -237,14 +241,14 @@ class Store(ABC):
 
         Return whether there may be more.
         """
-        raise UnsupportedQuery(NO_EVENTS)
+        raise UnsupportedQuery(_NO_EVENTS)
 
     def event_stream(self) -> EventStream:
         """Return the stream of who comes and goes.
 
         Raises `UnsupportedQuery` if this is not announced.
         """
-        raise UnsupportedQuery(NO_EVENTS)
+        raise UnsupportedQuery(_NO_EVENTS)
 
     @abstractmethod
     def keys(self, now: float) -> list[str]:
