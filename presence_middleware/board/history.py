@@ -66,7 +66,7 @@ def read_history(ask: Queries, kind: str, step: int) -> Plan[History]:
     point.
     """
     prefix, keep = ask.settings.prefix, ask.settings.history
-    now = yield from ask.now()
+    now = yield from ask.clock.now()
     last = keys.minute_of(now)
     oldest = 1 + max(last - (MAX_POINTS - 1) * step, keys.minute_of(now - keep))
     start = -(-oldest // step) * step  # where a step begins

@@ -183,7 +183,7 @@ class Board:
         return facts({"kind": kind, "active": active}, REVALIDATED)
 
     def _online(self, kind: str) -> Plan[Response]:
-        now = moment_of((yield from self._ask.now()))
+        now = moment_of((yield from self._ask.clock.now()))
         online = yield from self._ask.online(kind, limit=MAX_LISTED)
         return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
 
@@ -195,7 +195,7 @@ class Board:
         has_times = self._settings.store_of(kind) == "sorted-set"
 
         def read() -> Plan[Response]:
-            now = moment_of((yield from ask.now()))
+            now = moment_of((yield from ask.clock.now()))
             values: dict[str, Any] = {"kind": kind}
             if len(ids) > 1:
                 moments = yield from ask.last_seen_among(ids, kind)
@@ -226,7 +226,7 @@ class Board:
 
         def read() -> Plan[Response]:
             positions, online = yield from self._ask.announced(kind, MAX_LISTED)
-            now = moment_of((yield from self._ask.now()))
+            now = moment_of((yield from self._ask.clock.now()))
             after = cursor_of(positions)
             values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
             head = f"event: list\nid: {after}\ndata: {values.decode()}\n\n"

@@ -14,7 +14,7 @@ from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken
 from ..stores import Departure, Move, Plan, Seen, Store, Write, Written, run_all
-from ..stores.script import CHUNK
+from ..stores.plan import CHUNK
 from .checks import Agreement, LostData
 from .setup_hints import SetupHints
 

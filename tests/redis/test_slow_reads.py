@@ -243,7 +243,7 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     settings = settings_of(valkey.url, prefix)
     presence = Presence(settings)
     presence.touch("ann")
-    now = presence.run(presence.backend.queries.now())
+    now = presence.run(presence.backend.queries.clock.now())
     client = sync_client(settings.redis_url)
     key = f"{prefix}:user:seen"
     for start in range(0, 60_000, 1000):
