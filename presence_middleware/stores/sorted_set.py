@@ -178,7 +178,7 @@ class SortedSet(ScriptedStore):
         return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
 
     def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
-        """Return the true last-seen times of ids that said goodbye; none if there are no goodbyes."""
+        """Return true last-seen times of ids that said goodbye; none without goodbyes."""
         return self._scores(self.key.bye, ids if self.needs_sweep else ())
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
