@@ -20,11 +20,10 @@ from ..board import board_for
 from ..errors import SettingsError
 from ..parsers import format_duration
 from ..presence import Presence
-from ..replay import FIELDS, Logs, Moment, Replay, Summary, size_of
-from ..replay.files import GZIP
-from ..replay.follower import Follower
-from ..replay.growing import GrowingLog, Pipe
-from ..replay.lines import Parser
+from ..replay.files import GZIP, GrowingLog, Logs, Pipe, size_of
+from ..replay.lines import FIELDS, Parser
+from ..replay.site import Follower, Replay
+from ..replay.timeline import Moment, Summary
 from ..settings import Settings
 from ..stores import Sample, moment_of
 from . import context, output
