@@ -11,7 +11,7 @@ from .. import sse
 from ..connections.loops import at_once, is_trio
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
-from .messages import problem
+from . import problem
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..errors import PresenceError
 from ..stores import Plan
-from .messages import BUSY, UNAVAILABLE, Response, failure
+from . import BUSY, UNAVAILABLE, Response, failure
 
 MAX_RESULTS = 256  # of each topic
 PATIENCE = 5.0  # seconds that readers wait for a read before another starts

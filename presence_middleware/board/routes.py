@@ -21,10 +21,9 @@ from ..queries import Queries
 from ..request import Request
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
-from . import history
+from . import Response, content, facts, history, iso, parameter, parameters, problem, to_json
 from .cache import Answer, Cache, SharedRead
 from .history import REVALIDATED
-from .messages import Response, content, facts, iso, parameter, parameters, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
