@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from ..errors import PresenceError, QueryError, SettingsError
+from ..errors import QueryError, SettingsError
 from ..presence import AsyncPresence, Presence
 from ..request import Request, query_of
 from ..svg import STYLE_HASH
@@ -119,12 +119,6 @@ def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
     """Return a response with the reason of an error as JSON, which no cache stores."""
     fixed = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
     return Response(status, (*fixed, *headers), to_json({"error": reason}))
-
-
-def failure(error: PresenceError) -> Response:
-    """Return the response that reports an error of the package."""
-    # Other reasons may name hosts, and no reader can do anything about them.
-    return problem(400, str(error)) if isinstance(error, QueryError) else UNAVAILABLE
 
 
 def to_json(values: dict[str, Any]) -> bytes:

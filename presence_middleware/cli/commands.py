@@ -57,7 +57,7 @@ def presence(site: click.Context, ini: str | None) -> None:
 def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Answer:
     """Print how many are online."""
     number = reader.count(kind, window=window, room=room)
-    return Answer({**_room(room), "count": number}, [[str(number)]])
+    return Answer({"count": number}, [[str(number)]])
 
 
 @presence.command(params=[context.kind_argument, context.window_option, context.room_option])
@@ -76,11 +76,7 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
             age = output.age(moment)
             ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
             rows[-1].append(ago)
-    return Answer({**_room(room), "online": people}, rows, (kind, "last seen"))
-
-
-def _room(room: str | None) -> dict[str, str]:
-    return {} if room is None else {"room": room}
+    return Answer({"online": people}, rows, (kind, "last seen"))
 
 
 @presence.command(params=[context.kind_option])

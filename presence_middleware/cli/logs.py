@@ -249,7 +249,7 @@ def _serve_board(settings: Settings, address: str) -> None:
     serve = board_for(Presence(settings))
 
     def app(environ: dict[str, Any], start_response: StartResponse) -> Any:
-        if serve is not None and serve.below(environ["PATH_INFO"]) is not None:
+        if serve.below(environ["PATH_INFO"]) is not None:
             return serve(environ, start_response)
         start_response("303 See Other", [("Location", settings.board_path)])
         return []
