@@ -4,7 +4,6 @@ import hmac
 import math
 import re
 from base64 import b64decode
-from binascii import Error
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -251,7 +250,7 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     if not is_bearer:
         try:
             secret = b64decode(secret, validate=True).partition(b":")[2]
-        except Error:
+        except ValueError:
             secret = b""
     if hmac.compare_digest(secret, token.encode()):
         return None

@@ -38,6 +38,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 @click.group(
     cls=context.Site,
+    commands=[events, watch, replay, follow],
     epilog=STATUS,
     context_settings={"max_content_width": 100, "show_default": True},
 )
@@ -331,7 +332,3 @@ def demo(host: str, port: int, crowd: int) -> None:
     except ModuleNotFoundError as error:
         raise SettingsError("needs pip install 'presence_middleware[demo]'") from error
     serve(host, port, crowd)
-
-
-for each in (events, watch, replay, follow):
-    presence.add_command(each)

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from threading import Thread
@@ -33,6 +34,7 @@ POLL_SECONDS = 0.2  # between two looks at logs that do not grow
 BOARD_PATH = "/presence"  # unless PRESENCE_BOARD_PATH is set
 SOURCES_IN_A_LOG = {"auth", "ip", "visitor", "user-agent"}
 _CHART_LINES = 8
+_say = partial(click.echo, err=True)
 
 logs_argument = click.argument(
     "paths",
@@ -200,12 +202,7 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     if board:
         _serve_board(settings, board)
     try:
-        sources = [
-            _growing(path, begin)
-            if Path(path).is_file()
-            else Pipe(0 if path == "-" else os.open(path, os.O_RDONLY))
-            for path in dict.fromkeys(paths)
-        ]
+        sources = [_source(path, begin) for path in dict.fromkeys(paths)]
     except OSError as error:
         raise click.FileError(str(error.filename), error.strerror) from error
     stopped: list[int] = []
@@ -228,15 +225,13 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
         raise click.exceptions.Exit(context.UNAVAILABLE)
 
 
-def _growing(path: str, since: float | None) -> GrowingLog:
+def _source(path: str, since: float | None) -> GrowingLog | Pipe:
+    if not Path(path).is_file():
+        return Pipe(0 if path == "-" else os.open(path, os.O_RDONLY))
     with Path(path).open("rb") as log:
         if log.read(len(GZIP)) == GZIP:
             raise click.UsageError(f"{path} is compressed and will not grow: use presence replay")
     return GrowingLog(path, since, _say)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 class _Handler(WSGIRequestHandler):
