@@ -1,4 +1,4 @@
-"""The `presence` command and its subcommands, except those in files of their own."""
+"""The `presence` command and its subcommands, except those of `live.py` and `logs.py`."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..explain import Sent, explain, parse_header, parse_request
 from ..identity.sources import check_module
 from ..presence import Presence
-from ..queries import PERIODS
+from ..queries import MAX_HISTORY_HOURS, PERIODS
 from . import context, output
 from .context import Answer
 from .live import events, watch
@@ -30,7 +30,6 @@ Exit status:
   2  the arguments or the settings are invalid
   3  Redis cannot answer
 """
-_MAX_HOURS = 10 * 366 * 24
 _CHART_LINES = 14
 ASK_EVERY = 1.0  # seconds
 _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
@@ -180,7 +179,7 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
 
 @presence.command(params=[context.kind_option])
 @click.option(
-    "--hours", type=click.FloatRange(0, _MAX_HOURS, True), default=24, help="How far back."
+    "--hours", type=click.FloatRange(0, MAX_HISTORY_HOURS, True), default=24, help="How far back."
 )
 @context.answering
 def history(reader: Presence, kind: str, hours: float) -> Answer:
