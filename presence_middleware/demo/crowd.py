@@ -123,15 +123,15 @@ class Crowd:
             heapq.heapreplace(self._due, (next(visit), number, visit))
         return self._due[0][0]
 
-    def past(self, user: str, guest: str, linger: float) -> dict[int, dict[str, int]]:
+    def past(self, linger: float) -> dict[int, dict[str, int]]:
         """Return how many of each kind were online in each minute of the day before the start.
 
-        `user` and `guest` are the names of the kinds. A guest stays online for `linger` seconds
-        after a goodbye, a user logs out. Minutes are counted since the epoch.
+        A guest stays online for `linger` seconds after a goodbye, a user logs out. Minutes are
+        counted since the epoch.
         """
         counts: Counter[tuple[str, int]] = Counter()
         for visitor in self._visitors:
-            kind, after = (user, 0.0) if visitor.name else (guest, linger)
+            kind, after = ("user", 0.0) if visitor.name else ("guest", linger)
             for arrival, departure in visitor.stays():
                 if arrival > self._start:
                     break
@@ -139,7 +139,7 @@ class Crowd:
                 counts.update((kind, minute) for minute in range(first, end))
         last = int(self._start // MINUTE)
         day = range(last - DAY // MINUTE + 1, last + 1)
-        return {each: {kind: counts[kind, each] for kind in (user, guest)} for each in day}
+        return {each: {kind: counts[kind, each] for kind in ("user", "guest")} for each in day}
 
 
 def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> None:
@@ -157,10 +157,9 @@ def run_crowd(site: PresenceMiddleware, size: int) -> NoReturn:
     start = time.time() - time.monotonic()
     crowd = Crowd(site, size, start + time.monotonic())
     backend, settings = site.recorder.backend, site.recorder.settings
-    user, guest, *_ = settings.kinds
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
-        fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
+        fill_history(backend, crowd.past(settings.grace_seconds))
     while True:
         due = crowd.run_until(start + time.monotonic())
         time.sleep(max(0.0, due - start - time.monotonic()))

@@ -141,7 +141,7 @@ class Pipe(_Splitter):
 
     has_ended = False
 
-    def __init__(self, descriptor: int = 0) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def read(self) -> list[bytes]:

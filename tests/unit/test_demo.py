@@ -69,7 +69,7 @@ def test_a_crowd_comes_and_its_past_replaces_no_sample(prefix: str) -> None:
     assert site.presence.count("guest") > 10
     assert all(each.id.endswith(" (simulated)") for each in site.presence.online())
     backend.driver.run(backend.history.record(int(minute) - 5, {"user": 7, "guest": 300}))
-    past = crowd.past("user", "guest", 25.0)
+    past = crowd.past(25.0)
     fill_history(backend, past)
     samples = {sample.at: sample.count for sample in site.presence.history(24, "guest")}
     assert samples == {
