@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any, TypeVar
 
-from .board import board_for
-from .board.messages import Response, raw_headers
+from .board import Response, board_for, raw_headers
 from .connections import Clock
 from .connections.loops import in_thread, is_in_loop
 from .errors import SettingsError

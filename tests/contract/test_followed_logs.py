@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from presence_middleware import Presence, Settings
-from presence_middleware.replay import Moment, Replay
-from presence_middleware.replay.follower import Follower
-from presence_middleware.replay.growing import CHUNK, ROTATED_SECONDS, GrowingLog
+from presence_middleware.replay.files import CHUNK, ROTATED_SECONDS, GrowingLog
 from presence_middleware.replay.lines import Parser, parse
+from presence_middleware.replay.site import Follower, Replay
+from presence_middleware.replay.timeline import Moment
 from tests.support.backends import Server, wait_until
 from tests.support.commands import run_command
 from tests.support.servers import environment, free_port

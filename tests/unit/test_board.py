@@ -14,8 +14,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.board import MAX_PARAMETERS, Response
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.messages import MAX_PARAMETERS, Response
 from presence_middleware.board.routes import Board
 from presence_middleware.connections.drivers import at_once
 from presence_middleware.connections.url import parse_url
