@@ -6,6 +6,7 @@ a set beside it until the window would have ended without the goodbye. The Lua f
 keys and the rules.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -163,12 +164,10 @@ class SortedSet(ScriptedStore):
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         sets = self.key.gone, self.key.seen, self.key.bye
-        newest: dict[str, float] = {}
-        for moments in (yield from merge_plans([self._scores(key, ids) for key in sets])):
-            for id, moment in zip(ids, moments, strict=True):
-                if moment is not None and moment > newest.get(id, now - self.keep_seconds):
-                    newest[id] = moment
-        return newest
+        moments = yield from merge_plans([self._scores(key, ids) for key in sets])
+        found = zip(ids, *moments, strict=True)
+        newest = {id: max(filter(None, of_id), default=-math.inf) for id, *of_id in found}
+        return {id: time for id, time in newest.items() if time > now - self.keep_seconds}
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
