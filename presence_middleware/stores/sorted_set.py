@@ -165,9 +165,12 @@ class SortedSet(ScriptedStore):
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         sets = self.key.gone, self.key.seen, self.key.bye
         moments = yield from merge_plans([self._scores(key, ids) for key in sets])
-        found = zip(ids, *moments, strict=True)
-        newest = {id: max(filter(None, of_id), default=-math.inf) for id, *of_id in found}
-        return {id: time for id, time in newest.items() if time > now - self.keep_seconds}
+        newest: dict[str, float] = {}
+        for id, *of_id in zip(ids, *moments, strict=True):
+            time = max([-math.inf if each is None else each for each in of_id])
+            if time > now - self.keep_seconds:
+                newest[id] = time
+        return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
