@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 from .backend import Backend, backend_for
+from .connections import Clock
 from .connections.clients import close_async_clients
 from .errors import QueryError
 from .events import AsyncEvents, Events, NameLease
@@ -25,7 +26,6 @@ from .stores import Plan
 P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", Events, AsyncEvents)
-Clock = Callable[[], float]
 Query = Callable[Concatenate[Queries, P], Plan[T]]
 """A method of `Queries`."""
 

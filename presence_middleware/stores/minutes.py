@@ -6,6 +6,7 @@ that are at most a minute too old. Minutes are numbered since the epoch, so key 
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import NoReturn
 
 from ..errors import UnsupportedQuery
@@ -111,8 +112,8 @@ class MinuteSets(ScriptedStore):
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         minutes = self._keys(now, window)
         replies = yield Batch(tuple(("SMISMEMBER", key, *ids) for key in minutes), atomic=True)
-        memberships = zip(*replies, strict=True)
-        return [Sighting(id, None) for id, seen in zip(ids, memberships, strict=True) if any(seen)]
+        are_online = map(any, zip(*replies, strict=True))
+        return [Sighting(id, None) for id in compress(ids, are_online)]
 
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         # ZINTER accepts a set or a sorted set of friends; the server intersects, nothing is copied.
@@ -129,13 +130,12 @@ class MinuteSets(ScriptedStore):
             *replies, gone = yield Batch(
                 (*commands, ("ZMSCORE", self.key.gone, *part)), atomic=True
             )
-            for minute, memberships in zip(minutes, replies, strict=True):
-                for id, is_member in zip(part, memberships, strict=True):
-                    if is_member:
-                        newest[id] = float(minute * keys.MINUTE)
-            for id, moment in zip(part, map(score, gone), strict=True):
-                if moment is not None and (minute := keys.minute_of(moment)) in minutes:
-                    newest[id] = max(float(minute * keys.MINUTE), newest.get(id, 0.0))
+            for id, moment, *memberships in zip(part, map(score, gone), *replies, strict=True):
+                found = list(compress(minutes, memberships))
+                if moment is not None and keys.minute_of(moment) in minutes:
+                    found.append(keys.minute_of(moment))
+                if found:
+                    newest[id] = float(max(found) * keys.MINUTE)
         return newest
 
     def keys(self, now: float) -> list[str]:

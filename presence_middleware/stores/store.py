@@ -301,7 +301,7 @@ class Part(NamedTuple):
     max_members: int
 
 
-class ScriptedStore(Store, ABC):
+class ScriptedStore(Store):
     """A store with a script that compares sightings with departures, and writes both."""
 
     _script: Script
