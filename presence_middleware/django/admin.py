@@ -8,9 +8,9 @@ from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.http import HttpRequest
 from django.utils.safestring import mark_safe
 
+from ..lookup import template_presence, template_question
 from ..queries import Queries
 from ..stores import Plan, merge_plans
-from ..template import template_presence, template_question
 
 DASH = "-"
 

@@ -10,7 +10,7 @@ from ..errors import QueryError
 from ..parsers import InvalidValue, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
-from .reading import MOST_PARTS
+from .ids import MOST_PARTS
 from .sources import (
     CREDENTIAL_HEADERS,
     FUNCTION,

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from ..parsers import DAY
 from ..request import Request
-from .reading import No, Read, Secrets, as_id, cookie, missing, nested
+from .ids import No, Read, Secrets, as_id, cookie, missing, nested
 
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY

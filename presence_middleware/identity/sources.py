@@ -22,7 +22,7 @@ from ..errors import SettingsError
 from ..request import Request, token
 from . import sessions
 from .addresses import client_address
-from .reading import (
+from .ids import (
     Read,
     Secrets,
     as_id,

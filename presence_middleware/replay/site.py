@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..people import People
 from ..recorder.guests import QUOTA, Guests
 from ..recorder.recorder import resolver_for

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..identity.hashing import Who
+from ..identity.ids import Who
 
 MINUTE = 60
 MAX_QUIET = 1440  # minutes without a visit that are reported; the gap after them is not
