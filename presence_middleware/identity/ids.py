@@ -77,7 +77,7 @@ def missing(what: str, found: object, key: str) -> No:
     `what` names it, `found` is its content. Without a `key`, the usual keys were tried. Names of
     keys are shown, but no values.
     """
-    value = nested(found, key) if key else None
+    value = walk(found, key) if key else None
     if isinstance(value, Mapping):
         field = next((name for name in _LIKELY_FIELDS if as_id(item(value, name))), "")
         such = f", such as {key}.{field}" if field else ""
@@ -87,7 +87,7 @@ def missing(what: str, found: object, key: str) -> No:
         return No(f'the key "{key}" of {what} is a {type(value).__name__}, which is no id')
     fields = (f"{user}.{field}" for user in _USERS for field in ("", *_LIKELY_FIELDS))
     likely = (*_LIKELY_KEYS, *(name.rstrip(".") for name in fields))
-    better = next((name for name in likely if as_id(nested(found, name))), "")
+    better = next((name for name in likely if as_id(walk(found, name))), "")
     named = f'no key "{key}"' if key else "no usual key of a user"
     return No(f"{what} has {named}; it has {_names(found)}", key=better)
 
@@ -110,13 +110,15 @@ def cookie(name: str, *, last: bool = False) -> Read:
     return methodcaller("cookie", token(name), last=last)
 
 
-def nested(value: object, key: str) -> object:
-    """Return the value under a dotted key of nested mappings, or None."""
-    return walk(value, key, item)
+def item(value: Any, name: str) -> object:
+    """Return an item of a mapping; None for other objects."""
+    if isinstance(value, dict):
+        return dict.get(value, name)  # the `get` of a session may note that the session was read
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
-def walk(value: object, key: str, step: Step) -> object:
-    """Return the value under a dotted key, or None.
+def walk(value: object, key: str, step: Step = item) -> object:
+    """Return the value under a dotted key, by default of nested mappings, or None.
 
     Names may contain dots. So the whole key is tried as a name first, then the longest beginning
     under which the rest of the key leads to a value.
@@ -130,13 +132,6 @@ def walk(value: object, key: str, step: Step) -> object:
             return below
         end = key.rfind(".", 0, end)
     return None
-
-
-def item(value: Any, name: str) -> object:
-    """Return an item of a mapping; None for other objects."""
-    if isinstance(value, dict):
-        return dict.get(value, name)  # the `get` of a session may note that the session was read
-    return value.get(name) if isinstance(value, Mapping) else None
 
 
 def member(value: Any, name: str) -> object:
