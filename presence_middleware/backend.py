@@ -18,7 +18,8 @@ from .people import People
 from .queries import Queries
 from .rooms import Rooms
 from .settings import Settings
-from .stores import STORES, History, Layout, Plan, Shards, SharedSettings, Store
+from .stores import STORES, History, Plan, Shards, Store
+from .stores.agreement import Layout, SharedSettings
 from .stores.keys import shard_prefixes
 from .upkeep import Upkeep
 
@@ -132,6 +133,9 @@ class Backend:
         return Shards(shards, on_one_server=not is_cluster)
 
 
+_shared = cache(Backend)
+
+
 def backend_for(
     settings: Settings | None = None, client: Any = None, clock: Clock | None = None
 ) -> Backend:
@@ -144,8 +148,3 @@ def backend_for(
     if client is None and clock is None:
         return _shared(settings)
     return Backend(settings, client=client, clock=clock)
-
-
-@cache
-def _shared(settings: Settings) -> Backend:
-    return Backend(settings)

@@ -25,7 +25,6 @@ from .settings import Settings
 from .stores import (
     Act,
     History,
-    Layout,
     Plan,
     Position,
     Sample,
@@ -35,7 +34,8 @@ from .stores import (
     merge_plans,
     moment_of,
 )
-from .stores.changes import to_microseconds
+from .stores.agreement import Layout
+from .stores.plan import to_microseconds
 
 PERIODS = "1d", "7d", "30d"  # for which sites ask how many were active
 MAX_HISTORY_HOURS = 10 * 366 * 24  # the longest PRESENCE_HISTORY
@@ -136,10 +136,6 @@ class Queries(Arguments):
     samples: History
     departures: Iterable[People]
     """Whoever must know who left."""
-
-    def now(self) -> Plan[float]:
-        """Return the server's time for a read, in seconds since the epoch."""
-        return self.clock.now()
 
     def count(
         self, kind: str | None = None, *, window: Window = None, room: str | None = None
@@ -338,7 +334,8 @@ class Queries(Arguments):
         """
         store = self.stores[self.kind(kind)]
         # In this order: whoever comes or goes in between is announced after the positions, too.
-        positions = yield from store.event_positions()
+        asked = [shard.event_stream().position() for shard in store.all]
+        positions = yield from merge_plans(asked)
         seconds = self.settings.window + (self.settings.lag_seconds(kind) or 0.0)
         ask = partial(store.online, window=seconds, limit=limit, before=None)
         return positions, (yield from self._read(ask))

@@ -4,7 +4,6 @@ import hmac
 import math
 import re
 from base64 import b64decode
-from binascii import Error
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,10 +20,9 @@ from ..queries import Queries
 from ..request import Request
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
-from . import history
+from . import Response, content, facts, history, iso, parameter, parameters, problem, to_json
 from .cache import Answer, Cache, SharedRead
 from .history import REVALIDATED
-from .messages import Response, content, facts, iso, parameter, parameters, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
@@ -183,7 +181,7 @@ class Board:
         return facts({"kind": kind, "active": active}, REVALIDATED)
 
     def _online(self, kind: str) -> Plan[Response]:
-        now = moment_of((yield from self._ask.now()))
+        now = moment_of((yield from self._ask.clock.now()))
         online = yield from self._ask.online(kind, limit=MAX_LISTED)
         return facts({"kind": kind, "online": _listed(online)}, NEVER_STORED, iso(now))
 
@@ -195,7 +193,7 @@ class Board:
         has_times = self._settings.store_of(kind) == "sorted-set"
 
         def read() -> Plan[Response]:
-            now = moment_of((yield from ask.now()))
+            now = moment_of((yield from ask.clock.now()))
             values: dict[str, Any] = {"kind": kind}
             if len(ids) > 1:
                 moments = yield from ask.last_seen_among(ids, kind)
@@ -226,7 +224,7 @@ class Board:
 
         def read() -> Plan[Response]:
             positions, online = yield from self._ask.announced(kind, MAX_LISTED)
-            now = moment_of((yield from self._ask.now()))
+            now = moment_of((yield from self._ask.clock.now()))
             after = cursor_of(positions)
             values = to_json({"kind": kind, "online": _listed(online), "now": iso(now)})
             head = f"event: list\nid: {after}\ndata: {values.decode()}\n\n"
@@ -252,7 +250,7 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     if not is_bearer:
         try:
             secret = b64decode(secret, validate=True).partition(b":")[2]
-        except Error:
+        except ValueError:
             secret = b""
     if hmac.compare_digest(secret, token.encode()):
         return None

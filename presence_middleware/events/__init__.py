@@ -3,9 +3,8 @@
 The feed of a kind reads its streams. Each iterator takes events from its own place.
 """
 
-from .feed import Feed
+from .feed import Feed, NameLease
 from .iterators import RELEASE_SECONDS, AsyncEvents, Events
-from .named import NameLease
 from .streams import Chunk, Event, Streams, cursor_of
 
 __all__ = [

@@ -11,22 +11,25 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from secrets import token_hex
 from weakref import WeakSet, ref
 
 from ..connections.loops import is_server_stopping
+from ..errors import PresenceError
 from ..logs import warn
-from .named import NameLease
-from .outage import Outage
-from .page import Page
-from .streams import Streams
+from ..stores import keys
+from ..stores.events import take_lease
+from .streams import Event, Page, Positions, Streams, cursor_of
 
 READ_EVERY = 1.0  # seconds
 CHECK_EVERY = 20.0  # seconds between two looks at the settings of other processes
 WOKEN_AT_ONCE = 100  # iterators: a loop that has thousands serves others in between
 WAKE_PAUSE = 0.002  # seconds
+LEASE_SECONDS = 10.0  # after which another process takes the place of one that died
+OUTAGE_SECONDS = 10.0  # after which iterators report an outage, and between two reports
 
 _feeds: "WeakSet[Feed]" = WeakSet()
 
@@ -45,6 +48,127 @@ class Era:
 
 def _no_era() -> None:
     """Stand for an era that has ended."""
+
+
+class Outage:
+    """How long Redis has not answered."""
+
+    def __init__(self) -> None:
+        self.reports = 0
+        """How often this outage and those before it were to be reported."""
+        self.failure = ""
+        """The error that is to be reported; empty if there is none."""
+        self.since: float | None = None
+        """When Redis began not to answer, or was last reported; None while it answers."""
+
+    def note(self, failure: Exception) -> bool:
+        """Note a failure; return True if it is to be reported: every `OUTAGE_SECONDS`."""
+        now = time.monotonic()
+        if self.since is None:
+            self.since = now
+        if now - self.since < OUTAGE_SECONDS:
+            return False
+        self.since = now
+        self.reports += 1
+        self.failure = f"no events can be read: {failure}"
+        return True
+
+    def end(self) -> bool:
+        """Note that Redis answers; return whether it did not answer before."""
+        was_on, self.since, self.failure = self.since is not None, None, ""
+        return was_on
+
+
+class NameLease:
+    """The lease of a name, for one iterator. The thread of the feed renews it.
+
+    The iterators of all processes that use a name share it. An event counts as handled when its
+    iterator is asked for the next one.
+    """
+
+    def __init__(self, streams: Streams, name: str) -> None:
+        """Create the lease of a name for the events of `streams`. It is not held yet."""
+        self.outage = Outage()
+        self.released = threading.Event()
+        """Set when the lease has been given up, after the iterator was closed."""
+        self._streams, self._key = streams, keys.reader(streams.prefix, streams.kind, name)
+        # Identifies this iterator in the lease.
+        self._who = token_hex(8)
+        # Where the name begins if it is not known yet: the cursor of when this was created.
+        self._start = ""
+        self._created_at = time.monotonic()
+        self._held_until = 0.0
+        self._handled = ""
+        # The cursor of the event that the iterator returned last.
+        self._in_hand = ""
+        self._begin: Positions | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was not asked for yet."""
+        return not self._start
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lease: another may take it once it was not renewed."""
+        return time.monotonic() < self._held_until
+
+    def begin(self) -> Positions | None:
+        """Return where the iterator has to go on, once after the lease was taken; else None."""
+        with self._lock:
+            begin, self._begin = self._begin, None
+            return begin
+
+    def hand_out(self, queue: Iterator[Event]) -> Iterable[Event]:
+        """Note that the last event is handled; return the next, or none if there is none to handle.
+
+        Returns none also if the lease was not renewed in time.
+        """
+        with self._lock:
+            self._handled, self._in_hand = self._in_hand or self._handled, ""
+            event = next(queue, None) if self.is_held and self._begin is None else None
+            self._in_hand = event.cursor if event else ""
+            return (event,) if event else ()
+
+    def note_handled(self, positions: Positions) -> None:
+        """Note that everything up to `positions` is handled, also events of other ids."""
+        with self._lock:
+            if self._begin is None and self.is_held:
+                self._handled = cursor_of(positions)
+
+    def renew(self) -> bool:
+        """Take or renew the lease; return True if the iterator has to be woken.
+
+        A failure is reported to the iterator if it lasts.
+        """
+        streams, asked_at, was_held = self._streams, time.monotonic(), self.is_held
+        try:
+            if not self._start:
+                self._start = cursor_of(streams.positions(self._created_at))
+            handled = self._handled
+            start = handled or self._start  # a server that lost its data knows no name
+            held = streams.run(take_lease(self._key, self._who, LEASE_SECONDS, handled, start))
+        except Exception as failure:
+            return self.outage.note(failure)
+        self.outage.end()
+        with self._lock:
+            if held is None:
+                self._held_until, self._handled, self._in_hand = 0.0, "", ""
+                return False
+            # A server that lost its data gave the lease anew, but nobody else had it meanwhile.
+            if not self._handled or not (held.is_renewed or held.place == handled):
+                self._begin, self._in_hand = streams.resume(held.place), ""
+                self._handled = cursor_of(self._begin)
+                was_held = False
+            self._held_until = asked_at + LEASE_SECONDS
+        return not was_held
+
+    def give_up(self) -> None:
+        """Give up the lease, because the iterator was closed. Without Redis, it runs out."""
+        with suppress(PresenceError):
+            self._streams.run(take_lease(self._key, self._who, 0, self._handled, ""))
+        self.released.set()
 
 
 class Feed:

@@ -19,10 +19,8 @@ from weakref import WeakKeyDictionary
 
 from ..connections.loops import in_thread, require_asyncio
 from ..errors import EventsLost, PresenceUnavailable, QueryError
-from .feed import Era, Feed, Waker
-from .named import NameLease
-from .page import Place
-from .streams import Chunk, Event, Positions, events_of, ids_of
+from .feed import Era, Feed, NameLease, Waker
+from .streams import Chunk, Event, Place, Positions, events_of, ids_of
 
 MISSING = "events are missing: the reader was away for too long, or the server lost them"
 RELEASE_SECONDS = 2.0  # for which `close` waits until the lease is given up

@@ -1,20 +1,24 @@
-"""The streams of a kind in all shards, read as events."""
+"""The streams of a kind in all shards, read as events, and the page of the newest of them."""
 
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable, QueryError
-from ..stores import Announcement, EventStream, Lease, Plan, Position, Shards, moment_of, run_all
+from ..stores import Plan, Shards, moment_of, run_all
+from ..stores.events import STREAM_SECONDS, Announcement, EventStream, Position
 from ..stores.plan import first_error
 
 CHUNK_BYTES = 10_000  # about 250 events: less than a millisecond of an event loop
 ENTRY_BYTES = 200  # that an entry takes in memory beside its changes
+PAGE_BYTES = 4_000_000  # about 100,000 events in entries of many
 DECODED_CHUNKS = 16  # at most 4,000 events: the garbage collector looks at each
 
 # At most 19 digits, because a server refuses ids of entries that have more than 64 bits.
@@ -115,16 +119,12 @@ class Streams:
         Raises `UnsupportedQuery` if the kind announces nobody.
         """
         self.kind, self._get_driver = kind, get_driver
-        self._prefix, self._names = shards.all[0].prefix, [shard.name for shard in shards.all]
+        self.prefix, self._names = shards.all[0].prefix, [shard.name for shard in shards.all]
         self._streams: list[EventStream] = [shard.event_stream() for shard in shards.all]
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan. Raises `PresenceUnavailable`."""
         return self._get_driver().run(plan)
-
-    def lease(self, name: str) -> Lease:
-        """Return the lease of those who read under a name."""
-        return Lease(self._prefix, self.kind, name)
 
     def positions(self, until: float = math.inf) -> Positions:
         """Return the positions of all shards at a moment, as `EventStream.position` does.
@@ -201,3 +201,74 @@ class Streams:
                 results = [error] * len(numbers)
             outcomes |= zip(numbers, results, strict=True)
         return [outcomes[number] for number in range(len(plans))]
+
+
+class Place:
+    """A place in the events of a kind. All iterators that are as far share it."""
+
+    __slots__ = ("is_behind", "next", "positions")
+
+    def __init__(self, positions: Positions | None, *, is_behind: bool = False) -> None:
+        self.positions = positions
+        """None until the feed has read where it begins."""
+        self.next: tuple[Chunk, Place] | None = None
+        """What comes after it, and the place after that. None if nothing has come yet."""
+        self.is_behind = is_behind
+        """True if what comes after it has to be read, because the feed has it no longer."""
+
+
+class Page:
+    """The newest events of a kind. A thread reads on, and iterators take from it without a lock."""
+
+    def __init__(self, streams: Streams) -> None:
+        """Create a page that begins now. The streams are read later."""
+        self.end = Place(None)
+        """The place after everything that was read."""
+        # Whether an iterator could not catch up, and tries again after the next read.
+        self._has_retries = False
+        self._streams = streams
+        self._began_at = time.monotonic()
+        # The chunks, the oldest first, and the place before each.
+        self._chunks: deque[tuple[Chunk, Place]] = deque()
+        self._size = 0
+
+    def read_on(self) -> tuple[bool, bool]:
+        """Read what is new; return whether iterators have to look, and whether there may be more.
+
+        Raises `PresenceUnavailable` if nothing can be read.
+        """
+        if self.end.positions is None:
+            self.end.positions = self._streams.positions(self._began_at)
+        read = self._streams.read(self.end.positions)
+        for chunk in read.chunks:
+            place, self.end = self.end, Place(chunk.end)
+            place.next = chunk, self.end
+            self._chunks.append((chunk, place))
+            self._size += chunk.size
+        self.end.positions = read.end
+        oldest = time.monotonic() - STREAM_SECONDS
+        while self._chunks and (self._size > PAGE_BYTES or self._chunks[0][0].read_at < oldest):
+            chunk, place = self._chunks.popleft()
+            place.is_behind, place.next = True, None
+            self._size -= chunk.size
+        is_news, self._has_retries = bool(read.chunks) or self._has_retries, False
+        return is_news, read.has_more
+
+    def catch_up(self, place: Place) -> Place | None:
+        """Read the streams after a place that is behind; return it with what comes after it.
+
+        Return None if nothing can be read before the page has been read on. For any thread.
+        """
+        end, after, read = self.end, place.positions, None
+        until = end.positions
+        if after is not None and until is not None:
+            with suppress(Exception):  # whoever reads the page on reports outages
+                read = self._streams.read(after, until)
+        if read is None or read.end == after != until:
+            self._has_retries = True
+            return None
+        following = end if read.end == until else Place(read.end, is_behind=True)
+        for chunk in reversed(read.chunks):
+            place = Place(chunk.start)
+            place.next, following = (chunk, following), place
+        return following

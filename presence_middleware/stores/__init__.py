@@ -2,19 +2,14 @@
 
 from collections.abc import Callable
 
-from .agreement import Layout, SharedSettings, agree
-from .changes import Act, Departure, Move, Seen, Write, Written
-from .events import STREAM_SECONDS, Announcement, EventStream, Position, Reading
+from .agreement import UpkeepLease, agree
+from .events import EventStream, Position
 from .history import History, Sample
-from .hyperloglog import HyperLogLog
-from .in_room import NOWHERE, room_number
-from .lease import Lease
-from .minute_sets import MinuteSets
+from .minutes import HyperLogLog, MinuteSets
 from .plan import Batch, Command, Plan, merge_plans, run_all
 from .shards import Shards
-from .sorted_set import SortedSet
-from .store import Sighting, Store, moment_of
-from .upkeep import UpkeepLease
+from .sorted_set import NOWHERE, SortedSet, room_number
+from .store import Act, Departure, Move, Seen, Sighting, Store, Write, Written, moment_of
 
 STORES: dict[str, Callable[..., Store]] = {
     "sorted-set": SortedSet,
@@ -26,24 +21,18 @@ STORES: dict[str, Callable[..., Store]] = {
 __all__ = [
     "NOWHERE",
     "STORES",
-    "STREAM_SECONDS",
     "Act",
-    "Announcement",
     "Batch",
     "Command",
     "Departure",
     "EventStream",
     "History",
-    "Layout",
-    "Lease",
     "Move",
     "Plan",
     "Position",
-    "Reading",
     "Sample",
     "Seen",
     "Shards",
-    "SharedSettings",
     "Sighting",
     "SortedSet",
     "Store",

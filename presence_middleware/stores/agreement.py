@@ -1,7 +1,14 @@
-"""Values that all processes of a site must share, agreed on through Redis. Plans only, no I/O."""
+"""What the processes of a site agree on through Redis. Plans only, no I/O.
+
+These are values that all must share, and which of them does the upkeep.
+"""
 
 import math
+import secrets
+import threading
+import time
 from collections.abc import Mapping
+from os import getpid
 from typing import NamedTuple
 
 from ..errors import PresenceUnavailable
@@ -37,36 +44,29 @@ class Layout:
         self.is_agreed = False
         """True if the last answer was the number of this process, or no number."""
 
-    def trust(self, stamp: float) -> None:
-        """Use the last answer for another period.
-
-        `stamp` is the current time in seconds, of a clock that never goes back.
-        """
-        self.known_until = stamp + LAYOUT_TRUSTED_SECONDS
-
     def check(self, stamp: float) -> Plan[None]:
         """Compare the stored number with that of this process, and write nothing.
 
-        `stamp` is as for `trust`. A missing number is accepted. Raises `PresenceUnavailable`
-        if the numbers differ. If the node with the number is away, the last answer remains valid.
+        `stamp` is the current time in seconds, of a clock that never goes back. A missing number is
+        accepted. Raises `PresenceUnavailable` if the numbers differ. If the node with the number is
+        away, the last answer remains valid.
         """
         try:
             (number,) = yield Batch((("GET", self._key),))
         except Exception:
             if not self.is_agreed:
                 raise
-            self.trust(stamp)
-        else:
-            self._compare(number, stamp)
+            number = self._shards
+        self._compare(number, stamp)
 
     def claim(self, stamp: float) -> Plan[None]:
         """Store the number of this process if none is stored, and otherwise compare them.
 
-        `stamp` is as for `trust`. Raises `PresenceUnavailable` if the numbers differ.
+        `stamp` is as for `check`. Raises `PresenceUnavailable` if the numbers differ.
         """
         self._compare((yield from agree(self._key, self._shards, self._ttl)), stamp)
 
-    def _compare(self, number: bytes | str | None, stamp: float) -> None:
+    def _compare(self, number: bytes | str | int | None, stamp: float) -> None:
         self.is_agreed = number is None or int(number) == self._shards
         if number is not None and not self.is_agreed:
             raise PresenceUnavailable(
@@ -74,7 +74,7 @@ class Layout:
                 "PRESENCE_SHARDS to the same number in all processes; to change it, delete the "
                 f"key {self._key}, which loses the last-seen times"
             )
-        self.trust(stamp)
+        self.known_until = stamp + LAYOUT_TRUSTED_SECONDS
 
 
 class OtherSettings(NamedTuple):
@@ -151,3 +151,59 @@ class SharedSettings:
             elif moment > now - self.FRESH_SECONDS and self._settings.get(name, "") != value:
                 differing[name] = value
         return OtherSettings(differing, keep_seconds)
+
+
+class UpkeepLease:
+    """The lease of the process that does the upkeep of its site. A forked child needs its own.
+
+    It is no lock: two holders do no harm, because all work that it is for may be done twice. So
+    plain commands are enough, and a process that finds another name in the key steps down.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """Create the lease of a site. `prefix` is `PRESENCE_PREFIX`."""
+        self.key, self.prefix = keys.upkeep(prefix), prefix
+        self.pid, self.lock = getpid(), threading.Lock()
+        """The process, and the lock of its thread that does the upkeep."""
+        self._who = secrets.token_hex(8)
+        self._ends_at = -math.inf  # by `time.monotonic`: the clock of tests may stop
+
+    @property
+    def is_held(self) -> bool:
+        """True if this process holds the lease, as far as it knows."""
+        return time.monotonic() < self._ends_at
+
+    def take(self, seconds: float) -> Plan[float]:
+        """Take the lease for `seconds` if it is free.
+
+        Return 0.0 if this process holds it now, or else after how many seconds it may be free.
+        """
+        if self._ends_at > -math.inf:
+            # The key may still have the name of this process, which could not be sure of that.
+            yield from self.renew(seconds)
+            if self.is_held:
+                return 0.0
+        ends_at = time.monotonic() + seconds
+        (left,) = yield Batch((("PTTL", self.key),))
+        if left > 0:
+            return float(left) / 1000
+        command = ("SET", self.key, self._who, "NX", "PX", math.ceil(seconds * 1000))
+        (is_taken,) = yield Batch((command,))
+        if not is_taken:
+            return seconds
+        self._ends_at = ends_at
+        return 0.0
+
+    def renew(self, seconds: float) -> Plan[None]:
+        """Hold the lease for `seconds` from now, unless this process has lost it."""
+        ends_at = time.monotonic() + seconds
+        (holder,) = yield Batch((("GETEX", self.key, "PX", math.ceil(seconds * 1000)),))
+        is_mine = holder is not None and text(holder) == self._who
+        self._ends_at = ends_at if is_mine else -math.inf
+
+    def give_up(self) -> Plan[None]:
+        """Let another process take the lease at once, unless this process has lost it."""
+        self._ends_at = -math.inf
+        (holder,) = yield Batch((("GET", self.key),))
+        if holder is not None and text(holder) == self._who:
+            yield Batch((("DEL", self.key),))

@@ -2,6 +2,10 @@
 
 Each shard has a stream of its own. Its entries are numbered, so that a reader notices what it
 missed: entries that were trimmed, or that a server lost. `events.lua` describes an entry.
+
+Of those who read events under a name, one at a time holds a lease. It is a single key, in the first
+shard of the kind, and also stores up to which place the holder has handled events, so that another
+process goes on from there.
 """
 
 import json
@@ -11,11 +15,12 @@ from typing import Any, NamedTuple
 
 from ..logs import warn
 from . import keys
-from .plan import Batch, Plan, score, text
+from .plan import Batch, Plan, load_script, score, text
 
 ENTRIES_A_READ = 100  # less than a millisecond of server time
 ENTRY_BYTES = 32  # that are counted for each entry beside its changes
 STREAM_SECONDS = 300
+NAME_SECONDS = 3600  # for which a name is remembered that nobody reads under
 PROMPT_SECONDS = 0.02  # in which a server answers over an open connection
 TIME = "return redis.call('TIME')"
 RESET = "null"
@@ -159,6 +164,28 @@ class EventStream:
         if is_lost or (not has_more and after.number < end.number):
             return Reading([], until or (yield from self.position()), has_more=False, is_lost=True)
         return Reading(announcements, after, has_more)
+
+
+class Held(NamedTuple):
+    """The lease of a process that holds it."""
+
+    is_renewed: bool
+    """True if the process held it before, False if it took it now."""
+    place: str
+    """The place at which to go on."""
+
+
+def take_lease(key: str, who: str, seconds: float, handled: str, start: str) -> Plan[Held | None]:
+    """Take or renew the lease of a name for `seconds`; return None if another reader holds it.
+
+    `key` is its key. `who` identifies the reader. `handled` is the place up to which it has handled
+    events, which is stored if it held the lease before; empty if it has not begun. `start` is the
+    place at which to begin if the name is not known yet. With 0 seconds, give the lease up, so that
+    another reader takes it at once, and return None.
+    """
+    arguments = who, seconds, handled, start, NAME_SECONDS
+    (reply,) = yield from load_script("lease").run(([key], arguments))
+    return Held(bool(reply[0]), text(reply[1])) if reply else None
 
 
 def _seconds(reply: Any) -> float:

@@ -1,11 +1,9 @@
 -- What record.lua and minute_sets.lua share: their arguments, who may be written, and who departs.
 --
 -- KEYS  they name `left`, `gone` and `writers`
--- ARGV  the names below in their order; then time and id of each sighting; then act, id, moment and last-seen time (or
---       nothing) of each departure; then of each move the position of its sighting, the number of the
---       room, and the moment
---
--- Moments are seconds since the epoch.
+-- ARGV  the names below in their order; then time and id of each sighting; then act, id, moment and
+--       last-seen time (or nothing) of each departure; then of each move the position of its sighting,
+--       the number of the room, and the moment. Moments are seconds since the epoch.
 --
 -- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
 -- this process (or nothing); then what events.lua notes.
@@ -21,13 +19,13 @@ local lifetime, -- of the keys, in seconds
   max_members,
   process, -- empty to note no write
   now,
-  offline_before, -- ids last seen up to this moment are no longer online
   earliest, -- the first arrival or move among the sightings
   arrivals, -- of all sightings, separated by spaces; empty if they equal the times
   sightings, -- their number
   departures -- their number
-  = unpack(ARGV, 1, 13)
-local FIRST, FIRST_DEPARTURE = 14, 14 + 2 * sightings
+  = unpack(ARGV, 1, 12)
+local FIRST, FIRST_DEPARTURE = 13, 13 + 2 * sightings
+local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0}

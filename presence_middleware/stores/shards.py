@@ -12,10 +12,8 @@ from operator import itemgetter
 from typing import TypeVar
 
 from . import keys
-from .events import Position
-from .paging import Ranked, rank
 from .plan import Batch, Plan, merge_plans, readable_texts, text
-from .store import Sighting, Store, moment_of
+from .store import Ranked, Sighting, Store, moment_of, rank
 
 T = TypeVar("T")
 
@@ -32,7 +30,7 @@ class Shards:
         With `on_one_server`, a query about all shards reads one consistent snapshot.
         """
         self.all = tuple(shards)
-        self.keep_seconds = shards[0].keep_seconds
+        self.acts, self.keep_seconds = shards[0].acts, shards[0].keep_seconds
         self.min_period = shards[0].min_period
         self._on_one_server = on_one_server
 
@@ -156,13 +154,6 @@ class Shards:
         (members,) = yield Batch((("ZUNION", 1, friends),))
         online = yield from self.online_among(readable_texts(members), now, window)
         return _in_order(online)
-
-    def event_positions(self) -> Plan[list[Position]]:
-        """Return the position after everything that was announced, in each shard.
-
-        Raises `UnsupportedQuery` if the kind announces nobody.
-        """
-        return (yield from merge_plans([shard.event_stream().position() for shard in self.all]))
 
     def keys(self, now: float) -> list[str]:
         """Return the keys of all shards that contain the current data."""

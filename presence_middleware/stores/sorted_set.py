@@ -6,39 +6,72 @@ a set beside it until the window would have ended without the goodbye. The Lua f
 keys and the rules.
 """
 
+import sys
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import chain
+from typing import Any
 
 from ..errors import UnsupportedQuery
 from . import keys
-from .changes import Departure, Seen, Write, Written
 from .events import EventStream
-from .in_room import InRoom
-from .paging import PAGE, Ranked, newest
-from .plan import Batch, Plan, members_with_scores, merge_plans, score
-from .record import Part, ScriptedStore
-from .script import CHUNK, chunks, load_script
-from .store import NO_EVENTS, Sighting, moment_of
+from .plan import (
+    CHUNK,
+    Argument,
+    Batch,
+    Plan,
+    chunks,
+    load_script,
+    members_with_scores,
+    merge_plans,
+    pairs,
+    score,
+    texts,
+)
+from .store import (
+    Act,
+    Departure,
+    Part,
+    Rank,
+    Ranked,
+    ScriptedStore,
+    Seen,
+    Sighting,
+    Write,
+    Written,
+    moment_of,
+    rank,
+)
 
 # Ids that a sweep announces or takes out of their rooms: 2 to 4 ms of server time.
 SWEPT = 500
+# Members in one reply: about 1 ms of server time.
+PAGE = 1000
+# Ids that a command looks up: at most 30 ms of server time.
+LOOKED_UP = 30_000
+ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
+NOWHERE = 0
+"""The number for ids that are in no room."""
+
+
+def room_number(name: str) -> int:
+    """Return the number by which a room is stored. No two names are likely to share it."""
+    digest = blake2b(name.encode("utf-8", "backslashreplace"), digest_size=8).digest()
+    return int.from_bytes(digest) >> (64 - ROOM_BITS) or 1
 
 
 class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
 
+    acts = tuple(Act)
+
     def __init__(
         self,
-        prefix: str,
-        kind: str,
-        window: float,
-        keep_seconds: float,
-        max_members: int,
-        *,
-        is_server_time: bool = True,
+        *arguments: Any,
         grace: float | None = None,
         has_rooms: bool = False,
         lag: float | None = None,
+        **named: Any,
     ) -> None:
         """Create a store as `Store` describes.
 
@@ -47,17 +80,15 @@ class SortedSet(ScriptedStore):
         an id has gone after its window and so many seconds more, in which late writes may still
         arrive.
         """
-        super().__init__(
-            prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
-        )
+        super().__init__(*arguments, **named)
         self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self.lowered_by = 0.0 if grace is None else window - grace
+        self.lowered_by = 0.0 if grace is None else self.window - grace
         self._lag, self._has_rooms = lag or 0.0, has_rooms
         # A goodbye hides for a window when its id was last seen.
-        self.min_period = window + self.lowered_by
+        self.min_period = self.window + self.lowered_by
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self._events = None if lag is None else EventStream(key, kind)
+        self._events = None if lag is None else EventStream(key, self.kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
         if has_rooms:
             hooks["rooms"] = [key.rooms, key.moves]
@@ -66,21 +97,22 @@ class SortedSet(ScriptedStore):
         self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
         self._names += [key.progress, *chain(*hooks.values())] if hooks else []
         self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
-        read = key.seen, key.rooms, key.progress
-        self._in_room = InRoom(load_script("in_room"), read, window, self.sweep)
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
-        parts: list[Part] = []
-        for start in range(0, len(seen) + len(departures), CHUNK):
-            positions = range(start, min(start + CHUNK, len(seen)))
-            first, last = max(0, start - len(seen)), max(0, start + CHUNK - len(seen))
-            people = seen[start : start + CHUNK], departures[first:last]
-            names, members = self._names, self.max_members
-            part = self._part(positions, *people, write, names=names, max_members=members)
-            parts.append(part)
-        written = yield from self._send(parts)
+        departing = len(seen)  # the place of the first departure, behind all sightings
+        parts = [
+            Part(
+                range(start, departing),
+                seen[start : start + CHUNK],
+                departures[max(0, start - departing) : max(0, start + CHUNK - departing)],
+                self._names,
+                self.max_members,
+            )
+            for start in range(0, departing + len(departures), CHUNK)
+        ]
+        written = yield from self._send(parts, write)
         if written.is_shortened:
             self.event_stream().warn_of_size()
         return written
@@ -115,9 +147,9 @@ class SortedSet(ScriptedStore):
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
-        last: Ranked | None = None
+        last: Rank | None = None
         if before is not None and before.last_seen is not None:
-            last = before.id, before.last_seen.timestamp()
+            last = before.last_seen.timestamp(), before.id.encode()
         return (yield from newest(self.key.seen, now - window, limit, last))
 
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
@@ -133,17 +165,21 @@ class SortedSet(ScriptedStore):
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        sets = (self.key.seen, self.key.gone, self.key.bye)[: 3 if self.needs_sweep else 2]
+        gone, seen = self._scores(self.key.gone, ids), self._scores(self.key.seen, ids)
         newest: dict[str, float] = {}
-        for moments in (yield from merge_plans([self._scores(key, ids) for key in sets])):
-            for id, moment in zip(ids, moments, strict=True):
+        for moments in (yield from merge_plans([gone, seen, self._goodbyes(ids)])):
+            for id, moment in zip(ids, moments, strict=False):
                 if moment is not None and moment > newest.get(id, now - self.keep_seconds):
                     newest[id] = moment
         return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
-        moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
+        moments = yield from self._goodbyes(ids)
         return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
+
+    def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
+        """Return true last-seen times of ids that said goodbye; none without goodbyes."""
+        return self._scores(self.key.bye, ids if self.needs_sweep else ())
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the scores of ids in a sorted set, None for those that are not in it."""
@@ -153,24 +189,22 @@ class SortedSet(ScriptedStore):
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
-        return self._in_room.count(room, now)
+        return sum((yield from in_room(self, room, now, 0, LOOKED_UP)))
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        ids = yield from self._in_room.ids(room, now, limit)
+        wanted = limit or sys.maxsize
+        ids = yield from in_room(self, room, now, wanted, min(LOOKED_UP, 4 * max(wanted, PAGE)))
         sightings: list[Sighting] = []
-        for part in chunks(ids, PAGE):
+        for part in chunks(texts(ids[:limit]), PAGE):
             sightings += yield from self.online_among(list(part), now, self.window)
         return sightings
 
     def event_stream(self) -> EventStream:
-        if self._events is None:
-            raise UnsupportedQuery(NO_EVENTS)
-        return self._events
+        return self._events or super().event_stream()
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
-        command = self._sweep.command(
-            self._names,
+        arguments = (
             self.ttl,
             repr(now),
             repr(now - self.window),
@@ -181,7 +215,7 @@ class SortedSet(ScriptedStore):
             repr(min(float(keys.SLACK), self.window / 2)),
             compared,
         )
-        (reply,) = yield from self._sweep.send(command)
+        (reply,) = yield from self._sweep.run((self._names, arguments))
         has_more, _, _, _, went, is_shortened = reply
         self.swept += went
         if is_shortened:
@@ -215,3 +249,64 @@ class SortedSet(ScriptedStore):
             # The sorted set is empty, so a missing key is no sign of lost data.
             yield Batch((("ZREM", self.key.writers, ""),))
         return bool(last) or has_more
+
+
+def newest(key: str, cut: float, limit: int | None, last: Rank | None) -> Plan[list[Ranked]]:
+    """Return the members of `key` later than `cut`, the newest first, and at most `limit`.
+
+    `last` is the rank of the last member of the previous page, its time rounded to microseconds.
+    """
+    members = yield from _pages(key, cut, limit or sys.maxsize, last)
+    if members and last is not None:
+        time, member = rank(members[-1])
+        if (round(time, 6), member) == last:
+            # Another program wrote a time that is no whole microsecond. The caller cannot represent
+            # it, and would read the same page for ever.
+            return []
+    if limit is None and len(members) > PAGE:
+        # An id that was seen again between two pages has moved up, out of the pages that were still
+        # to be read. So read once more the members newer than the first page.
+        listed = {member for member, _ in members}
+        newer = yield from _pages(key, float(members[0][1]), sys.maxsize, None)
+        members = [ranked for ranked in newer if ranked[0] not in listed] + members
+    return members
+
+
+def _pages(key: str, cut: float, limit: int, last: Rank | None) -> Plan[list[Ranked]]:
+    """Return the members of as many pages as it takes, each in a round trip."""
+    members: list[Ranked] = []
+    offset = 0
+    while len(members) < limit:
+        size = min(PAGE, limit - len(members))
+        # A page that begins within equal times contains members that have been returned before.
+        count, start = (size, "+inf") if last is None else (PAGE, repr(last[0]))
+        order = ("BYSCORE", "REV", "LIMIT", offset, count, "WITHSCORES")
+        (reply,) = yield Batch((("ZRANGE", key, start, f"({cut!r}", *order),))
+        page = pairs(reply)
+        new = page if last is None else [ranked for ranked in page if rank(ranked) < last]
+        members += new[:size]
+        if len(page) < count:
+            break
+        last, offset = (rank(new[-1]), 0) if new else (last, offset + count)
+    return members
+
+
+def in_room(shard: SortedSet, room: int, now: float, wanted: int, most: int) -> Plan[list[Any]]:
+    """Return who is online in a room, by the script in_room.lua: at least `wanted` ids, sorted.
+
+    With `wanted` of 0, return numbers, whose sum is the count. A command looks up at most `most`.
+    """
+    script, names = load_script("in_room"), (shard.key.seen, shard.key.rooms, shard.key.progress)
+    moments = repr(now), repr(now - shard.window)
+    found: list[Any] = []
+    after: Argument = ""
+    while True:
+        (reply,) = yield from script.run((names, (room, *moments, most, min(wanted, most), after)))
+        if reply is None:
+            yield from shard.sweep(now)
+            found, after = [], ""
+            continue
+        page, after = reply
+        found += page if wanted else [page]
+        if not after or 0 < wanted <= len(found):
+            return found

@@ -1,24 +1,77 @@
-"""The interface of all stores, and the plans that they share.
+"""The interface of all stores: what people did, as they write it, and the plans that they share.
 
-Times are seconds since the epoch by the server's clock, unless they are in microseconds.
+Times are seconds since the epoch by the server's clock. The moments of what people did are
+microseconds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from enum import IntEnum
 from itertools import chain
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from ..errors import PresenceUnavailable, UnsupportedQuery
 from . import keys
-from .changes import Act, Departure, Seen, Write, Written, to_microseconds
 from .events import EventStream
-from .paging import Ranked
-from .plan import Batch, Plan, score
+from .plan import Argument, Batch, Plan, Script, as_seconds, score, to_microseconds
 
 CLAMPED_MEMBERS = 1000  # of each key, whose moments a clean-up lowers at once
-NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
+_NO_EVENTS = "events need a kind of PRESENCE_EVENTS"
 _NO_ROOMS = "rooms need PRESENCE_ROOMS, and a kind with the store sorted-set"
+
+
+class Act(IntEnum):
+    """What somebody did."""
+
+    SEEN = 0
+    """A request, or as a departure: the last departure of the id is undone."""
+    GOODBYE = 1
+    """A page was closed: the id is offline soon, unless another page or device is in use."""
+    LEFT = 2
+    """The user logged out: the id is offline at once."""
+    ERASED = 3
+    """The id is erased, and only a hash of it stays for a window."""
+
+
+Move = tuple[int, int]
+"""The number of the room that an id entered (0: it left its room), and the moment of that."""
+
+Seen = tuple[str, int, int, Move | None]
+"""An id, the moment at which it was seen, the moment at which it arrived, and the room it entered.
+
+The moments differ for a connection that stays open: it is seen repeatedly but arrived once.
+"""
+
+Departure = tuple[Act, str, int, int | None]
+"""An act, an id, the moment, and the last-seen time of the id if this process knows it.
+
+The moment is an upper bound. The last-seen time is used if the server has lost it.
+"""
+
+
+class Write(NamedTuple):
+    """A write of a process, noted in Redis so that the process notices lost data."""
+
+    process: str
+    moment: int
+
+
+class Written(NamedTuple):
+    """The outcome of a write."""
+
+    refused: Collection[int]
+    """The positions of the sightings whose ids left, or were erased, after they arrived."""
+    full: int
+    """The number of new ids refused because the kind has its maximum number of members."""
+    wrote_before: float | None
+    """The previous write of this process in the shard, in seconds since the epoch, or None."""
+    came: int
+    """The number of ids that the write announced to have come online."""
+    went: int
+    """The number of ids that the write announced to have gone offline."""
+    is_shortened: bool = False
+    """True if events of less than five minutes were removed, because there are too many."""
 
 
 class Sighting(NamedTuple):
@@ -27,6 +80,20 @@ class Sighting(NamedTuple):
     id: str
     last_seen: datetime | None
     """In UTC; None if the store records no times."""
+
+
+Ranked = tuple[bytes | str, Any]
+"""An id and its last-seen time as a client returned them; None for the time if there is none."""
+
+
+Rank = tuple[float, bytes]
+"""A time and an id, as members of a sorted set are compared."""
+
+
+def rank(ranked: Ranked) -> Rank:
+    """Return the rank of an id with a time: the newer is greater, of equal times the greater id."""
+    member, time = ranked
+    return float(time), member if isinstance(member, bytes) else member.encode()
 
 
 def moment_of(stamp: float) -> datetime:
@@ -43,6 +110,8 @@ class Store(ABC):
     Methods that a store cannot support raise `UnsupportedQuery`.
     """
 
+    acts: Collection[Act] = Act.SEEN, Act.LEFT, Act.ERASED
+    """What it records of an id."""
     needs_sweep: bool = False
     """True if its ids may be in rooms, say goodbye, or are announced."""
     lowered_by: float = 0.0
@@ -123,6 +192,7 @@ class Store(ABC):
         """
         return self.count(now, period)
 
+    @abstractmethod
     def online(
         self, now: float, window: float, limit: int | None, before: Sighting | None
     ) -> Plan[list[Ranked]]:
@@ -131,19 +201,18 @@ class Store(ABC):
         `limit` is the most to return, None for all. `before` is the last sighting of the previous
         page. Only the ids that a caller uses are worth decoding.
         """
-        self.refuse("list who is online", "sorted-set and minute-sets can")
 
+    @abstractmethod
     def online_among(self, ids: list[str], now: float, window: float) -> Plan[list[Sighting]]:
         """Return the given ids that were seen in the window, in the given order."""
-        self.refuse("look up whether an id is online", "sorted-set and minute-sets can")
 
+    @abstractmethod
     def online_friends(self, friends: str, now: float, window: float) -> Plan[list[Sighting]]:
         """Return the members of the set or sorted set `friends` that were seen in the window."""
-        self.refuse("look up which friends are online", "sorted-set and minute-sets can")
 
+    @abstractmethod
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
         """Return the last-seen times of ids, without those older than the retention."""
-        self.refuse("look up when an id was seen", "sorted-set can, minute-sets to the minute")
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
         """Return the true last-seen times of those ids that said goodbye.
@@ -174,21 +243,14 @@ class Store(ABC):
 
         Return whether there may be more.
         """
-        raise UnsupportedQuery(NO_EVENTS)
+        raise UnsupportedQuery(_NO_EVENTS)
 
     def event_stream(self) -> EventStream:
         """Return the stream of who comes and goes.
 
         Raises `UnsupportedQuery` if this is not announced.
         """
-        raise UnsupportedQuery(NO_EVENTS)
-
-    def refuse(self, operation: str, alternative: str) -> NoReturn:
-        """Raise `UnsupportedQuery`, because the store cannot do an operation."""
-        raise UnsupportedQuery(
-            f"kind {self.kind!r} is stored as a {type(self).__name__.lower()}, which cannot "
-            f"{operation}: {alternative} (PRESENCE_STORE)"
-        )
+        raise UnsupportedQuery(_NO_EVENTS)
 
     @abstractmethod
     def keys(self, now: float) -> list[str]:
@@ -225,3 +287,65 @@ class Store(ABC):
         if lowered:
             yield Batch(lowered)
         return any(len(page) == CLAMPED_MEMBERS for page in pages)
+
+
+class Part(NamedTuple):
+    """A part of a write, in one command."""
+
+    positions: Sequence[int]
+    """The positions of its sightings among those of the write."""
+    seen: Sequence[Seen]
+    departures: Sequence[Departure]
+    names: Sequence[str]
+    """The keys of the script."""
+    max_members: int
+
+
+class ScriptedStore(Store, ABC):
+    """A store with a script that compares sightings with departures, and writes both."""
+
+    _script: Script
+    _has_rooms = False
+
+    def _send(self, parts: Sequence[Part], write: Write | None) -> Plan[Written]:
+        """Send all parts of a write; return its outcome."""
+        if not parts:
+            return Written((), 0, None, 0, 0)
+        calls: list[tuple[Sequence[str], Sequence[Argument]]] = []
+        for _, seen, departures, names, max_members in parts:
+            ids, moments, arrivals, moves = zip(*seen, strict=True) if seen else ((), (), (), ())
+            now = write.moment if write else max([*moments, *(each[2] for each in departures)])
+            words: list[Argument] = []
+            for id, moment in zip(ids, moments, strict=True):
+                words += f"{moment}e-6", id
+            for act, id, moment, last_seen in departures:
+                known = "" if last_seen is None else as_seconds(last_seen)
+                words += int(act), id, as_seconds(moment), known
+            earliest = min(arrivals, default=now)
+            for number, move in enumerate(moves if self._has_rooms else (), 1):
+                if move is not None:
+                    words += number, move[0], as_seconds(move[1])
+                    earliest = min(earliest, move[1])
+            head = (
+                self.ttl,
+                self.window,
+                self.lowered_by,
+                self.window + keys.SLACK,
+                int(self.is_server_time),
+                max_members,
+                write.process if write else "",
+                as_seconds(now),
+                as_seconds(earliest),
+                "" if arrivals == moments else " ".join(map(as_seconds, arrivals)),
+                len(seen),
+                len(departures),
+            )
+            calls.append((names, (*head, *words)))
+        replies = yield from self._script.run(*calls)
+        refused, full, before, came, went, cuts = zip(*replies, strict=True)
+        positions = [
+            part.positions[int(position) - 1]
+            for part, of_part in zip(parts, refused, strict=True)
+            for position in of_part
+        ]
+        return Written(positions, sum(full), score(before[0]), sum(came), sum(went), any(cuts))

@@ -17,7 +17,7 @@ from presence_middleware.connections.health import RedisHealth
 from presence_middleware.connections.url import RedisURL
 from presence_middleware.people import People, Room
 from presence_middleware.stores import STORES, Seen, SortedSet, Store, Write
-from presence_middleware.stores.changes import to_microseconds
+from presence_middleware.stores.plan import to_microseconds
 
 from .machine import Gauge, server
 

@@ -8,7 +8,7 @@ from redis import Redis
 
 from presence_middleware import upkeep
 from presence_middleware.backend import Backend
-from presence_middleware.stores.paging import PAGE
+from presence_middleware.stores.sorted_set import PAGE
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Site, opened, settings
 

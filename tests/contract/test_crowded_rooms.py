@@ -8,7 +8,7 @@ import pytest
 from presence_middleware import Presence
 from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Act, Move, Plan, in_room, room_number, sorted_set
+from presence_middleware.stores import Act, Move, Plan, room_number, sorted_set
 from presence_middleware.stores.plan import ScriptMissing
 from tests.support.backends import Server
 from tests.support.timed_site import WINDOW, Clock, settings
@@ -127,9 +127,9 @@ def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch, between_pages: str, wanted: str
 ) -> None:
     for module, name, step in (
-        (in_room, "LOOKED_UP", 8),
+        (sorted_set, "LOOKED_UP", 8),
         (sorted_set, "SWEPT", 3),
-        (in_room, "PAGE", 2),
+        (sorted_set, "PAGE", 2),
     ):
         monkeypatch.setattr(module, name, step)
     crowd.turn_over(30, 20)

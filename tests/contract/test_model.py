@@ -25,9 +25,7 @@ from presence_middleware.stores import (
     Plan,
     Seen,
     Write,
-    in_room,
     moment_of,
-    paging,
     room_number,
     sorted_set,
 )
@@ -93,7 +91,11 @@ class Machine(RuleBasedStateMachine):
         """Open a site; `step` bounds what one command looks up, sweeps or lists."""
         self.stack = ExitStack()
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        for module, name in ((in_room, "LOOKED_UP"), (sorted_set, "SWEPT"), (paging, "PAGE")):
+        for module, name in (
+            (sorted_set, "LOOKED_UP"),
+            (sorted_set, "SWEPT"),
+            (sorted_set, "PAGE"),
+        ):
             patch.setattr(module, name, step)
         given = timed_site.settings(
             self.url,

@@ -23,9 +23,8 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
-from presence_middleware.events import named as named_module
 from presence_middleware.stores import Batch, Plan
-from presence_middleware.stores.lease import Lease
+from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
 
@@ -134,7 +133,7 @@ def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) ->
 def test_another_process_goes_on_if_the_holder_vanishes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(feed_module, "LEASE_SECONDS", 0.3)
     vanishing = site.begun(site.process().events(name="mailer"))
     site.come("ann", "bob")
     seen = ids(vanishing, 1)
@@ -185,7 +184,7 @@ def test_a_place_that_is_gone_loses_events_once(site: Site, at: str) -> None:
 def test_a_slow_process_keeps_the_lease_and_misses_nothing(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(feed_module, "LEASE_SECONDS", 0.5)
     first = plain.begun(plain.named())
     expected = [f"id{n}" for n in range(30)]
     plain.come(*expected[:10])
@@ -208,15 +207,14 @@ def cursors(site: Site) -> list[str]:
 def test_a_holder_that_lost_the_lease_goes_on_where_the_next_one_ended(plain: Site) -> None:
     first = plain.begun(plain.named())
     after = cursors(plain)
-    lease = Lease(plain.lease_key.partition(":user:")[0], "user", "mailer")
     # The lease ran out while the process stood still, and another took it.
-    until = time.time() + named_module.LEASE_SECONDS - 1
+    until = time.time() + feed_module.LEASE_SECONDS - 1
     run(plain.presence, "HSET", plain.lease_key, "until", until, "who", "other")
     wait_until(lambda: not first._lease.is_held)
     received: list[str] = []
     thread = threading.Thread(target=lambda: received.extend(event.id for event in first))
     thread.start()
-    plain.presence.run(lease.take("other", 0, after[1], ""))
+    plain.presence.run(take_lease(plain.lease_key, "other", 0, after[1], ""))
     wait_until(lambda: len(received) == 2)
     assert len(set(received) & {"ann", "bob", "cid", "dan"}) == 2
     wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "at") == after[3].encode())
@@ -250,14 +248,13 @@ def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
 @pytest.mark.parametrize("backend", ["memory", "valkey"], indirect=True)
 def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefix: str) -> None:
     site = Site(settings(backend.url, prefix, 1))
-    lease = Lease(prefix, "user", "mailer")
 
     def take(who: str, handled: str = "", seconds: float = 10.0, start: str = "start") -> Any:
-        held = site.presence.run(lease.take(who, seconds, handled, start))
+        held = site.presence.run(take_lease(site.lease_key, who, seconds, handled, start))
         return held and tuple(held)
 
     def give_up(who: str, handled: str) -> None:
-        site.presence.run(lease.take(who, 0, handled, ""))
+        site.presence.run(take_lease(site.lease_key, who, 0, handled, ""))
 
     assert take("ann") == (False, "start")
     # The reply may have been lost. Where a new reader would begin must not be stored then.
@@ -282,7 +279,7 @@ def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefi
 def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(named_module, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(feed_module, "LEASE_SECONDS", 0.3)
     names = [f"id{number}" for number in range(6)]
 
     async def test() -> None:
@@ -309,13 +306,13 @@ def test_a_coroutine_whose_lease_is_held_again_receives_what_waited(
 def test_a_lease_that_is_held_again_at_once_drops_nothing(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out, turns = named_module.NameLease.hand_out, count()
+    hand_out, turns = feed_module.NameLease.hand_out, count()
     names = [f"id{number}" for number in range(12)]
 
-    def sometimes(lease: named_module.NameLease, queue: Iterator[Event]) -> Iterable[Event]:
+    def sometimes(lease: feed_module.NameLease, queue: Iterator[Event]) -> Iterable[Event]:
         return hand_out(lease, queue) if next(turns) % 2 else ()  # as if it were not held
 
-    monkeypatch.setattr(named_module.NameLease, "hand_out", sometimes)
+    monkeypatch.setattr(feed_module.NameLease, "hand_out", sometimes)
     events = plain.begun(plain.named())
     plain.come(*names)
     assert sorted(ids(events, len(names))) == sorted(names)

@@ -27,8 +27,7 @@ from presence_middleware import (
 from presence_middleware.backend import Backend
 from presence_middleware.events import AsyncEvents
 from presence_middleware.events import feed as feed_module
-from presence_middleware.events import outage as outage_module
-from presence_middleware.events import page as page_module
+from presence_middleware.events import streams as streams_module
 from presence_middleware.events.streams import events_of
 from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import moment_of
@@ -190,7 +189,7 @@ def test_whoever_resumes_within_an_entry_gets_all_of_it_again(site: FollowedSite
 def test_a_loop_receives_more_joins_than_a_page_has(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_module, "PAGE_BYTES", page_module.PAGE_BYTES // 20)
+    monkeypatch.setattr(streams_module, "PAGE_BYTES", streams_module.PAGE_BYTES // 20)
     with site.presence.events() as slow, site.presence.events() as events:
         until_read(site.presence)
         crowd = [f"user{number}" for number in range(5000)]
@@ -272,7 +271,7 @@ def test_a_hole_in_the_stream_is_lost(
 def test_a_reader_that_is_more_than_five_minutes_behind_gets_an_error(
     sharded: FollowedSite, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_module, "PAGE_BYTES", 0)
+    monkeypatch.setattr(streams_module, "PAGE_BYTES", 0)
     site = sharded
     with site.presence.events() as slow, site.presence.events() as fast:
         until_read(site.presence)
@@ -348,7 +347,7 @@ def test_an_outage_is_reported_and_the_iterator_goes_on(
     site: FollowedSite, own: Server, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
 ) -> None:
     """Also if the iterator begins in the outage."""
-    monkeypatch.setattr(outage_module, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(feed_module, "OUTAGE_SECONDS", 0.2)
     if is_first:
         own.stop()
     with site.presence.events() as events:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from presence_middleware.stores import moment_of
-from presence_middleware.stores.script import CHUNK
+from presence_middleware.stores.plan import CHUNK
 from presence_middleware.wsgi import Body, PresenceMiddleware, WsgiVisit
 from tests.support.backends import Server
 from tests.support.process import Process, Start

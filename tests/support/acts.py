@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from presence_middleware.stores import Act, Move, Plan, Store, Write, Written
-from presence_middleware.stores.changes import to_microseconds
+from presence_middleware.stores.plan import to_microseconds
 
 Stamped = tuple[str, int, int]
 """An id, when it was seen and when it arrived, in microseconds since the epoch."""

@@ -12,7 +12,7 @@ import redis
 
 from presence_middleware import AsyncPresence, Event, Presence
 from presence_middleware.connections.loops import in_thread
-from presence_middleware.events import feed, named
+from presence_middleware.events import feed
 
 NAME = "mailer"
 
@@ -20,7 +20,7 @@ NAME = "mailer"
 def main(key: str, mode: str) -> None:
     """Handle events until the process is killed."""
     # So that a test need not wait for long.
-    feed.READ_EVERY, named.LEASE_SECONDS = 0.1, 1.0
+    feed.READ_EVERY, feed.LEASE_SECONDS = 0.1, 1.0
     client = redis.Redis.from_url(os.environ["PRESENCE_REDIS_URL"])
 
     def handle(event: Event) -> None:

@@ -1,24 +1,52 @@
-"""A set of ids for each minute. Plans only, no I/O.
+"""The stores with a key for each minute: a set of ids, or a HyperLogLog. Plans only, no I/O.
 
 A window covers every minute that it touches. So it contains everyone seen in the window, and ids
 that are at most a minute too old. Minutes are numbered since the epoch, so key names never repeat.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
+from ..errors import UnsupportedQuery
 from . import keys
-from .changes import Act, Departure, Seen, Write, Written, by_minute
-from .paging import Ranked
-from .plan import Batch, Plan, score, texts
-from .record import Part, ScriptedStore
-from .script import CHUNK, chunks, load_script
-from .store import Sighting
+from .plan import (
+    CHUNK,
+    COMMANDS_PER_TRIP,
+    Batch,
+    Command,
+    Plan,
+    as_seconds,
+    chunks,
+    load_script,
+    score,
+    texts,
+)
+from .store import (
+    Act,
+    Departure,
+    Part,
+    Ranked,
+    ScriptedStore,
+    Seen,
+    Sighting,
+    Store,
+    Write,
+    Written,
+)
 
 # The sets of at most so many minutes are searched for known ids when there is little room.
 MAX_SEARCHED_MINUTES = 30
 # Look-ups in one command: its people times the sets in which the script looks for them.
 MAX_LOOKUPS = 6000
+
+
+def by_minute(seen: Sequence[Seen]) -> list[tuple[int, list[int]]]:
+    """Return the positions of the sightings of each minute since the epoch, in order."""
+    minutes: dict[int, list[int]] = {}
+    for position, (_, moment, _, _) in enumerate(seen):
+        minutes.setdefault(moment // (keys.MINUTE * 1_000_000), []).append(position)
+    return sorted(minutes.items())
 
 
 class MinuteSets(ScriptedStore):
@@ -46,9 +74,7 @@ class MinuteSets(ScriptedStore):
             for departing in chunks(of_act, min(CHUNK, size)):
                 moments = [moment / 1e6 for _, _, moment, _ in departing]
                 sets = self._keys(max(moments), reach + max(moments) - min(moments))
-                names, members = [*others, *sets], self.max_members
-                part = self._part((), [], departing, write, names=names, max_members=members)
-                parts.append(part)
+                parts.append(Part((), (), departing, [*others, *sets], self.max_members))
         # New ids are refused while the sizes of all sets add up to `max_members`. An id may be in
         # several sets, so there are never more different ids, and no union is needed to count
         # them. Of a long window, only the last minutes are searched, with their share of the room.
@@ -62,9 +88,8 @@ class MinuteSets(ScriptedStore):
             names = [*others, *(self._key(minute + offset) for offset in offsets)]
             for positions in chunks(numbers, min(CHUNK, MAX_LOOKUPS // len(offsets))):
                 found = [seen[n] for n in positions]
-                part = self._part(positions, found, [], write, names=names, max_members=share)
-                parts.append(part)
-        return (yield from self._send(parts))
+                parts.append(Part(positions, found, (), names, share))
+        return (yield from self._send(parts, write))
 
     def count(self, now: float, window: float) -> Plan[int]:
         return len((yield from self._union(now, window)))
@@ -125,3 +150,66 @@ class MinuteSets(ScriptedStore):
 
     def _key(self, minute: int) -> str:
         return f"{self.key.minute_set}{minute}"
+
+
+def _refusing(operation: str, alternative: str) -> Callable[..., NoReturn]:
+    """Return a method for what a `HyperLogLog` cannot do: it raises `UnsupportedQuery`."""
+
+    def refuse(store: Store, *_: object, **__: object) -> NoReturn:
+        raise UnsupportedQuery(
+            f"kind {store.kind!r} is stored as a hyperloglog, which cannot {operation}: "
+            f"{alternative} (PRESENCE_STORE)"
+        )
+
+    return refuse
+
+
+class HyperLogLog(Store):
+    """The store `hyperloglog`: it counts within about one per cent and stores no ids.
+
+    It is meant for guests and bots. Its size is constant, 12 kB a minute: `max_members` is unused.
+    """
+
+    acts = Act.SEEN, Act.ERASED  # because no id is stored
+
+    def write(
+        self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
+    ) -> Plan[Written]:
+        commands: list[Command] = []
+        if write:
+            commands += (
+                ("ZSCORE", self.key.writers, write.process),
+                ("ZADD", self.key.writers, as_seconds(write.moment), write.process),
+                ("EXPIRE", self.key.writers, self.ttl),
+            )
+        for minute, positions in by_minute(seen):
+            key = f"{self.key.minute_log}{minute}"
+            for part in chunks(positions):
+                commands.append(("PFADD", key, *(seen[n][0] for n in part)))
+                commands.append(("EXPIRE", key, self.ttl))
+        replies: list[object] = []
+        for trip in chunks(commands, COMMANDS_PER_TRIP):
+            replies += yield Batch(tuple(trip))
+        return Written((), 0, score(replies[0]) if write else None, 0, 0)
+
+    def check_departure(self, act: Act) -> None:
+        if act not in self.acts:
+            self._depart()
+
+    _depart = _refusing("take an id offline", "sorted-set and minute-sets can")
+    online = _refusing("list who is online", "sorted-set and minute-sets can")
+    online_among = _refusing("look up whether an id is online", "sorted-set and minute-sets can")
+    online_friends = _refusing("look up which friends are online", "sorted-set and minute-sets can")
+    last_seen = _refusing(
+        "look up when an id was seen", "sorted-set can, minute-sets to the minute"
+    )
+
+    def count(self, now: float, window: float) -> Plan[int]:
+        (count,) = yield Batch((("PFCOUNT", *self._keys(now, window)),))
+        return int(count)
+
+    def keys(self, now: float) -> list[str]:
+        return self._keys(now, self.keep_seconds)
+
+    def _keys(self, now: float, window: float) -> list[str]:
+        return [f"{self.key.minute_log}{minute}" for minute in keys.minutes_of(now, window)]
