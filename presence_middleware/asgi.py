@@ -24,8 +24,8 @@ from .recorder import Recorder, Visit, recorder_for
 from .recorder.verdict import Answer
 from .recorder.visit import NO_VISIT, Unrecorded
 from .request import READER, VISIT, AsgiRequest, below_root
+from .rooms import Signal
 from .settings import Settings
-from .signals import Signal
 from .stores import Plan
 
 T = TypeVar("T")

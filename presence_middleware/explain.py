@@ -10,9 +10,8 @@ from .recorder.request_filter import RequestFilter, why_no_visit
 from .recorder.setup_hints import SetupHints, mistakes
 from .recorder.verdict import LOGOUTS, Purpose
 from .request import WsgiRequest
-from .rooms import Rooms
+from .rooms import Rooms, read_signal
 from .settings import Settings
-from .signals import read_signal
 
 SET_BY_APP = (
     "set by the app, so it cannot be seen from outside: ask in a handler with visit.identity"

@@ -6,11 +6,11 @@ from wsgiref.types import WSGIEnvironment
 
 from .connections import Clock
 from .errors import importing
-from .identity.reading import session_user
+from .identity.ids import session_user
+from .lookup import TemplatePresence, template_presence
 from .recorder import Visit
 from .request import SESSION, USER, VISIT, text
 from .settings import Settings
-from .template import TemplatePresence, template_presence
 from .wsgi import PresenceMiddleware
 
 with importing("flask"):

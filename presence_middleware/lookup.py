@@ -1,13 +1,29 @@
-"""The reader and the visit of a request, from whatever a framework passes to its handlers."""
+"""The reader and the visit of a request, from whatever a framework passes to its handlers.
 
-from collections.abc import Mapping
-from typing import Any, Protocol, overload
+A template has a reader of its own, with plain calls under WSGI and ASGI alike, and None in an
+outage.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 from wsgiref.types import WSGIEnvironment
 
-from .errors import NotWrapped, QueryError
-from .presence import AsyncPresence, Presence
-from .recorder import Visit
+from . import logs
+from .connections.loops import is_in_loop
+from .errors import NotWrapped, PresenceUnavailable, QueryError, UnsupportedQuery, WouldBlock
+from .presence import AsyncPresence, Presence, Query, presented
+from .queries import Queries
+from .recorder import Recorder, Visit
 from .request import READER, VISIT
+
+TEMPLATE = "presence_middleware.template"
+"""The key of a request's `TemplatePresence` in its environ or scope."""
+
+MOST_REPORTS = 20  # questions that a process logs
+_reported: set[str] = set()
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class HasEnviron(Protocol):
@@ -81,3 +97,83 @@ def _entry(source: object, key: str) -> Any:
         f"this request has not passed presence_middleware.{protocol}.PresenceMiddleware: wrap the "
         "app that the server, or the test client, calls"
     )
+
+
+def template_question(
+    query: Query[P, T],
+) -> Callable[Concatenate["TemplatePresence", P], T | None]:
+    """Return the method of `TemplatePresence` that returns the result of a query, or None."""
+
+    def ask(reader: "TemplatePresence", /, *arguments: P.args, **named: P.kwargs) -> T | None:
+        visit = reader.visit
+        if visit is None or reader.is_unavailable:
+            return None
+        if isinstance(visit, AsyncPresence) and is_in_loop():
+            raise WouldBlock(
+                "a template asked who is online inside the event loop: render it in a thread (in a "
+                "handler with `def`, or as a TemplateResponse of Django), or await the answer in "
+                "the handler and pass it to the template"
+            )
+        # As a visit does, but without its `run`, which must be awaited under ASGI.
+        visit.note()
+        try:
+            plan = query(visit.backend.queries, *arguments, **named)
+            with visit.asking:
+                return cast(Recorder, visit.recorder).read(plan)
+        except UnsupportedQuery as error:
+            # The settings changed, perhaps, and the template did not. The page shows the rest.
+            if str(error) not in _reported and len(_reported) < MOST_REPORTS:
+                _reported.add(str(error))
+                logs.warn("a template asks for what is not stored: %s", error)
+        except PresenceUnavailable:
+            reader.is_unavailable = True
+        return None
+
+    return presented(ask, "TemplatePresence", query, or_none=True)
+
+
+class TemplatePresence:
+    """Reads who is online for the template of a request, and asks Redis only when it is used.
+
+    All methods return None if Redis does not answer, and then also for the rest of the request, so
+    that a page waits for an outage once. They return None if the request has not passed the
+    middleware, as in the tests of a site, and for what the site does not store; that is logged
+    once. They raise `QueryError` for invalid arguments, and `WouldBlock` in an event loop.
+    """
+
+    def __init__(self, visit: Visit | None) -> None:
+        """Create a reader for the request of `visit`; None if the request has no visit."""
+        self.visit = visit
+        self.is_unavailable = False
+        """True once Redis did not answer; then every answer is None."""
+
+    count = template_question(Queries.count)
+    counts = template_question(Queries.counts)
+    active = template_question(Queries.active)
+    online = template_question(Queries.online)
+    is_online = template_question(Queries.is_online)
+    last_seen = template_question(Queries.last_seen)
+    last_seen_among = template_question(Queries.last_seen_among)
+    online_among = template_question(Queries.online_among)
+    online_friends = template_question(Queries.online_friends)
+    history = template_question(Queries.history)
+    peak = template_question(Queries.peak)
+
+
+def template_presence(source: Any) -> TemplatePresence:
+    """Return the template reader of a request. All templates of a request share it.
+
+    `source` is as for `presence_of`; None stands for a template outside of a request. A WebSocket
+    has a new reader for each call, because it outlives outages. Sends nothing to Redis. Raises
+    `QueryError` if `source` is no request.
+    """
+    state = {} if source is None else state_of(source)
+    visit: Visit | None = state.get(VISIT)
+    shared = state.get(TEMPLATE)
+    # A server may use an environ again for the next request.
+    if isinstance(shared, TemplatePresence) and shared.visit is visit:
+        return shared
+    reader = TemplatePresence(visit)
+    if visit is not None and state.get("type") != "websocket":
+        cast(MutableMapping[str, Any], state)[TEMPLATE] = reader
+    return reader

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from .identity.hashing import Who
+from .identity.ids import Who
 from .stores import Act, Store
 
 NEVER = float("-inf")

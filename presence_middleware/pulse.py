@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from .board import Headers, Response, content, problem
 from .request import Request
+from .rooms import read_signal
 from .settings import Settings
-from .signals import read_signal
 
 CACHED = "public, max-age=3600"
 EMPTY: Headers = (("Cache-Control", "no-store"),)

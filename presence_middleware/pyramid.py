@@ -8,8 +8,7 @@ It adds `request.presence`, the reader of the request, and gives templates a `Te
 from typing import Any
 
 from .errors import importing
-from .lookup import presence_of
-from .template import template_presence
+from .lookup import presence_of, template_presence
 
 with importing("pyramid"):
     from pyramid.events import BeforeRender

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from .connections.server import ServerClock
 from .errors import QueryError, UnsupportedQuery
-from .identity.resolver import normalize_id
+from .identity.ids import normalize_id
 from .identity.rules import known_kind
 from .parsers import duration, format_duration
 from .people import People

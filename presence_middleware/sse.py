@@ -40,25 +40,22 @@ async def server_sent_events(events: AsyncEvents) -> AsyncGenerator[str]:
             except PresenceUnavailable:
                 yield BEAT
             else:
-                yield messages_of(batch) or BEAT
+                yield (_text_of(batch) if isinstance(batch, Chunk) else messages_of(batch)) or BEAT
     finally:
         await events.aclose()
 
 
 def messages_of(events: Iterable[Event]) -> str:
-    """Return events as text. That of a chunk is made once for all streams."""
-    return _text_of(events) if isinstance(events, Chunk) else "".join(map(message_of, events))
+    """Return events as text: of each an id, and data in JSON that is ASCII without line breaks."""
+    messages = []
+    for event in events:
+        online = "true" if event.online else "false"
+        at = event.at.isoformat().replace("+00:00", "Z")
+        messages.append(
+            f'id: {event.cursor}\ndata: {{"kind":{json.dumps(event.kind)},'
+            f'"id":{json.dumps(event.id)},"online":{online},"at":"{at}"}}\n\n'
+        )
+    return "".join(messages)
 
 
-@lru_cache(maxsize=64)
-def _text_of(chunk: Chunk) -> str:
-    return "".join(map(message_of, chunk))
-
-
-def message_of(event: Event) -> str:
-    """Return an event as text: an id, and data in JSON that is ASCII without line breaks."""
-    at, online = event.at.isoformat().replace("+00:00", "Z"), "true" if event.online else "false"
-    return (
-        f'id: {event.cursor}\ndata: {{"kind":{json.dumps(event.kind)},"id":{json.dumps(event.id)},'
-        f'"online":{online},"at":"{at}"}}\n\n'
-    )
+_text_of = lru_cache(maxsize=64)(messages_of)  # of a chunk, made once for all streams

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .errors import importing
-from .lookup import presence_of
+from .lookup import TemplatePresence, presence_of, template_presence
 from .presence import AsyncPresence
-from .template import TemplatePresence, template_presence
 
 with importing("starlette"):
     from starlette.requests import HTTPConnection, Request

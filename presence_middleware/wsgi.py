@@ -18,8 +18,8 @@ from .queries import Id
 from .recorder import Recorder, Visit, recorder_for
 from .recorder.visit import Unrecorded
 from .request import READER, SESSION, USER, VISIT, WsgiRequest
+from .rooms import Signal
 from .settings import Settings
-from .signals import Signal
 from .stores import Plan
 
 T = TypeVar("T")

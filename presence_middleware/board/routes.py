@@ -14,7 +14,7 @@ from typing import Any
 from .. import sse
 from ..errors import QueryError
 from ..events import Streams, cursor_of
-from ..identity.resolver import normalize_id
+from ..identity.ids import normalize_id
 from ..parsers import format_duration
 from ..queries import Queries
 from ..request import Request

@@ -17,9 +17,9 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from webob import Request, Response
 
 from ..errors import PresenceError
+from ..lookup import template_presence
 from ..parsers import format_duration
 from ..settings import Settings
-from ..template import template_presence
 
 COOKIE = "demo-name"
 MAX_FORM_BYTES = 1000

@@ -1,6 +1,5 @@
 """The admin's list of users with two columns: who is online, and when everybody was last seen."""
 
-from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
@@ -8,23 +7,17 @@ from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.http import HttpRequest
 from django.utils.safestring import mark_safe
 
+from ..lookup import template_presence, template_question
 from ..queries import Queries
 from ..stores import Plan, merge_plans
-from ..template import template_presence, template_question
 
 DASH = "-"
 
 
-def _here_and_last_seen(
-    queries: Queries, ids: list[str]
-) -> Plan[tuple[list[str], dict[str, datetime | None]]]:
+@template_question
+def _ask(queries: Queries, ids: list[str]) -> Plan[list[Any]]:
     """Return which of `ids` are online, and when each was last seen, in one round trip."""
-    plans: list[Plan[Any]] = [queries.online_among(ids), queries.last_seen_among(ids)]
-    here, moments = yield from merge_plans(plans)
-    return here, moments
-
-
-_ask = template_question(_here_and_last_seen)
+    return merge_plans([queries.online_among(ids), queries.last_seen_among(ids)])
 
 
 class PresenceAdminMixin:
@@ -56,7 +49,7 @@ class PresenceAdminMixin:
             def get_results(self, request: HttpRequest) -> None:
                 super().get_results(request)
                 users = {str(getattr(user, field)): user for user in self.result_list}
-                here, moments = _ask(template_presence(request), list(users)) or (None, {})
+                here, moments = _ask(template_presence(request), list(users)) or [None, {}]
                 for id, user in users.items():
                     user._presence = None if here is None else (id in here, moments[id])
 

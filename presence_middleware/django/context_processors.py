@@ -2,7 +2,7 @@
 
 from django.http import HttpRequest
 
-from ..template import TemplatePresence, template_presence
+from ..lookup import TemplatePresence, template_presence
 
 
 def presence(request: HttpRequest) -> dict[str, TemplatePresence]:

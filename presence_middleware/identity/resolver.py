@@ -7,8 +7,6 @@ at the latest when the response is complete, so that a login during the request 
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from hashlib import blake2b
 from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,11 +16,9 @@ from ..request import HeaderNames, Request
 from . import rules
 from .addresses import Locate
 from .bots import BOT, COUNT, OFF, Crawlers
-from .hashing import MAX_VALUE_LENGTH, SIZE, Hasher, Id, SecretHasher, SharedHasher, Who
-from .reading import No, missing
+from .ids import Hasher, Id, No, SecretHasher, SharedHasher, Who, missing, normalize_id
 from .sources import FUNCTION, UnusableId, site_function
 
-MAX_ID_BYTES = 256  # bytes
 REMEMBERED = 20_000  # requests whose identity need not be looked up again
 REMEMBERED_SECONDS = 60.0
 
@@ -338,19 +334,3 @@ class IdentityResolver:
         if isinstance(id, str):
             return id
         return self.shared_key.finish(id) if self.shared_key and self.shared_key.key else None
-
-
-def normalize_id(value: str) -> str:
-    """Return an id as it is stored: stripped text of at most 256 bytes.
-
-    A longer value is cut to 4,096 characters and hashed. A value that is not valid Unicode is
-    hashed as well.
-    """
-    value = value[:MAX_VALUE_LENGTH].strip()
-    if len(value) <= MAX_ID_BYTES and value.isascii():
-        return value
-    # Surrogates are undecodable bytes of a header, or half a character of some JSON.
-    with suppress(UnicodeEncodeError):
-        if len(value.encode()) <= MAX_ID_BYTES:
-            return value
-    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=SIZE).hexdigest()

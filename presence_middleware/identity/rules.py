@@ -10,13 +10,13 @@ from ..errors import QueryError
 from ..parsers import InvalidValue, items
 from ..request import token
 from .bots import BOT, COUNT, OFF
-from .reading import MOST_PARTS
+from .ids import MOST_PARTS
 from .sources import (
+    ACCEPTED,
     CREDENTIAL_HEADERS,
     FUNCTION,
     SOURCES,
     SourceType,
-    accepted_sources,
     nearest_source,
 )
 
@@ -157,7 +157,7 @@ def _rule(item: str) -> Rule:
             return Rule(kind, spec, "", form == "hashed", bool(checked))
         if near := nearest_source(name):
             raise ValueError(f"there is no source {name!r}; the nearest is {near}")
-        raise ValueError(f"there is no source {spec!r}; {accepted_sources()}")
+        raise ValueError(f"there is no source {spec!r}; {ACCEPTED}")
     source = SOURCES[name]
     hashed = form == "hashed" or (source.client_supplied and form != "raw")
     rule = Rule(kind, name, argument, hashed, bool(checked) or source.checked)

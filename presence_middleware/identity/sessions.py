@@ -21,7 +21,7 @@ from uuid import UUID
 
 from ..parsers import DAY
 from ..request import Request
-from .reading import No, Read, Secrets, as_id, cookie, missing, nested
+from .ids import No, Read, Secrets, as_id, cookie, missing, walk
 
 # How long the frameworks accept a session unless a site sets another time.
 FLASK_SECONDS = 31 * DAY
@@ -165,7 +165,7 @@ def signed_cookie(argument: str, secrets: Secrets) -> Read:
             return _timed(serializer(URLSafeTimedSerializer, secret).loads, value, SIGNED_SECONDS)
         payload = serializer(URLSafeSerializer, secret).loads(value)
         # Datasette stores the time at which an actor expires under `e`, in base 62.
-        expiry: Any = nested(payload, "e") if salt == DATASETTE_SALT else None
+        expiry: Any = walk(payload, "e") if salt == DATASETTE_SALT else None
         if not expiry:
             return payload, _NEVER
         if not _EXPIRY.fullmatch(expiry):
@@ -246,7 +246,7 @@ def _verified(
         for secret in secrets:
             try:
                 payload, until = verify(secret, value)
-                id = to_id(nested(payload, key) if key else payload) or missing(what, payload, key)
+                id = to_id(walk(payload, key) if key else payload) or missing(what, payload, key)
                 break
             except Exception as error:  # of another secret, or anything of malformed values
                 if "Expired" in type(error).__name__:

@@ -22,13 +22,12 @@ from ..errors import SettingsError
 from ..request import Request, token
 from . import sessions
 from .addresses import client_address
-from .reading import (
+from .ids import (
     Read,
     Secrets,
     as_id,
     cookie,
     member,
-    nested,
     session_user,
     user_id,
     walk,
@@ -129,7 +128,7 @@ def visitor(request: Request) -> str:
 
 def session(key: str, _: Secrets) -> Read:
     """Return a reader of a key of the session that the framework has loaded."""
-    return lambda request: as_id(nested(request.session, key))
+    return lambda request: as_id(walk(request.session, key))
 
 
 def state(key: str, _: Secrets) -> Read:
@@ -172,7 +171,7 @@ def site_function(path: str, argument: str) -> Callable[[Any], Any]:
         call = resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         near = nearest_source(path.partition(":")[0])
-        remedy = f"the source with the nearest name is {near}" if near else accepted_sources()
+        remedy = f"the source with the nearest name is {near}" if near else ACCEPTED
         problem = f"must be importable before the app is wrapped: {error}; {remedy}"
         raise SettingsError(f"PRESENCE_IDENTITY: {path} {problem}") from error
     if not callable(call):
@@ -196,13 +195,8 @@ def check_module(path: str) -> None:
     if find_spec(name) is None and PathFinder.find_spec(name, [str(Path.cwd())]) is None:
         raise SettingsError(
             f"PRESENCE_IDENTITY: {path}: there is neither a source nor a module {name!r}; "
-            f"{accepted_sources()}"
+            f"{ACCEPTED}"
         )
-
-
-def accepted_sources() -> str:
-    """Return the sources that a rule may have, for error messages."""
-    return f"sources are {', '.join(SOURCES)} and package.module:callable"
 
 
 def nearest_source(name: str) -> str | None:
@@ -253,3 +247,5 @@ SOURCES: Mapping[str, SourceType] = {
     "scope": _state("state.user.id"),
 }
 FUNCTION = _by_app(function, "callable", absent="it returned no id")
+ACCEPTED = f"sources are {', '.join(SOURCES)} and package.module:callable"
+"""The sources that a rule may have, for error messages."""

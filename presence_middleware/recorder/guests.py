@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ..identity.addresses import Proxies, client_address, hidden_clients, networks
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..people import People
 from ..request import Request
 

@@ -19,12 +19,12 @@ from ..connections import Clock
 from ..connections.health import RedisHealth
 from ..errors import PresenceUnavailable, QueryError, RedisRefused
 from ..identity.addresses import locator
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
 from ..people import People, Reason, Room, Sightings
 from ..request import Request
+from ..rooms import Signal
 from ..settings import Settings
-from ..signals import Signal
 from ..stores import NOWHERE, Act, Plan
 from .guests import Guests
 from .request_filter import RequestFilter

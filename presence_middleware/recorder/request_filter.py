@@ -9,8 +9,8 @@ import re
 from collections.abc import Container
 
 from ..request import Request
+from ..rooms import Signal
 from ..settings import Settings
-from ..signals import Signal
 from .setup_hints import SetupHints
 from .verdict import Purpose
 

@@ -17,7 +17,7 @@ from ..connections.server import eviction_policy, facts
 from ..errors import PresenceError
 from ..identity.addresses import hidden_clients, networks, trusting
 from ..identity.bots import BOT
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..identity.resolver import IdentityResolver
 from ..identity.rules import Chain, Rule, login_kinds, user_kinds
 from ..request import USER, Request

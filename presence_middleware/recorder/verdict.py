@@ -3,7 +3,7 @@
 from collections.abc import Container
 from enum import Enum
 
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..identity.resolver import Found, Matcher
 from ..stores import Act
 

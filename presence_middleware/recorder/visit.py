@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from ..backend import Backend
 from ..connections.limits import Patience
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..identity.resolver import BY_LAYER, NOBODY, Found, Identity, IdentityResolver
 from ..people import Room
 from ..request import OVER, Request, StateRequest
+from ..rooms import Signal
 from ..settings import Settings
-from ..signals import Signal
 from ..stores import Act
 from .request_filter import RequestFilter
 from .setup_hints import SetupHints

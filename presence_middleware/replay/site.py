@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..people import People, Room
 from ..recorder import Recorder
 from ..recorder.guests import QUOTA, Guests

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..identity.hashing import Who
+from ..identity.ids import Who
 from ..stores import Sample, moment_of
 from ..svg import Line, draw
 

@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
-from presence_middleware.identity.resolver import normalize_id
+from presence_middleware.identity.ids import normalize_id
 from presence_middleware.stores import Act, Sighting
 from tests.support.backends import Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from presence_middleware import Presence
-from presence_middleware.identity.hashing import SecretHasher
+from presence_middleware.identity.ids import SecretHasher
 from tests.products.catalog import PASSWORD, PRODUCTS, SECRET, WRONG_PASSWORD, Marimo, Product
 from tests.support.backends import wait_until
 from tests.support.products import python_of

@@ -17,7 +17,7 @@ from flask import Flask
 
 from presence_middleware import Presence, Settings, asgi, embedded, wsgi
 from presence_middleware.connections.clients import sync_client
-from presence_middleware.identity.hashing import Who
+from presence_middleware.identity.ids import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.recorder import worker as worker_module

@@ -16,8 +16,8 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.connections import limits, timed
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
-from presence_middleware.template import TemplatePresence
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
 from tests.support.backends import Server, wait_until

@@ -21,7 +21,7 @@ from websockets.sync.client import connect
 
 from presence_middleware import Identity, Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.flask import init_app
-from presence_middleware.identity.hashing import SecretHasher
+from presence_middleware.identity.ids import SecretHasher
 from tests.support.asking import Request, ids
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, Command, WebServer, environment, gunicorn, uvicorn

@@ -9,7 +9,7 @@ from presence_middleware.identity.addresses import (
     parse_prefix,
     parse_proxies,
 )
-from presence_middleware.identity.resolver import normalize_id
+from presence_middleware.identity.ids import normalize_id
 from tests.support.asking import Request, ids
 
 PROXY = "10.0.0.1"

@@ -45,9 +45,8 @@ from presence_middleware import (
     wsgi,
 )
 from presence_middleware.flask import init_app
-from presence_middleware.lookup import HasEnviron
+from presence_middleware.lookup import HasEnviron, template_presence
 from presence_middleware.starlette import Here, presence_context
-from presence_middleware.template import template_presence
 from tests.support.template_sites import configure_django, over_wsgi
 from tests.unit.test_asgi import Gateway
 

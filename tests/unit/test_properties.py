@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from presence_middleware.identity.reading import cookie
-from presence_middleware.identity.resolver import normalize_id
+from presence_middleware.identity.ids import cookie, normalize_id
 from presence_middleware.request import AsgiRequest, WsgiRequest
 
 FEW = settings(deadline=None, max_examples=200)

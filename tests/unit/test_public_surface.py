@@ -8,8 +8,8 @@ from typing import Any, assert_type, get_type_hints
 
 import presence_middleware
 from presence_middleware import AsyncPresence, Presence, Sighting, asgi, wsgi
+from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder, Stats, Visit
-from presence_middleware.template import TemplatePresence
 
 HANDED_OUT: list[type] = [
     *(wsgi.PresenceMiddleware, asgi.PresenceMiddleware, Recorder, Stats, Visit, TemplatePresence),

@@ -10,7 +10,7 @@ import pytest
 from presence_middleware import Settings, SettingsError
 from presence_middleware.people import NEVER
 from presence_middleware.request import VISIT
-from presence_middleware.signals import MAX_QUERY
+from presence_middleware.rooms import MAX_QUERY
 from presence_middleware.stores import NOWHERE, room_number
 from tests.support.pulsing import PROTOCOLS, SAME, App, PulsingSite
 

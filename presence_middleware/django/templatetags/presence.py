@@ -8,8 +8,8 @@ from django.template import Library, Node, TemplateSyntaxError
 from django.template.base import Parser, Token, render_value_in_context, token_kwargs
 
 from ...errors import QueryError
-from ...identity.resolver import normalize_id
-from ...template import TemplatePresence, template_presence
+from ...identity.ids import normalize_id
+from ...lookup import TemplatePresence, template_presence
 
 register = Library()
 
