@@ -21,7 +21,7 @@ STOP_SECONDS = 15.0
 ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
 
 Command = Callable[[int], Sequence[str]]
-"""A module that Python runs, or `uwsgi`, and its arguments, for a port."""
+"""What `started_by` accepts, and its arguments, for a port."""
 
 
 def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
@@ -144,7 +144,9 @@ class WebServer:
 
 
 def started_by(program: str, python: str = sys.executable) -> list[str]:
-    """Return the beginning of a command that runs `program`, a module or `uwsgi`."""
+    """Return the beginning of a command that runs `program`: a module, `uwsgi`, or a path."""
+    if program.startswith("/"):
+        return [program]
     if program == "uwsgi":
         binary = Path(sys.executable).parent / program
         if not binary.exists():
