@@ -1,8 +1,6 @@
 """The output of each `presence` command in a script: lines, JSON, exit statuses."""
 
 import json
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -18,8 +16,7 @@ from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import room_number
 from tests.support.backends import Server
-from tests.support.commands import run_command
-from tests.support.servers import environment
+from tests.support.commands import run_command, run_program
 
 WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
 SHOWN = r"\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
@@ -251,25 +248,19 @@ def test_help_lists_every_command_and_status(script: Script) -> None:
         assert f"\n    {status}  " in told
 
 
-def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    program = (
-        "import atexit, sys; atexit.register(lambda: print('rich' in sys.modules));"
-        "from presence_middleware.cli import main; main()"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+PROGRAM = """
+import atexit, sys; atexit.register(lambda: print('rich' in sys.modules))
+from presence_middleware.cli import main; main()
+"""
 
 
 def test_piped_output_has_no_colour_and_loads_no_terminal_library(
     variables: dict[str, str],
 ) -> None:
     record(variables, 1)
-    printed = run("history", **variables, FORCE_COLOR="1", TTY_COMPATIBLE="1").stdout
+    printed = run_program(
+        PROGRAM, "history", **variables, FORCE_COLOR="1", TTY_COMPATIBLE="1"
+    ).stdout
     assert printed.endswith("\t1\nFalse\n")
     assert "\x1b" not in printed
 
@@ -278,7 +269,7 @@ def test_an_id_that_the_output_encoding_lacks_is_escaped(
     variables: dict[str, str], presence: Presence
 ) -> None:
     presence.touch("\u4e2d")
-    printed = run("online", **variables, PYTHONIOENCODING="latin-1").stdout
+    printed = run_program(PROGRAM, "online", **variables, PYTHONIOENCODING="latin-1").stdout
     assert printed.startswith("\\u4e2d\t")
 
 

@@ -66,6 +66,8 @@ def environment(**variables: str) -> dict[str, str]:
 class WebServer:
     """A server in a process group of its own, from `with` to the end of the block."""
 
+    start_seconds = 30.0
+
     def __init__(
         self,
         command: Command,
@@ -81,20 +83,20 @@ class WebServer:
         self._command = [*started_by(program, str(python)), *arguments]
         self._folder, self._log = folder, log
         # There gunicorn puts its control socket, else into this user's home.
-        self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
+        self.environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
 
     def __enter__(self) -> Self:
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 self._command,
                 cwd=self._folder,
-                env=self._environment,
+                env=self.environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         try:
-            wait_until(self._answers, 30)
+            wait_until(self._answers, self.start_seconds)
         except BaseException:
             self._kill()
             raise
