@@ -650,6 +650,9 @@ streams-without-bound: A process serves a bounded number of streams.
 + elif False:
 
 = servers/test_command_answers.py
+secret-is-printed: The doctor prints no secret.
+- shown = "***" if value else ""
++ pass
 outage-has-the-status-of-a-mistake: An outage has an exit status of its own.
 - status = UNAVAILABLE if isinstance(error, PresenceUnavailable) else USAGE
 + status = USAGE
@@ -1064,9 +1067,6 @@ streams-outlive-the-server: Streams of the board end when the lifespan ends.
 + pass
 
 = servers/test_doctor.py
-secret-is-printed: The doctor prints no secret.
-- shown = "***" if value else ""
-+ pass
 
 = unit/test_identity_memory.py
 another-client-is-the-same: Another client behind a proxy is another visitor.

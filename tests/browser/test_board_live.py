@@ -9,7 +9,7 @@ from playwright.sync_api import Page, Request, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.embedded import find_server
-from tests.browser.conftest import NewContext
+from tests.browser.conftest import NewContext, hide, show, unlock
 from tests.support.backends import Server, wait_until
 from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import ROOT, WebServer, uvicorn
@@ -54,8 +54,7 @@ class Board:
         self.page = page
         self.requests: list[Request] = []
         page.on("request", self._note)
-        page.get_by_label("Token of the board").fill(TOKEN)
-        page.get_by_role("button", name="Show names").click()
+        unlock(page, TOKEN)
         expect(page.locator("#names")).to_be_visible()
 
     def _note(self, request: Request) -> None:
@@ -111,14 +110,12 @@ def test_a_page_that_was_hidden_goes_on_after_its_last_event(
     board = opened(site)
     presence.touch("ann")
     board.expect_names("ann")
-    hide = "Object.defineProperty(document, 'hidden', { value: true, writable: true });"
-    changed = "document.dispatchEvent(new Event('visibilitychange'))"
     with board.page.expect_event("requestfailed", lambda each: "/events?" in each.url):
-        board.page.evaluate(hide + changed)
+        hide(board.page)
     presence.touch("bob")
     presence.leave("ann")
     with board.page.expect_request("**/events?*") as request:
-        board.page.evaluate(f"document.hidden = false; {changed}")
+        show(board.page)
     assert request.value.headers["last-event-id"]
     board.expect_names("bob")
     assert board.sent("online") == []
@@ -197,11 +194,8 @@ def test_a_page_whose_stream_fails_polls(
     board = opened(site)
     board.expect_names("ann")
     board.page.route("**/events?*", lambda route: route.fulfill(status=503, json={"error": "full"}))
-    changed = "document.dispatchEvent(new Event('visibilitychange'))"
-    board.page.evaluate(
-        f"Object.defineProperty(document, 'hidden', {{ value: true, writable: true }}); {changed}"
-    )
-    board.page.evaluate(f"document.hidden = false; {changed}")
+    hide(board.page)
+    show(board.page)
     expect(board.page.locator("#since")).to_have_text("Last seen")
     presence.touch("bob")
     board.expect_names("bob", "ann")

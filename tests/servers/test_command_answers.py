@@ -188,18 +188,21 @@ def test_the_peak_until_it_is_reset(script: Script, variables: dict[str, str]) -
 def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
     secret = "canary-secret-of-config"
     url = f"redis://user:{secret}@localhost:1/0"
-    given = {"PRESENCE_REDIS_URL": url, "PRESENCE_SECRET": secret, "PRESENCE_WINDOW": "90"}
-    told = script("config", **given)
-    assert told.exit_code == 0
-    assert secret not in told.output
-    lines = [line.split("\t") for line in told.stdout.splitlines()]
+    told = {"TRUSTED_PROXIES": "10.0.0.0/8", "EXCLUDE": "/a, /b*", "STORE": "minute-sets"}
+    plain = {f"PRESENCE_{name}": value for name, value in {**told, "WINDOW": "90"}.items()}
+    secrets = dict.fromkeys(("PRESENCE_SECRET", "PRESENCE_SESSION_SECRET"), secret)
+    given = {**plain, **secrets, "PRESENCE_REDIS_URL": url}
+    printed = script("config", **given)
+    assert printed.exit_code == 0
+    assert secret not in printed.output
+    lines = [line.split("\t") for line in printed.stdout.splitlines()]
     assert ["PRESENCE_WINDOW", "1m 30s", "environment"] in lines
     assert ["PRESENCE_SECRET", "***", "environment"] in lines
     assert ["PRESENCE_IP_PREFIX", "/32, /128", "default"] in lines
     # What it prints is what the variables accept.
-    printed = {name: value for name, value, _ in lines if "***" not in value}
-    effective = Settings.from_env({**script.variables, "PRESENCE_WINDOW": "90"}, redis_url=url)
-    assert Settings.from_env(printed, redis_url=url) == effective
+    reused = {name: value for name, value, _ in lines if "***" not in value} | secrets
+    effective = Settings.from_env({**script.variables, **given})
+    assert Settings.from_env(reused, redis_url=url) == effective
     found = json.loads(script("config", "--json", **given).stdout)
     assert [[name, each["value"], each["from"]] for name, each in found.items()] == lines
 

@@ -184,19 +184,3 @@ def test_the_doctor_names_the_setting_that_recording_processes_lack(
         "a process that records does not announce them: "
         "set PRESENCE_EVENTS to the same kinds in all processes",
     )
-
-
-def test_printed_settings_can_be_reused_and_contain_no_secret() -> None:
-    secret = {
-        "PRESENCE_SECRET": SECRET,
-        "PRESENCE_SESSION_SECRET": SECRET,
-        "PRESENCE_REDIS_URL": f"redis://:{SECRET}@h",
-    }
-    given = {"TRUSTED_PROXIES": "10.0.0.0/8", "EXCLUDE": "/a, /b*", "STORE": "minute-sets"}
-    given = {f"PRESENCE_{name}": value for name, value in {**given, "WINDOW": "90"}.items()}
-    settings = Settings.from_env({**given, **secret})
-    told = {
-        name: each["value"] for name, each in doctor.effective_settings(settings, given).items()
-    }
-    assert SECRET not in "".join(told.values())
-    assert Settings.from_env({**told, **secret}) == settings

@@ -65,7 +65,8 @@ def become_usual(settings: Settings, send: Ask) -> None:
     recorder = recorder_for(settings)
     for _ in range(80):  # more than are inspected at a start
         sent(send, settings, Request(True, (BOB,)))
-    assert recorder.usual_until > recorder.stamp() or recorder.stats().recorded == 0
+    inspects_all = recorder.stats().recorded == 0 or not "".join(settings.exclude).isascii()
+    assert inspects_all or recorder.usual_until > recorder.stamp()
 
 
 def fetched(site: str, mode: str, dest: str) -> tuple[Header, ...]:
@@ -129,6 +130,10 @@ SITES: dict[str, list[Request]] = {
     "/a.b*": paths(["/a.bc"], ["/axbc"]),
     "/[a]*": paths(["/[a]b"], ["/ab"]),
     "/x*": paths(["/x\ny"], []),
+    # PEP 3333 decodes the bytes of a path as latin-1; an ASGI server decodes them as UTF-8.
+    "/caf\xe9*": paths(["/caf\xe9/menu"], ["/tea"]),
+    "/caf\xe9/menu": paths(["/caf\xe9/menu"], ["/caf\xe9"]),
+    "/tea*": paths([], ["/caf\xe9/menu"]),
     "/y, /z*, *.css": paths(["/y", "/zz", "/a.css"], ["/a"]),
     "*, !/app/*": paths(["/app", "/"], ["/app/"]),
     "*, ! /app/*": paths([], ["/app/a/b"]),
@@ -167,20 +172,6 @@ def test_only_visits_show_who_is_online(
     ] == []
     if not is_usual:
         assert recorder.stats().recorded == len(online)
-
-
-@pytest.mark.parametrize("send", [over_wsgi, over_asgi])
-def test_non_ascii_paths_can_be_excluded(
-    send: Ask, site: Callable[..., Settings], prefix: str
-) -> None:
-    """PEP 3333 decodes the bytes of a path as latin-1; an ASGI server decodes them as UTF-8."""
-    for exclude, is_visit in (("/caf\xe9*", False), ("/caf\xe9/menu", False), ("/tea*", True)):
-        settings = site(exclude=exclude, prefix=prefix + exclude[1:3])
-        for _ in range(80):
-            sent(send, settings, Request(True, (BOB,)))
-        sent(send, settings, Request(is_visit, (ANN,), "/caf\xe9/menu"))
-        assert recorder_for(settings).flush()
-        assert Presence(settings).is_online("ann") == is_visit
 
 
 @pytest.mark.parametrize("wrapped", ["outside", "mounted"])
