@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from presence_middleware import Presence, Settings
-from presence_middleware.embedded import find_server
+from presence_middleware import Presence
 from tests.browser.conftest import NewContext, hide, show, unlock
 from tests.support.backends import Server, wait_until
 from tests.support.nginx import Nginx, needs_nginx
@@ -18,26 +17,14 @@ TOKEN = "the-token-of-the-board"
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(str(find_server()), tmp_path_factory.mktemp("own"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def variables(server: Server, prefix: str) -> dict[str, str]:
+def variables(own: Server, prefix: str) -> dict[str, str]:
     return {
-        **{"PRESENCE_REDIS_URL": server.url, "PRESENCE_PREFIX": prefix},
+        **{"PRESENCE_REDIS_URL": own.url, "PRESENCE_PREFIX": prefix},
         **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN},
         **{"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"},
         **{"PRESENCE_FLUSH_INTERVAL": "1s"},
     }
-
-
-@pytest.fixture
-def presence(variables: dict[str, str]) -> Presence:
-    return Presence(Settings.from_env(variables))
 
 
 @pytest.fixture
@@ -139,13 +126,13 @@ def test_the_list_survives_a_restart_of_the_web_server(
 
 
 def test_the_list_survives_a_restart_of_redis_without_its_data(
-    opened: Opened, site: WebServer, server: Server, presence: Presence
+    opened: Opened, site: WebServer, own: Server, presence: Presence
 ) -> None:
     board = opened(site)
     presence.touch("ann")
     board.expect_names("ann")
-    server.stop()
-    server.start()
+    own.stop()
+    own.start()
     presence.touch("bob")
     board.expect_names("bob")
     presence.touch("eve")
