@@ -28,15 +28,6 @@ NEVER = "100s"  # until the next regular write: longer than any of these tests
 IDENTITY = "user=header:X-User"
 
 
-@pytest.fixture
-def variables(variables: dict[str, str]) -> dict[str, str]:
-    return variables | {"PRESENCE_IDENTITY": IDENTITY, "PRESENCE_FLUSH_INTERVAL": NEVER}
-
-
-def online(presence: Presence) -> set[str]:
-    return {seen.id for seen in presence.online(limit=None)}
-
-
 # Where no thread runs
 
 
@@ -225,7 +216,7 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
     Presence(settings).touch("ann")
     trio.run(visit)
     assert seen == [True]
-    wait_until(lambda: online(Presence(settings)) == {"ann", "bob"})
+    wait_until(lambda: {seen.id for seen in Presence(settings).online()} == {"ann", "bob"})
 
 
 @pytest.mark.usefixtures("always_wakes")
