@@ -13,12 +13,12 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from presence_middleware import Identity, Presence, Settings, asgi, wsgi
 from presence_middleware.asgi import AsgiVisit
-from presence_middleware.recorder import Recorder, recorder_for
+from presence_middleware.recorder import recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.asking import Inner, State, nothing
 from tests.support.backends import Server
+from tests.support.process import Start
 from tests.support.statuses import Ask, Call, over_asgi, over_websocket, over_wsgi
-from tests.support.timed_site import Clock
 
 Header = tuple[str, str]
 ANN, BOB = ("X-User", "ann"), ("X-User", "bob")
@@ -268,12 +268,11 @@ def test_a_passive_request_is_identified_and_answered_but_not_recorded(
     [([], "/", True), ([(b"presence", b"passive")], "/", False), ([], "/live/42", False)],
 )
 def test_neither_polling_nor_a_passive_connection_keeps_its_user_online(
-    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, polled: Settings
+    headers: list[tuple[bytes, bytes]], path: str, *, counts: bool, valkey: Server, start: Start
 ) -> None:
-    clock = Clock()
+    process = start(valkey.url, exclude="+/poll, +/live/*")
+    recorder, presence, clock = process.recorder, process.presence, process.clock
     began = clock.now
-    recorder = Recorder(polled, clock=clock, background=False)
-    presence = Presence(polled, clock=clock)
     WsgiVisit(recorder, {"HTTP_X_USER": "bob"}).end()
     scope = {"type": "websocket", "path": path, "headers": [(b"x-user", b"ann"), *headers]}
     visit = AsgiVisit(recorder, scope)
@@ -294,7 +293,6 @@ def test_neither_polling_nor_a_passive_connection_keeps_its_user_online(
     visit.end()
     assert recorder.flush()
     assert presence.is_online("ann") == counts
-    recorder.close()
 
 
 def test_requests_that_are_not_visits_do_not_count_towards_the_guests_of_an_address(
