@@ -12,11 +12,10 @@ from click.testing import Result
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.cli.commands import presence as command
-from presence_middleware.people import Room
-from presence_middleware.recorder import Recorder
-from presence_middleware.stores import room_number
 from tests.support.backends import Server
 from tests.support.commands import run_command, run_program
+from tests.support.process import Start
+from tests.support.timed_site import Clock
 
 WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
 SHOWN = r"\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
@@ -276,13 +275,13 @@ def test_an_id_that_the_output_encoding_lacks_is_escaped(
     assert printed.startswith("\\u4e2d\t")
 
 
-def test_count_and_online_of_a_room(script: Script, variables: dict[str, str]) -> None:
-    variables["PRESENCE_ROOMS"] = "/t/{topic}/*"
-    recorder = Recorder(Settings.from_env(variables), background=False)
-    now = recorder.stamp()
-    for id, room in (("bob", "/t/1"), ("ann", "/t/1"), ("cid", "/t/2")):
-        recorder.record(("user", id), now, room=Room(room_number(room), now))
-    assert recorder.flush()
+def test_count_and_online_of_a_room(
+    script: Script, variables: dict[str, str], valkey: Server, start: Start
+) -> None:
+    variables["PRESENCE_ROOMS"] = rooms = "/t/{topic}/*"
+    worker = start(valkey.url, clock=Clock(time.time()), rooms=rooms)
+    worker.saw("bob", "ann", room="/t/1")
+    worker.saw("cid", room="/t/2")
     assert script.says("count", "--room", "/t/1/a-title") == "2\n"
     assert script.json("count", "--room", "/t/2") == {"kind": "user", "room": "/t/2", "count": 1}
     rows = script.says("online", "--room", "/t/1").splitlines()
@@ -292,4 +291,3 @@ def test_count_and_online_of_a_room(script: Script, variables: dict[str, str]) -
     assert (listed["room"], [each["id"] for each in listed["online"]]) == ("/t/2", ["cid"])
     refused = script("count", "--room", "/t/1", "--window", "5m")
     assert (refused.exit_code, "pass no window" in refused.stderr) == (2, True)
-    recorder.close()
