@@ -1,7 +1,7 @@
 """The board on a site: the same under WSGI and ASGI."""
 
 import importlib.util
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ import pytest
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.recorder import recorder_for
 from tests.support.asking import Answer
-from tests.support.backends import Server
 from tests.support.statuses import OWN, Ask, Call, over_asgi, over_wsgi
 
 TOKEN = "the-token-of-the-board"
@@ -23,11 +22,8 @@ BOTH = pytest.mark.parametrize("send", [over_wsgi, over_asgi])
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Settings]:
-    given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m"}
-    settings = Settings.from_env({}, **given, board_path="/presence", board_token=TOKEN)
-    yield settings
-    recorder_for(settings).close()
+def site(settings: Settings) -> Settings:
+    return replace(settings, board_path="/presence", board_token=TOKEN)
 
 
 def but_time(answer: Answer) -> Any:

@@ -13,7 +13,7 @@ from presence_middleware import Presence, Settings, doctor
 from presence_middleware.backend import Backend
 from tests.servers.test_command_answers import Script
 from tests.support.backends import Server
-from tests.support.timed_site import Clock
+from tests.support.process import Start
 
 SECRET = "canary-secret-of-the-doctor"
 
@@ -144,19 +144,13 @@ def events_of(backend: Backend, kind: str) -> tuple[bool, str]:
 
 @pytest.mark.parametrize(("interval", "late"), [("10s", 30), ("3m", 360)])
 def test_the_doctor_notices_that_nobody_sweeps(
-    interval: str, late: int, variables: dict[str, str]
+    interval: str, late: int, valkey: Server, start: Start
 ) -> None:
     """After two flush intervals, if they are long."""
-    settings = Settings.from_env(
-        variables,
-        identity="user=header:x-user, guest=visitor",
-        events="user, guest",
-        flush_interval=interval,
-    )
-    clock = Clock()
-    backend = Backend(settings, clock=clock)
-    assert events_of(backend, "user") == (True, "nobody came or went lately")
-    Presence(backend=backend).touch("ann")
+    site = start(valkey.url, events="user, guest", flush_interval=interval)
+    settings, clock = site.settings, site.clock
+    assert events_of(site.presence.backend, "user") == (True, "nobody came or went lately")
+    site.presence.touch("ann")
     clock.now += settings.window + (settings.lag_seconds("user") or 0)
     for seconds, is_right, what in (
         (late, True, f"up to date, late by {late} s"),
