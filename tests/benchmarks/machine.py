@@ -1,15 +1,16 @@
 """A Redis or Valkey server of a benchmark's own, what it and processes take, and how it is told."""
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import redis
 
 from presence_middleware.embedded import find_server
+from tests.support.backends import Server
 from tests.support.servers import free_port
 
 
@@ -73,27 +74,16 @@ class Gauge:
 
 
 @contextmanager
-def server(binary: str | None = None) -> Iterator[str]:
-    """The URL of a server on a loopback port of its own: Valkey, or what `binary` is."""
+def server() -> Iterator[str]:
+    """The URL of a Valkey server on a loopback port of its own."""
     port = free_port()
-    options = ["--port", str(port), "--save", "", "--loglevel", "warning"]
-    process = subprocess.Popen([binary or str(find_server()), *options], stdout=subprocess.DEVNULL)
-    try:
-        url = f"redis://127.0.0.1:{port}/0"
-        with redis.Redis.from_url(url) as client:
-            while not _answers(client):
-                time.sleep(0.01)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(client: "redis.Redis") -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
+    with TemporaryDirectory() as folder:
+        quiet = ("--loglevel", "warning")
+        valkey = Server(str(find_server()), Path(folder), *quiet, port=port)
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            valkey.stop()
 
 
 def processor_seconds(process: int) -> float:

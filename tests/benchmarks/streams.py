@@ -8,7 +8,6 @@ event loop of the worker notes how late it is.
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import select
 import socket
@@ -87,14 +86,6 @@ def ask(port: int, path: str) -> socket.socket:
     return connection
 
 
-def body_of(connection: socket.socket) -> Any:
-    """Receive a whole answer in JSON."""
-    received = b""
-    while not received.endswith(b"}"):
-        received += connection.recv(1 << 16)
-    return json.loads(received.partition(b"\r\n\r\n")[2])
-
-
 def read(port: int, streams: int, joins: int, reports: Connection) -> None:
     """Read streams; report for each round when the last had everything."""
     connections = [ask(port, PATHS[number % len(PATHS)]) for number in range(streams)]
@@ -155,19 +146,18 @@ def receive_crowds(streams: int, joins: int, rounds: int) -> Iterator[Crowd]:
         readers.recv()
         for round in range(rounds):
             time.sleep(2)
-            late(site.port)
+            late(site)
             for number in range(joins):
                 recorder.record(("user", f"{round}-user-{number}"), recorder.stamp())
             recorder.flush()
             written = time.monotonic()
-            yield Crowd(readers.recv() - written, *late(site.port))
+            yield Crowd(readers.recv() - written, *late(site))
 
 
-def late(port: int) -> tuple[float, float]:
+def late(site: WebServer) -> tuple[float, float]:
     """Return how late the loop was since the last call, and how much of that it worked."""
-    connection = ask(port, "/late")
-    answer = body_of(connection)
-    connection.close()
+    with site.client("curl") as client:
+        answer = client.get("/late").json()
     return answer["late"], answer["worked"]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.broken.table import BREAKS, PACKAGE, ROOT, Break, Outdated
 
-COPIED = ("presence_middleware", "tests", "docs", "examples", "*.md", "pyproject.toml", "LICENSE")
+SKIPPED = ("__pycache__", ".*", "dist")  # what the tests do not need
 SECONDS = 1800  # for the tests of one break
 ALL_TESTS = ("-n", "2", "tests", "--ignore=tests/broken")
 FAILED = 1  # the exit status of pytest if tests failed; above, it could not run them
@@ -39,22 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no break {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="presence-broken-") as folder:
         copy = Path(folder)
-        copy_project(copy)
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*SKIPPED), dirs_exist_ok=True)
         wrong = [name for name in given.names or known if not report(copy, known[name], given)]
     count = len(given.names or known)
     print(f"{count - len(wrong)} of {count} breaks are caught", *wrong, sep="\n  ")
     return 1 if wrong else 0
-
-
-def copy_project(copy: Path) -> None:
-    """Copy what the tests need."""
-    skipped = shutil.ignore_patterns("__pycache__")
-    for pattern in COPIED:
-        for path in ROOT.glob(pattern):
-            if path.is_dir():
-                shutil.copytree(path, copy / path.name, ignore=skipped)
-            else:
-                shutil.copy(path, copy)
 
 
 def report(copy: Path, each: Break, options: argparse.Namespace) -> bool:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.support.statuses import FIREFOX
 
@@ -51,3 +51,21 @@ def new_context(browser: Browser) -> Iterator[NewContext]:
     for context in contexts:
         context.close()
     assert errors == []
+
+
+HIDDEN = "Object.defineProperty(document, 'hidden', {{ value: {}, configurable: true }});"
+CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+def hide(page: Page, *, with_event: bool = True) -> None:
+    page.evaluate(HIDDEN.format("true") + CHANGED * with_event)
+
+
+def show(page: Page) -> None:
+    page.evaluate(HIDDEN.format("false") + CHANGED)
+
+
+def unlock(board: Page, token: str) -> None:
+    """Have the board show names."""
+    board.get_by_label("Token of the board").fill(token)
+    board.get_by_role("button", name="Show names").click()

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
-from tests.browser.conftest import NewContext
+from tests.browser.conftest import NewContext, hide, show, unlock
 from tests.support.backends import wait_until
 from tests.support.servers import ROOT, WebServer, gunicorn
 
@@ -44,11 +44,6 @@ def open_board(new_context: NewContext, site: WebServer) -> Opened:
         return page
 
     return opened
-
-
-def unlock(page: Page, token: str = TOKEN) -> None:
-    page.get_by_label("Token of the board").fill(token)
-    page.get_by_role("button", name="Show names").click()
 
 
 def sample(variables: dict[str, str], *counts: int) -> int:
@@ -87,7 +82,7 @@ def test_the_page_asks_for_the_token_and_finds_users_by_id(
     unlock(board, "the-token-of-another")
     expect(board.get_by_role("alert")).to_have_text("That is not the token.")
     expect(board.locator("#names")).to_be_hidden()
-    unlock(board)
+    unlock(board, TOKEN)
     expect(board.get_by_role("cell", name="bob")).to_be_visible()
     assert TOKEN not in board.url + board.content()
     find(board, "zoe")
@@ -101,7 +96,7 @@ def test_the_page_asks_for_the_token_and_finds_users_by_id(
 def test_an_id_is_shown_as_text(open_board: Opened, presence: Presence) -> None:
     presence.touch(ODD_IDS[0])
     board = open_board()
-    unlock(board)
+    unlock(board, TOKEN)
     for id in ODD_IDS:
         presence.touch(id)
         listed = board.locator("#online bdi").first
@@ -159,7 +154,7 @@ def test_pages_that_were_opened_with_credentials_in_their_url_work(
     board = open_board(credentials=f"me:{TOKEN}@")
     expect(board.locator("#state")).to_have_text("live")
     presence.touch("bob")
-    unlock(board)
+    unlock(board, TOKEN)
     expect(board.get_by_role("cell", name="bob")).to_be_visible()
     page = open_board("/", credentials="me:secret@")
     expect(page.locator("em")).to_have_text("1 online")
@@ -196,7 +191,7 @@ def test_the_page_is_readable_on_any_screen(
     presence.touch("x" * 200)
     board = open_board(viewport={"width": width, "height": 800}, color_scheme=scheme)
     expect(board.locator("#chart .line")).to_have_count(1)
-    unlock(board)
+    unlock(board, TOKEN)
     expect(board.locator("#online tr")).to_have_count(1)
     assert board.evaluate("document.documentElement.scrollWidth") == width
     ground = board.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -207,7 +202,7 @@ def test_the_page_is_readable_on_any_screen(
 def test_a_hidden_page_sends_no_requests(open_board: Opened) -> None:
     board = open_board()
     expect(board.locator("#state")).to_have_text("live")
-    board.evaluate("Object.defineProperty(document, 'hidden', { value: true, writable: true })")
+    hide(board, with_event=False)
     asked: list[str] = []
     board.on("request", lambda request: asked.append(request.url))
     other = open_board()
@@ -216,7 +211,5 @@ def test_a_hidden_page_sends_no_requests(open_board: Opened) -> None:
             pass
     assert asked == []
     with board.expect_response("**/counts") as answered:
-        board.evaluate(
-            "document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))"
-        )
+        show(board)
     assert answered.value.request.headers["presence"] == "passive"

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from presence_middleware import Presence, Settings
-from presence_middleware.embedded import find_server
-from tests.browser.conftest import NewContext
+from presence_middleware import Presence
+from tests.browser.conftest import NewContext, hide, show, unlock
 from tests.support.backends import Server, wait_until
 from tests.support.nginx import Nginx, needs_nginx
 from tests.support.servers import ROOT, WebServer, uvicorn
@@ -18,26 +17,14 @@ TOKEN = "the-token-of-the-board"
 pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(str(find_server()), tmp_path_factory.mktemp("own"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def variables(server: Server, prefix: str) -> dict[str, str]:
+def variables(own: Server, prefix: str) -> dict[str, str]:
     return {
-        **{"PRESENCE_REDIS_URL": server.url, "PRESENCE_PREFIX": prefix},
+        **{"PRESENCE_REDIS_URL": own.url, "PRESENCE_PREFIX": prefix},
         **{"PRESENCE_BOARD_PATH": "/presence", "PRESENCE_BOARD_TOKEN": TOKEN},
         **{"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"},
         **{"PRESENCE_FLUSH_INTERVAL": "1s"},
     }
-
-
-@pytest.fixture
-def presence(variables: dict[str, str]) -> Presence:
-    return Presence(Settings.from_env(variables))
 
 
 @pytest.fixture
@@ -54,8 +41,7 @@ class Board:
         self.page = page
         self.requests: list[Request] = []
         page.on("request", self._note)
-        page.get_by_label("Token of the board").fill(TOKEN)
-        page.get_by_role("button", name="Show names").click()
+        unlock(page, TOKEN)
         expect(page.locator("#names")).to_be_visible()
 
     def _note(self, request: Request) -> None:
@@ -111,14 +97,12 @@ def test_a_page_that_was_hidden_goes_on_after_its_last_event(
     board = opened(site)
     presence.touch("ann")
     board.expect_names("ann")
-    hide = "Object.defineProperty(document, 'hidden', { value: true, writable: true });"
-    changed = "document.dispatchEvent(new Event('visibilitychange'))"
     with board.page.expect_event("requestfailed", lambda each: "/events?" in each.url):
-        board.page.evaluate(hide + changed)
+        hide(board.page)
     presence.touch("bob")
     presence.leave("ann")
     with board.page.expect_request("**/events?*") as request:
-        board.page.evaluate(f"document.hidden = false; {changed}")
+        show(board.page)
     assert request.value.headers["last-event-id"]
     board.expect_names("bob")
     assert board.sent("online") == []
@@ -142,13 +126,13 @@ def test_the_list_survives_a_restart_of_the_web_server(
 
 
 def test_the_list_survives_a_restart_of_redis_without_its_data(
-    opened: Opened, site: WebServer, server: Server, presence: Presence
+    opened: Opened, site: WebServer, own: Server, presence: Presence
 ) -> None:
     board = opened(site)
     presence.touch("ann")
     board.expect_names("ann")
-    server.stop()
-    server.start()
+    own.stop()
+    own.start()
     presence.touch("bob")
     board.expect_names("bob")
     presence.touch("eve")
@@ -197,11 +181,8 @@ def test_a_page_whose_stream_fails_polls(
     board = opened(site)
     board.expect_names("ann")
     board.page.route("**/events?*", lambda route: route.fulfill(status=503, json={"error": "full"}))
-    changed = "document.dispatchEvent(new Event('visibilitychange'))"
-    board.page.evaluate(
-        f"Object.defineProperty(document, 'hidden', {{ value: true, writable: true }}); {changed}"
-    )
-    board.page.evaluate(f"document.hidden = false; {changed}")
+    hide(board.page)
+    show(board.page)
     expect(board.page.locator("#since")).to_have_text("Last seen")
     presence.touch("bob")
     board.expect_names("bob", "ann")

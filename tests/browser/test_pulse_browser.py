@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
-from tests.browser.conftest import NewContext
+from tests.browser.conftest import NewContext, hide, show
 from tests.support.backends import Server, matrix, wait_until
 from tests.support.servers import WebServer, gunicorn
 
@@ -252,14 +252,13 @@ def test_the_last_tab_says_goodbye_and_its_member_is_soon_offline(reads: Reads) 
 def test_a_hidden_tab_is_silent_until_it_is_visible(reads: Reads) -> None:
     ann, bob = reads(), reads()
     page = ann.opens("/a")
-    page.evaluate("Object.defineProperty(document, 'hidden', { value: true, writable: true })")
+    hide(page, with_event=False)
     bob.opens("/b")
     count = len(ann.sent())
     bob.waits_for("here:/b", 1, times=2)
     assert len(ann.sent()) == count
     page.evaluate("for (let timer = 0; timer < 100; timer++) clearInterval(timer)")
-    shown = "document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))"
-    page.evaluate(shown)
+    show(page)
     wait_until(lambda: len(ann.sent()) > count)
     assert ann.sent()[-1] == "here:/a"
 

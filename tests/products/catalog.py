@@ -72,7 +72,7 @@ class Product:
 
     def command(self, port: int) -> Sequence[str]:
         """Return the module that Python runs, and its arguments."""
-        return gunicorn(port)
+        return uvicorn(port) if self.server.startswith("uvicorn") else gunicorn(port)
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the product's variables in its folder."""
@@ -269,9 +269,6 @@ class FastAPIUsers(Product):
     private_page = "/me"
     EMAIL = "ada@example.org"
 
-    def command(self, port: int) -> Sequence[str]:
-        return uvicorn(port)
-
     def arrive(self, client: httpx.Client) -> str:
         account = {"email": self.EMAIL, "password": PASSWORD}
         response = client.post("/register", json=account).raise_for_status()
@@ -313,9 +310,6 @@ class Litestar(Product):
     }
     variables = {"SITE_SECRET": SECRET, "SITE_PASSWORD": PASSWORD}
     private_page = "/me"
-
-    def command(self, port: int) -> Sequence[str]:
-        return uvicorn(port)
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.post("/login", json={"name": "ada", "password": password})
@@ -400,9 +394,6 @@ class Marimo(Product):
     user = "user"
     page = "/auth/login"
     has_logout = False
-
-    def command(self, port: int) -> Sequence[str]:
-        return uvicorn(port)
 
     def log_in(self, client: httpx.Client, password: str) -> None:
         client.get("/", params={"access_token": password})

@@ -31,8 +31,8 @@ from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for
 from presence_middleware.stores import moment_of
 from tests.support.backends import Server, wait_until
-from tests.support.sending import over_asgi, over_wsgi
 from tests.support.servers import ENDED, ROOT, WebServer, uvicorn
+from tests.support.statuses import Call, over_asgi, over_wsgi
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -226,11 +226,11 @@ async def test_others_get_no_stream(
 
 
 def test_wsgi_has_no_events_and_its_page_does_not_ask_for_them(settings: Settings) -> None:
-    answer = over_wsgi(settings, "/presence/events", headers=BEARER)
+    answer = over_wsgi(settings, Call(BEARER, "/presence/events"))
     assert (answer.status, b"under WSGI" in answer.body) == (501, True)
-    assert over_wsgi(settings, "/presence/events").status == 401
-    assert b'data-live=""' in over_wsgi(settings, "/presence").body
-    assert b'data-live="user"' in over_asgi(settings, "/presence").body
+    assert over_wsgi(settings, Call(path="/presence/events")).status == 401
+    assert b'data-live=""' in over_wsgi(settings, Call(path="/presence")).body
+    assert b'data-live="user"' in over_asgi(settings, Call(path="/presence")).body
 
 
 @in_loop

@@ -1,7 +1,7 @@
 """The board on a site: the same under WSGI and ASGI."""
 
 import importlib.util
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +9,7 @@ import pytest
 from presence_middleware import Presence, Settings, SettingsError, asgi, wsgi
 from presence_middleware.recorder import recorder_for
 from tests.support.asking import Answer
-from tests.support.backends import Server
-from tests.support.sending import OWN, Send, over_asgi, over_wsgi
+from tests.support.statuses import OWN, Ask, Call, over_asgi, over_wsgi
 
 TOKEN = "the-token-of-the-board"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -23,11 +22,8 @@ BOTH = pytest.mark.parametrize("send", [over_wsgi, over_asgi])
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Settings]:
-    given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m"}
-    settings = Settings.from_env({}, **given, board_path="/presence", board_token=TOKEN)
-    yield settings
-    recorder_for(settings).close()
+def site(settings: Settings) -> Settings:
+    return replace(settings, board_path="/presence", board_token=TOKEN)
 
 
 def but_time(answer: Answer) -> Any:
@@ -41,9 +37,8 @@ def test_wsgi_and_asgi_answer_with_the_same_bytes(site: Settings, path: str) -> 
     for method in ("GET", "HEAD", "POST"):
         for headers in ({}, BEARER, {"If-None-Match": "*", **BEARER}):
             url = f"/presence{path}"
-            one, other = (
-                send(site, url, method, headers=headers) for send in (over_wsgi, over_asgi)
-            )
+            call = Call(headers, url, method)
+            one, other = over_wsgi(site, call), over_asgi(site, call)
             assert (one.status, one.headers) == (other.status, other.headers)
             assert but_time(one) == but_time(other)
 
@@ -52,33 +47,33 @@ def test_the_board_shows_at_most_a_hundred_users(site: Settings) -> None:
     presence = Presence(site)
     for id in (*map(str, range(101)), "<b>eve</b>"):
         presence.touch(id)
-    online = over_wsgi(site, "/presence/online", headers=BEARER).json()["online"]
+    online = over_wsgi(site, Call(BEARER, "/presence/online")).json()["online"]
     assert (len(online), online[0]["id"]) == (100, "<b>eve</b>")
-    found = over_wsgi(site, "/presence/last-seen?id=zoe&id=%3Cb%3Eeve%3C/b%3E", headers=BEARER)
+    found = over_wsgi(site, Call(BEARER, "/presence/last-seen?id=zoe&id=%3Cb%3Eeve%3C/b%3E"))
     assert found.json()["last_seen"] == {"zoe": None, "<b>eve</b>": online[0]["last_seen"]}
 
 
 @BOTH
-def test_the_board_is_found_below_a_mount_point(site: Settings, send: Send) -> None:
-    assert b'src="presence/board.js"' in send(site, "/presence", root="/shop").body
-    script = send(site, "/presence/board.js")
-    assert send(site, "/presence/board.js", root="/shop").body == script.body != OWN
-    assert send(site, "/presence-not", root="/shop").body == OWN
+def test_the_board_is_found_below_a_mount_point(site: Settings, send: Ask) -> None:
+    assert b'src="presence/board.js"' in send(site, Call(path="/presence", mount="/shop")).body
+    script = send(site, Call(path="/presence/board.js"))
+    assert send(site, Call(path="/presence/board.js", mount="/shop")).body == script.body != OWN
+    assert send(site, Call(path="/presence-not", mount="/shop")).body == OWN
 
 
 @BOTH
-def test_looking_at_the_board_is_not_recorded_as_a_visit(site: Settings, send: Send) -> None:
+def test_looking_at_the_board_is_not_recorded_as_a_visit(site: Settings, send: Ask) -> None:
     for path in PATHS:
-        send(site, f"/presence{path}", headers=BEARER)
+        send(site, Call(BEARER, f"/presence{path}"))
     assert recorder_for(site).stats().recorded == 0
     assert recorder_for(site).open_visits == {}
-    send(site, "/elsewhere")
+    send(site, Call(path="/elsewhere"))
     assert recorder_for(site).stats().recorded == 1
 
 
 @BOTH
 def test_any_host_header_and_any_query_are_answered(
-    site: Settings, send: Send, monkeypatch: pytest.MonkeyPatch
+    site: Settings, send: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some versions of Starlette raise for the URL of a Host header that is no host."""
 
@@ -87,10 +82,10 @@ def test_any_host_header_and_any_query_are_answered(
 
     monkeypatch.setattr("starlette.datastructures.URL.__init__", refuse)
     for host in ("[", "a b", "", "http://x/"):
-        assert send(site, "/presence", headers={"Host": host}).status == 200
+        assert send(site, Call({"Host": host}, "/presence")).status == 200
     for raw, id in {"日".encode(): "日", b"a#b": "a#b", b"\xff": None, b"%ff": None}.items():
         url = b"/presence/last-seen?kind=guest&id=" + raw
-        found = send(site, url, headers={"Host": "[", **BEARER}).json()
+        found = send(site, Call({"Host": "[", **BEARER}, url)).json()
         assert found["kind"] == "guest"
         assert id in (None, found["id"])
 

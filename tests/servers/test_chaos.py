@@ -70,16 +70,6 @@ class Traffic:
         for connection in connections.values():
             connection.close()
 
-    def report(self) -> str:
-        figures = [
-            f"{name}: median {statistics.median(seconds) * 1000:.1f} ms, 95% within "
-            f"{most(seconds) * 1000:.1f} ms, all within {max(seconds) * 1000:.0f} ms"
-            for name, seconds in [("bare", self.bare_seconds), ("wrapped", self.wrapped_seconds)]
-        ]
-        return f"{self.name}, {len(self.bare_seconds)} requests, {len(self.asked)} people: " + (
-            "; ".join(figures)
-        )
-
 
 def answer(connection: http.client.HTTPConnection, who: str) -> tuple[object, ...]:
     """All of an answer but its date; or how the request failed."""
@@ -167,7 +157,7 @@ def test_sites_answer_normally_while_redis_fails(
             each.warm_up()
         wait_until(lambda: len(online(presence)) == len(traffic))
         with going_on(traffic):
-            for name, fault in FAULTS.items():
+            for fault in FAULTS.values():
                 with fault(place):
                     time.sleep(stopped if fault is hung else broken)
                 expected = everybody(traffic)
@@ -175,11 +165,9 @@ def test_sites_answer_normally_while_redis_fails(
                 # A server that hung may do in the end what it was asked before: then everybody is
                 # there, and the workers have yet to find out.
                 wait_until(lambda: all(map(is_recording, traffic)), 30)
-                print(f"\nafter {name}: {len(expected)} online", end="")
         wait_until(lambda: not lacking(presence, everybody(traffic)))
         assert online(presence).keys() <= everybody(traffic).keys()
         for each in traffic:
-            print(f"\n{each.report()}")
             check(each)
 
 

@@ -1,8 +1,6 @@
 """The output of each `presence` command in a script: lines, JSON, exit statuses."""
 
 import json
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -14,12 +12,10 @@ from click.testing import Result
 from presence_middleware import Presence, Settings
 from presence_middleware.backend import Backend
 from presence_middleware.cli.commands import presence as command
-from presence_middleware.people import Room
-from presence_middleware.recorder import Recorder
-from presence_middleware.stores import room_number
 from tests.support.backends import Server
-from tests.support.commands import run_command
-from tests.support.servers import environment
+from tests.support.commands import run_command, run_program
+from tests.support.process import Start
+from tests.support.timed_site import Clock
 
 WILD = "\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
 SHOWN = r"\x1b[2J[red]\n\t\u202e\u2066\u200f\x9bé\x7f <b>:boom:"
@@ -191,18 +187,21 @@ def test_the_peak_until_it_is_reset(script: Script, variables: dict[str, str]) -
 def test_config_shows_all_settings_and_no_secret(script: Script) -> None:
     secret = "canary-secret-of-config"
     url = f"redis://user:{secret}@localhost:1/0"
-    given = {"PRESENCE_REDIS_URL": url, "PRESENCE_SECRET": secret, "PRESENCE_WINDOW": "90"}
-    told = script("config", **given)
-    assert told.exit_code == 0
-    assert secret not in told.output
-    lines = [line.split("\t") for line in told.stdout.splitlines()]
+    told = {"TRUSTED_PROXIES": "10.0.0.0/8", "EXCLUDE": "/a, /b*", "STORE": "minute-sets"}
+    plain = {f"PRESENCE_{name}": value for name, value in {**told, "WINDOW": "90"}.items()}
+    secrets = dict.fromkeys(("PRESENCE_SECRET", "PRESENCE_SESSION_SECRET"), secret)
+    given = {**plain, **secrets, "PRESENCE_REDIS_URL": url}
+    printed = script("config", **given)
+    assert printed.exit_code == 0
+    assert secret not in printed.output
+    lines = [line.split("\t") for line in printed.stdout.splitlines()]
     assert ["PRESENCE_WINDOW", "1m 30s", "environment"] in lines
     assert ["PRESENCE_SECRET", "***", "environment"] in lines
     assert ["PRESENCE_IP_PREFIX", "/32, /128", "default"] in lines
     # What it prints is what the variables accept.
-    printed = {name: value for name, value, _ in lines if "***" not in value}
-    effective = Settings.from_env({**script.variables, "PRESENCE_WINDOW": "90"}, redis_url=url)
-    assert Settings.from_env(printed, redis_url=url) == effective
+    reused = {name: value for name, value, _ in lines if "***" not in value} | secrets
+    effective = Settings.from_env({**script.variables, **given})
+    assert Settings.from_env(reused, redis_url=url) == effective
     found = json.loads(script("config", "--json", **given).stdout)
     assert [[name, each["value"], each["from"]] for name, each in found.items()] == lines
 
@@ -251,25 +250,19 @@ def test_help_lists_every_command_and_status(script: Script) -> None:
         assert f"\n    {status}  " in told
 
 
-def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    program = (
-        "import atexit, sys; atexit.register(lambda: print('rich' in sys.modules));"
-        "from presence_middleware.cli import main; main()"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+PROGRAM = """
+import atexit, sys; atexit.register(lambda: print('rich' in sys.modules))
+from presence_middleware.cli import main; main()
+"""
 
 
 def test_piped_output_has_no_colour_and_loads_no_terminal_library(
     variables: dict[str, str],
 ) -> None:
     record(variables, 1)
-    printed = run("history", **variables, FORCE_COLOR="1", TTY_COMPATIBLE="1").stdout
+    printed = run_program(
+        PROGRAM, "history", **variables, FORCE_COLOR="1", TTY_COMPATIBLE="1"
+    ).stdout
     assert printed.endswith("\t1\nFalse\n")
     assert "\x1b" not in printed
 
@@ -278,17 +271,17 @@ def test_an_id_that_the_output_encoding_lacks_is_escaped(
     variables: dict[str, str], presence: Presence
 ) -> None:
     presence.touch("\u4e2d")
-    printed = run("online", **variables, PYTHONIOENCODING="latin-1").stdout
+    printed = run_program(PROGRAM, "online", **variables, PYTHONIOENCODING="latin-1").stdout
     assert printed.startswith("\\u4e2d\t")
 
 
-def test_count_and_online_of_a_room(script: Script, variables: dict[str, str]) -> None:
-    variables["PRESENCE_ROOMS"] = "/t/{topic}/*"
-    recorder = Recorder(Settings.from_env(variables), background=False)
-    now = recorder.stamp()
-    for id, room in (("bob", "/t/1"), ("ann", "/t/1"), ("cid", "/t/2")):
-        recorder.record(("user", id), now, room=Room(room_number(room), now))
-    assert recorder.flush()
+def test_count_and_online_of_a_room(
+    script: Script, variables: dict[str, str], valkey: Server, start: Start
+) -> None:
+    variables["PRESENCE_ROOMS"] = rooms = "/t/{topic}/*"
+    worker = start(valkey.url, clock=Clock(time.time()), rooms=rooms)
+    worker.saw("bob", "ann", room="/t/1")
+    worker.saw("cid", room="/t/2")
     assert script.says("count", "--room", "/t/1/a-title") == "2\n"
     assert script.json("count", "--room", "/t/2") == {"kind": "user", "room": "/t/2", "count": 1}
     rows = script.says("online", "--room", "/t/1").splitlines()
@@ -298,4 +291,3 @@ def test_count_and_online_of_a_room(script: Script, variables: dict[str, str]) -
     assert (listed["room"], [each["id"] for each in listed["online"]]) == ("/t/2", ["cid"])
     refused = script("count", "--room", "/t/1", "--window", "5m")
     assert (refused.exit_code, "pass no window" in refused.stderr) == (2, True)
-    recorder.close()

@@ -3,9 +3,9 @@
 import json
 import re
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -15,8 +15,7 @@ import redis
 from presence_middleware import Presence, Settings
 from tests.servers.test_command_answers import SHOWN, WILD, Script
 from tests.support.backends import Server, wait_until
-from tests.support.servers import environment
-from tests.support.terminal import COMMAND
+from tests.support.terminal import piped
 
 SITE = {"PRESENCE_IDENTITY": "user=header:X-User, guest=visitor", "PRESENCE_EVENTS": "user"}
 
@@ -39,13 +38,8 @@ class Events:
         self.presence = Presence(Settings.from_env(variables))
         self.lines: list[str] = []
         self.errors: list[str] = []
-        self.process = subprocess.Popen(
-            [*COMMAND, "events", *options],
-            env=environment(**variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._stack = ExitStack()
+        self.process = self._stack.enter_context(piped("events", *options, **variables))
         self._threads = [
             threading.Thread(target=self._read, args=each)
             for each in (
@@ -82,8 +76,7 @@ class Events:
     def __exit__(self, *exception: object) -> None:
         self.process.kill()
         self.ended()
-        self.process.stdout.close()  # type: ignore[union-attr]
-        self.process.stderr.close()  # type: ignore[union-attr]
+        self._stack.close()
 
 
 @pytest.fixture
@@ -186,14 +179,7 @@ def test_a_short_outage_goes_unnoticed_and_lost_events_are_reported(own: Server)
 
 
 def test_a_closed_pipe_ends_the_command_cleanly(site: dict[str, str]) -> None:
-    command = subprocess.Popen(
-        [*COMMAND, "events"],
-        env=environment(**site),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with command:
+    with piped("events", **site) as command:
         assert command.stdout
         assert command.stderr
         command.stdout.close()

@@ -1,6 +1,5 @@
 """`presence wait`: a script goes on when few enough are online."""
 
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +13,7 @@ from presence_middleware.cli.commands import presence as command
 from tests.servers.test_command_answers import Script
 from tests.support.backends import Server, wait_until
 from tests.support.faults import at_a_place
-from tests.support.servers import environment
-from tests.support.terminal import COMMAND
+from tests.support.terminal import piped
 
 
 @pytest.fixture
@@ -33,8 +31,7 @@ def calls(admin: Any, command: str) -> int:
 def test_it_ends_when_somebody_leaves(
     presence: Presence, variables: dict[str, str], valkey: Server
 ) -> None:
-    command = (*COMMAND, "wait", "--below", "2", "--timeout", "40s")
-    with subprocess.Popen(command, env=environment(**variables)) as waiting:
+    with piped("wait", "--below", "2", "--timeout", "40s", **variables) as waiting:
         with redis.Redis.from_url(valkey.url) as admin:
             before = calls(admin, "zcount")
             wait_until(lambda: calls(admin, "zcount") > before)

@@ -1,7 +1,6 @@
 """`presence watch`: live at a terminal, line by line in pipes, through outages, until Ctrl-C."""
 
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,8 +9,7 @@ import pytest
 from presence_middleware import Presence, Settings
 from tests.servers.test_command_answers import Script, record
 from tests.support.backends import Server, wait_until
-from tests.support.servers import environment
-from tests.support.terminal import COMMAND, Terminal
+from tests.support.terminal import Terminal, piped
 
 FAST = ("watch", "--interval", "0.1s")
 MODES = (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"))  # the screen, the cursor
@@ -107,24 +105,8 @@ def test_watch_reports_an_outage_and_recovers(own: Server) -> None:
         assert is_put_back(terminal)
 
 
-@contextmanager
-def piped(*options: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
-    process = subprocess.Popen(
-        [*COMMAND, *FAST, *options],
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell lets its background jobs ignore Ctrl-C, and tests may be such a job.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
-    with process:
-        yield process
-        process.kill()
-
-
 def test_piped_output_has_a_line_per_kind(own: Server) -> None:
-    with piped(PRESENCE_REDIS_URL=own.url) as process:
+    with piped(*FAST, PRESENCE_REDIS_URL=own.url) as process:
         assert process.stdout
         assert process.stderr
         first = [process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]

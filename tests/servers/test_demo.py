@@ -37,20 +37,20 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         socket.create_connection(("127.0.0.1", demo.port)),
     ):
         wait_until(lambda: sum(demo.state()["counts"].values()) > 0)
-        printed = demo.output()
+        printed = demo.output
         assert "PRESENCE_PREFIX=demo-crowd" in printed
         path = socket_path(tmp_path / "presence_middleware" / "demo")
         with Redis(unix_socket_path=str(path), decode_responses=True) as client:
             assert {key.partition(":")[0] for key in client.scan_iter()} == {"demo-crowd"}
         assert processes_of(tmp_path)
         assert demo.interrupt(signal.SIGTERM) == 0
-        assert demo.log.read_text() == printed
+        assert demo.output == printed
         assert processes_of(tmp_path) == []
 
 
 def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
     with Demo(tmp_path) as demo:
-        assert "simulated" not in demo.output()
+        assert "simulated" not in demo.output
         second = subprocess.run(
             [PRESENCE, "demo", f"--port={demo.port}"],
             env=environment(XDG_STATE_HOME="/nowhere"),
@@ -60,7 +60,7 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
         )
         assert (second.returncode, "pass another --port" in second.stderr) == (2, True)
         assert "you are bot curl," in demo.get("curl/8")
-        client = demo.client
+        client = demo.visitor
         for number, path in enumerate(PAGES, 1):
             html = client.get(path, headers={**BROWSER, "User-Agent": f"Firefox/{number}"}).text
             assert "1 person on this page" in html
@@ -80,7 +80,7 @@ def test_each_page_shows_how_many_people_are_on_it(tmp_path: Path) -> None:
         assert "Who is online" in client.get(board).text
         listed = client.get(f"{board}/online", headers=token).json()["online"]
         assert [each["id"] for each in listed] == ["Ada <script>"]
-        line = next(line for line in demo.output().splitlines() if "in another shell" in line)
+        line = next(line for line in demo.output.splitlines() if "in another shell" in line)
         count = line.split(": ", 1)[1].replace("count guest", "count user")
         assert subprocess.check_output(count, shell=True, env=demo.environment) == b"1\n"
         client.post("/logout")
@@ -95,8 +95,8 @@ def simulated(demo: Demo) -> list[str]:
 @pytest.mark.slow
 def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
     with Demo(tmp_path, crowd=None) as demo:
-        assert "40 simulated visitors, also in the chart: --crowd 0 switches them off" in (
-            demo.output()
+        assert (
+            "40 simulated visitors, also in the chart: --crowd 0 switches them off" in demo.output
         )
         wait_until(lambda: demo.state()["counts"]["guest"] >= 15)
         state = demo.state()
@@ -106,13 +106,13 @@ def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
         assert simulated(demo)
         assert all(name.endswith(" (simulated)") for name in simulated(demo))
         note = "40 visitors are simulated"
-        assert note in demo.client.get("/t/tea", headers=BROWSER).text
+        assert note in demo.visitor.get("/t/tea", headers=BROWSER).text
         assert note in demo.get("Lynx")
         wait_until(lambda: demo.state()["pages"] != state["pages"])
 
         # The board has a chart of the last day, which goes on.
         board, token = demo.board()
-        samples = demo.client.get(f"{board}/history?kind=guest", headers=token).json()["samples"]
+        samples = demo.visitor.get(f"{board}/history?kind=guest", headers=token).json()["samples"]
         assert len(samples) > 1000
         assert demo.interrupt() == 0
 
@@ -142,13 +142,13 @@ def test_another_worker_goes_on_with_the_crowd_if_its_worker_dies(tmp_path: Path
 def test_each_page_answers_with_redis_away(tmp_path: Path) -> None:
     with Demo(tmp_path, 3, PRESENCE_REDIS_URL=f"unix://{tmp_path}/none") as demo:
         for path in PAGES:
-            page = demo.client.get(path, headers=BROWSER)
+            page = demo.visitor.get(path, headers=BROWSER)
             assert page.status_code == 200
             assert "on this page" not in page.text
             assert "The number online is unknown" in demo.get("Lynx", path)
         answers: list[Any] = [
-            demo.client.post("/login", data={"name": "Ada", "page": "/t/tea"}),
-            demo.client.post("/logout"),
+            demo.visitor.post("/login", data={"name": "Ada", "page": "/t/tea"}),
+            demo.visitor.post("/logout"),
         ]
         assert [(each.status_code, each.headers["location"]) for each in answers] == [
             (303, "/t/tea"),

@@ -13,7 +13,7 @@ from presence_middleware import Presence, Settings, doctor
 from presence_middleware.backend import Backend
 from tests.servers.test_command_answers import Script
 from tests.support.backends import Server
-from tests.support.timed_site import Clock
+from tests.support.process import Start
 
 SECRET = "canary-secret-of-the-doctor"
 
@@ -144,19 +144,13 @@ def events_of(backend: Backend, kind: str) -> tuple[bool, str]:
 
 @pytest.mark.parametrize(("interval", "late"), [("10s", 30), ("3m", 360)])
 def test_the_doctor_notices_that_nobody_sweeps(
-    interval: str, late: int, variables: dict[str, str]
+    interval: str, late: int, valkey: Server, start: Start
 ) -> None:
     """After two flush intervals, if they are long."""
-    settings = Settings.from_env(
-        variables,
-        identity="user=header:x-user, guest=visitor",
-        events="user, guest",
-        flush_interval=interval,
-    )
-    clock = Clock()
-    backend = Backend(settings, clock=clock)
-    assert events_of(backend, "user") == (True, "nobody came or went lately")
-    Presence(backend=backend).touch("ann")
+    site = start(valkey.url, events="user, guest", flush_interval=interval)
+    settings, clock = site.settings, site.clock
+    assert events_of(site.presence.backend, "user") == (True, "nobody came or went lately")
+    site.presence.touch("ann")
     clock.now += settings.window + (settings.lag_seconds("user") or 0)
     for seconds, is_right, what in (
         (late, True, f"up to date, late by {late} s"),
@@ -184,19 +178,3 @@ def test_the_doctor_names_the_setting_that_recording_processes_lack(
         "a process that records does not announce them: "
         "set PRESENCE_EVENTS to the same kinds in all processes",
     )
-
-
-def test_printed_settings_can_be_reused_and_contain_no_secret() -> None:
-    secret = {
-        "PRESENCE_SECRET": SECRET,
-        "PRESENCE_SESSION_SECRET": SECRET,
-        "PRESENCE_REDIS_URL": f"redis://:{SECRET}@h",
-    }
-    given = {"TRUSTED_PROXIES": "10.0.0.0/8", "EXCLUDE": "/a, /b*", "STORE": "minute-sets"}
-    given = {f"PRESENCE_{name}": value for name, value in {**given, "WINDOW": "90"}.items()}
-    settings = Settings.from_env({**given, **secret})
-    told = {
-        name: each["value"] for name, each in doctor.effective_settings(settings, given).items()
-    }
-    assert SECRET not in "".join(told.values())
-    assert Settings.from_env({**told, **secret}) == settings

@@ -1,8 +1,6 @@
 """Each example on its real server, visited over a socket by several people."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +13,8 @@ from websockets.sync.client import connect
 
 from presence_middleware import Presence, Settings
 from tests.support.backends import Server, matrix, wait_until
-from tests.support.servers import ENDED, ROOT, Command, WebServer, environment, gunicorn, uvicorn
+from tests.support.commands import run_command
+from tests.support.servers import ENDED, ROOT, Command, WebServer, gunicorn, uvicorn
 
 EXAMPLES = ROOT / "examples"
 FLASK = gunicorn("flask_site:app", workers=2)
@@ -119,15 +118,10 @@ def test_an_ini_file_has_the_settings_of_the_site_and_of_the_shell(
     run: Run, variables: dict[str, str]
 ) -> None:
     site = run(SITES["paste"])
-    shell = [sys.executable, "-c", "from presence_middleware.cli import main; main()", "--ini"]
-    ini = str(EXAMPLES / "paste_site.ini")
+    ini = EXAMPLES / "paste_site.ini"
 
     def presence(*arguments: str) -> Any:
-        return json.loads(
-            subprocess.check_output(
-                [*shell, ini, *arguments, "--json"], env=environment(**variables), text=True
-            )
-        )
+        return json.loads(run_command("--ini", ini, *arguments, "--json", env=variables).stdout)
 
     with site.client("A") as ann, site.client("B") as guest:
         ann.get("/login/ann")

@@ -23,9 +23,9 @@ from presence_middleware.recorder import Recorder, recorder_for
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.faults import Fault, Place, adds_up, hung, refused
+from tests.support.process import Process, Start
 from tests.support.servers import ROOT, WebServer, uvicorn
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import Clock
 
 DASHBOARD = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
 SOON = 1.5  # seconds: two timeouts, and some noise
@@ -106,21 +106,13 @@ def test_the_counters_match_the_recorder(recorder: Recorder) -> None:
 
 
 @pytest.fixture
-def announcing(valkey: Server, prefix: str) -> tuple[Recorder, Clock]:
-    settings = Settings.from_env(
-        {},
-        redis_url=valkey.url,
-        prefix=prefix,
-        identity="user=header:X-User, guest=header:X-Guest",
-        events="user, guest",
-        shards=4,
-    )
-    clock = Clock()
-    return Recorder(settings, clock=clock, background=False), clock
+def announcing(valkey: Server, start: Start) -> Process:
+    identity = "user=header:X-User, guest=header:X-Guest"
+    return start(valkey.url, identity=identity, events="user, guest", shards=4)
 
 
-def test_who_came_and_who_went_is_counted_by_kind(announcing: tuple[Recorder, Clock]) -> None:
-    recorder, clock = announcing
+def test_who_came_and_who_went_is_counted_by_kind(announcing: Process) -> None:
+    recorder, clock = announcing.recorder, announcing.clock
     collector = PresenceCollector(recorder)
     for name in ("ann", "bob", "ann"):
         visit(recorder, name)
@@ -139,8 +131,8 @@ def test_who_came_and_who_went_is_counted_by_kind(announcing: tuple[Recorder, Cl
     assert values(found, "presence_went_total") == {"user": 2, "guest": 1}
 
 
-def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: tuple[Recorder, Clock]) -> None:
-    recorder, clock = announcing
+def test_the_sweep_lag_grows_until_somebody_sweeps(announcing: Process) -> None:
+    recorder, clock = announcing.recorder, announcing.clock
     collector = PresenceCollector(recorder)
     assert values(scraped(collector), "presence_sweep_lag_seconds") == {}
     visit(recorder, "ann")
@@ -240,8 +232,8 @@ def test_requests_do_not_wait_for_a_blocked_scrape(
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "summary": ["_count", "_sum"]}
 
 
-def test_the_dashboard_uses_only_existing_metrics(announcing: tuple[Recorder, Clock]) -> None:
-    families = PresenceCollector(announcing[0]).describe()
+def test_the_dashboard_uses_only_existing_metrics(announcing: Process) -> None:
+    families = PresenceCollector(announcing.recorder).describe()
     exposed = {family.name + end for family in families for end in SUFFIXES[family.type]}
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
     asked = " ".join(target["expr"] for target in targets)

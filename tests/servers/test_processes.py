@@ -1,8 +1,6 @@
 """Where no thread runs, or a thread is dead or stuck; forks; and the event loop of Trio."""
 
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,22 +21,11 @@ from presence_middleware.connections import health
 from presence_middleware.recorder import Recorder, worker
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
-from tests.support.servers import (
-    environment,
-)
+from tests.support.commands import run_program
 from tests.support.stopwatch import Stopwatch
 
 NEVER = "100s"  # until the next regular write: longer than any of these tests
 IDENTITY = "user=header:X-User"
-
-
-@pytest.fixture
-def variables(variables: dict[str, str]) -> dict[str, str]:
-    return variables | {"PRESENCE_IDENTITY": IDENTITY, "PRESENCE_FLUSH_INTERVAL": NEVER}
-
-
-def online(presence: Presence) -> set[str]:
-    return {seen.id for seen in presence.online(limit=None)}
 
 
 # Where no thread runs
@@ -195,13 +182,7 @@ print([name for pid, name in children.items() if os.waitpid(pid, 0)[1]], len(chi
 
 def test_a_child_that_was_forked_during_an_import_reads(variables: dict[str, str]) -> None:
     """How children record, test_recorder.py shows, and uWSGI and `--preload` in test_servers.py."""
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTING],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = run_program(IMPORTING, **variables)
     assert (done.stdout, done.stderr) == ("[] True\n", "")
 
 
@@ -235,7 +216,7 @@ def test_under_trio_async_readers_refuse_and_a_thread_reads_in_their_place(
     Presence(settings).touch("ann")
     trio.run(visit)
     assert seen == [True]
-    wait_until(lambda: online(Presence(settings)) == {"ann", "bob"})
+    wait_until(lambda: {seen.id for seen in Presence(settings).online()} == {"ann", "bob"})
 
 
 @pytest.mark.usefixtures("always_wakes")

@@ -109,11 +109,6 @@ class Served(NamedTuple):
     server: WebServer
     presence: Presence
 
-    def ask(self, path: str, **headers: str) -> httpx.Response:
-        with self.server.client(FIREFOX) as client:
-            given = {name.replace("_", "-"): value for name, value in headers.items()}
-            return client.get(path, headers=given)
-
 
 def protocol(name: str) -> str:
     return "asgi" if "asgi" in name or name.startswith(("uvicorn", "hypercorn")) else "wsgi"
@@ -157,7 +152,7 @@ def test_request_targets_are_normalized_before_they_are_matched(served: Served) 
         with socket.create_connection(("127.0.0.1", served.server.port), 15) as connection:
             connection.sendall(f"{request}Connection: close\r\n\r\n".encode())
             assert b" 200 " in connection.recv(1000)[:20]
-    served.ask("/", X_User="the last")
+    ask(served.server, "the last", "/")
     wait_until(lambda: served.presence.is_online("the last"))
     visits = {target for target, is_visit in seen.items() if is_visit}
     wait_until(lambda: visits <= set(served.presence.online_among(seen)))  # of other workers
@@ -186,7 +181,7 @@ def test_the_board_is_served(served: Served) -> None:
 
 
 def test_a_scrape_has_the_metrics_and_is_no_visit(served: Served) -> None:
-    served.ask("/", X_User="measured")
+    ask(served.server, "measured", "/")
     wait_until(lambda: served.presence.is_online("measured"))
     before = served.presence.counts()
 

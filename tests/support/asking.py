@@ -83,27 +83,33 @@ class Request:
     session: object = None
     state: dict[str, object] = field(default_factory=dict)
     path: str = "/a"
+    """Bytes that are not UTF-8 are surrogates in it."""
     mount: str = "/at"
+    method: str = "GET"
+    query: bytes | None = None
 
     def environ(self) -> dict[str, Any]:
         """Return the request as a WSGI server hands it over."""
-        environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "SCRIPT_NAME": self.mount}
-        environ["PATH_INFO"] = self.path.encode().decode("latin-1")
+        environ: dict[str, Any] = {"REQUEST_METHOD": self.method, "SCRIPT_NAME": self.mount}
+        environ["PATH_INFO"] = self.path.encode(errors="surrogateescape").decode("latin-1")
         for name, value in self.headers:
             key, joint = "HTTP_" + name.upper().replace("-", "_"), "; " if name == "Cookie" else ","
             said = value.decode("latin-1")
             environ[key] = f"{environ[key]}{joint}{said}" if key in environ else said
         given: dict[str, object] = {"REMOTE_USER": self.user, "REMOTE_ADDR": self.peer}
+        given["QUERY_STRING"] = None if self.query is None else self.query.decode("latin-1")
         given |= {"beaker.session": self.session, **self.state}
         return environ | {key: value for key, value in given.items() if value is not None}
 
     def scope(self) -> asgi.Scope:
         """Return the request as an ASGI server hands it over."""
         headers = [(name.lower().encode(), value) for name, value in self.headers]
-        scope: asgi.Scope = {"type": "http", "method": "GET", "headers": headers}
-        scope.update(path=self.mount + self.path, root_path=self.mount)
+        scope: asgi.Scope = {"type": "http", "method": self.method, "headers": headers}
+        path = self.path.encode(errors="surrogateescape").decode(errors="replace")
+        scope.update(path=self.mount + path, root_path=self.mount)
         client = self.peer if self.peer is None else (self.peer, 1)
         given = {"user": self.user, "client": client, "session": self.session, **self.state}
+        given["query_string"] = self.query
         scope.update((key, value) for key, value in given.items() if value is not None)
         return scope
 

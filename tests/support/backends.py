@@ -36,15 +36,23 @@ def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.005)
 
 
-class Server:
-    """A server process on a unix socket, without persistence."""
+def is_up(client: "redis.Redis") -> bool:
+    """Return whether a server answers, and has loaded its data."""
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
 
-    def __init__(self, binary: str, folder: Path, *options: str) -> None:
+
+class Server:
+    """A server process on a unix socket, and on a port unless that is 0, without persistence."""
+
+    def __init__(self, binary: str, folder: Path, *options: str, port: int = 0) -> None:
         self.binary = binary
         self.socket = folder / "s"
         self.url = f"unix://{self.socket}"
         self._command = [
-            *(binary, "--port", "0", "--unixsocket", str(self.socket), "--save", ""),
+            *(binary, "--port", str(port), "--unixsocket", str(self.socket), "--save", ""),
             *("--dir", str(folder), "--logfile", str(folder / "log"), *options),
         ]
         self.start()
@@ -52,15 +60,8 @@ class Server:
     def start(self) -> None:
         self.process = subprocess.Popen(self._command)
         with redis.Redis.from_url(self.url) as client:
-            wait_until(lambda: self._answers(client))
+            wait_until(lambda: is_up(client))
 
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
-
-    @staticmethod
-    def _answers(client: "redis.Redis") -> bool:
-        try:
-            return bool(client.ping())
-        except redis.ConnectionError:
-            return False

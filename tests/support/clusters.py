@@ -1,7 +1,6 @@
 """A real Cluster: some primaries that share the slots, each with replicas or none."""
 
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,39 +12,25 @@ import redis
 
 from presence_middleware.embedded import find_server
 from presence_middleware.stores.keys import SLOTS, slot_of
-from tests.support.backends import wait_until
+from tests.support.backends import Server, wait_until
 from tests.support.servers import free_port
 
 OPTIONS = (
     *("--cluster-enabled", "yes", "--cluster-node-timeout", "1000"),
-    *("--cluster-require-full-coverage", "no", "--save", "", "--repl-diskless-sync-delay", "0"),
+    *("--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"),
 )
 
 
-class Node:
+class Node(Server):
     """A server of a Cluster."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        self._folder = folder / str(self.port)
-        self._folder.mkdir()
-        self.start()
-
-    def start(self) -> None:
-        bus = free_port()
-        self.process = subprocess.Popen(
-            [
-                *(str(find_server()), "--port", str(self.port), "--cluster-port", str(bus)),
-                *("--dir", str(self._folder), "--logfile", str(self._folder / "log"), *OPTIONS),
-            ]
-        )
+        self.port, self.bus = free_port(), free_port()
+        own = folder / str(self.port)
+        own.mkdir()
+        options = ("--cluster-port", str(self.bus), *OPTIONS)
+        super().__init__(str(find_server()), own, *options, port=self.port)
         self.client = redis.Redis(port=self.port, socket_timeout=5)
-        wait_until(self._is_up)
-        self.bus = bus
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -60,11 +45,6 @@ class Node:
     def knows(self, id: str) -> bool:
         """Whether it has heard of another."""
         return any(state["node_id"] == id for state in self.ask("CLUSTER NODES").values())
-
-    def _is_up(self) -> bool:
-        with suppress(redis.ConnectionError, redis.BusyLoadingError):
-            return bool(self.client.ping())
-        return False
 
 
 class Cluster:

@@ -1,5 +1,7 @@
-"""The command `presence`, run in this process: its outputs and its exit status."""
+"""The command `presence`, run in this process, and programs run in another, with their outputs."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from presence_middleware.cli.commands import presence
+from tests.support.servers import environment
 
 # Before click 8.2, the two outputs are one unless asked for apart.
 APART: Any = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
@@ -16,3 +19,16 @@ def run_command(*arguments: object, env: Mapping[str, str], given: bytes = b"") 
     """Run it with arguments, variables of the environment and an input."""
     words = [str(argument) for argument in arguments]
     return CliRunner(**APART).invoke(presence, words, given, env, prog_name="presence")
+
+
+def run_program(
+    program: str, *arguments: str, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program in a process of its own, whose settings are in variables."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )

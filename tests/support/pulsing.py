@@ -10,11 +10,11 @@ from wsgiref.validate import validator
 from presence_middleware import Settings, asgi, wsgi
 from presence_middleware.people import Person
 from presence_middleware.recorder import Recorder
-from tests.support.asking import State, exchange_asgi, exchange_wsgi
+from tests.support.asking import Request, State, exchange_asgi, exchange_wsgi
+from tests.support.statuses import FIREFOX
 
 Headers = list[tuple[str, str]]
 SAME = {"Sec-Fetch-Site": "same-origin"}
-FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 PROTOCOLS = ("wsgi", "asgi")
 
 
@@ -96,22 +96,18 @@ class PulsingSite:
     ) -> Answer:
         """Send a request; `root` is where the app is mounted, `user` whom the server logs in."""
         headers = {"User-Agent": FIREFOX, "Host": "shop.example:8000", **headers}
+        request = Request(
+            [(name, value.encode()) for name, value in headers.items()],
+            user=user,
+            path=path,
+            mount=root,
+            method=method,
+            query=query.encode("utf-8", "surrogateescape"),
+        )
         if self.protocol == "wsgi":
-            environ: dict[str, Any] = {
-                **{"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": root},
-                **{"QUERY_STRING": query, "REMOTE_ADDR": "192.0.2.7", "CONTENT_LENGTH": "0"},
-                **{f"HTTP_{key.upper().replace('-', '_')}": said for key, said in headers.items()},
-                **({} if user is None else {"REMOTE_USER": user}),
-            }
+            environ = {**request.environ(), "CONTENT_LENGTH": "0"}
             setup_testing_defaults(environ)
             found = exchange_wsgi(validator(self.wsgi), environ)
         else:
-            scope: asgi.Scope = {
-                **{"type": "http", "asgi": {"version": "3.0"}, "method": method},
-                **{"path": root + path, "root_path": root, "client": ("192.0.2.7", 5)},
-                "query_string": query.encode("utf-8", "surrogateescape"),
-                "headers": [(key.lower().encode(), said.encode()) for key, said in headers.items()],
-                **({} if user is None else {"user": user}),
-            }
-            found = exchange_asgi(self.asgi, scope)
+            found = exchange_asgi(self.asgi, {**request.scope(), "asgi": {"version": "3.0"}})
         return Answer(found.status, dict(found.headers), found.body)

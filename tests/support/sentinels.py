@@ -1,13 +1,12 @@
 """A real Sentinel: three of them watch a primary and its replica."""
 
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import redis
 
 from presence_middleware.embedded import find_server
-from tests.support.backends import wait_until
+from tests.support.backends import is_up, wait_until
 from tests.support.servers import free_port
 
 SERVICE = """port {port}
@@ -27,7 +26,8 @@ class Sentinels:
         self._processes: list[subprocess.Popen[bytes]] = []
         primary, replica, *sentinels = self.ports
         self.primary = self._run(primary, "--save", "")
-        wait_until(lambda: self._is_up(primary))
+        with redis.Redis(port=primary) as client:
+            wait_until(lambda: is_up(client))
         self._run(replica, "--save", "", "--replicaof", "127.0.0.1", str(primary))
         for port in sentinels:
             file = folder / f"{port}.conf"
@@ -63,16 +63,10 @@ class Sentinels:
         self._processes.append(process)
         return process
 
-    @staticmethod
-    def _is_up(port: int) -> bool:
-        with suppress(redis.ConnectionError), redis.Redis(port=port) as client:
-            return bool(client.ping())
-        return False
-
     def _is_ready(self, port: int) -> bool:
         """Return whether a Sentinel has found the replica and the two other Sentinels."""
-        if not self._is_up(port):
-            return False
         with redis.Redis(port=port) as client:
+            if not is_up(client):
+                return False
             (state,) = client.sentinel_masters().values()
         return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == 2)

@@ -21,7 +21,7 @@ STOP_SECONDS = 15.0
 ENDED = {0, -signal.SIGTERM}  # web.py, waitress and uvicorn leave the last word to the system
 
 Command = Callable[[int], Sequence[str]]
-"""A module that Python runs, or `uwsgi`, and its arguments, for a port."""
+"""What `started_by` accepts, and its arguments, for a port."""
 
 
 def gunicorn(app: str, workers: int = 1, *options: str) -> Command:
@@ -66,6 +66,8 @@ def environment(**variables: str) -> dict[str, str]:
 class WebServer:
     """A server in a process group of its own, from `with` to the end of the block."""
 
+    start_seconds = 30.0
+
     def __init__(
         self,
         command: Command,
@@ -81,20 +83,20 @@ class WebServer:
         self._command = [*started_by(program, str(python)), *arguments]
         self._folder, self._log = folder, log
         # There gunicorn puts its control socket, else into this user's home.
-        self._environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
+        self.environment = environment(XDG_RUNTIME_DIR=str(log.parent), **settings)
 
     def __enter__(self) -> Self:
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 self._command,
                 cwd=self._folder,
-                env=self._environment,
+                env=self.environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         try:
-            wait_until(self._answers, 30)
+            wait_until(self._answers, self.start_seconds)
         except BaseException:
             self._kill()
             raise
@@ -144,7 +146,9 @@ class WebServer:
 
 
 def started_by(program: str, python: str = sys.executable) -> list[str]:
-    """Return the beginning of a command that runs `program`, a module or `uwsgi`."""
+    """Return the beginning of a command that runs `program`: a module, `uwsgi`, or a path."""
+    if program.startswith("/"):
+        return [program]
     if program == "uwsgi":
         binary = Path(sys.executable).parent / program
         if not binary.exists():

@@ -1,15 +1,26 @@
-"""Send a request to an app with a given status, over WSGI and ASGI, and return the identity."""
+"""Send a request to an app that answers as it is told, over WSGI, ASGI and a WebSocket."""
 
+import inspect
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.recorder import recorder_for
-from tests.support.asking import Inner, State, exchange_asgi, exchange_wsgi, nothing
+from tests.support.asking import (
+    Answer,
+    Inner,
+    Request,
+    State,
+    exchange_asgi,
+    exchange_wsgi,
+    nothing,
+)
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+OWN = b"the app's own"
 
 
 def basic(credentials: str | bytes) -> str:
@@ -23,7 +34,8 @@ class Call:
     """A request, the change an inner layer makes during it, and the statuses of the response."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
-    path: str = "/"
+    path: str | bytes = "/"
+    """Escaped as in a URL, perhaps with a query."""
     method: str = "GET"
     statuses: tuple[int, ...] = (200,)
     """Each in place of the one before, as far as the protocol has that."""
@@ -35,12 +47,28 @@ class Call:
     state: Mapping[str, object] = field(default_factory=dict)
     failure: Exception | None = None
     """Raised in place of a response."""
+    mount: str = ""
+
+    @property
+    def request(self) -> Request:
+        url = self.path.encode() if isinstance(self.path, str) else self.path
+        path, _, query = url.partition(b"?")
+        given = {"user-agent": FIREFOX, "host": "site"}
+        given |= {name.lower(): value for name, value in self.headers.items()}
+        return Request(
+            [(name.title(), value.encode()) for name, value in given.items()],
+            state={**self.state},
+            path=unquote_to_bytes(path).decode(errors="surrogateescape"),
+            mount=self.mount,
+            method=self.method,
+            query=query,
+        )
 
 
-Ask = Callable[[Settings, Call], object]
+Ask = Callable[[Settings, Call], Answer]
 
 
-def over_wsgi(settings: Settings, call: Call) -> None:
+def over_wsgi(settings: Settings, call: Call) -> Answer:
     """Have a WSGI app answer."""
 
     def answer(environ: State, start_response: Any) -> Iterator[bytes]:
@@ -51,40 +79,42 @@ def over_wsgi(settings: Settings, call: Call) -> None:
             error = (ValueError("no"),) * 3 if number else None
             start_response(f"{status} x", [], *([error] if error else []))
         call.after(environ)
-        yield b"a"
+        yield OWN
 
     def app(environ: State, start_response: Any) -> Any:
         lines = answer(environ, start_response)
         return lines if call.is_streaming else list(lines)
 
-    environ: dict[str, Any] = {"REQUEST_METHOD": call.method, "SCRIPT_NAME": "", **call.state}
-    environ |= {"PATH_INFO": call.path, "REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": FIREFOX}
-    for name, value in call.headers.items():
-        environ["HTTP_" + name.upper().replace("-", "_")] = value
-    exchange_wsgi(wsgi.PresenceMiddleware(app, settings=settings), environ)
+    environ = {**call.request.environ(), "wsgi.url_scheme": "http"}
+    return exchange_wsgi(wsgi.PresenceMiddleware(app, settings=settings), environ)
 
 
-def over_asgi(settings: Settings, call: Call) -> None:
+def over_asgi(settings: Settings, call: Call, type: str = "http") -> Answer:
     """Have an ASGI app answer."""
 
     async def app(scope: State, receive: Any, send: Any) -> None:
-        call.before(scope)
+        found = call.before(scope)
+        if inspect.isawaitable(found):
+            await found
         if call.failure:
             raise call.failure
+        if type == "websocket":
+            return
         start = {"type": "http.response.start", "status": call.statuses[-1], "headers": []}
         await send(start)
         call.after(scope)
+        body = {"type": "http.response.body", "body": OWN}
         if call.is_streaming:
-            await send({"type": "http.response.body", "body": b"a", "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+            await send({**body, "more_body": True})
+        await send({**body, "body": b""} if call.is_streaming else body)
 
-    given = {"User-Agent": FIREFOX, **call.headers}
-    headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
-    scope: State = {
-        **{"type": "http", "method": call.method, "path": call.path, "headers": headers},
-        **{"client": ("192.0.2.7", 1), **call.state},
-    }
-    exchange_asgi(asgi.PresenceMiddleware(app, settings=settings), scope)
+    scope = {**call.request.scope(), "type": type}
+    return exchange_asgi(asgi.PresenceMiddleware(app, settings=settings), scope)
+
+
+def over_websocket(settings: Settings, call: Call) -> Answer:
+    """Have an ASGI app receive the request as a WebSocket."""
+    return over_asgi(settings, call, "websocket")
 
 
 def online(settings: Settings) -> list[tuple[str, str]]:

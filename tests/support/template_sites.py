@@ -29,6 +29,7 @@ from starlette.templating import Jinja2Templates
 from presence_middleware import Settings, WouldBlock, asgi, wsgi
 from presence_middleware.flask import init_app
 from presence_middleware.starlette import presence_context
+from tests.support.transports import AsgiTransport
 
 USERS = ["7", "8", "9"]
 LINE = "{{ presence.count() }} {{ presence.counts() }} {{ presence.is_online('7') }}"
@@ -64,23 +65,12 @@ Get = Callable[[str], httpx.Response]
 
 def over_wsgi(app: Any) -> Get:
     """Return a function that requests a page from a WSGI app."""
-
-    def get(page: str) -> httpx.Response:
-        with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test") as client:
-            return client.get(page)
-
-    return get
+    return httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test").get
 
 
 def over_asgi(app: Any) -> Get:
     """Return a function that requests a page from an ASGI app."""
-
-    async def ask(page: str) -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.get(page)
-
-    return lambda page: asyncio.run(ask(page))
+    return httpx.Client(transport=AsgiTransport(app, asyncio.run), base_url="http://test").get
 
 
 def flask_site(settings: Settings) -> Get:

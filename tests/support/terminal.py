@@ -1,4 +1,4 @@
-"""A command at a terminal: its display, keys pressed and windows resized."""
+"""The `presence` command in a process: at a terminal, or with pipes."""
 
 import fcntl
 import os
@@ -9,7 +9,8 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 from tests.support.backends import wait_until
@@ -110,6 +111,25 @@ class Terminal:
 
     def modes(self) -> list[Any]:
         return termios.tcgetattr(self._master)
+
+
+@contextmanager
+def piped(*arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
+    """Run the command with its outputs in pipes, and kill it in the end."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell lets its background jobs ignore Ctrl-C, and tests may be such a job.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _text(raw: str) -> str:
