@@ -8,12 +8,11 @@ visit, for WebSockets as well. A request for a path of `PRESENCE_LOGOUT` gets a 
 which remembers the user before the app clears the login.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any, TypeVar
 
-from .board import board_for
-from .board.messages import Response, raw_headers
+from .board import Response, board_for, raw_headers
 from .connections import Clock
 from .connections.loops import in_thread, is_in_loop
 from .errors import SettingsError
@@ -302,6 +301,6 @@ def _readable(scope: Scope) -> Scope:
     lists: Scope = {}
     if headers and not (isinstance(headers, SEQUENCE) and isinstance(headers[0], SEQUENCE)):
         lists["headers"] = [tuple(header) for header in headers]
-    if client and not isinstance(client, SEQUENCE):
+    if isinstance(client, Iterable) and not isinstance(client, SEQUENCE):
         lists["client"] = list(client)
     return {**scope, **lists} if lists else scope

@@ -281,13 +281,8 @@ class People(Memory):
     Each sighting is counted once: recorded = coalesced + flushed + pending + dropped.
     """
 
-    def __init__(
-        self,
-        limit: int,
-        window: float,
-        sightings: Sightings = [],  # noqa: B006 - only read
-    ) -> None:
-        """Remember people for `window` seconds at least. Of some, `sightings` wait already.
+    def __init__(self, limit: int, window: float) -> None:
+        """Remember people for `window` seconds at least.
 
         At most `limit` sightings wait, and at most twice as many people are remembered.
         """
@@ -301,8 +296,6 @@ class People(Memory):
         """The number of people in flight of whom a newer sighting waits."""
         self.coalesced = self.flushed = self.pending = 0
         self.dropped: Counter[Reason] = Counter()
-        for who, seen, arrival in sightings:
-            self.note(who, seen, arrival)
 
     # Called by requests.
 

@@ -68,10 +68,8 @@ class PresenceCollector(Collector):
         not fit them.
         """
         self._recorder = recorder_for() if recorder is None else recorder
-        settings = self._recorder.settings
-        self._kinds, self._announced = settings.kinds, settings.events
         self._presence = Presence(
-            settings,
+            self._recorder.settings,
             client=client,
             backend=self._recorder.backend if client is None else None,
         )
@@ -95,15 +93,16 @@ class PresenceCollector(Collector):
             self.next_read = time.monotonic() + READ_EVERY
             try:
                 presence, queries = self._presence, self._presence.backend.queries
-                peaks = {kind: presence.peak(kind) for kind in self._kinds}
-                lags = {kind: presence.run(queries.sweep_lag(kind)) for kind in self._announced}
-                active = presence.run(merge_plans([*map(queries.active_in_periods, self._kinds)]))
+                kinds, announced = queries.settings.kinds, queries.settings.events
+                peaks = {kind: presence.peak(kind) for kind in kinds}
+                lags = {kind: presence.run(queries.sweep_lag(kind)) for kind in announced}
+                active = presence.run(merge_plans([*map(queries.active_in_periods, kinds)]))
                 self._site = {
                     "presence_up": True,
-                    "presence_online": self._presence.counts(),
+                    "presence_online": presence.counts(),
                     "presence_active": {
                         (kind, period): number
-                        for kind, numbers in zip(self._kinds, active, strict=True)
+                        for kind, numbers in zip(kinds, active, strict=True)
                         for period, number in numbers.items()
                     },
                     "presence_peak": {kind: peak.count for kind, peak in peaks.items() if peak},
@@ -140,7 +139,7 @@ class PresenceCollector(Collector):
             )
         ]
         for name, help_text in {**GAUGES, **COUNTERS}.items():
-            if name in EVENTS and not self._announced:
+            if name in EVENTS and not self._recorder.settings.events:
                 continue
             family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
             value = values.get(name, {})

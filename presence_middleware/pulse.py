@@ -8,7 +8,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any, Protocol
 
-from .board.messages import Headers, Response, content, problem
+from .board import Headers, Response, content, problem
 from .request import Request
 from .settings import Settings
 from .signals import read_signal

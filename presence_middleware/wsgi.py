@@ -9,8 +9,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from .board import board_for
-from .board.messages import Response
+from .board import Response, board_for
 from .connections import Clock
 from .loading import check_app
 from .presence import Presence

@@ -1,11 +1,35 @@
-"""The board: pages and JSON about who is online. It is off unless `PRESENCE_BOARD_PATH` is set."""
+"""The board: pages and JSON about who is online. It is off unless `PRESENCE_BOARD_PATH` is set.
 
+Here are its requests and responses, independent of WSGI and ASGI.
+"""
+
+import json
+from datetime import datetime
+from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
-from ..errors import SettingsError
+from ..errors import QueryError, SettingsError
 from ..presence import AsyncPresence, Presence
+from ..request import Request, query_of
+from ..svg import STYLE_HASH
+
+Headers = tuple[tuple[str, str], ...]
+
+# Parsing a longer query could hold an event loop for several milliseconds.
+MAX_QUERY = 8192  # characters
+MAX_PARAMETERS = 101  # 100 ids and a kind
+EVERYWHERE: Headers = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    (
+        "Content-Security-Policy",
+        f"default-src 'none'; script-src 'self'; style-src 'self' {STYLE_HASH}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+)
 
 
 def board_for(presence: Presence | AsyncPresence) -> Any:
@@ -19,3 +43,93 @@ def board_for(presence: Presence | AsyncPresence) -> Any:
     if find_spec(needed) is None:
         raise SettingsError(f"PRESENCE_BOARD_PATH needs pip install 'presence_middleware[{extra}]'")
     return import_module(f".{extra}", __name__).App(presence)
+
+
+def raw_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI sends them."""
+    return [(name.lower().encode(), value.encode()) for name, value in headers]
+
+
+def parameters(request: Request, name: str) -> list[str]:
+    """Return all values of a query parameter.
+
+    Raises `QueryError` if the query is too long or has too many parameters.
+    """
+    query = query_of(request.state)
+    if len(query) > MAX_QUERY:
+        raise QueryError(f"the query is longer than {MAX_QUERY} characters")
+    try:
+        values = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise QueryError(f"the query has more than {MAX_PARAMETERS} parameters") from None
+    return values.get(name, [])
+
+
+def parameter(request: Request, name: str) -> str | None:
+    """Return the first value of a query parameter, or None. Raises `QueryError`."""
+    return next(iter(parameters(request, name)), None)
+
+
+class Response(NamedTuple):
+    """A response to a GET request."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    follows: tuple[str, str] | None = None
+    """A kind and a cursor: the events after it follow, and the response stays open for them."""
+
+    def to(self, request: Request) -> "Response":
+        """Return the response to send: a 304 if the reader has this body, and no body for HEAD."""
+        headers = (*self.headers, *EVERYWHERE)
+        etag = dict(self.headers).get("ETag")
+        known = request.header("if-none-match")
+        # It is a list of quoted strings. A layer that compresses the body puts W/ before ours.
+        if etag and known and (etag in known or known.strip() == "*"):
+            rest = tuple(pair for pair in headers if pair[0] != "Content-Type")
+            return Response(304, rest, b"")
+        if self.follows is not None and request.method == "GET":
+            return self._replace(headers=headers)
+        length = ("Content-Length", str(len(self.body)))
+        body = b"" if request.method == "HEAD" else self.body
+        return Response(self.status, (*headers, length), body)
+
+
+def content(type: str, body: bytes, cache: str, unchanging: bytes | None = None) -> Response:
+    """Return a response with a body of a MIME type; `cache` is the Cache-Control header.
+
+    `unchanging` is what the ETag depends on, by default the body.
+    """
+    digest = blake2b(body if unchanging is None else unchanging, digest_size=12).hexdigest()
+    headers = (("Content-Type", type), ("Cache-Control", cache), ("ETag", f'"{digest}"'))
+    return Response(200, headers, body)
+
+
+def facts(values: dict[str, Any], cache: str, now: str | None = None) -> Response:
+    """Return a response with JSON; `cache` is the Cache-Control header.
+
+    `now` is the time of the read, and does not change the ETag.
+    """
+    unchanging = to_json(values)
+    body = unchanging if now is None else to_json({**values, "now": now})
+    return content("application/json", body, cache, unchanging)
+
+
+def problem(status: int, reason: str, *headers: tuple[str, str]) -> Response:
+    """Return a response with the reason of an error as JSON, which no cache stores."""
+    fixed = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+    return Response(status, (*fixed, *headers), to_json({"error": reason}))
+
+
+def to_json(values: dict[str, Any]) -> bytes:
+    """Return JSON in ASCII, so that no terminal, log or browser interprets an id."""
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def iso(moment: datetime | None) -> str | None:
+    """Return a moment in UTC as ISO 8601 text that ends with Z."""
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+BUSY = problem(503, "too many rooms are asked for at once", ("Retry-After", "1"))
+UNAVAILABLE = problem(503, "Redis does not answer", ("Retry-After", "2"))

@@ -8,10 +8,11 @@ import anyio
 from starlette.responses import Response, StreamingResponse
 
 from .. import sse
-from ..connections.loops import at_once, is_trio
+from ..connections.drivers import at_once
+from ..connections.loops import is_trio
 from ..presence import AsyncPresence
 from ..request import AsgiRequest
-from .messages import problem
+from . import problem
 from .routes import Board
 
 # Each stream holds a connection of the web server. Further readers poll.

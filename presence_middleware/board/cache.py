@@ -13,9 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from ..errors import PresenceError
+from ..errors import PresenceError, QueryError
 from ..stores import Plan
-from .messages import BUSY, UNAVAILABLE, Response, failure
+from . import BUSY, UNAVAILABLE, Response, problem
 
 MAX_RESULTS = 256  # of each topic
 PATIENCE = 5.0  # seconds that readers wait for a read before another starts
@@ -92,7 +92,10 @@ class Cache:
                     result.value = await found if is_async else found
                     result.expires = began + read.seconds
                 except PresenceError as error:
-                    result.value, result.expires = failure(error), self._clock() + FAILURE_SECONDS
+                    # Other reasons may name hosts, and no reader can do anything about them.
+                    is_mistake = isinstance(error, QueryError)
+                    result.value = problem(400, str(error)) if is_mistake else UNAVAILABLE
+                    result.expires = self._clock() + FAILURE_SECONDS
                 except BaseException:
                     result.expires = -math.inf
                     raise

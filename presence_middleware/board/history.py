@@ -16,7 +16,7 @@ from ..queries import Queries
 from ..stores import Batch, Plan, keys, moment_of
 from ..stores.plan import text
 from ..svg import Line, draw
-from .messages import Response, content, facts, iso
+from . import Response, content, facts, iso
 
 MAX_POINTS = 1500  # of a history as JSON
 MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half a millisecond

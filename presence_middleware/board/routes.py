@@ -4,7 +4,6 @@ import hmac
 import math
 import re
 from base64 import b64decode
-from binascii import Error
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,10 +20,9 @@ from ..queries import Queries
 from ..request import Request
 from ..stores import Plan, Sighting, moment_of
 from ..svg import WIDTH
-from . import history
+from . import Response, content, facts, history, iso, parameter, parameters, problem, to_json
 from .cache import Answer, Cache, SharedRead
 from .history import REVALIDATED
-from .messages import Response, content, facts, iso, parameter, parameters, problem, to_json
 
 _STREAM_HEADERS = tuple(sse.HEADERS.items())
 
@@ -252,7 +250,7 @@ def refusal(token: str, authorization: str | None) -> Response | None:
     if not is_bearer:
         try:
             secret = b64decode(secret, validate=True).partition(b":")[2]
-        except Error:
+        except ValueError:
             secret = b""
     if hmac.compare_digest(secret, token.encode()):
         return None

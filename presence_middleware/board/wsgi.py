@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from ..connections.loops import at_once
+from ..connections.drivers import at_once
 from ..presence import Presence
 from ..request import WsgiRequest
 from .routes import Board

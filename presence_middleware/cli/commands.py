@@ -1,9 +1,11 @@
-"""The `presence` command and its subcommands, except those in files of their own."""
+"""The `presence` command and its subcommands, except those of `live.py` and `logs.py`."""
 
 import math
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from ipaddress import ip_address
 
 import click
 
@@ -11,17 +13,15 @@ from .. import parsers
 from ..backend import Backend
 from ..doctor import effective_settings, examine
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
+from ..explain import Sent, explain, parse_header, parse_request
 from ..identity.sources import check_module
 from ..presence import Presence
-from ..queries import PERIODS
+from ..queries import MAX_HISTORY_HOURS, PERIODS
 from . import context, output
-from .chart import Span
 from .context import Answer
-from .events import events
-from .explain import explain_command
-from .follow import follow
-from .replay import replay
-from .watch import watch
+from .live import events, watch
+from .logs import follow, replay
+from .output import Span
 
 STATUS = """\b
 Exit status:
@@ -30,7 +30,6 @@ Exit status:
   2  the arguments or the settings are invalid
   3  Redis cannot answer
 """
-_MAX_HOURS = 10 * 366 * 24
 _CHART_LINES = 14
 ASK_EVERY = 1.0  # seconds
 _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
@@ -38,6 +37,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "WRONG": "bold red"}
 
 @click.group(
     cls=context.Site,
+    commands=[events, watch, replay, follow],
     epilog=STATUS,
     context_settings={"max_content_width": 100, "show_default": True},
 )
@@ -57,7 +57,7 @@ def presence(site: click.Context, ini: str | None) -> None:
 def count(reader: Presence, kind: str, window: str | None, room: str | None) -> Answer:
     """Print how many are online."""
     number = reader.count(kind, window=window, room=room)
-    return Answer({**_room(room), "count": number}, [[str(number)]])
+    return Answer({"count": number}, [[str(number)]])
 
 
 @presence.command(params=[context.kind_argument, context.window_option, context.room_option])
@@ -76,11 +76,7 @@ def online(reader: Presence, kind: str, window: str | None, room: str | None, li
             age = output.age(moment)
             ago = f"{parsers.format_duration(age)} ago" if output.is_terminal() else f"{age}s"
             rows[-1].append(ago)
-    return Answer({**_room(room), "online": people}, rows, (kind, "last seen"))
-
-
-def _room(room: str | None) -> dict[str, str]:
-    return {} if room is None else {"room": room}
+    return Answer({"online": people}, rows, (kind, "last seen"))
 
 
 @presence.command(params=[context.kind_option])
@@ -183,7 +179,7 @@ def forget(id: str, kind_given: str | None, yes: bool) -> None:
 
 @presence.command(params=[context.kind_option])
 @click.option(
-    "--hours", type=click.FloatRange(0, _MAX_HOURS, True), default=24, help="How far back."
+    "--hours", type=click.FloatRange(0, MAX_HISTORY_HOURS, True), default=24, help="How far back."
 )
 @context.answering
 def history(reader: Presence, kind: str, hours: float) -> Answer:
@@ -271,6 +267,54 @@ def doctor(settings: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(context.NO)
 
 
+@presence.command("explain")
+@click.argument("source", metavar="[-]", required=False, type=click.Choice(["-"]))
+@click.option("--header", "headers", metavar="HEADER", multiple=True, help="Such as 'Cookie: a=b'.")
+@click.option("--path", default="/", help="The path, perhaps with a query.")
+@click.option("--method", default="GET", help="Such as POST.")
+@click.option("--address", default="127.0.0.1", help="The client's address, or a proxy's.")
+@context.json_option
+def explain_command(
+    *,
+    source: str | None,
+    headers: tuple[str, ...],
+    path: str,
+    method: str,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Print who a request counts as, and why.
+
+    With -, read the request from standard input: its first line and its headers. The settings
+    (PRESENCE_*) apply as on the site. Neither the app nor Redis is asked. No secret is shown, and
+    of cookies and tokens only names of keys.
+    """
+    if not path.startswith("/"):
+        raise click.UsageError("--path begins with /, such as /t/42, without the host")
+    try:
+        given = [parse_header(header) for header in headers]
+        if address:  # a Unix socket has none
+            ip_address(address)
+        sent = Sent(method, path, given, address)
+        if source:
+            text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+            read = parse_request(text, address)
+            sent = read._replace(headers=[*read.headers, *given])
+    except ValueError as error:
+        raise click.UsageError(f"the request cannot be read: {error}") from error
+    answer = explain(context.site_settings(), sent)
+    if as_json:
+        output.document(answer)
+        return
+    output.line(answer["request"])
+    width = max(len(rule["name"]) for rule in answer["rules"])
+    for number, rule in enumerate(answer["rules"], 1):
+        output.line(f"{number} {rule['name']:{width}}  {rule['result']}")
+    output.line(answer["conclusion"], "bold")
+    for hint in answer["hints"]:
+        output.line(hint)
+
+
 @presence.command()
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, help="Port to listen on.")
@@ -287,7 +331,3 @@ def demo(host: str, port: int, crowd: int) -> None:
     except ModuleNotFoundError as error:
         raise SettingsError("needs pip install 'presence_middleware[demo]'") from error
     serve(host, port, crowd)
-
-
-for each in (events, explain_command, watch, replay, follow):
-    presence.add_command(each)

@@ -42,7 +42,7 @@ class Answer(NamedTuple):
     """The answer of a command."""
 
     document: dict[str, Any]
-    """The answer for `--json`, without the kind."""
+    """The answer for `--json`, without the kind and the room."""
     rows: Iterable[Sequence[str]] = ()
     """The answer for people and scripts."""
     columns: Sequence[str] = ()
@@ -65,7 +65,9 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         reader, kind = site_reader(kind_given)
         answer = command(reader, kind, **options)
         if as_json:
-            output.document({"kind": kind, **answer.document})
+            room = options.get("room")
+            asked = {"kind": kind} if room is None else {"kind": kind, "room": room}
+            output.document(asked | answer.document)
         elif answer.draw is not None and output.is_terminal():
             answer.draw()
         else:

@@ -7,6 +7,7 @@ import asyncio
 import math
 import re
 import time
+from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from copy import copy
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
 from .clients import async_client, sync_client
 from .health import RedisHealth
 from .limits import Allowance, async_slot_of, remaining, slot_of
-from .loops import at_once, in_thread, require_asyncio
+from .loops import in_thread, require_asyncio
 from .url import RedisURL
 
 TOO_LATE = "Redis did not answer in time"
@@ -168,6 +169,18 @@ class AsyncDriver(_Runner):
         async with asyncio.timeout(remaining()), async_slot_of(client, self._max_readers):
             replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
         return checked_replies(replies, batch)
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for no event loop, and return its result.
+
+    So what threads and coroutines do alike is written once.
+    """
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def filled_pipeline(client: Any, batch: Batch) -> Any:

@@ -8,6 +8,7 @@ readers wait for a slot instead. The thread that writes takes no slot and never 
 import asyncio
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -57,6 +58,44 @@ class Allowance:
         seconds = time.monotonic() - self._began
         if seconds > PROMPT_SECONDS:
             self.left -= seconds
+
+
+def _until_deadline(name: str) -> Any:
+    """Return a method of sockets that raises `TimeoutError` at the deadline."""
+
+    def method(self: "TimedSocket", *arguments: Any) -> Any:
+        if self._timeout != 0:  # a socket that never waits needs no deadline
+            seconds = remaining()
+            if seconds <= 0:
+                raise TimeoutError
+            timeout = seconds if self._timeout is None else min(self._timeout, seconds)
+            # Setting a timeout is a system call, so do it only for a change.
+            if timeout != self._applied_timeout:
+                self._sock.settimeout(None if timeout == math.inf else timeout)
+                self._applied_timeout = timeout
+        return getattr(self._sock, name)(*arguments)
+
+    return method
+
+
+class TimedSocket:
+    """A socket that waits until the deadline at most; its own timeout may be shorter."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        # redis-py reads these two before each command, and `__getattr__` would be slow.
+        self.fileno = sock.fileno
+        self.pending = getattr(sock, "pending", int)  # a socket without TLS buffers no bytes
+        self._timeout = self._applied_timeout = sock.gettimeout()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def settimeout(self, timeout: float | None) -> None:
+        self._timeout = self._applied_timeout = timeout
+        self._sock.settimeout(timeout)
+
+    recv, recv_into, sendall = map(_until_deadline, ("recv", "recv_into", "sendall"))
 
 
 class Patience:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -35,18 +35,6 @@ def require_asyncio() -> None:
             "AsyncPresence requires asyncio, and this is trio: use Presence in a thread, as in "
             "await trio.to_thread.run_sync(presence.count)"
         )
-
-
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for no event loop, and return its result.
-
-    So what threads and coroutines do alike is written once.
-    """
-    try:
-        while True:
-            coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -20,7 +20,7 @@ from typing import Any
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.sentinel import SentinelManagedConnection
 
-from .limits import remaining
+from .limits import TimedSocket, remaining
 
 # By process id, host, port and address family: the look-ups whose result nobody has used yet. All
 # connections to the same host wait for the same look-up. One that ends after their deadline still
@@ -62,41 +62,6 @@ def addresses_of(host: str, port: int, family: int) -> list[str]:
     finally:
         if look_up.done():
             _look_ups.pop(name, None)
-
-
-def _until_deadline(name: str) -> Any:
-    """Return a method of sockets that raises `TimeoutError` at the deadline."""
-
-    def method(self: "TimedSocket", *arguments: Any) -> Any:
-        if self._timeout != 0:  # a socket that never waits needs no deadline
-            seconds = remaining()
-            if seconds <= 0:
-                raise TimeoutError
-            timeout = seconds if self._timeout is None else min(self._timeout, seconds)
-            self._sock.settimeout(None if timeout == math.inf else timeout)
-        return getattr(self._sock, name)(*arguments)
-
-    return method
-
-
-class TimedSocket:
-    """A socket that waits until the deadline at most; its own timeout may be shorter."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        # redis-py reads these two before each command, and `__getattr__` would be slow.
-        self.fileno = sock.fileno
-        self.pending = getattr(sock, "pending", int)  # a socket without TLS buffers no bytes
-        self._timeout = sock.gettimeout()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-    def settimeout(self, timeout: float | None) -> None:
-        self._timeout = timeout
-        self._sock.settimeout(timeout)
-
-    recv, recv_into, sendall = map(_until_deadline, ("recv", "recv_into", "sendall"))
 
 
 class _Timed:

@@ -27,7 +27,9 @@ from ..errors import PresenceError
 from ..parsers import DAY
 from ..stores.keys import MINUTE
 from ..wsgi import PresenceMiddleware
+from .app import PAGES
 
+PATHS = tuple(PAGES)
 NETWORKS = ("198.51.100", "203.0.113")  # RFC 5737
 HOSTS = 250  # of each network; a visitor has an address of its own
 NAMES = ("Grace", "Katherine", "Margaret", "Radia", "Barbara", "Frances", "Karen", "Joan")
@@ -68,7 +70,7 @@ class Visitor:
             night = (1 - math.cos(2 * math.pi * (departure - self._start) / DAY)) / 2
             moment = departure + random.uniform(*AWAY) * (1 + (NIGHT - 1) * night)
 
-    def visit(self, app: WSGIApplication, pages: tuple[str, ...]) -> Iterator[float]:
+    def visit(self, app: WSGIApplication) -> Iterator[float]:
         """Yield when the next request to `app` is due, and send it when continued."""
         send, random = partial(self._send, app), Random(f"{self._number}-pages")
         for arrival, departure in self.stays():
@@ -78,12 +80,12 @@ class Visitor:
             yield moment
             if self.name:
                 send("/login", {"name": self.name})
-            page = random.choice(pages)
+            page = random.choice(PATHS)
             send(page)
             while (moment := moment + random.uniform(*PAUSE)) < departure:
                 yield moment
                 if random.random() < MOVES:
-                    page = random.choice(pages)
+                    page = random.choice(PATHS)
                     send(page)
                 else:
                     # As pulse.js reports the page that is read.
@@ -105,13 +107,11 @@ class Visitor:
 class Crowd:
     """The simulated visitors of a site. They do nothing until `run_until` is called."""
 
-    def __init__(
-        self, app: WSGIApplication, pages: tuple[str, ...], size: int, start: float
-    ) -> None:
-        """Simulate `size` visitors of the `pages` of `app`, from `start` in seconds on."""
+    def __init__(self, app: WSGIApplication, size: int, start: float) -> None:
+        """Simulate `size` visitors of `app`, from `start` in seconds since the epoch."""
         self._start = start
         self._visitors = [Visitor(number, start) for number in range(size)]
-        visits = [visitor.visit(app, pages) for visitor in self._visitors]
+        visits = [visitor.visit(app) for visitor in self._visitors]
         # The number decides between visitors that are due at the same time.
         self._due = [(next(visit), number, visit) for number, visit in enumerate(visits)]
         heapq.heapify(self._due)
@@ -123,15 +123,15 @@ class Crowd:
             heapq.heapreplace(self._due, (next(visit), number, visit))
         return self._due[0][0]
 
-    def past(self, user: str, guest: str, linger: float) -> dict[int, dict[str, int]]:
+    def past(self, linger: float) -> dict[int, dict[str, int]]:
         """Return how many of each kind were online in each minute of the day before the start.
 
-        `user` and `guest` are the names of the kinds. A guest stays online for `linger` seconds
-        after a goodbye, a user logs out. Minutes are counted since the epoch.
+        A guest stays online for `linger` seconds after a goodbye, a user logs out. Minutes are
+        counted since the epoch.
         """
         counts: Counter[tuple[str, int]] = Counter()
         for visitor in self._visitors:
-            kind, after = (user, 0.0) if visitor.name else (guest, linger)
+            kind, after = ("user", 0.0) if visitor.name else ("guest", linger)
             for arrival, departure in visitor.stays():
                 if arrival > self._start:
                     break
@@ -139,7 +139,7 @@ class Crowd:
                 counts.update((kind, minute) for minute in range(first, end))
         last = int(self._start // MINUTE)
         day = range(last - DAY // MINUTE + 1, last + 1)
-        return {each: {kind: counts[kind, each] for kind in (user, guest)} for each in day}
+        return {each: {kind: counts[kind, each] for kind in ("user", "guest")} for each in day}
 
 
 def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> None:
@@ -151,16 +151,15 @@ def fill_history(backend: Backend, past: Mapping[int, Mapping[str, int]]) -> Non
         backend.driver.run(backend.history.record(minute, counts))
 
 
-def run_crowd(site: PresenceMiddleware, pages: tuple[str, ...], size: int) -> NoReturn:
-    """Run a crowd of `size` visitors of the `pages` of `site`, as long as the process lives."""
+def run_crowd(site: PresenceMiddleware, size: int) -> NoReturn:
+    """Run a crowd of `size` visitors of `site`, as long as the process lives."""
     # While a machine sleeps, the monotonic clock stands still, and so does the crowd.
     start = time.time() - time.monotonic()
-    crowd = Crowd(site, pages, size, start + time.monotonic())
+    crowd = Crowd(site, size, start + time.monotonic())
     backend, settings = site.recorder.backend, site.recorder.settings
-    user, guest, *_ = settings.kinds
     # In an outage the chart begins empty, and the pages show that Redis does not answer.
     with suppress(PresenceError):
-        fill_history(backend, crowd.past(user, guest, settings.grace_seconds))
+        fill_history(backend, crowd.past(settings.grace_seconds))
     while True:
         due = crowd.run_until(start + time.monotonic())
         time.sleep(max(0.0, due - start - time.monotonic()))

@@ -17,7 +17,7 @@ from .. import embedded
 from ..errors import PresenceError, PresenceUnavailable
 from ..settings import Settings
 from ..wsgi import PresenceMiddleware
-from .app import PAGES, Site
+from .app import Site
 from .crowd import run_crowd
 
 DEFAULTS = {
@@ -79,7 +79,7 @@ class Demo(BaseApplication):  # type: ignore[misc]
     def post_worker_init(self, worker: Any) -> None:
         """Start the crowd in its worker."""
         if worker.has_crowd:
-            crowd = (self.callable, tuple(PAGES), self._crowd)
+            crowd = (self.callable, self._crowd)
             Thread(target=run_crowd, args=crowd, name="demo-crowd", daemon=True).start()
 
     def worker_exit(self, _: object, __: object) -> None:

@@ -16,9 +16,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.functional import LazyObject, empty
 
 from ..asgi import AsgiVisit, UnrecordedAsgiVisit
-from ..board import messages
+from ..board import Response
 from ..board.routes import Board
-from ..connections.loops import at_once
+from ..connections.drivers import at_once
 from ..pulse import EMPTY, pulse_for
 from ..recorder import Visit, recorder_for
 from ..request import READER, USER, VISIT, AsgiRequest, WsgiRequest
@@ -114,7 +114,7 @@ class PresenceMiddleware:
                 await sync_to_async(load)() if self._is_async else load()
                 visit.note_login()
             if visit.signal is not None and visit.signal.is_own:
-                return _django_response(messages.Response(204, EMPTY, b""))
+                return _django_response(Response(204, EMPTY, b""))
             response = self._get_response(request)
             if self._is_async:
                 response = await response
@@ -201,7 +201,7 @@ def _request_of(state: Any) -> AsgiRequest | WsgiRequest:
     return AsgiRequest(state) if "type" in state else WsgiRequest(state)
 
 
-def _django_response(response: messages.Response) -> HttpResponse:
+def _django_response(response: Response) -> HttpResponse:
     made = HttpResponse(response.body, status=response.status)
     del made["Content-Type"]
     for name, value in response.headers:

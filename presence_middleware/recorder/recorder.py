@@ -117,8 +117,10 @@ class Recorder:
         The parent process writes its own sightings. Locks and threads of the parent do not work
         in the child, so the child creates its own.
         """
-        self.people = People(self.settings.max_pending, self.settings.window, sightings)
+        self.people = People(self.settings.max_pending, self.settings.window)
         """What people did that waits to be written, and the people of the last window."""
+        for sighting in sightings:
+            self.people.note(*sighting)
         self.backend.departures.add(self.people)
         self.guests = Guests(
             self.people,
@@ -126,7 +128,9 @@ class Recorder:
             self.settings.trusted_proxies,
             self.hints.warn,
         )
-        self.open_visits = OpenVisits()
+        self.open_visits = OpenVisits(
+            self.stamp, self.settings.flush_interval, self.settings.refresh_seconds
+        )
         self.write_lock = threading.Lock()
         """Held during each write and its I/O."""
         self.usual_until = -math.inf
@@ -202,17 +206,12 @@ class Recorder:
             people.refuse("quota")
             return
         if act is not SEEN:
-            if not self._can(act, who[0]):
+            if act not in self.backend.stores[who[0]].acts:
                 return
             self._check_process()
         people.note(who, at, at if arrival is None else arrival, act, room)
         if at > self.worker.wake_after or act is not SEEN:
             self._wake()
-
-    def _can(self, act: Act, kind: str) -> bool:
-        if act is Act.GOODBYE:
-            return self.settings.is_swept(kind)
-        return act is Act.ERASED or self.settings.store_of(kind) != "hyperloglog"
 
     # The thread, or a request in its place.
 
@@ -245,8 +244,7 @@ class Recorder:
         """
         self.worker.wake_after = -math.inf
         try:
-            age, interval = self.settings.flush_interval, self.settings.refresh_seconds
-            self.open_visits.refresh(self.stamp, age, interval)
+            self.open_visits.refresh()
             is_busy = not self.people.is_empty
             is_written = self._write(self.health.is_due).is_complete
             with self.write_lock:
@@ -417,12 +415,13 @@ def shared_recorder(settings: Settings) -> Recorder:
 
 @atexit.register
 def _close_all() -> None:
-    """Close all recorders within `FLUSH_SECONDS`.
+    """Close the recorders that were not closed since their last visit, within `FLUSH_SECONDS`.
 
     Each may use an equal share of the remaining time. Recorders in an outage come last.
     """
     deadline = time.monotonic() + FLUSH_SECONDS
-    recorders = sorted(live_recorders, key=lambda recorder: recorder.health.is_outage)
+    in_use = [each for each in live_recorders if not each.worker.stopping.is_set()]
+    recorders = sorted(in_use, key=lambda recorder: recorder.health.is_outage)
     for number, recorder in enumerate(recorders):
         remaining = max(0.0, deadline - time.monotonic())
         recorder.close(remaining / (len(recorders) - number))

@@ -348,8 +348,13 @@ class Unrecorded(Visit):
 class OpenVisits(dict[Visit, None]):
     """The visits that have arrived and not ended, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, stamp: Callable[[], float], age: float, interval: float) -> None:
+        """Visits are refreshed once they are `age` seconds old, each once per `interval`.
+
+        `stamp` is the recorder's clock.
+        """
         super().__init__()
+        self._stamp, self._age, self._interval = stamp, age, interval
         self.abandoned: deque[Visit] = deque()
         """Visits whose response was dropped unclosed. Appending to it takes no lock."""
 
@@ -365,16 +370,13 @@ class OpenVisits(dict[Visit, None]):
         for visit in list(self):
             visit.note()
 
-    def refresh(self, stamp: Callable[[], float], age: float, interval: float) -> None:
-        """Record the visits that have been open for `age` seconds, each once per `interval`.
-
-        `stamp` is the recorder's clock.
-        """
+    def refresh(self) -> None:
+        """Record the visits that have been open for some time, each once per interval."""
         self.end_abandoned()
         for number, visit in enumerate(list(self), 1):
             # Not the same moment for all: a sweep takes all users of a moment together.
-            now = stamp()
-            if now - visit.arrival >= age:
-                visit.refresh(now, interval)
+            now = self._stamp()
+            if now - visit.arrival >= self._age:
+                visit.refresh(now, self._interval)
             if not number % REFRESHED_IN_A_ROW:
                 time.sleep(0)  # let other threads have their turn

@@ -41,7 +41,7 @@ class Worker:
         self._starting, self._inline = threading.Lock(), threading.Lock()
         self._woken = threading.Event()
         self.stopping = threading.Event()
-        """Set when the thread must end after its round. Each thread has an event of its own."""
+        """Set when the worker was stopped, and not started again: its thread must end."""
         self.thread: threading.Thread | None = None
         """The thread that writes. None before the first visit, and where threads cannot run."""
         self.is_started = False
@@ -64,9 +64,8 @@ class Worker:
         self.is_started = not is_uwsgi()
         with self._starting:
             if self.thread is None or not self.thread.is_alive():
-                self.thread = None
+                self.thread, self.stopping = None, threading.Event()
                 if threads_run():
-                    self.stopping = threading.Event()
                     thread = threading.Thread(
                         target=self._run, args=(self.stopping,), name="presence-flush", daemon=True
                     )

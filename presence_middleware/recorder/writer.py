@@ -13,10 +13,9 @@ from ..connections.server import TRUSTED
 from ..errors import PresenceUnavailable, QueryError
 from ..identity.resolver import IdentityResolver
 from ..people import NEVER, Departed, People, Person, Room, Taken
-from ..stores import Departure, Move, Plan, Seen, Store, Written, run_all
+from ..stores import Departure, Move, Plan, Seen, Store, Write, Written, run_all
 from ..stores.plan import CHUNK
-from .agreement import Agreement
-from .lost import LostData
+from .checks import Agreement, LostData
 from .setup_hints import SetupHints
 
 MOST_COMMANDS = 16  # of full chunks in a round trip: far below a client's timeout
@@ -152,7 +151,7 @@ class Writer:
             attempt.has_skipped = True
             return
         stamp = self._clock.stamp()
-        write = self._lost.new_write(self._clock.microseconds(stamp))
+        write = Write(self._lost.process, self._clock.microseconds(stamp))
         plans: list[Plan[Any]] = [
             shard.write(*self._timed(part), write) for shard, part in tried.items()
         ]

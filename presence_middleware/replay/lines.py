@@ -32,16 +32,12 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f"}
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_OPTIONAL = ("REMOTE_USER", "HTTP_REFERER", "HTTP_USER_AGENT")
-FIELDS = ("REMOTE_ADDR", "REQUEST_METHOD", "PATH_INFO", *_OPTIONAL)
-"""The keys of a WSGI environ that a line may hold."""
-
 _TIMES = ("ts", "time", "time_iso8601", "timestamp", "@timestamp", "msec", "time_local")
 MOST_SECONDS = 1e11  # since the epoch: a number above it is in milliseconds
 _NGINX_TIME = "%d/%b/%Y:%H:%M:%S %z"
 # Anything may be in a line: numbers in place of objects, or a thousand brackets.
 _MALFORMED = (AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
-_NAMES = {
+FIELDS = {
     "REMOTE_ADDR": ("client_ip", "remote_ip", "remote_addr"),
     "REQUEST_METHOD": ("method", "request_method"),
     "PATH_INFO": ("uri", "request_uri", "url", "path"),
@@ -49,6 +45,7 @@ _NAMES = {
     "HTTP_REFERER": ("Referer", "http_referer", "referer", "referrer"),
     "HTTP_USER_AGENT": ("User-Agent", "http_user_agent", "user_agent", "agent"),
 }
+"""By the keys of a WSGI environ that a line may hold, their names in lines of JSON."""
 
 
 class Line(NamedTuple):
@@ -124,7 +121,7 @@ def _line_of(
     fields["PATH_INFO"] = unquote(unescaped(path), "latin-1")
     if status == "401":
         fields["REMOTE_USER"] = None  # the user whose password was refused
-    for field in _OPTIONAL:
+    for field in ("REMOTE_USER", "HTTP_REFERER", "HTTP_USER_AGENT"):
         # A log has `-` in place of a field that was absent.
         written = fields[field]
         fields[field] = None if written in {None, "-", "", '""'} else unescaped(written or "")
@@ -162,7 +159,7 @@ def _parse_json(line: bytes) -> Line | None:
             headers = request.get("headers") or {}  # a filter of the log may remove them
             fields |= request | {name: values[0] for name, values in headers.items() if values}
         at = _seconds(next(fields[name] for name in _TIMES if name in fields))
-        found = {field: _text(fields, names) for field, names in _NAMES.items()}
+        found = {field: _text(fields, names) for field, names in FIELDS.items()}
         if not (found["REMOTE_ADDR"] and found["REQUEST_METHOD"] and found["PATH_INFO"]):
             return None
         return _line_of(at, str(fields.get("status")), found)

@@ -170,6 +170,8 @@ class HyperLogLog(Store):
     It is meant for guests and bots. Its size is constant, 12 kB a minute: `max_members` is unused.
     """
 
+    acts = Act.SEEN, Act.ERASED  # because no id is stored
+
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
     ) -> Plan[Written]:
@@ -191,8 +193,7 @@ class HyperLogLog(Store):
         return Written((), 0, score(replies[0]) if write else None, 0, 0)
 
     def check_departure(self, act: Act) -> None:
-        """Accept that an id is erased, because none is stored. Refuse all else."""
-        if act is not Act.ERASED:
+        if act not in self.acts:
             self._depart()
 
     _depart = _refusing("take an id offline", "sorted-set and minute-sets can")

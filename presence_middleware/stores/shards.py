@@ -30,7 +30,7 @@ class Shards:
         With `on_one_server`, a query about all shards reads one consistent snapshot.
         """
         self.all = tuple(shards)
-        self.keep_seconds = shards[0].keep_seconds
+        self.acts, self.keep_seconds = shards[0].acts, shards[0].keep_seconds
         self.min_period = shards[0].min_period
         self._on_one_server = on_one_server
 

@@ -6,7 +6,6 @@ a set beside it until the window would have ended without the goodbye. The Lua f
 keys and the rules.
 """
 
-import math
 import sys
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -30,6 +29,7 @@ from .plan import (
     texts,
 )
 from .store import (
+    Act,
     Departure,
     Part,
     Rank,
@@ -62,6 +62,8 @@ def room_number(name: str) -> int:
 
 class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
+
+    acts = tuple(Act)
 
     def __init__(
         self,
@@ -163,18 +165,21 @@ class SortedSet(ScriptedStore):
         return [Sighting(id, moment_of(time)) for id, time in members if time > now - window]
 
     def last_seen(self, ids: Sequence[str], now: float) -> Plan[dict[str, float]]:
-        sets = self.key.gone, self.key.seen, self.key.bye
-        moments = yield from merge_plans([self._scores(key, ids) for key in sets])
+        gone, seen = self._scores(self.key.gone, ids), self._scores(self.key.seen, ids)
         newest: dict[str, float] = {}
-        for id, *of_id in zip(ids, *moments, strict=True):
-            time = max([-math.inf if each is None else each for each in of_id])
-            if time > now - self.keep_seconds:
-                newest[id] = time
+        for moments in (yield from merge_plans([gone, seen, self._goodbyes(ids)])):
+            for id, moment in zip(ids, moments, strict=False):
+                if moment is not None and moment > newest.get(id, now - self.keep_seconds):
+                    newest[id] = moment
         return newest
 
     def goodbyes(self, ids: Sequence[str]) -> Plan[dict[str, float]]:
-        moments = yield from self._scores(self.key.bye, ids if self.needs_sweep else ())
+        moments = yield from self._goodbyes(ids)
         return {id: time for id, time in zip(ids, moments, strict=False) if time is not None}
+
+    def _goodbyes(self, ids: Sequence[str]) -> Plan[list[float | None]]:
+        """Return true last-seen times of ids that said goodbye; none without goodbyes."""
+        return self._scores(self.key.bye, ids if self.needs_sweep else ())
 
     def _scores(self, key: str, ids: Sequence[str]) -> Plan[list[float | None]]:
         """Return the scores of ids in a sorted set, None for those that are not in it."""

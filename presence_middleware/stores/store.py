@@ -110,6 +110,8 @@ class Store(ABC):
     Methods that a store cannot support raise `UnsupportedQuery`.
     """
 
+    acts: Collection[Act] = Act.SEEN, Act.LEFT, Act.ERASED
+    """What it records of an id."""
     needs_sweep: bool = False
     """True if its ids may be in rooms, say goodbye, or are announced."""
     lowered_by: float = 0.0

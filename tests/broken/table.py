@@ -178,6 +178,9 @@ moment-is-split-between-sweeps: People of one moment leave together.
 truncated-log-goes-on: A log that was truncated and has grown since is read from its beginning.
 - != self._before:
 + == b'never':
+unwritten-sightings-are-logged-twice: A shutdown logs once how many sightings are unwritten.
+- if not each.worker.stopping.is_set()
++ if each
 followed-line-counts-now: A line of a followed log counts at its own time.
 - max(0.0, age)
 + 0.0
@@ -532,6 +535,9 @@ unbounded-memory-in-an-outage: While Redis is down, a bounded number of people w
 + return False
 
 = redis/test_slow_reads.py
+timeout-set-for-each-packet: A timeout that is set is not set again, for that is a system call.
+- if timeout != self._applied_timeout:
++ if timeout:
 reads-without-limit: All round trips of a read share a deadline of two seconds.
 - READ_SECONDS = 2.0
 + READ_SECONDS = 60.0
@@ -754,6 +760,9 @@ send-returns-nothing: An ASGI app gets what the send of the server returns.
 client-is-read-once: What can be read only once reaches app and recorder.
 - lists["client"] = list(client)
 + list(client)
+invalid-client-breaks-a-request: A server that passes no valid client breaks no request.
+- if isinstance(client, Iterable) and not
++ if client and not
 streaming-response-ends-at-once: A streaming response keeps its user online until it ends.
 - if message.get("type") in CONTENT and not message.get("more_body"):
 + if message.get("type") in CONTENT:

@@ -13,11 +13,11 @@ import pytest
 import redis
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings, asgi
+from presence_middleware.board import Response
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
-from presence_middleware.board.messages import Response
 from presence_middleware.board.routes import Board
 from presence_middleware.connections.clients import close_async_clients
-from presence_middleware.connections.loops import at_once
+from presence_middleware.connections.drivers import at_once
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.asking import Answer, exchange

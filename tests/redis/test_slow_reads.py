@@ -260,3 +260,23 @@ def test_look_ups_are_bounded_by_the_deadline(name_service: NameService) -> None
         timed.addresses_of(HOST, 1, 0)
     name_service.may_answer.set()
     assert timed.addresses_of(HOST, 1, 0) == ["127.0.0.1"]
+
+
+def test_a_timeout_that_is_set_is_not_set_again() -> None:
+    """To set a timeout is a system call, and each packet would need one."""
+    timeouts: list[float | None] = []
+
+    class Noting(socket.socket):
+        def settimeout(self, value: float | None, /) -> None:
+            timeouts.append(value)
+            super().settimeout(value)
+
+    one, other = socket.socketpair()
+    with other, Noting(fileno=one.detach()) as sock:
+        connected = limits.TimedSocket(sock)
+        connected.settimeout(0.5)
+        for _ in range(2):
+            connected.sendall(b"PING")
+            other.sendall(other.recv(4))
+            assert connected.recv(4) == b"PING"
+    assert timeouts == [0.5]

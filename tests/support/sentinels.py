@@ -33,7 +33,8 @@ class Sentinels:
             file = folder / f"{port}.conf"
             file.write_text(SERVICE.format(port=port, folder=folder, primary=primary))
             self._run(port, str(file), "--sentinel")
-        wait_until(lambda: all(map(self._is_ready, sentinels)), 30)
+        # They ask the primary for its replicas every ten seconds.
+        wait_until(lambda: all(map(self._is_ready, sentinels)), 90)
         wait_until(self.is_replicated, 30)
 
     @property

@@ -187,6 +187,16 @@ async def check_what_can_be_read_once_reaches_app_and_recorder(wrap: Wrap) -> No
     assert recorded(wrap(app)) == len(seen)
 
 
+async def check_an_invalid_client_reaches_the_app(wrap: Wrap) -> None:
+    async def app(scope: Scope, *_: object) -> None:
+        seen.append(scope["client"])
+
+    seen: list[Any] = []
+    for type in REQUESTS:
+        await Gateway(type, client=7).ask(wrap(app))
+    assert seen == [7, 7]
+
+
 async def check_what_the_app_raises_reaches_the_server_as_it_is(wrap: Wrap) -> None:
     errors = [ValueError("a bug"), ExceptionGroup("two", [KeyError(1), LookupError(2)])]
     for error in (*errors, SystemExit(3), asyncio.CancelledError("the server stops")):

@@ -6,7 +6,6 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -15,10 +14,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
+from presence_middleware.board import MAX_PARAMETERS, Response
 from presence_middleware.board.cache import Cache, SharedRead
-from presence_middleware.board.messages import MAX_PARAMETERS, Response
 from presence_middleware.board.routes import Board
-from presence_middleware.connections.loops import at_once
+from presence_middleware.connections.drivers import at_once
 from presence_middleware.connections.url import parse_url
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
@@ -80,19 +79,11 @@ class Site:
         return answer.to(request)
 
 
-@cache
-def usual() -> Site:
-    """The site of questions for which any data will do."""
-    return Site()
-
-
 def ask(
     path: str, query: str = "", *, method: str = "GET", of: Settings | None = None, **headers: str
 ) -> Response:
     """Return the response to a reader who is the first to ask."""
-    site = Site(of) if of else usual()
-    site.cache = Cache()
-    return site.ask(path, query, method, **headers)
+    return Site(of or SETTINGS).ask(path, query, method, **headers)
 
 
 def header(response: Response, name: str) -> str | None:
@@ -227,7 +218,7 @@ def test_every_response_is_safe_for_a_browser(path: str) -> None:
 
 
 def test_the_board_answers_every_path_below_its_own() -> None:
-    below = Board(usual().backend.queries).below
+    below = Board(Site().backend.queries).below
     own = {"/who/is-here": "", "/who/is-here/": "/", "/who/is-here/counts": "/counts"}
     for path in (*own, "/who/is-here-not", "/who", "/", ""):
         assert below(path) == own.get(path)

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from presence_middleware import Sample
-from presence_middleware.cli.chart import Span, chart, in_ascii
-from presence_middleware.cli.screen import Recent
+from presence_middleware.cli.live import Recent
+from presence_middleware.cli.output import Span, chart, in_ascii
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -22,7 +22,7 @@ from django.urls import re_path
 from django.utils.functional import SimpleLazyObject
 
 from presence_middleware import Presence, Settings, asgi, presence_of, visit_of, wsgi
-from presence_middleware.connections.loops import at_once
+from presence_middleware.connections.drivers import at_once
 from presence_middleware.django import PresenceMiddleware
 from presence_middleware.recorder import Recorder, recorder_for
 from tests.support.template_sites import configure_django

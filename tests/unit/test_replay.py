@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence_middleware import Settings
-from presence_middleware.replay import Logs, Moment, Replay, Series
-from presence_middleware.replay.files import AHEAD, FOLLOWING, without_lines_ahead
+from presence_middleware.replay.files import AHEAD, FOLLOWING, Logs, without_lines_ahead
 from presence_middleware.replay.lines import MAX_LINE, Line, parse
-from presence_middleware.replay.timeline import MAX_QUIET, Timeline
+from presence_middleware.replay.site import Replay
+from presence_middleware.replay.timeline import MAX_QUIET, Moment, Series, Timeline
 from presence_middleware.wsgi import PresenceMiddleware
 from tests.support.log_lines import request_of
 from tests.support.reference import Reference

@@ -1,8 +1,9 @@
-"""Finds data that a server has lost, by the last write of this process to each shard.
+"""What is checked around writes, because another server may answer: agreement and lost data.
 
-Each shard stores when each process last wrote to it. If that time is missing or older than the
-process remembers, the server lost data: it restarted without it or with older data, failed over
-to a replica that lagged behind, or evicted the key.
+Before a write, all processes of a site must agree. After it, a server may turn out to have lost
+data: each shard stores when each process last wrote to it. If that time is missing or older than
+the process remembers, the server restarted without it or with older data, failed over to a replica
+that lagged behind, or evicted the key.
 """
 
 import math
@@ -10,11 +11,52 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ..backend import Backend
 from ..connections.drivers import Driver
 from ..errors import PresenceUnavailable
-from ..stores import Store, Write, run_all
+from ..identity.resolver import IdentityResolver
+from ..stores import Store, Write, agree, keys, run_all
+from .setup_hints import SetupHints
 
+AGREED_EVERY = 10.0  # seconds; a Redis that restarted empty has lost the agreement
 CHECK_EVERY = 60.0  # seconds, less for a short window; each write checks its shard as well
+
+
+class Agreement:
+    """The number of shards, the settings that all must share, and the key of hashed guests."""
+
+    def __init__(self, backend: Backend, resolver: IdentityResolver, hints: SetupHints) -> None:
+        self._backend, self._resolver, self._hints = backend, resolver, hints
+        self._proposal = secrets.token_hex(32)
+        self._agreed_at, self._generation = 0.0, -1
+
+    def reach(self, driver: Driver) -> None:
+        """Agree again if the last time is long ago, or if another server may answer since.
+
+        Raises `PresenceUnavailable`, but not if the agreement holds while the node that stores it
+        is away.
+        """
+        backend = self._backend
+        now, generation = backend.clock.stamp(), backend.health.generation
+        if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
+            return
+        shared_key = self._resolver.shared_key
+        try:
+            driver.run(backend.layout.claim(now))
+            in_force = driver.run(backend.shared_settings.publish(backend.clock.moment(now)))
+            for name, value in in_force.differing.items():
+                self._hints.warn("setting", name, value, topic=name)
+            for kind, seconds in in_force.keep_seconds.items():
+                backend.stores[kind].keep_longer(seconds)
+            if shared_key is not None:
+                key = keys.visitor_key(backend.settings.prefix)
+                self._proposal = driver.run(agree(key, self._proposal, keys.VISITOR_KEY_TTL))
+                shared_key.learn(self._proposal.encode())
+        except PresenceUnavailable:
+            has_key = shared_key is None or shared_key.key is not None
+            if not (backend.layout.is_agreed and has_key):
+                raise
+        self._agreed_at, self._generation = now, generation
 
 
 @dataclass
@@ -38,15 +80,12 @@ class LostData:
 
     def __init__(self, window: float) -> None:
         """Forget writes after `window` seconds: then nothing of them must be there."""
-        self._process = secrets.token_hex(8)
+        self.process = secrets.token_hex(8)
+        """The name of this process beside its writes."""
         self._window = window
         self._check_every = min(CHECK_EVERY, max(10.0, window / 5))
         self._writes: dict[Store, LastWrite] = {}
         self._generation = -1
-
-    def new_write(self, moment: int) -> Write:
-        """Return the write to be noted in a shard, at `moment` in microseconds since the epoch."""
-        return Write(self._process, moment)
 
     def add(self, shard: Store, write: Write, stamp: float, previous: float | None) -> bool:
         """Add a write that `shard` answered; return whether the shard had lost data before.
@@ -77,7 +116,7 @@ class LostData:
         due = [shard for shard in due if driver.health.is_well(driver.node_of(shard.name))]
         lost: list[Store] = []
         with suppress(PresenceUnavailable):  # these shards are asked again next time
-            plans = [shard.last_write(self._process) for shard in due]
+            plans = [shard.last_write(self.process) for shard in due]
             for shard, stored in zip(due, driver.run(run_all(plans)), strict=True):
                 if isinstance(stored, Exception):
                     continue

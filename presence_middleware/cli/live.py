@@ -1,0 +1,287 @@
+"""`presence events` and `presence watch`, which print what happens until Ctrl-C."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import click
+
+from ..connections.clients import forget
+from ..errors import EventsLost, PresenceUnavailable, QueryError
+from ..identity.rules import known_kind
+from ..parsers import format_duration
+from ..presence import Presence
+from ..queries import MAX_AMONG
+from ..settings import Settings
+from ..stores import Batch, Command, Plan, Sample
+from ..stores.plan import readable_texts, text
+from . import context, output
+from .output import Span
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
+
+# How to count and to read the members of a key, by its type.
+_READS: dict[str, tuple[str, Command]] = {
+    "set": ("SCARD", ("SMEMBERS",)),
+    "zset": ("ZCARD", ("ZRANGE", 0, -1)),
+}
+HISTORY_INTERVAL = timedelta(minutes=1)  # the site records a sample a minute
+_MIN_CHART_LINES = 5
+_MIN_SPAN = timedelta(minutes=1)
+_SLOTS = 1000  # more than a terminal has columns
+REDRAW_EVERY = 0.25  # seconds
+
+
+@click.command(params=[context.kind_argument])
+@click.option(
+    "--among",
+    "key",
+    metavar="KEY",
+    help=f"Only ids of this Redis set or sorted set, read at the start; at most {MAX_AMONG}.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Of all commands and programs with this name, one at a time receives events.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each event.")
+def events(kind_given: str | None, key: str | None, name: str | None, as_json: bool) -> None:
+    """Print a line when somebody comes online or goes offline, until Ctrl-C.
+
+    The kind must be in PRESENCE_EVENTS. Each line is written at once, so that another program can
+    read it from a pipe.
+    """
+    reader, kind = context.site_reader(kind_given)
+    reader.count(kind)  # fails at once if Redis does not answer
+    ids = None if key is None else reader.run(_members(key))
+    context.exit_on_signals()
+    try:
+        with reader.events(kind, among=ids, name=name) as stream:
+            while True:
+                try:
+                    event = next(stream)
+                except EventsLost as error:
+                    click.echo(f"presence: {error}", err=True)
+                    continue
+                # `echo` flushes each line.
+                if as_json:
+                    click.echo(json.dumps(event._asdict() | {"at": output.iso(event.at)}))
+                    continue
+                state = "online" if event.online else "offline"
+                output.table((), [(output.iso(event.at), event.kind, state, event.id)])
+    except BrokenPipeError:
+        # What waits for the closed pipe must not fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _members(key: str) -> Plan[list[str]]:
+    """Return the members of a set or sorted set. Raises `QueryError` if there are too many."""
+    (reply,) = yield Batch((("TYPE", key),))
+    if (kind := text(reply)) not in _READS:
+        state = "does not exist" if kind == "none" else f"is a {kind}"
+        raise QueryError(f"--among {key!r} {state}: pass the key of a set or sorted set")
+    count, (read, *rest) = _READS[kind]
+    (size,) = yield Batch(((count, key),))
+    if int(size) > MAX_AMONG:
+        raise QueryError(
+            f"--among {key!r} has {size} members: at most {MAX_AMONG} are possible; leave --among "
+            "out, and choose in the program that reads the lines"
+        )
+    (members,) = yield Batch(((read, key, *rest),))
+    return readable_texts(members)
+
+
+@click.command(params=[context.kind_option, context.window_option])
+@click.option(
+    "--interval",
+    metavar="DURATION",
+    default="1s",
+    type=context.interval,
+    help="How often to read the counts.",
+)
+@click.option(
+    "--hours", type=click.FloatRange(0.1, 168), default=1, help="How far back the chart goes."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each reading.")
+def watch(
+    kind_given: str | None, window: str | None, interval: float, hours: float, as_json: bool
+) -> None:
+    """Show how many are online, live, until Ctrl-C.
+
+    A terminal also shows a chart of a kind. A pipe receives a line for each kind.
+    """
+    settings = context.site_settings()
+    kind = known_kind(kind_given or settings.kinds[0], settings.kinds)
+    can_draw = os.environ.get("TERM") not in {None, "", "dumb", "unknown"}
+    if output.is_terminal() and can_draw and not as_json:
+        draw(read_site(settings, window, kind, hours), Screen(kind, Recent(hours)), interval)
+    is_outage = False
+    # Ctrl-C is how the command is meant to end.
+    with suppress(KeyboardInterrupt):
+        readings = read_site(settings, window)
+        while True:
+            due = time.monotonic() + interval
+            reading = next(readings)
+            at, error = output.iso(reading.at), reading.error
+            if as_json:
+                answer = {"error": error} if error else {"counts": reading.counts}
+                click.echo(json.dumps({"at": at, **answer}))
+            elif bool(error) != is_outage:
+                # An outage is reported when it begins and when it ends.
+                click.echo(f"presence: {error or 'Redis answers again'}", err=True)
+                is_outage = not is_outage
+            for each, count in reading.counts.items() if not as_json else ():
+                click.echo(f"{at}\t{each}\t{count}")
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+class Reading(NamedTuple):
+    """The counts of each kind at a moment, or the error that Redis caused."""
+
+    at: datetime
+    counts: dict[str, int]
+    samples: list[Sample] | None = None
+    """The history that the site recorded; None if it was not read this time."""
+    peaks: dict[str, Sample | None] | None = None
+    """The recorded peaks by kind; None if they were not read this time."""
+    error: str | None = None
+
+
+def read_site(
+    settings: Settings, window: str | None, kind: str | None = None, hours: float = 1
+) -> Iterator[Reading]:
+    """Yield a reading each time the iterator is continued, without an end.
+
+    Counts are those of `window`, by default the site's. `kind` is the kind of the history, and
+    `hours` its length. Without a kind, no history is read. A reading in an outage has an error and
+    no counts. Raises `QueryError` for an invalid window.
+    """
+    history_read = datetime.min.replace(tzinfo=UTC)
+    while True:
+        at = datetime.now(UTC)
+        try:
+            reader = Presence(settings, client=context.site_client(settings))
+            reading = Reading(at, reader.counts(window=window))
+            if kind is not None and at - history_read >= HISTORY_INTERVAL:
+                peaks = {each: reader.peak(each) for each in settings.kinds}
+                reading = reading._replace(samples=reader.history(hours, kind), peaks=peaks)
+                history_read = at
+        except PresenceUnavailable as error:
+            # A restarted server may have another address.
+            forget(settings.redis_url)
+            reading = Reading(at, {}, error=str(error))
+        yield reading
+
+
+class Recent:
+    """The counts of a kind in the last hours: the site's samples, and the counts read since."""
+
+    def __init__(self, hours: float) -> None:
+        self.length = timedelta(hours=hours)
+        self.recorded: list[Sample] = []
+        """The samples that the site recorded."""
+        self._read: dict[int, Sample] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add a count. A slot of time has only its highest count."""
+        slot = int(sample.at.timestamp() // (self.length.total_seconds() / _SLOTS))
+        former = self._read.pop(slot, sample)
+        self._read[slot] = max(former, sample, key=attrgetter("count"))
+        if len(self._read) > _SLOTS:
+            del self._read[min(self._read)]
+
+    def samples(self) -> list[Sample]:
+        """Return all samples, oldest first."""
+        return sorted([*self.recorded, *self._read.values()], key=attrgetter("at"))
+
+    def span(self, now: datetime) -> Span:
+        """Return the last hours, or the time since the first sample if that is shorter."""
+        first = min((sample.at for sample in self.samples()), default=now)
+        return Span(max(now - self.length, min(first, now - _MIN_SPAN)), now)
+
+
+class Screen:
+    """The newest counts with their peaks, a chart of a kind, and the state of Redis."""
+
+    def __init__(self, kind: str, recent: Recent) -> None:
+        self._kind, self._recent = kind, recent
+        self._at = datetime.now(UTC)
+        self._counts: dict[str, int] = {}
+        self._peaks: dict[str, Sample] = {}
+        self._outage: Reading | None = None
+
+    def update(self, reading: Reading) -> None:
+        """Show a new reading. In an outage, the last counts stay on the screen."""
+        self._at = reading.at
+        if reading.error:
+            self._outage = self._outage or reading
+            return
+        self._outage, self._counts = None, reading.counts
+        self._recent.add(Sample(reading.at, reading.counts[self._kind]))
+        if reading.samples is not None:
+            self._recent.recorded = reading.samples
+        for kind, count in reading.counts.items():
+            # Of equal counts, the first is the peak.
+            known = self._peaks.get(kind), (reading.peaks or {}).get(kind)
+            samples = [*filter(None, known), Sample(reading.at, count)]
+            if (peak := max(samples, key=attrgetter("count"))).count:
+                self._peaks[kind] = peak
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
+        from rich.text import Text
+
+        state = Text(f"{self._at.astimezone():%H:%M:%S}  ")
+        if self._outage is None:
+            state.append("Ctrl-C ends", "dim")
+        else:
+            since = f"{self._outage.at.astimezone():%H:%M:%S}"
+            error = output.printable(str(self._outage.error))
+            state.append(f"no answer since {since}: {error}", "bold red")
+        lines = [state]
+        for kind, count in self._counts.items():
+            # Counts from before an outage are dim.
+            line = Text(f"{kind:>10}  ", "dim" if self._outage else "")
+            line.append(f"{count:<9}", "bold")
+            if kind in self._peaks:
+                peak = self._peaks[kind]
+                line.append(f"peak {peak.count}, {output.ago(peak.at)}", "dim")
+            lines.append(line)
+        height = (options.height or console.height) - len(lines) - 2
+        if self._counts and height >= _MIN_CHART_LINES:
+            span = self._recent.span(self._at)
+            drawn = output.coloured_chart(self._recent.samples(), span, height, options)
+            title = Text(f"{self._kind:>10}", "bold")
+            length = format_duration(self._recent.length.total_seconds())
+            title.append(f"  in the last {length}", "dim")
+            lines += [Text(), title, *drawn]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "crop"
+            yield line
+
+
+def draw(readings: Iterator[Reading], screen: Screen, interval: float) -> NoReturn:
+    """Show readings until Ctrl-C, one each `interval` seconds."""
+    from rich.live import Live
+
+    context.exit_on_signals()
+    console = output.console()
+    live = Live(screen, console=console, screen=True, auto_refresh=False)
+    due = 0.0
+    try:
+        live.start(refresh=True)
+        while True:
+            if time.monotonic() >= due:
+                due = time.monotonic() + interval
+                screen.update(next(readings))
+            live.refresh()  # also after the terminal was resized
+            time.sleep(max(0.0, min(due - time.monotonic(), REDRAW_EVERY)))
+    finally:
+        live.stop()
