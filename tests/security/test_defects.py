@@ -29,9 +29,7 @@ from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
-from tests.support.timed_site import Clock
 
-SECRET = "a secret of the test's own, long enough"
 BOB = {"HTTP_X_USER": "bob"}
 
 
@@ -182,30 +180,6 @@ def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str
     recorder.close()
 
 
-def test_a_login_during_a_slow_request_does_not_record_a_guest(valkey: Server, prefix: str) -> None:
-    clock = Clock()
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="0.05s")
-    recorder = Recorder(settings, clock=clock, background=False)
-    visit = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.7"})
-    clock.now += 2.5
-    recorder.run_once()
-    assert recorder.stats().recorded == 0
-    visit.identify("ann")
-    recorder.run_once()
-    visit.end()
-    assert recorder.flush()
-    presence = Presence(settings, clock=clock)
-    assert presence.counts() == {"user": 1, "guest": 0, "bot": 0}
-
-    guest = WsgiVisit(recorder, {"REMOTE_ADDR": "192.0.2.8"})
-    clock.now += 6
-    recorder.run_once()
-    assert recorder.flush()
-    assert presence.count("guest") == 1, "nobody waits for ever"
-    guest.end()
-    recorder.close()
-
-
 def test_a_reused_environ_counts_again_and_does_not_keep_its_user(prefix: str) -> None:
     seen = []
 
@@ -265,9 +239,3 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
         asyncio.run(late("http"))
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
         asgi.PresenceMiddleware(never)
-
-
-def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
-    for given in ([SECRET, b"other"], (SECRET, "other")):
-        assert Settings.from_env({}, session_secret=given).session_secret == (SECRET, "other")
-    assert Settings.from_env({}, session_secret=SECRET.encode()).session_secret[0] == SECRET

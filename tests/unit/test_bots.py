@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import crawleruseragents
@@ -15,6 +16,7 @@ from presence_middleware.recorder import recorder_for
 from presence_middleware.request import WsgiRequest
 from tests.security.signed import SCHEMES
 from tests.support.asking import Request, State, ask_asgi, ask_wsgi, nothing
+from tests.support.timed_site import Clock
 
 SECRET = "a secret of the test's own, long enough for a token"
 GOOGLEBOT = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
@@ -53,21 +55,10 @@ def of(user_agent: str) -> WsgiRequest:
     return WsgiRequest({"HTTP_USER_AGENT": user_agent, "REMOTE_ADDR": "192.0.2.7"})
 
 
-class Time:
-    """Seconds of a clock that only the test moves, or that runs on with every look."""
-
-    def __init__(self, step: float = 0.0) -> None:
-        self.now, self._step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self._step
-        return self.now
-
-
 @pytest.fixture(scope="module")
 def named() -> Callable[[str], str | None]:
     """Tells a crawler's name with no limit to how many are looked up."""
-    crawlers = Crawlers(Time(step=1.0))
+    crawlers = Crawlers(count(1.0).__next__)
     return lambda user_agent: crawlers(of(user_agent))
 
 
@@ -137,7 +128,7 @@ def test_crawler_names_never_contain_text_from_the_client(
 def test_lookups_per_second_are_limited_and_cached_user_agents_are_free(
     looked_up: list[str],
 ) -> None:
-    now = Time()
+    now = Clock(0.0)
     crawlers = Crawlers(now)
     assert crawlers(of(GOOGLEBOT)) == "Googlebot"
     for number in range(1000):
@@ -161,7 +152,7 @@ def test_a_flood_of_user_agents_evicts_no_crawler_and_the_caches_are_bounded(
     looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bots, "REMEMBERED", 100)
-    crawlers = Crawlers(Time(step=1.0))
+    crawlers = Crawlers(count(1.0).__next__)
     for flood in (f"{FIREFOX} {{}}", "curl/{}", "Googlebot/2.1 (no {})"):
         for number in range(450):
             crawlers(of(flood.format(number)))

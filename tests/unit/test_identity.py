@@ -14,7 +14,7 @@ from starlette.authentication import SimpleUser, UnauthenticatedUser
 from presence_middleware import Identity, Settings, SettingsError, asgi, wsgi
 from presence_middleware import Request as Asked
 from presence_middleware.request import WsgiRequest
-from tests.support.asking import Request, State, ask_asgi, ask_wsgi, ids
+from tests.support.asking import Inner, Request, State, ask_asgi, ask_wsgi, ids, nothing
 from tests.support.pulsing import PROTOCOLS, App, PulsingSite
 
 HASHED = re.compile(r"[0-9a-f]{32}")
@@ -262,26 +262,37 @@ async def asynchronous(_: Asked) -> str:
     raise AssertionError
 
 
+def names(id: str, kind: str | None = None) -> Inner:
+    return lambda state: state["presence_middleware.visit"].identify(id, kind)
+
+
+HIDDEN, ANYBODY = Identity("invisible", "42"), Identity("user", "7")
+
+
 @pytest.mark.parametrize(
-    ("source", "request_"),
+    ("source", "request_", "code", "who"),
     [
-        ("auth", Request(user="42")),
-        ("auth", Request(session={"_user_id": "42"})),
-        ("header:X-User:raw:checked", said("42")),
-        ("session:id", Request(session=NESTED)),
-        ("environ:site.user", Request(state={"site.user": 42})),
-        (f"{HERE}:number", Request()),
+        ("auth", Request(user="42"), nothing, HIDDEN),
+        ("auth", Request(session={"_user_id": "42"}), nothing, HIDDEN),
+        ("header:X-User:raw:checked", said("42"), nothing, None),
+        ("session:id", Request(session=NESTED), nothing, HIDDEN),
+        ("environ:site.user", Request(state={"site.user": 42}), nothing, HIDDEN),
+        (f"{HERE}:number", Request(), nothing, HIDDEN),
+        ("auth", Request(), names("42"), HIDDEN),
+        ("auth", Request(), names("42", "user"), HIDDEN),
+        ("auth", Request(), names("42", "guest"), Identity("guest", "42")),
+        ("auth", Request(), names("7"), ANYBODY),
+        ("auth", Request(user="7"), nothing, ANYBODY),
+        ("auth", Request(), nothing, Identity("guest", "192.0.2.7")),
     ],
 )
-def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides(
-    source: str, request_: Request
+def test_a_user_whom_the_site_hides_is_of_the_kind_that_hides_and_others_are_not(
+    source: str, request_: Request, code: Inner, who: Identity | None
 ) -> None:
     """The logins of frameworks are tried on real sites: tests/servers/test_logins.py."""
     settings = chain(f"user={source}, invisible=identify:{HIDING}:is_hidden, guest=ip:raw")
-    hidden = Identity("invisible", "42")
-    is_checked = source.endswith("checked")
     for ask in (ask_wsgi, ask_asgi):
-        assert ask(settings, request_) == (None if is_checked else hidden)
+        assert ask(settings, request_, code) == who
 
 
 BASIC = "Basic " + base64.b64encode(b"42:password").decode()
@@ -304,21 +315,6 @@ def test_a_hidden_user_whom_the_site_checks_counts_only_if_it_accepts_the_login(
         site.recorder.reset()
         site.ask("GET", "/", headers=headers)
         assert site.seen == seen, status
-
-
-def test_a_user_whom_code_names_is_hidden_as_well_and_others_are_not() -> None:
-    settings = chain(f"user=auth, invisible=identify:{HIDING}:is_hidden, guest=ip:raw")
-
-    def names(id: str, kind: str | None = None) -> Any:
-        return lambda state: state["presence_middleware.visit"].identify(id, kind)
-
-    for ask in (ask_wsgi, ask_asgi):
-        assert ask(settings, Request(), names("42")) == Identity("invisible", "42")
-        assert ask(settings, Request(), names("42", "user")) == Identity("invisible", "42")
-        assert ask(settings, Request(), names("42", "guest")) == Identity("guest", "42")
-        assert ask(settings, Request(), names("7")) == Identity("user", "7")
-        assert ask(settings, Request(user="7")) == Identity("user", "7")
-        assert ask(settings, Request()) == Identity("guest", "192.0.2.7")
 
 
 def test_if_the_function_that_hides_fails_users_are_hidden_and_the_log_says_so_once(

@@ -1,13 +1,12 @@
 """The pulse over WSGI and ASGI: which requests it is, whom it records, and what is answered."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
-from presence_middleware import Settings, SettingsError
+from presence_middleware import Settings
 from presence_middleware.people import NEVER
 from presence_middleware.request import VISIT
 from presence_middleware.rooms import MAX_QUERY
@@ -302,12 +301,3 @@ def test_a_request_that_cannot_be_read_is_refused_or_passed_on(late: Settings) -
         here.wsgi({**broken, "PATH_INFO": path}, start)
     assert statuses == ["403 Forbidden", "200 Said"]
     assert here.gone == []
-
-
-# Settings.
-
-
-def test_the_path_of_the_board_is_refused() -> None:
-    with pytest.raises(SettingsError, match=re.escape("PRESENCE_PULSE_PATH=/here: that is the pa")):
-        Settings.from_env({}, pulse_path="/here", board_path="/here")
-    Settings.from_env({}, pulse_path="/here/pulse", board_path="/here")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presence_middleware import Settings, SettingsError
+from presence_middleware import Settings
 from presence_middleware.request import WsgiRequest
 from presence_middleware.rooms import MAX_NAME, Rooms
 from presence_middleware.stores import NOWHERE, room_number
@@ -105,9 +105,3 @@ def test_a_request_that_cannot_be_read_changes_nothing() -> None:
     assert FORUMS.number_for(WsgiRequest({"PATH_INFO": 5})) is None
     broken = {"PATH_INFO": "/home", "HTTP_SEC_FETCH_MODE": 5}
     assert FORUMS.number_for(WsgiRequest(broken)) is None
-
-
-def test_the_word_named_stands_alone() -> None:
-    assert Settings.from_env({"PRESENCE_ROOMS": " named "}).rooms == ("named",)
-    with pytest.raises(SettingsError, match="or named"):
-        Settings.from_env({"PRESENCE_ROOMS": "named, /t/{topic}"})
