@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, SettingsError, UnsupportedQuery
+from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
+from presence_middleware.people import Room
+from presence_middleware.stores import room_number
 from tests.support.backends import Server
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.timed_site import WINDOW, settings
@@ -139,3 +141,34 @@ def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
     assert site.keys_with("cy") == {"changes"}
     site.saw("dee")
     assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
+
+
+def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: FollowedSite) -> None:
+    """A process that outlives the last visitor sweeps, and makes no key live longer."""
+    site.saw("ann")
+    site.expire("ann", "seen", 400)
+    site.sweep()
+    assert 0 < site.lifetime("ann", "progress") <= 400
+
+
+def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opened: Open) -> None:
+    site = opened(rooms="/t/{topic}")
+
+    def enters(id: str) -> None:
+        room = Room(room_number("/t/1"), site.clock.now)
+        site.recorder.record(("user", id), site.clock.now, room=room)
+        assert site.recorder.flush()
+
+    site.sweep()
+    enters("ann")
+    site.clock.now += WINDOW + 5
+    site.sweep()
+    site.clock.now -= WINDOW + 3600
+    site.sweep()
+    assert site.presence.count(room="/t/1") == 0
+    with pytest.raises(EventsLost):
+        site.announced()
+    site.positions = [site.run(stream.position()) for stream in site.streams]
+    enters("bob")
+    assert [each.id for each in site.presence.online(room="/t/1")] == ["bob"]
+    assert site.announced() == [("+bob", -3595.0)]

@@ -17,6 +17,7 @@ from flask import Flask
 
 from presence_middleware import Presence, Settings, asgi, embedded, wsgi
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.hashing import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
@@ -355,3 +356,19 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     recorder.close()
     client.close()
     assert embedded.wait_until_stopped(tmp_path / "site")
+
+
+def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
+    idle: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Driver.run
+
+    def run_and_visit(driver: Driver, *plan: Any) -> Any:
+        idle.record(("user", "late"), idle.stamp())
+        return run(driver, *plan)
+
+    monkeypatch.setattr(Driver, "run", run_and_visit)
+    idle.close()
+    stats = idle.stats()
+    assert (stats.pending, stats.last_error) == (1, None)
+    assert not caplog.messages

@@ -364,3 +364,20 @@ async def test_streams_end_when_the_lifespan_ends(
         await site({"type": "lifespan"}, shutdown, stream.sent.put)
         assert await stream.message() == {}
         assert stream.is_over
+
+
+@in_loop
+async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
+    site: asgi.PresenceMiddleware,
+) -> None:
+    headers = [(b"authorization", BEARER["Authorization"].encode())]
+    scope: Any = {"type": "http", "method": "GET", "path": "/presence/events", "headers": headers}
+    stream, sent = Stream(), list[Any]()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 3:
+            raise KeyError("of the server")
+
+    with pytest.raises(KeyError, match="of the server"):
+        await site({**scope, "query_string": b""}, stream.receive, send)

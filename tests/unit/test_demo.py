@@ -1,9 +1,11 @@
 """The site of `presence demo` and its simulated crowd, without a server."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx
@@ -91,3 +93,18 @@ def test_a_server_that_starts_slowly_is_started_again(monkeypatch: pytest.Monkey
         with pytest.raises(type(late)) if outcomes[-1] else nullcontext():
             server.start_server(Path("/demo"))
         assert start.call_count == len(outcomes)
+
+
+def test_a_crowd_comes_although_redis_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/no", **server.FIXED}
+    site = PresenceMiddleware(Site(), settings=Settings.from_env(away))
+    site.recorder.background = False
+    pause = Mock(side_effect=InterruptedError)
+    clocks = {"time": time.time, "monotonic": time.monotonic, "sleep": pause}
+    monkeypatch.setattr(crowds, "time", SimpleNamespace(**clocks))
+    with pytest.raises(InterruptedError):
+        crowds.run_crowd(site, tuple(PAGES), 20)
+    assert site.recorder.stats().recorded > 10
+    site.recorder.close()
