@@ -372,3 +372,19 @@ def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
     stats = idle.stats()
     assert (stats.pending, stats.last_error) == (1, None)
     assert not caplog.messages
+
+
+def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection of a cold start may take longer than an exit has."""
+    deadlines, run = list[float](), Driver.run
+
+    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
+        deadlines.append(deadline)
+        return run(driver, plan, deadline)
+
+    monkeypatch.setattr(Driver, "run", noted)
+    assert idle.flush()
+    assert set(deadlines) == {math.inf}
+    visit(idle, "bob")
+    idle.close()
+    assert min(deadlines) < math.inf

@@ -43,7 +43,7 @@ def test_the_demo_ends_without_a_word_and_keeps_apart_from_a_site(tmp_path: Path
         with Redis(unix_socket_path=str(path), decode_responses=True) as client:
             assert {key.partition(":")[0] for key in client.scan_iter()} == {"demo-crowd"}
         assert processes_of(tmp_path)
-        assert demo.interrupt(signal.SIGTERM) == 0
+        assert demo.interrupt(signal.SIGHUP) == 0
         assert demo.log.read_text() == printed
         assert processes_of(tmp_path) == []
 
@@ -114,7 +114,7 @@ def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
         board, token = demo.board()
         samples = demo.client.get(f"{board}/history?kind=guest", headers=token).json()["samples"]
         assert len(samples) > 1000
-        assert demo.interrupt() == 0
+        assert demo.interrupt(signal.SIGTERM) == 0
 
     # The same embedded server, and within the window of the crowd.
     with Demo(tmp_path) as demo:

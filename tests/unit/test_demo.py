@@ -108,3 +108,27 @@ def test_a_crowd_comes_although_redis_is_away(
         crowds.run_crowd(site, tuple(PAGES), 20)
     assert site.recorder.stats().recorded > 10
     site.recorder.close()
+
+
+def test_a_site_without_a_board_shows_the_rest(client: httpx.Client) -> None:
+    html = client.get("/", headers={"Accept": "text/html"}).text
+    assert "on this page" in html
+    assert "pulse.js" in html
+    assert "widget.js" not in html
+
+
+def test_each_visitor_has_an_address_for_documentation() -> None:
+    addresses = {crowds.Visitor(number, NOON).address for number in range(500)}  # the most
+    assert len(addresses) == 500
+    assert all(address.startswith(crowds.NETWORKS) for address in addresses)
+
+
+def test_a_single_worker_has_the_crowd() -> None:
+    demo, arbiter = server.Demo(40), SimpleNamespace(WORKERS={})
+    for number in range(3):
+        demo.pre_fork(arbiter, worker := SimpleNamespace(age=number + 1))
+        arbiter.WORKERS[number] = worker
+    assert [each.has_crowd for each in arbiter.WORKERS.values()] == [True, False, False]
+    del arbiter.WORKERS[0]
+    demo.pre_fork(arbiter, worker := SimpleNamespace(age=4))
+    assert worker.has_crowd
