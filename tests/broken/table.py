@@ -1110,7 +1110,7 @@ result-holds-its-event-loop: A result that readers share holds no event loop of 
 -                     running.set_result(None)
 +                     running.set_result(None)
 
-= contract/test_board_history.py::test_no_number_of_hours_has_more_points_and_all_readers_share_what_is_made_of_them
+= contract/test_board_history.py::test_any_number_of_hours_has_few_points_and_readers_share_answers
 chart-is-drawn-for-each-reader: Readers share the chart of a history.
 - @lru_cache(maxsize=MAX_RESPONSES)
 - def as_chart(

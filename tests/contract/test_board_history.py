@@ -201,7 +201,7 @@ def test_a_chart_has_the_peak_and_at_most_500_points(
     assert places[-1] > 0.95 * WIDTH
 
 
-def test_no_number_of_hours_has_more_points_and_all_readers_share_what_is_made_of_them() -> None:
+def test_any_number_of_hours_has_few_points_and_readers_share_answers() -> None:
     for hours in range(1, 3660 * 24, 5):
         for most in (1500, 500):
             # The first and the last step may be cut, so there may be one more.
