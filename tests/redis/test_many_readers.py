@@ -192,13 +192,14 @@ def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix
 
 
 def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
-    presence = Presence(settings_of(valkey.url, prefix))
-    with all_taken(presence):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                status = presence.count()
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
+    with redis.Redis.from_url(valkey.url) as client:
+        presence = Presence(settings_of(valkey.url, prefix), client=client)
+        with all_taken(presence):
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    status = presence.count()
+                finally:
+                    os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0

@@ -27,6 +27,7 @@ from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
+from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 from tests.support.timed_site import Clock
@@ -271,3 +272,19 @@ def test_secrets_may_be_given_as_a_list_or_as_bytes() -> None:
     for given in ([SECRET, b"other"], (SECRET, "other")):
         assert Settings.from_env({}, session_secret=given).session_secret == (SECRET, "other")
     assert Settings.from_env({}, session_secret=SECRET.encode()).session_secret[0] == SECRET
+
+
+# ---- Ourselves.
+
+
+def test_an_internal_error_while_writing_loses_no_sighting(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(site(valkey.url, prefix), background=False)
+    WsgiVisit(recorder, {**BOB}).end()
+    with monkeypatch.context() as patch:
+        patch.setattr(SortedSet, "write", lambda *_: 1 / 0)
+        assert not recorder.flush()
+    assert recorder.flush()
+    assert recorder.stats().flushed == 1
+    recorder.close()
