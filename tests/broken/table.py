@@ -1219,6 +1219,26 @@ clock-of-the-server-before: After a lost connection, the server is asked for its
 clock-is-trusted-for-ever: The server is asked for its time every ten seconds.
 - return is_same_server and self.stamp() - self._asked_at <= seconds
 + return is_same_server
+
+= contract/test_clean_up.py::test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online
+clean-up-goes-by-rank: Two processes that clean up at once remove nobody who is online.
+- ("ZREMRANGEBYSCORE", self.key.seen, "-inf", page_end),
++ ("ZREMRANGEBYRANK", self.key.seen, 0, PAGE - 1)
++ if last
++ else ("ZREMRANGEBYSCORE", self.key.seen, "-inf", cut),
+
+= redis/test_upkeep.py::test_after_a_clock_was_set_back_the_holder_goes_on
+upkeep-waits-for-a-clock: After a clock was set back, the upkeep goes on.
+- if due_at > now and 0 <= now - done_at < min(CLEAN_IDLE, after):
++ if due_at > now and now - done_at < min(CLEAN_IDLE, after):
+
+= unit/test_command_chart.py
+chart-begins-before-its-samples: The chart of `presence watch` begins at the first sample.
+- return Span(max(now - self.length, min(first, now - _MIN_SPAN)), now)
++ return Span(now - self.length, now)
+chart-is-longer-than-asked: The chart of `presence watch` is as long as asked at most.
+- return Span(max(now - self.length, min(first, now - _MIN_SPAN)), now)
++ return Span(min(first, now - _MIN_SPAN), now)
 """
 
 
