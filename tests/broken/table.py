@@ -1239,6 +1239,26 @@ chart-begins-before-its-samples: The chart of `presence watch` begins at the fir
 chart-is-longer-than-asked: The chart of `presence watch` is as long as asked at most.
 - return Span(max(now - self.length, min(first, now - _MIN_SPAN)), now)
 + return Span(min(first, now - _MIN_SPAN), now)
+
+= unit/test_asgi.py::test_two_recorders_both_count
+inner-recorder-is-silent-over-asgi: Two recorders around an ASGI app both count.
+- if outer is not None and outer.recorder is self.recorder and not outer.is_over:
++ if outer is not None and not outer.is_over:
+
+= unit/test_helpers.py::test_a_template_has_the_answers_of_the_site
+reader-of-another-request: A template has the reader of its own request.
+- if isinstance(shared, TemplatePresence) and shared.visit is visit:
++ if isinstance(shared, TemplatePresence):
+
+= unit/test_notices.py::test_each_kind_that_is_full_is_reported
+one-full-kind-is-reported: Each kind that is full is reported.
+- self.warn("full", kind, self._settings.max_members)
++ self.warn("full", kind, self._settings.max_members, topic="full")
+
+= unit/test_wsgi.py::test_two_recorders_both_count
+inner-recorder-is-silent-over-wsgi: Two recorders around a WSGI app both count.
+- if outer.recorder is self.recorder and not outer.is_over:
++ if not outer.is_over:
 """
 
 
