@@ -1259,6 +1259,14 @@ one-full-kind-is-reported: Each kind that is full is reported.
 inner-recorder-is-silent-over-wsgi: Two recorders around a WSGI app both count.
 - if outer.recorder is self.recorder and not outer.is_over:
 + if not outer.is_over:
+
+= contract/test_events.py::test_only_the_kinds_of_the_setting_have_streams
+events-with-goodbyes: Without PRESENCE_EVENTS, no command is about events.
+- "lag": settings.lag_seconds(kind),
++ "lag": settings.lag_seconds(kind) or settings.flush_interval,
+events-of-each-kind: A kind that is not in PRESENCE_EVENTS announces nobody.
+- return 2 * self.flush_interval + LAG_SECONDS if kind in self.events else None
++ return 2 * self.flush_interval + LAG_SECONDS if self.events else None
 """
 
 

@@ -1,12 +1,14 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
+from presence_middleware.backend import Backend
 from presence_middleware.people import Room
 from presence_middleware.stores import room_number
 from tests.support.backends import Server
@@ -172,3 +174,15 @@ def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opened
     enters("bob")
     assert [each.id for each in site.presence.online(room="/t/1")] == ["bob"]
     assert site.announced() == [("+bob", -3595.0)]
+
+
+@pytest.mark.parametrize("events", ["", "user"])
+def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) -> None:
+    """Also if goodbyes and rooms need a sweep: others send no command about events."""
+    given = {"events": events, "rooms": "/t/{topic}", "pulse_path": "/pulse"}
+    stores, announced = Backend(settings("memory://", prefix, **given)).stores, []
+    for kind, shards in stores.items():
+        with suppress(UnsupportedQuery):
+            shards.all[0].event_stream()
+            announced.append(kind)
+    assert announced == [kind for kind in ["user"] if events]
