@@ -12,6 +12,7 @@ from weakref import ref
 import pytest
 import redis
 import redis.asyncio
+import trio
 
 from presence_middleware import (
     AsyncPresence,
@@ -262,6 +263,8 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
     asyncio.run(late("lifespan"))
     assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
     assert "PRESENCE_WINDOW='soon': expected" in sent[0]["message"]
+    trio.run(late, "lifespan")
+    assert sent[0] == sent[1]
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
         asyncio.run(late("http"))
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
