@@ -1279,6 +1279,12 @@ trio-starts-with-wrong-settings: Under trio, too, a site does not start with wro
 -     return is_trio()
 + return True
 +     return False
+
+= servers/test_command_answers.py::test_help_begins_with_a_sentence_and_explains_each_option
+option-without-help: The help of a command explains each option.
+-     help="How often to read the counts.",
+- )
++ )
 """
 
 
