@@ -24,7 +24,7 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import named as named_module
-from presence_middleware.events.page import Page
+from presence_middleware.events import page as pages
 from presence_middleware.stores import Batch, Plan
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.lease import Lease
@@ -425,7 +425,7 @@ def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores_events, "ENTRIES_A_READ", 2)
-    page = Page(plain.presence.backend.feed("user").streams)
+    page = pages.Page(plain.presence.backend.feed("user").streams)
     assert page.read_on() == (False, False)
     place, received = page.end, list[str]()
     plain.come(*(f"id{number}" for number in range(60)))
@@ -435,3 +435,19 @@ def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
         chunk, place = place.next
         received += [event.id for event in chunk]
     assert len(set(received)) == len(received) == 60
+
+
+def test_who_is_behind_a_shard_that_is_away_waits(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, backend = PartlyAway(plain), plain.presence.backend
+    monkeypatch.setattr(backend, "driver", nodes)
+    page, shards = pages.Page(backend.feed("user").streams), backend.stores["user"]
+    page.read_on()
+    behind = pages.Place(page.end.positions, is_behind=True)
+    Site(plain.settings).come("ann")
+    page.read_on()
+    nodes.away = shards.shard_for("ann").name
+    assert page.catch_up(behind) is None
+    nodes.away = ""
+    assert page.catch_up(behind)
