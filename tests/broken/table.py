@@ -1290,6 +1290,14 @@ option-without-help: The help of a command explains each option.
 reader-of-an-away-shard-spins: Who is behind a shard that is away waits for the next read.
 - if read is None or read.end == after != until:
 + if read is None:
+
+= contract/test_events.py::test_a_goodbye_is_announced_with_its_moment
+goodbye-is-announced-with-another-time: A goodbye is announced with its moment.
+- later(past[i + 1], redis.call('ZSCORE', bye, past[i])))
++ past[i + 1])
+late-goodbye-is-announced-with-another-time: A late goodbye is announced with its moment, too.
+- local moment_gone = act == GOODBYE and moment or last_seen
++ local moment_gone = last_seen
 """
 
 

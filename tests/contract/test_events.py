@@ -13,7 +13,7 @@ from presence_middleware.people import Room
 from presence_middleware.stores import room_number
 from tests.support.backends import Server
 from tests.support.followed_site import LAG, FollowedSite
-from tests.support.timed_site import WINDOW, settings
+from tests.support.timed_site import NOON, WINDOW, settings
 
 GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
 Open = Callable[..., FollowedSite]
@@ -186,3 +186,17 @@ def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) ->
             shards.all[0].event_stream()
             announced.append(kind)
     assert announced == [kind for kind in ["user"] if events]
+
+
+def test_a_goodbye_is_announced_with_its_moment(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.clock.now += 10
+    site.say_goodbye("ann")
+    assert site.announced() == [("+ann", 0)]
+    assert after(site, site.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
+    site.saw("bob")
+    came = site.clock.now - NOON
+    site.clock.now += 100
+    site.sweep()
+    site.say_goodbye("bob", ago=90)  # so late that bob has gone by now
+    assert site.announced() == [("+bob", came), ("-bob", came + 10)]
