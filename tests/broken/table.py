@@ -1298,6 +1298,25 @@ goodbye-is-announced-with-another-time: A goodbye is announced with its moment.
 late-goodbye-is-announced-with-another-time: A late goodbye is announced with its moment, too.
 - local moment_gone = act == GOODBYE and moment or last_seen
 + local moment_gone = last_seen
+
+= redis/test_open_connections.py::test_open_connections_are_refreshed_one_after_the_other
+connections-share-a-moment: Open connections are refreshed one after the other.
+-         for number, visit in enumerate(list(self), 1):
+-             # Not the same moment for all: a sweep takes all users of a moment together.
+-             now = stamp()
++         now = stamp()
++         for number, visit in enumerate(list(self), 1):
+
+= redis/test_recorder.py::test_unwritten_sightings_are_merged_under_newer_sightings
+unwritten-sighting-counts-twice: An unwritten sighting is merged under a newer one.
+-                 if person.restore(taken):
+-                     self.pending -= 1
+-                     self.coalesced += 1
++                 person.restore(taken)
+user-in-flight-is-refused: Whoever is being written is refreshed although the memory is full.
+-         if person in self._in_flight:
+-             self._seen_again += 1
+-             return False
 """
 
 

@@ -388,3 +388,18 @@ def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPa
     visit(idle, "bob")
     idle.close()
     assert min(deadlines) < math.inf
+
+
+def test_unwritten_sightings_are_merged_under_newer_sightings() -> None:
+    people = People(limit=3, window=600)  # of whom two are in flight, and one is seen again
+    old, new = (1.0, 1.0), (2.0, 2.0)
+    people.note(("user", "old"), *old)
+    people.note(BOB, *old)
+    people.take(100)
+    people.note(BOB, *new)
+    people.note(("user", "new"), *new)
+    people.note(("user", "newer"), *new)
+    people.restore()
+    assert people.pending == 3
+    assert times(people) == {("user", "old"): old, BOB: new, ("user", "new"): new}
+    assert people.coalesced + people.dropped["full"] + people.pending == people.recorded == 5
