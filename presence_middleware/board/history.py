@@ -22,7 +22,7 @@ MAX_POINTS = 1500  # of a history as JSON
 MAX_CHART_POINTS = 500  # of a chart: a point for each two pixels, drawn in half a millisecond
 # In minutes. Either they divide a day or a day divides them, so each begins where a day does. The
 # last is for charts of the longest history that can be stored, which is ten years.
-STEPS = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 8640)
+STEPS = (1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 11520)
 SHARED = 10.0  # cache time in seconds for each minute of a step
 DAY = 1440  # minutes
 # Of a round trip. An event loop parses so many points at once, and the server picks them at once.

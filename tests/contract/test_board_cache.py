@@ -1,8 +1,10 @@
 """The board reads Redis once a second for all its readers, and every reader gets an answer."""
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -316,3 +318,19 @@ def test_an_unexpected_error_reaches_its_reader_alone() -> None:
     with pytest.raises(ZeroDivisionError):
         at_once(cache.get(READ, fail))
     assert at_once(cache.get(READ, Reads().run)) == ANSWER
+
+
+def test_a_result_holds_no_event_loop_of_those_who_waited_for_it() -> None:
+    cache = Cache(Clock())
+
+    async def run(plan: Plan[Any]) -> Response:
+        await asyncio.sleep(0)
+        return ANSWER
+
+    async def ask() -> "weakref.ref[Any]":
+        await asyncio.gather(*(cache.get(READ, run, is_async=True) for _ in range(3)))
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(ask())
+    gc.collect()
+    assert loop() is None

@@ -17,6 +17,8 @@ from presence_middleware.board.history import (
     MAX_POINTS,
     POINTS_A_TRIP,
     History,
+    as_chart,
+    as_json,
     read_history,
     step_for,
 )
@@ -197,3 +199,13 @@ def test_a_chart_has_the_peak_and_at_most_500_points(
     # The line covers the whole width, but for a gap at an end.
     assert places[0] < 0.1 * WIDTH
     assert places[-1] > 0.95 * WIDTH
+
+
+def test_any_number_of_hours_has_few_points_and_readers_share_answers() -> None:
+    for hours in range(1, 3660 * 24, 5):
+        for most in (1500, 500):
+            # The first and the last step may be cut, so there may be one more.
+            assert hours * 60 / step_for(hours, most) + 1 <= most
+    history = History("user", 1, MINUTE * 60, [(MINUTE * 60, 3, None)])
+    assert as_json(history, 24) is as_json(history, 24)
+    assert as_chart(history, 24, 1200, 0, 0) is as_chart(history, 24, 1200, 0, 0)

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from presence_middleware import upkeep
 from presence_middleware.backend import Backend
+from presence_middleware.stores import Plan
 from presence_middleware.stores.sorted_set import PAGE
 from tests.support.backends import Server
 from tests.support.timed_site import NOON, Site, opened, settings
@@ -94,3 +96,24 @@ def test_a_clean_up_without_permission_is_no_outage_and_is_logged_once_if_it_las
     assert len(messages) == is_lasting
     for message in messages:
         assert "stale entries cannot be removed, so keys keep growing (Redis refused: " in message
+
+
+def test_two_processes_that_clean_up_at_once_remove_nobody_who_is_online(site: Site) -> None:
+    key = f"{site.settings.prefix}:guest:seen"
+    site.redis.zadd(key, {f"id{n}": NOON - KEEP - n for n in range(PAGE)} | {"online": NOON})
+
+    def beside_another(plan: Plan[bool]) -> Plan[bool]:
+        replies: Any = None
+        while True:
+            try:
+                batch = plan.send(replies)
+            except StopIteration as end:
+                return bool(end.value)
+            sent = [command[:2] for command in batch.commands]
+            if any("ZREMRANGE" in str(name) and of == key for name, of in sent):
+                cleaned_up(site, "guest", key)
+            replies = yield batch
+
+    backend = Backend(site.settings)
+    backend.driver.run(beside_another(backend.stores["guest"].all[0].clean_up(NOON)))
+    assert site.redis.zrange(key, 0, -1) == [b"online"]

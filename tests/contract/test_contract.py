@@ -10,7 +10,7 @@ import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.identity.ids import normalize_id
-from presence_middleware.stores import Act, Sighting
+from presence_middleware.stores import Act, Sighting, moment_of
 from tests.support.backends import Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
@@ -401,3 +401,14 @@ def test_return_in_the_instant_of_a_goodbye_hides_nobody_on_the_next_page(
         while page := site.presence.online(limit=1, before=found[-1] if found else None):
             found += page
         assert [who.id for who in found] == ["ann", "bob", "cid", "dan"]
+
+
+@IN_MEMORY
+@SORTED
+def test_a_sorted_set_is_exact_to_the_microsecond(site: Site) -> None:
+    site.clock.now = NOON + 0.0004
+    site.saw("just-gone", ago=WINDOW)
+    site.saw("just-there", ago=WINDOW - 1e-6)
+    there = Sighting("just-there", moment_of(NOON - WINDOW + 0.000401))
+    assert site.presence.online() == [there]
+    assert site.presence.count() == 1

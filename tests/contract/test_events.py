@@ -1,15 +1,19 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from presence_middleware import Presence, SettingsError, UnsupportedQuery
+from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
+from presence_middleware.backend import Backend
+from presence_middleware.people import Room
+from presence_middleware.stores import room_number
 from tests.support.backends import Server
 from tests.support.followed_site import LAG, FollowedSite
-from tests.support.timed_site import WINDOW, settings
+from tests.support.timed_site import NOON, WINDOW, settings
 
 GONE = WINDOW + LAG + 1  # seconds after which a leave is announced by the next sweep
 Open = Callable[..., FollowedSite]
@@ -139,3 +143,60 @@ def test_cleaning_removes_nobody_who_was_not_announced(opened: Open) -> None:
     assert site.keys_with("cy") == {"changes"}
     site.saw("dee")
     assert site.announced() == [("+dee", WINDOW + LAG + 1)], "an empty set is no lost data"
+
+
+def test_nothing_counts_on_a_site_that_slept_until_its_keys_expired(site: FollowedSite) -> None:
+    """A process that outlives the last visitor sweeps, and makes no key live longer."""
+    site.saw("ann")
+    site.expire("ann", "seen", 400)
+    site.sweep()
+    assert 0 < site.lifetime("ann", "progress") <= 400
+
+
+def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opened: Open) -> None:
+    site = opened(rooms="/t/{topic}")
+
+    def enters(id: str) -> None:
+        room = Room(room_number("/t/1"), site.clock.now)
+        site.recorder.record(("user", id), site.clock.now, room=room)
+        assert site.recorder.flush()
+
+    site.sweep()
+    enters("ann")
+    site.clock.now += WINDOW + 5
+    site.sweep()
+    site.clock.now -= WINDOW + 3600
+    site.sweep()
+    assert site.presence.count(room="/t/1") == 0
+    with pytest.raises(EventsLost):
+        site.announced()
+    site.positions = [site.run(stream.position()) for stream in site.streams]
+    enters("bob")
+    assert [each.id for each in site.presence.online(room="/t/1")] == ["bob"]
+    assert site.announced() == [("+bob", -3595.0)]
+
+
+@pytest.mark.parametrize("events", ["", "user"])
+def test_only_the_kinds_of_the_setting_have_streams(prefix: str, events: str) -> None:
+    """Also if goodbyes and rooms need a sweep: others send no command about events."""
+    given = {"events": events, "rooms": "/t/{topic}", "pulse_path": "/pulse"}
+    stores, announced = Backend(settings("memory://", prefix, **given)).stores, []
+    for kind, shards in stores.items():
+        with suppress(UnsupportedQuery):
+            shards.all[0].event_stream()
+            announced.append(kind)
+    assert announced == [kind for kind in ["user"] if events]
+
+
+def test_a_goodbye_is_announced_with_its_moment(site: FollowedSite) -> None:
+    site.saw("ann")
+    site.clock.now += 10
+    site.say_goodbye("ann")
+    assert site.announced() == [("+ann", 0)]
+    assert after(site, site.settings.grace_seconds + LAG + 1) == [("-ann", 10)]
+    site.saw("bob")
+    came = site.clock.now - NOON
+    site.clock.now += 100
+    site.sweep()
+    site.say_goodbye("bob", ago=90)  # so late that bob has gone by now
+    assert site.announced() == [("+bob", came), ("-bob", came + 10)]

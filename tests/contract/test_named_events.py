@@ -23,7 +23,9 @@ from presence_middleware.backend import Backend
 from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
+from presence_middleware.events import streams as pages
 from presence_middleware.stores import Batch, Plan
+from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
@@ -414,3 +416,35 @@ def test_a_lease_that_was_away_for_a_moment_is_noticed(plain: Site) -> None:
     # It asks again only after it has read the reply.
     wait_until(lambda: run(plain.presence, "HGET", plain.lease_key, "until") != taken)
     assert next(first).cursor == after[3]
+
+
+def test_a_page_that_fell_behind_is_read_to_its_end_at_once(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores_events, "ENTRIES_A_READ", 2)
+    page = pages.Page(plain.presence.backend.feed("user").streams)
+    assert page.read_on() == (False, False)
+    place, received = page.end, list[str]()
+    plain.come(*(f"id{number}" for number in range(60)))
+    while page.read_on()[1]:
+        pass
+    while place.next:
+        chunk, place = place.next
+        received += [event.id for event in chunk]
+    assert len(set(received)) == len(received) == 60
+
+
+def test_who_is_behind_a_shard_that_is_away_waits(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, backend = PartlyAway(plain), plain.presence.backend
+    monkeypatch.setattr(backend, "driver", nodes)
+    page, shards = pages.Page(backend.feed("user").streams), backend.stores["user"]
+    page.read_on()
+    behind = pages.Place(page.end.positions, is_behind=True)
+    Site(plain.settings).come("ann")
+    page.read_on()
+    nodes.away = shards.shard_for("ann").name
+    assert page.catch_up(behind) is None
+    nodes.away = ""
+    assert page.catch_up(behind)

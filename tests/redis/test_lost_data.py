@@ -132,3 +132,16 @@ def test_departed_ids_are_not_written_again(own: Server, client: Any, start: Sta
     worker.looks()
     worker.writes()
     assert worker.online() == ["bob"]
+
+
+def test_remembered_sightings_never_exceed_the_configured_limit(
+    own: Server, client: Any, start: Start
+) -> None:
+    worker = start(own.url, max_pending=10)
+    for name in ("user", "more"):
+        worker.saw(*(f"{name}{n}" for n in range(8)))
+    worker.looks()
+    client.flushall()
+    worker.looks()
+    worker.writes()
+    assert worker.presence.count() == 10

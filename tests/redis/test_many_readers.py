@@ -1,6 +1,7 @@
 """More readers at once than a process has connections: they wait, and it is no outage."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -188,3 +189,17 @@ def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix
         return set(answers)
 
     assert [asyncio.run(ask()) for _ in range(2)] == [{0}, {0}]
+
+
+def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        presence = Presence(settings_of(valkey.url, prefix), client=client)
+        with all_taken(presence):
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    status = presence.count()
+                finally:
+                    os._exit(status)
+            assert os.waitpid(pid, 0)[1] == 0

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -194,3 +195,15 @@ def test_other_threads_have_their_turn_while_many_connections_are_refreshed(
         sys.setswitchinterval(interval)
         thread.join()
     assert refreshed[0] - before > 10
+
+
+def test_open_connections_are_refreshed_one_after_the_other(
+    worker: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits = [worker.opens(f"user{number}") for number in range(10)]
+    worker.clock.now += 30
+    ticks = count(worker.recorder.stamp() + 30)
+    monkeypatch.setattr(worker.recorder, "stamp", lambda: float(next(ticks)))
+    worker.recorder.run_once()  # recorded as they arrived
+    worker.recorder.run_once()
+    assert len({visit.stamp for visit in visits}) == 10

@@ -17,6 +17,7 @@ from flask import Flask
 
 from presence_middleware import Presence, Settings, asgi, embedded, wsgi
 from presence_middleware.connections.clients import sync_client
+from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.ids import Who
 from presence_middleware.people import People
 from presence_middleware.recorder import Recorder, recorder_for
@@ -355,3 +356,50 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     recorder.close()
     client.close()
     assert embedded.wait_until_stopped(tmp_path / "site")
+
+
+def test_a_sighting_that_arrives_during_a_flush_is_no_failure(
+    idle: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Driver.run
+
+    def run_and_visit(driver: Driver, *plan: Any) -> Any:
+        idle.record(("user", "late"), idle.stamp())
+        return run(driver, *plan)
+
+    monkeypatch.setattr(Driver, "run", run_and_visit)
+    idle.close()
+    stats = idle.stats()
+    assert (stats.pending, stats.last_error) == (1, None)
+    assert not caplog.messages
+
+
+def test_only_an_exit_is_in_a_hurry(idle: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection of a cold start may take longer than an exit has."""
+    deadlines, run = list[float](), Driver.run
+
+    def noted(driver: Driver, plan: Any, deadline: float = math.inf) -> Any:
+        deadlines.append(deadline)
+        return run(driver, plan, deadline)
+
+    monkeypatch.setattr(Driver, "run", noted)
+    assert idle.flush()
+    assert set(deadlines) == {math.inf}
+    visit(idle, "bob")
+    idle.close()
+    assert min(deadlines) < math.inf
+
+
+def test_unwritten_sightings_are_merged_under_newer_sightings() -> None:
+    people = People(limit=3, window=600)  # of whom two are in flight, and one is seen again
+    old, new = (1.0, 1.0), (2.0, 2.0)
+    people.note(("user", "old"), *old)
+    people.note(BOB, *old)
+    people.take(100)
+    people.note(BOB, *new)
+    people.note(("user", "new"), *new)
+    people.note(("user", "newer"), *new)
+    people.restore()
+    assert people.pending == 3
+    assert times(people) == {("user", "old"): old, BOB: new, ("user", "new"): new}
+    assert people.coalesced + people.dropped["full"] + people.pending == people.recorded == 5

@@ -186,3 +186,12 @@ def test_nobody_due_costs_a_command_and_the_next_is_announced_in_time(
     assert counted["zrange"] <= 2 * WINDOW / 60 + 10, counted
     processes.go_on(3)
     assert recorder.stats().went == {"user": 1}
+
+
+def test_after_a_clock_was_set_back_the_holder_goes_on(opened: Callable[..., Processes]) -> None:
+    processes = opened(1, events="user", flush_interval=1)
+    processes.go_on(2)
+    processes.clock.now -= 7200
+    processes.first.record(("user", "ann"), processes.clock.now)
+    processes.go_on(int(WINDOW + LAG) + 1)
+    assert processes.first.stats().went == {"user": 1}

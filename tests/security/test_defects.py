@@ -12,6 +12,7 @@ from weakref import ref
 import pytest
 import redis
 import redis.asyncio
+import trio
 
 from presence_middleware import (
     AsyncPresence,
@@ -27,6 +28,7 @@ from presence_middleware.connections.server import ServerClock
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.request_filter import matching_paths
 from presence_middleware.request import AsgiRequest
+from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
 
@@ -235,7 +237,25 @@ def test_an_app_that_is_wrapped_late_does_not_start_with_wrong_settings(
     asyncio.run(late("lifespan"))
     assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
     assert "PRESENCE_WINDOW='soon': expected" in sent[0]["message"]
+    trio.run(late, "lifespan")
+    assert sent[0] == sent[1]
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
         asyncio.run(late("http"))
     with pytest.raises(SettingsError, match="PRESENCE_WINDOW"):
         asgi.PresenceMiddleware(never)
+
+
+# ---- Ourselves.
+
+
+def test_an_internal_error_while_writing_loses_no_sighting(
+    valkey: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(site(valkey.url, prefix), background=False)
+    WsgiVisit(recorder, {**BOB}).end()
+    with monkeypatch.context() as patch:
+        patch.setattr(SortedSet, "write", lambda *_: 1 / 0)
+        assert not recorder.flush()
+    assert recorder.flush()
+    assert recorder.stats().flushed == 1
+    recorder.close()

@@ -364,3 +364,18 @@ async def test_streams_end_when_the_lifespan_ends(
         await site({"type": "lifespan"}, shutdown, stream.sent.put)
         assert await stream.message() == {}
         assert stream.is_over
+
+
+@in_loop
+async def test_an_error_of_the_server_reaches_it_as_it_was_raised(
+    site: asgi.PresenceMiddleware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def grouping(*_: Any) -> None:  # as some versions of Starlette do
+        raise ExceptionGroup("of a stream", [KeyError("of the server")])
+
+    monkeypatch.setattr(board, "StreamingResponse", lambda *_: grouping)
+    headers = [(b"authorization", BEARER["Authorization"].encode())]
+    scope: Any = {"type": "http", "method": "GET", "path": "/presence/events", "headers": headers}
+    stream = Stream()
+    with pytest.raises(KeyError, match="of the server"):
+        await site({**scope, "query_string": b""}, stream.receive, stream.send)

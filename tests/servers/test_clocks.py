@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import redis
 
 from presence_middleware import Presence, Settings, upkeep
 from presence_middleware.connections import server as server_clock
+from presence_middleware.connections.health import RedisHealth
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
@@ -123,3 +125,23 @@ def test_active_users_are_online_again_after_the_server_clock_jumped(
     recorder.close()
     for client in clients:
         client.close()
+
+
+def test_the_server_is_asked_again_after_ten_seconds_and_if_another_may_answer() -> None:
+    health, now = RedisHealth(), 100.0
+    clock = server_clock.ServerClock(health, lambda: now)
+    clock.is_server_time = True
+
+    def is_asked() -> bool:
+        plan = clock.synchronise()
+        for _ in plan:
+            with suppress(StopIteration):
+                plan.send([(1_700_000_000, 0)])
+            return True
+        return False
+
+    assert [is_asked(), is_asked()] == [True, False]
+    now += 10.5
+    assert [is_asked(), is_asked()] == [True, False]
+    health.lost_connection()
+    assert [is_asked(), is_asked()] == [True, False]

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import pytest
 import redis
 from click.testing import Result
@@ -291,3 +292,12 @@ def test_count_and_online_of_a_room(
     assert (listed["room"], [each["id"] for each in listed["online"]]) == ("/t/2", ["cid"])
     refused = script("count", "--room", "/t/1", "--window", "5m")
     assert (refused.exit_code, "pass no window" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_begins_with_a_sentence_and_explains_each_option(name: str) -> None:
+    known = command.commands[name]
+    sentence = (known.help or "").partition("\n\n")[0]
+    assert sentence.find(".") == len(sentence) - 1
+    for parameter in known.params:
+        assert not isinstance(parameter, click.Option) or parameter.help

@@ -3,10 +3,12 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
 from presence_middleware import Presence, Settings
+from presence_middleware.cli import live
 from tests.servers.test_command_answers import Script, record
 from tests.support.backends import Server, wait_until
 from tests.support.terminal import Terminal, piped
@@ -133,3 +135,16 @@ def test_a_terminal_that_cannot_draw_gets_lines(variables: dict[str, str]) -> No
 def test_invalid_watch_options_are_reported(variables: dict[str, str], wrong: list[str]) -> None:
     ended = Script(variables)("watch", *wrong)
     assert (ended.exit_code, "Error: " in ended.stderr) == (2, True)
+
+
+def test_recorded_history_is_read_once_a_minute(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(variables, 3)
+    site = live.read_site(Settings.from_env(variables), None, "user")
+    first, second = next(site), next(site)
+    assert first.samples
+    assert (second.samples, second.peaks) == (None, None)
+    monkeypatch.setattr(live, "HISTORY_INTERVAL", timedelta())
+    again = next(site)
+    assert (again.samples, again.peaks) == (first.samples, first.peaks)

@@ -114,7 +114,7 @@ def test_the_crowd_is_labelled_and_moves_from_the_start(tmp_path: Path) -> None:
         board, token = demo.board()
         samples = demo.visitor.get(f"{board}/history?kind=guest", headers=token).json()["samples"]
         assert len(samples) > 1000
-        assert demo.interrupt() == 0
+        assert demo.interrupt(signal.SIGHUP) == 0
 
     # The same embedded server, and within the window of the crowd.
     with Demo(tmp_path) as demo:

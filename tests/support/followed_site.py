@@ -94,6 +94,10 @@ class FollowedSite:
         """Return the remaining seconds of a key in the shard of an id."""
         return int(self.run(_one(("TTL", f"{self.store.shard_for(id).name}:{name}"))))
 
+    def expire(self, id: str, name: str, seconds: int) -> None:
+        """Let a key in the shard of an id expire after so many seconds."""
+        self.run(_one(("EXPIRE", f"{self.store.shard_for(id).name}:{name}", seconds)))
+
     def close(self) -> None:
         self.recorder.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -242,3 +243,12 @@ def test_a_scope_that_lacks_something_reaches_the_app(more: Scope, settings: Set
     scope = {"type": "http", "user": "ann", **more}
     asyncio.run(app(scope, Gateway("").receive, Gateway("").send))
     assert recorded(app) == 1
+
+
+def test_two_recorders_both_count(settings: Settings) -> None:
+    other = replace(settings, prefix=f"{settings.prefix}2")
+    inner = PresenceMiddleware(silent, settings=other)
+    outer = PresenceMiddleware(inner, settings=settings)
+    asyncio.run(Gateway("http", user="ann").ask(outer))
+    assert (recorded(inner), recorded(outer)) == (1, 1)
+    inner.recorder.close()

@@ -363,3 +363,8 @@ def test_the_page_knows_which_kinds_have_a_list() -> None:
     page = ask("", of=settings(store="guest=hyperloglog", board_token="")).body.decode()
     assert 'data-kinds="user guest bot" data-listed="user"' in page
     assert 'data-names="off"' in page
+
+
+def test_a_history_longer_than_the_retention_is_that_of_the_retention() -> None:
+    bodies = {ask("/history", f"hours={hours}").body for hours in (168, 999999)}
+    assert len(bodies) == 1

@@ -68,3 +68,10 @@ def test_a_long_watch_keeps_a_bounded_number_of_samples_and_all_peaks() -> None:
     assert len(samples) == 1000
     assert max(sample.count for sample in samples) == 99
     assert samples[-1].at - samples[0].at > timedelta(minutes=59)
+
+
+def test_the_chart_begins_at_the_first_available_sample() -> None:
+    recent = Recent(hours=1)
+    for counts, length in (((), 1), (range(20), 20), (range(90), 60)):
+        recent.recorded = minutes(*counts)
+        assert recent.span(NOW) == span(length)

@@ -1,9 +1,11 @@
 """The site of `presence demo` and its simulated crowd, without a server."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx
@@ -91,3 +93,42 @@ def test_a_server_that_starts_slowly_is_started_again(monkeypatch: pytest.Monkey
         with pytest.raises(type(late)) if outcomes[-1] else nullcontext():
             server.start_server(Path("/demo"))
         assert start.call_count == len(outcomes)
+
+
+def test_a_crowd_comes_although_redis_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {"PRESENCE_REDIS_URL": f"unix://{tmp_path}/no", **server.FIXED}
+    site = PresenceMiddleware(Site(), settings=Settings.from_env(away))
+    site.recorder.background = False
+    pause = Mock(side_effect=InterruptedError)
+    clocks = {"time": time.time, "monotonic": time.monotonic, "sleep": pause}
+    monkeypatch.setattr(crowds, "time", SimpleNamespace(**clocks))
+    with pytest.raises(InterruptedError):
+        crowds.run_crowd(site, 20)
+    assert site.recorder.stats().recorded > 10
+    site.recorder.close()
+
+
+def test_a_site_without_a_board_shows_the_rest(client: httpx.Client) -> None:
+    html = client.get("/", headers={"Accept": "text/html"}).text
+    assert "on this page" in html
+    assert "pulse.js" in html
+    assert "widget.js" not in html
+
+
+def test_each_visitor_has_an_address_for_documentation() -> None:
+    addresses = {crowds.Visitor(number, NOON).address for number in range(500)}  # the most
+    assert len(addresses) == 500
+    assert all(address.startswith(crowds.NETWORKS) for address in addresses)
+
+
+def test_a_single_worker_has_the_crowd() -> None:
+    demo, arbiter = server.Demo(40), SimpleNamespace(WORKERS={})
+    for number in range(3):
+        demo.pre_fork(arbiter, worker := SimpleNamespace(age=number + 1))
+        arbiter.WORKERS[number] = worker
+    assert [each.has_crowd for each in arbiter.WORKERS.values()] == [True, False, False]
+    del arbiter.WORKERS[0]
+    demo.pre_fork(arbiter, worker := SimpleNamespace(age=4))
+    assert worker.has_crowd

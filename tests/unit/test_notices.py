@@ -509,3 +509,11 @@ def test_few_requests_are_inspected(site: Open) -> None:
     one.clock.now += FEW_VISITS
     one.ask(hidden, times=FEW_VISITS)
     assert PROXY in one.said[0]
+
+
+def test_each_kind_that_is_full_is_reported(site: Open) -> None:
+    one = site("user=auth, staff=header:X-Staff, guest=visitor", max_members=2)
+    one.ask(*(over_wsgi(user=f"{VALUE}{number}") for number in range(3)))
+    one.ask(*(over_wsgi(x_staff=f"{VALUE}{number}") for number in range(3)))
+    text = "is full and new ids are not recorded: raise PRESENCE_MAX_MEMBERS, which is 2"
+    assert one.said == [f"kind user {text}", f"kind staff {text}"]

@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from wsgiref.util import FileWrapper, setup_testing_defaults
@@ -194,3 +195,12 @@ def test_a_validator_outside_or_inside_is_content(wrap: Wrap) -> None:
             result = Gateway().ask(app)
             assert list(result) == [b"a"]
             result.close()
+
+
+def test_two_recorders_both_count(wrap: Wrap, settings: Settings) -> None:
+    other = replace(settings, prefix=f"{settings.prefix}2")
+    inner = PresenceMiddleware(returning([]), settings=other)
+    outer = wrap(inner)
+    Gateway().ask(outer)
+    assert (recorded(inner), recorded(outer)) == (1, 1)
+    inner.recorder.close()
