@@ -98,15 +98,9 @@ hyperloglog-without-lifetime: A HyperLogLog expires.
 count-looks-up-all-who-are-gone: A room is counted by whoever are fewer: here those who are online.
 - present < expired and in_room(online) or members - in_room(unswept)
 + members - in_room(unswept)
-room-keeps-who-was-counted-as-gone: A write takes out of the room whoever was counted as gone.
-- if told and #ids > 0 and told + 0 > swept + 0 then
-+ if false then
 count-of-a-large-room-is-one-command: A command looks up a bounded number of ids.
 - <= math.min(members, most) then
 + <= members then
-gone-people-come-back-into-their-room:
-  Whoever was counted as gone comes back into no room without a page.
-- redis.call('HSET', progress, 'rooms_told', offline_before)
 count-looks-up-all-who-are-online: A room is counted by whoever are fewer: here those who have gone.
 - present < expired and in_room(online) or members - in_room(unswept)
 + in_room(online)
@@ -210,6 +204,12 @@ guest-is-logged-out: A logout takes no guest offline.
 + is_user = who is not None
 
 = contract/test_model.py
+room-keeps-who-was-counted-as-gone: A write takes out of the room whoever was counted as gone.
+- if told and #ids > 0 and told + 0 > swept + 0 then
++ if false then
+gone-people-come-back-into-their-room:
+  Whoever was counted as gone comes back into no room without a page.
+- redis.call('HSET', progress, 'rooms_told', offline_before)
 active-leaves-out-who-left: Active users are also those who logged out since.
 - sets = self.key.seen, self.key.gone
 + sets = (self.key.seen,)

@@ -110,17 +110,6 @@ def test_the_upkeep_removes_those_who_have_gone_in_small_steps(crowd: Crowd) -> 
     assert crowd.presence.count(room="/t/0") == 10
 
 
-def test_whoever_comes_back_without_a_page_before_the_sweep_is_in_no_room(crowd: Crowd) -> None:
-    crowd.enter("user", 3)
-    crowd.clock.now += WINDOW + 1
-    assert crowd.presence.count(room="/t/0") == 0
-    crowd.recorder.record(("user", "user1"), crowd.clock.now)
-    crowd.recorder.flush()
-    assert crowd.presence.is_online("user1")
-    assert crowd.presence.count(room="/t/0") == 0
-    assert crowd.presence.online(room="/t/0") == []
-
-
 @pytest.mark.parametrize("between_pages", ["nothing", "a sweep", "all sweeps", "a logout"])
 @pytest.mark.parametrize("wanted", ["a number", "a list"])
 def test_what_happens_between_the_pages_of_a_read_counts_nobody_twice(
