@@ -21,8 +21,6 @@ from presence_middleware import Presence, PresenceUnavailable, Sighting
 from presence_middleware.stores import (
     NOWHERE,
     Act,
-    Batch,
-    Plan,
     Seen,
     Write,
     in_room,
@@ -33,6 +31,7 @@ from presence_middleware.stores import (
 )
 from presence_middleware.stores.plan import members_with_scores
 from tests.support import timed_site
+from tests.support.acts import send
 from tests.support.backends import Backend
 from tests.support.model import SECOND, Limits, Minutes, Model
 from tests.support.timed_site import Blocking, Clock
@@ -188,7 +187,7 @@ class Machine(RuleBasedStateMachine):
                 (self.ask.leave if act is Act.LEFT else self.ask.forget)(id)
                 self.models[shard].write([], [departure], None)
                 keys = [f"{shard.name}:{key}" for key in ("at", "moved")]
-                is_kept = any(self.run(_ask("ZSCORE", key, id)) is not None for key in keys)
+                is_kept = any(self.run(send("ZSCORE", key, id)) is not None for key in keys)
                 assert not (is_kept and act is Act.ERASED)
             return
         seen = id, moment, moment + 1, None
@@ -225,7 +224,7 @@ class Machine(RuleBasedStateMachine):
         ):
             return  # both together leave no sign of a loss
         for shard, model in self.models.items():
-            self.run(_ask("DEL", f"{shard.name}:{name}"))
+            self.run(send("DEL", f"{shard.name}:{name}"))
             model.lose(name)
             self.may_lose = True
             self.unsure |= {shard} if name in ("seen", "progress") else set()
@@ -306,7 +305,7 @@ class Machine(RuleBasedStateMachine):
     def keys_hold_what_the_model_holds(self) -> None:
         for shard, model in self.models.items():
             for key in KEYS:
-                members = self.run(_ask("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES"))
+                members = self.run(send("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES"))
                 held = {id: round(at * SECOND) for id, at in members_with_scores(members)}
                 assert held == getattr(model, key), key
 
@@ -328,11 +327,6 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.stack.close()
-
-
-def _ask(*command: Any) -> Plan[Any]:
-    (reply,) = yield Batch((command,))
-    return reply
 
 
 def check(

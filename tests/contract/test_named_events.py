@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from itertools import count
 from typing import Any
 
@@ -24,20 +25,16 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import named as named_module
-from presence_middleware.stores import Batch, Plan
+from presence_middleware.stores import Plan
 from presence_middleware.stores.lease import Lease
+from tests.support.acts import send
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
 
 
 def run(presence: Presence, *command: Any) -> Any:
     """Run a command and return its reply."""
-
-    def plan() -> Plan[Any]:
-        (reply,) = yield Batch((command,))
-        return reply
-
-    return presence.run(plan())
+    return presence.run(send(*command))
 
 
 class Site:
@@ -88,18 +85,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def site(backend: Place, prefix: str) -> Iterator[Site]:
-    site = Site(settings(backend.url, prefix, 1 if "memory" in backend.url else 16))
-    yield site
-    site.close()
+def site(backend: Place, prefix: str, stack: ExitStack) -> Site:
+    shards = 1 if "memory" in backend.url else 16
+    return stack.enter_context(closing(Site(settings(backend.url, prefix, shards))))
 
 
 @pytest.fixture
-def plain(valkey: Server, prefix: str) -> Iterator[Site]:
+def plain(valkey: Server, prefix: str, stack: ExitStack) -> Site:
     """A site with four shards on a Valkey server."""
-    site = Site(settings(valkey.url, prefix, 4))
-    yield site
-    site.close()
+    return stack.enter_context(closing(Site(settings(valkey.url, prefix, 4))))
 
 
 def settings(url: str, prefix: str, shards: int) -> Settings:
