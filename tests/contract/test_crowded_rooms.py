@@ -1,6 +1,7 @@
 """Many leave a room at once: whoever counts it next does not wait until all of them are removed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -62,10 +63,10 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd(valkey: Server, prefix: str) -> Iterator[Crowd]:
+def crowd(valkey: Server, prefix: str, stack: ExitStack) -> Crowd:
     crowd = Crowd(valkey.url, prefix)
-    yield crowd
-    crowd.recorder.close()
+    stack.callback(crowd.recorder.close)
+    return crowd
 
 
 @pytest.mark.parametrize(

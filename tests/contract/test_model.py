@@ -177,6 +177,11 @@ class Machine(RuleBasedStateMachine):
             if is_following and self.is_followed:
                 assert written.came - written.went == len(model.announced()) - len(online)
             self.unsure -= {shard} if seen else set()
+        if self.has_rooms and any(
+            act is Act.GOODBYE and ago >= 75 for act, _, ago, _ in departures
+        ):
+            # Whoever is offline with a goodbye so late leaves the room now, or when somebody reads.
+            self.readers_know_who_is_in_a_room()
 
     @rule(id=ids, act=st.sampled_from([Act.SEEN, Act.LEFT, Act.ERASED]))
     def a_site_acts(self, id: str, act: Act) -> None:
