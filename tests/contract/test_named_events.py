@@ -30,6 +30,9 @@ from presence_middleware.stores.lease import Lease
 from tests.support.acts import send
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
+from tests.support.timed_site import settings
+
+GIVEN: dict[str, Any] = {"events": "user, guest"}
 
 
 def run(presence: Presence, *command: Any) -> Any:
@@ -86,25 +89,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(backend: Place, prefix: str, stack: ExitStack) -> Site:
-    shards = 1 if "memory" in backend.url else 16
-    return stack.enter_context(closing(Site(settings(backend.url, prefix, shards))))
+    given = {**GIVEN, "shards": 1 if "memory" in backend.url else 16}
+    return stack.enter_context(closing(Site(settings(backend.url, prefix, **given))))
 
 
 @pytest.fixture
 def plain(valkey: Server, prefix: str, stack: ExitStack) -> Site:
     """A site with four shards on a Valkey server."""
-    return stack.enter_context(closing(Site(settings(valkey.url, prefix, 4))))
-
-
-def settings(url: str, prefix: str, shards: int) -> Settings:
-    return Settings.from_env(
-        {},
-        redis_url=url,
-        prefix=prefix,
-        identity="user=header:x-user, guest=visitor",
-        events="user, guest",
-        shards=shards,
-    )
+    return stack.enter_context(closing(Site(settings(valkey.url, prefix, **GIVEN, shards=4))))
 
 
 def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) -> None:
@@ -243,7 +235,7 @@ def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
 
 @pytest.mark.parametrize("backend", ["memory", "valkey"], indirect=True)
 def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefix: str) -> None:
-    site = Site(settings(backend.url, prefix, 1))
+    site = Site(settings(backend.url, prefix, **GIVEN))
     lease = Lease(prefix, "user", "mailer")
 
     def take(who: str, handled: str = "", seconds: float = 10.0, start: str = "start") -> Any:
