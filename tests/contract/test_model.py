@@ -417,6 +417,13 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             ("A", (0, False), [("ann", 0, -1, None, 0)], []),
         ],
     ),
+    "a return without a page after a reader saw the room empty": (
+        "rooms",
+        [
+            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
+            ("A", (606, True), [("ann", 0, 0, None, 0)], []),
+        ],
+    ),
     "a page was entered before the logout": (
         "rooms",
         [
