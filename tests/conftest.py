@@ -155,11 +155,29 @@ def presence(variables: dict[str, str]) -> Presence:
 
 
 @pytest.fixture
-def settings(valkey: Server, prefix: str) -> Iterator[Settings]:
+def settings(unwritten: Callable[..., Settings]) -> Settings:
     """With an interval so long that only the end of a visit records it."""
-    settings = Settings.from_env({}, redis_url=valkey.url, prefix=prefix, flush_interval="3m")
-    yield settings
-    recorder_for(settings).close()
+    return unwritten()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What a test opens, and what ends with it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def unwritten(valkey: Server, prefix: str, stack: ExitStack) -> Callable[..., Settings]:
+    """Makes the settings of sites that write when the test lets them."""
+
+    def make(**given: Any) -> Settings:
+        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **given}
+        made = Settings.from_env({}, **given)
+        stack.callback(lambda: recorder_for(made).close())
+        return made
+
+    return make
 
 
 @pytest.fixture(params=list(STORES))
@@ -181,16 +199,15 @@ def site(store: str, backend: Backend, prefix: str) -> Iterator[timed_site.Site]
 
 
 @pytest.fixture
-def start(prefix: str) -> Iterator[Callable[..., Process]]:
+def start(prefix: str, stack: ExitStack) -> Callable[..., Process]:
     """Starts processes of a site at a URL, which end with the test."""
-    with ExitStack() as stack:
 
-        def start(url: str, **given: Any) -> Process:
-            process = Process(url, prefix, **given)
-            stack.callback(process.recorder.close)
-            return process
+    def start(url: str, **given: Any) -> Process:
+        process = Process(url, prefix, **given)
+        stack.callback(process.recorder.close)
+        return process
 
-        yield start
+    return start
 
 
 @pytest.hookimpl(optionalhook=True)

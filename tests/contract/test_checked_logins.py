@@ -13,28 +13,20 @@ from presence_middleware.identity.sources import SOURCES
 from presence_middleware.recorder import recorder_for
 from presence_middleware.request import AsgiRequest, WsgiRequest
 from tests.support.asking import State
-from tests.support.backends import Server, wait_until
+from tests.support.backends import wait_until
 from tests.support.statuses import Ask, Call, basic, online, over_asgi, over_wsgi
 
 ANN = {"Authorization": basic("ann:opensesame")}
+BASIC = "user=basic, guest=visitor"
 USER, GUEST = ("user", "ann"), ("guest", "")
 Site = Callable[..., Settings]
 both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Site]:
+def site(unwritten: Site) -> Site:
     """Makes the settings of a site that logs in with HTTP Basic."""
-
-    def settings(identity: str = "user=basic, guest=visitor", **others: object) -> Settings:
-        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
-        made.append(Settings.from_env({}, identity=identity, **given))
-        return made[-1]
-
-    made: list[Settings] = []
-    yield settings
-    for one in made:
-        recorder_for(one).close()
+    return lambda identity=BASIC, **others: unwritten(identity=identity, **others)
 
 
 # ---- The header.
@@ -99,7 +91,6 @@ def of_header(request: WsgiRequest) -> str | None:
     return request.header("x-user")
 
 
-BASIC = "user=basic, guest=visitor"
 ROWS: dict[str, tuple[str, Call, list[tuple[str, str]]]] = {
     **{f"{status}": (BASIC, Call(ANN, statuses=(status,)), [USER]) for status in (200, 206, 304)},
     # Many sites redirect, or answer 404, before they look at a password.

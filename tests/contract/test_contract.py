@@ -10,7 +10,7 @@ import redis.asyncio
 
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.identity.ids import normalize_id
-from presence_middleware.stores import Act, Sighting, moment_of
+from presence_middleware.stores import Sighting, moment_of
 from tests.support.backends import Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
@@ -384,23 +384,6 @@ def _ask_everything(site: Site) -> None:
     friends = f"{site.settings.prefix}:friends"
     site.redis.zadd(friends, {"jürgen": float("inf"), "bob": 1})
     assert ask.online_friends(friends) == ["jürgen"]
-
-
-def test_return_in_the_instant_of_a_goodbye_hides_nobody_on_the_next_page(
-    valkey: Server, prefix: str
-) -> None:
-    with opened(settings(valkey.url, prefix, pulse_path="/pulse")) as site:
-        site.saw("dan", ago=WINDOW - 10)
-        site.saw("bob", ago=1)
-        site.saw("ann", "cid")
-        for id in ("ann", "cid"):
-            site.recorder.record(("user", id), site.clock.now, act=Act.GOODBYE)
-        assert site.recorder.flush()
-        site.presence.touch("ann")
-        found = list[Sighting]()
-        while page := site.presence.online(limit=1, before=found[-1] if found else None):
-            found += page
-        assert [who.id for who in found] == ["ann", "bob", "cid", "dan"]
 
 
 @IN_MEMORY

@@ -17,14 +17,9 @@ from tests.support.acts import depart
 from tests.support.backends import Server, wait_until
 from tests.support.process import Start
 from tests.support.stopwatch import Stopwatch
-from tests.support.timed_site import NOON, Clock, settings
+from tests.support.timed_site import NOON, Clock, by_header, settings
 
 GRACE = 75.0
-
-
-def by_header(url: str, prefix: str, flush_interval: str, **given: Any) -> Settings:
-    identity = "user=header:X-User"
-    return settings(url, prefix, identity=identity, flush_interval=flush_interval, **given)
 
 
 def comes(recorder: Recorder, name: str) -> None:
@@ -55,7 +50,9 @@ def test_a_goodbye_that_was_written_before_its_sighting_is_repeated_with_it(
 def test_a_user_who_returns_right_after_leaving_is_online_and_no_earlier_request_is(
     valkey: Server, prefix: str, through: str
 ) -> None:
-    app = wsgi.PresenceMiddleware(lambda *_: [], settings=by_header(valkey.url, prefix, "3m"))
+    app = wsgi.PresenceMiddleware(
+        lambda *_: [], settings=by_header(valkey.url, prefix, flush_interval="3m")
+    )
     app.recorder.background = False
     presence = app.presence if through == "the middleware" else Presence(app.recorder.settings)
     for number in range(30):
@@ -98,8 +95,9 @@ def wsgi_logout(given: Settings, name: str) -> None:
 def test_a_logout_in_an_outage_waits_and_holds_and_no_request_waits_for_it(
     own: Server, prefix: str, store: str, log_out: Any
 ) -> None:
-    given = by_header(own.url, prefix, "0.05s", store=store)
-    elsewhere = Recorder(by_header(own.url, prefix, "3m", store=store), background=False)
+    given = by_header(own.url, prefix, store=store)
+    waiting = by_header(own.url, prefix, store=store, flush_interval="3m")
+    elsewhere = Recorder(waiting, background=False)
     app = wsgi.PresenceMiddleware(lambda *_: [], settings=given)
     for name in ("ann", "bob", "cid"):
         comes(app.recorder, name)

@@ -1,7 +1,7 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -20,16 +20,13 @@ Open = Callable[..., FollowedSite]
 
 
 @pytest.fixture(params=[1, 16])
-def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str) -> Iterator[Open]:
-    sites: list[FollowedSite] = []
-
+def opened(request: pytest.FixtureRequest, valkey: Server, prefix: str, stack: ExitStack) -> Open:
     def open_site(**given: Any) -> FollowedSite:
-        sites.append(FollowedSite(valkey.url, prefix, **{"shards": request.param, **given}))
-        return sites[-1]
+        site = FollowedSite(valkey.url, prefix, **{"shards": request.param, **given})
+        stack.callback(site.close)
+        return site
 
-    yield open_site
-    for site in sites:
-        site.close()
+    return open_site
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 @pytest.fixture
-def growing(log: Log) -> Iterator[Callable[..., GrowingLog]]:
+def growing(log: Log, stack: ExitStack) -> Callable[..., GrowingLog]:
     """Follows the log; closed in the end."""
-    sources = []
-
-    def opened(**options: Any) -> GrowingLog:
-        sources.append(GrowingLog(str(log.path), **options))
-        return sources[-1]
-
-    yield opened
-    for source in sources:
-        source.close()
+    return lambda **options: stack.enter_context(closing(GrowingLog(str(log.path), **options)))
 
 
 Growing = Callable[..., GrowingLog]

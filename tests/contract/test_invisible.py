@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
@@ -62,6 +62,9 @@ class Site:
         self.wrapped = wsgi.PresenceMiddleware(self._app, settings=settings, clock=self.clock)
         self.recorder: Recorder = self.wrapped.recorder
         self.recorder.background = False
+
+    def close(self) -> None:
+        self.recorder.close()
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock, and write, sample and clean up every two seconds of it."""
@@ -134,15 +137,6 @@ def others() -> Iterator[Page]:
     yield Page({"User-Agent": FIREFOX})
     yield Page({"User-Agent": "Googlebot/2.1"})
     yield Page({"User-Agent": FIREFOX, "X-User": "bob"}, "/logout")
-
-
-@contextmanager
-def opened(settings: Settings, way: str) -> Iterator[Site]:
-    site = Site(settings, way)
-    try:
-        yield site
-    finally:
-        site.recorder.close()
 
 
 def live(site: Site, *, is_visited: bool) -> None:
@@ -239,7 +233,7 @@ def test_an_invisible_person_leaves_nothing_under_user(
     for is_visited in (True, False):
         name = f"{prefix}-{'with' if is_visited else 'without'}"
         settings = settings_of(valkey, name, WAYS[way], store)
-        with opened(settings, way) as site:
+        with closing(Site(settings, way)) as site:
             live(site, is_visited=is_visited)
             online = Presence(settings, clock=site.clock).count("invisible")
             found.append((contents(site), answers(site), online))
@@ -264,7 +258,7 @@ def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
     valkey: Server, prefix: str
 ) -> None:
     page = Page({"User-Agent": FIREFOX, "X-User": HIDDEN})
-    with opened(settings_of(valkey, prefix, CODE, "sorted-set"), "no way") as site:
+    with closing(Site(settings_of(valkey, prefix, CODE, "sorted-set"), "no way")) as site:
         presence = Presence(site.settings, clock=site.clock)
         site.serve(page)
         site.pass_time(10)
@@ -284,7 +278,7 @@ def test_forget_erases_the_past_of_a_person_who_becomes_invisible(
 def test_the_board_shows_the_number_of_invisible_people_to_nobody_without_the_token(
     valkey: Server, prefix: str
 ) -> None:
-    with opened(settings_of(valkey, prefix, CODE, "sorted-set"), "handler") as site:
+    with closing(Site(settings_of(valkey, prefix, CODE, "sorted-set"), "handler")) as site:
         site.serve(Page({"User-Agent": FIREFOX, "X-User": HIDDEN}, "/t/1"))
         site.pass_time(70)
         nobody = {"user": 0, "guest": 0}

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from starlette.routing import Route
 from presence_middleware import Presence, Settings, asgi
 from presence_middleware.recorder import recorder_for
 from tests.support.asking import State
-from tests.support.backends import Server
 from tests.support.statuses import Ask, Call, basic, online, over_asgi, over_wsgi
 from tests.support.transports import AsgiTransport
 
@@ -30,20 +29,15 @@ both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])
 
 
 @pytest.fixture
-def site(valkey: Server, prefix: str) -> Iterator[Site]:
+def site(unwritten: Site) -> Site:
     """Makes the settings of a site that logs out at `/logout`."""
 
     def settings(
         identity: str = "user=header:X-User, user=auth, guest=visitor", **others: object
     ) -> Settings:
-        given = {"redis_url": valkey.url, "prefix": prefix, "flush_interval": "3m", **others}
-        made.append(Settings.from_env({}, identity=identity, **{"logout": "/logout", **given}))
-        return made[-1]
+        return unwritten(identity=identity, **{"logout": "/logout", **others})
 
-    made: list[Settings] = []
-    yield settings
-    for one in made:
-        recorder_for(one).close()
+    return settings
 
 
 def out(status: int = 200, path: str = "/logout", method: str = "GET", **headers: str) -> Call:

@@ -21,8 +21,6 @@ from presence_middleware import Presence, PresenceUnavailable, Sighting
 from presence_middleware.stores import (
     NOWHERE,
     Act,
-    Batch,
-    Plan,
     Seen,
     Write,
     moment_of,
@@ -31,6 +29,7 @@ from presence_middleware.stores import (
 )
 from presence_middleware.stores.plan import members_with_scores
 from tests.support import timed_site
+from tests.support.acts import send
 from tests.support.backends import Backend
 from tests.support.model import SECOND, Limits, Minutes, Model
 from tests.support.timed_site import Blocking, Clock
@@ -180,6 +179,11 @@ class Machine(RuleBasedStateMachine):
             if is_following and self.is_followed:
                 assert written.came - written.went == len(model.announced()) - len(online)
             self.unsure -= {shard} if seen else set()
+        if self.has_rooms and any(
+            act is Act.GOODBYE and ago >= 75 for act, _, ago, _ in departures
+        ):
+            # Whoever is offline with a goodbye so late leaves the room now, or when somebody reads.
+            self.readers_know_who_is_in_a_room()
 
     @rule(id=ids, act=st.sampled_from([Act.SEEN, Act.LEFT, Act.ERASED]))
     def a_site_acts(self, id: str, act: Act) -> None:
@@ -190,7 +194,7 @@ class Machine(RuleBasedStateMachine):
                 (self.ask.leave if act is Act.LEFT else self.ask.forget)(id)
                 self.models[shard].write([], [departure], None)
                 keys = [f"{shard.name}:{key}" for key in ("at", "moved")]
-                is_kept = any(self.run(_ask("ZSCORE", key, id)) is not None for key in keys)
+                is_kept = any(self.run(send("ZSCORE", key, id)) is not None for key in keys)
                 assert not (is_kept and act is Act.ERASED)
             return
         seen = id, moment, moment + 1, None
@@ -227,7 +231,7 @@ class Machine(RuleBasedStateMachine):
         ):
             return  # both together leave no sign of a loss
         for shard, model in self.models.items():
-            self.run(_ask("DEL", f"{shard.name}:{name}"))
+            self.run(send("DEL", f"{shard.name}:{name}"))
             model.lose(name)
             self.may_lose = True
             self.unsure |= {shard} if name in ("seen", "progress") else set()
@@ -308,7 +312,7 @@ class Machine(RuleBasedStateMachine):
     def keys_hold_what_the_model_holds(self) -> None:
         for shard, model in self.models.items():
             for key in KEYS:
-                members = self.run(_ask("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES"))
+                members = self.run(send("ZRANGE", f"{shard.name}:{key}", 0, -1, "WITHSCORES"))
                 held = {id: round(at * SECOND) for id, at in members_with_scores(members)}
                 assert held == getattr(model, key), key
 
@@ -330,11 +334,6 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.stack.close()
-
-
-def _ask(*command: Any) -> Plan[Any]:
-    (reply,) = yield Batch((command,))
-    return reply
 
 
 def check(
@@ -418,6 +417,13 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             ("A", (1, False), [("bob", 1, 0, None, 0), ("ann", 0, 0, None, 0)], []),
             ("A", (0, False), [], [(Act.GOODBYE, "ann", 0, None)]),
             ("A", (0, False), [("ann", 0, -1, None, 0)], []),
+        ],
+    ),
+    "a return without a page after a reader saw the room empty": (
+        "rooms",
+        [
+            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
+            ("A", (606, True), [("ann", 0, 0, None, 0)], []),
         ],
     ),
     "a page was entered before the logout": (

@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from itertools import count
 from typing import Any
 
@@ -24,21 +25,20 @@ from presence_middleware.connections.loops import in_thread
 from presence_middleware.events import Events, cursor_of
 from presence_middleware.events import feed as feed_module
 from presence_middleware.events import streams as pages
-from presence_middleware.stores import Batch, Plan
+from presence_middleware.stores import Plan
 from presence_middleware.stores import events as stores_events
 from presence_middleware.stores.events import take_lease
+from tests.support.acts import send
 from tests.support.backends import Backend as Place
 from tests.support.backends import Server, wait_until
+from tests.support.timed_site import settings
+
+GIVEN: dict[str, Any] = {"events": "user, guest"}
 
 
 def run(presence: Presence, *command: Any) -> Any:
     """Run a command and return its reply."""
-
-    def plan() -> Plan[Any]:
-        (reply,) = yield Batch((command,))
-        return reply
-
-    return presence.run(plan())
+    return presence.run(send(*command))
 
 
 class Site:
@@ -89,29 +89,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def site(backend: Place, prefix: str) -> Iterator[Site]:
-    site = Site(settings(backend.url, prefix, 1 if "memory" in backend.url else 16))
-    yield site
-    site.close()
+def site(backend: Place, prefix: str, stack: ExitStack) -> Site:
+    given = {**GIVEN, "shards": 1 if "memory" in backend.url else 16}
+    return stack.enter_context(closing(Site(settings(backend.url, prefix, **given))))
 
 
 @pytest.fixture
-def plain(valkey: Server, prefix: str) -> Iterator[Site]:
+def plain(valkey: Server, prefix: str, stack: ExitStack) -> Site:
     """A site with four shards on a Valkey server."""
-    site = Site(settings(valkey.url, prefix, 4))
-    yield site
-    site.close()
-
-
-def settings(url: str, prefix: str, shards: int) -> Settings:
-    return Settings.from_env(
-        {},
-        redis_url=url,
-        prefix=prefix,
-        identity="user=header:x-user, guest=visitor",
-        events="user, guest",
-        shards=shards,
-    )
+    return stack.enter_context(closing(Site(settings(valkey.url, prefix, **GIVEN, shards=4))))
 
 
 def test_one_process_at_a_time_handles_events_and_another_goes_on(site: Site) -> None:
@@ -249,7 +235,7 @@ def test_names_and_kinds_do_not_share_a_lease(plain: Site) -> None:
 
 @pytest.mark.parametrize("backend", ["memory", "valkey"], indirect=True)
 def test_a_lease_has_one_holder_and_stores_what_is_handled(backend: Place, prefix: str) -> None:
-    site = Site(settings(backend.url, prefix, 1))
+    site = Site(settings(backend.url, prefix, **GIVEN))
 
     def take(who: str, handled: str = "", seconds: float = 10.0, start: str = "start") -> Any:
         held = site.presence.run(take_lease(site.lease_key, who, seconds, handled, start))

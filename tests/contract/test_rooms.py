@@ -1,6 +1,6 @@
 """Who is in which room: each case that can go wrong, and what requests do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.support.asking import State
 from tests.support.backends import Server
 from tests.support.process import Process, Start
 from tests.support.statuses import Ask, Call, over_asgi, over_wsgi
-from tests.support.timed_site import WINDOW, Clock, settings
+from tests.support.timed_site import IDENTITY, WINDOW, Clock, settings
 
 RULE = {"rooms": "/t/{topic}"}
 
@@ -193,18 +193,10 @@ PEOPLE: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.fixture
-def visited(valkey: Server, prefix: str) -> Iterator[Callable[..., Settings]]:
+def visited(unwritten: Callable[..., Settings]) -> Callable[..., Settings]:
     """Make the settings of a site that writes when the test lets it."""
-    made: list[Settings] = []
-
-    def make(rooms: str = "/t/{topic}", **given: Any) -> Settings:
-        given = {"rooms": rooms, "flush_interval": "3m", "exclude": "/docs/health", **given}
-        made.append(settings(valkey.url, prefix, **given))
-        return made[-1]
-
-    yield make
-    for each in made:
-        recorder_for(each).close()
+    given = {"identity": IDENTITY, "exclude": "/docs/health", "bots": "off"}
+    return lambda rooms="/t/{topic}", **more: unwritten(rooms=rooms, **{**given, **more})
 
 
 both = pytest.mark.parametrize("ask", [over_wsgi, over_asgi])

@@ -1,40 +1,36 @@
 """Round trips: a read and the writes before it take one."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 
-from presence_middleware import Presence, asgi, wsgi
+from presence_middleware import Presence, Settings, asgi, wsgi
 from presence_middleware.connections.loops import in_thread
 from presence_middleware.people import Room
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import NOWHERE, room_number
 from presence_middleware.wsgi import WsgiVisit
-from tests.support import timed_site
-from tests.support.backends import Server
 
 Sent = list[list[list[Any]]]
 """The commands of each round trip of this process."""
 
 
 @pytest.fixture
-def opened(valkey: Server, prefix: str) -> Iterator[Callable[..., Recorder]]:
+def opened(unwritten: Callable[..., Settings], stack: ExitStack) -> Callable[..., Recorder]:
     """Open a site that writes when the test lets it."""
-    recorders: list[Recorder] = []
 
     def open_site(**given: Any) -> Recorder:
-        given = {"identity": "user=header:X-User, guest=visitor", "bots": "count", **given}
-        settings = timed_site.settings(valkey.url, prefix, flush_interval="3m", **given)
-        recorders.append(Recorder(settings, background=False))
-        return recorders[-1]
+        settings = unwritten(identity="user=header:X-User, guest=visitor", **given)
+        recorder = Recorder(settings, background=False)
+        stack.callback(recorder.close)
+        return recorder
 
-    yield open_site
-    for recorder in recorders:
-        recorder.close()
+    return open_site
 
 
 @pytest.fixture

@@ -48,17 +48,16 @@ def feeds_read_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened(own: Server, prefix: str) -> Iterator[Open]:
+def opened(own: Server, prefix: str, stack: ExitStack) -> Open:
     """Opens sites, which end with the test."""
-    with ExitStack() as stack:
 
-        def open_site(**given: Any) -> FollowedSite:
-            site = FollowedSite(own.url, prefix, **given)
-            stack.callback(site.close)
-            stack.callback(site.presence.backend.close_events)
-            return site
+    def open_site(**given: Any) -> FollowedSite:
+        site = FollowedSite(own.url, prefix, **given)
+        stack.callback(site.close)
+        stack.callback(site.presence.backend.close_events)
+        return site
 
-        yield open_site
+    return open_site
 
 
 @pytest.fixture
@@ -72,17 +71,16 @@ def sharded(opened: Open, request: pytest.FixtureRequest) -> FollowedSite:
 
 
 @pytest.fixture
-def followed() -> Iterator[Follow]:
+def followed(stack: ExitStack) -> Follow:
     """Starts followers of sites, which end with the test."""
-    with ExitStack() as stack:
 
-        def follow(site: FollowedSite) -> Follower:
-            follower = Follower(site.presence)
-            stack.callback(follower.close)
-            until_read(site.presence)
-            return follower
+    def follow(site: FollowedSite) -> Follower:
+        follower = Follower(site.presence)
+        stack.callback(follower.close)
+        until_read(site.presence)
+        return follower
 
-        yield follow
+    return follow
 
 
 def until_read(presence: Presence | AsyncPresence) -> None:

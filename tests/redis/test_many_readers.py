@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,17 +22,10 @@ from tests.support.backends import Server, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, hung
 from tests.support.stopwatch import Stopwatch
-
-READERS = 500
-IDENTITY = "user=header:X-User"
+from tests.support.timed_site import by_header
 
 
-def settings_of(url: str, prefix: str) -> Settings:
-    given: dict[str, Any] = {"identity": IDENTITY, "flush_interval": "0.05s"}
-    return Settings.from_env({}, redis_url=url, prefix=prefix, **given)
-
-
-def ask_at_once(presence: Presence, readers: int = READERS) -> list[object]:
+def ask_at_once(presence: Presence, readers: int) -> list[object]:
     """Return the answer or error of each thread; all threads start together."""
     together = threading.Barrier(readers)
 
@@ -47,12 +40,20 @@ def ask_at_once(presence: Presence, readers: int = READERS) -> list[object]:
         return list(pool.map(ask, range(readers)))
 
 
-async def ask_in_tasks(presence: AsyncPresence, readers: int = READERS) -> list[object]:
+async def ask_in_tasks(presence: AsyncPresence, readers: int) -> list[object]:
     answers = await asyncio.gather(
         *(presence.count() for _ in range(readers)), return_exceptions=True
     )
     await presence.aclose()
     return [answer if isinstance(answer, int) else str(answer) for answer in answers]
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def ask_many(request: pytest.FixtureRequest) -> Callable[[Settings, int], set[object]]:
+    """Has so many threads or tasks ask at once; returns their different answers."""
+    if request.param == "threads":
+        return lambda site, readers: {*ask_at_once(Presence(site), readers)}
+    return lambda site, readers: {*asyncio.run(ask_in_tasks(AsyncPresence(site), readers))}
 
 
 @pytest.fixture(params=["valkey", "cluster"])
@@ -61,27 +62,16 @@ def url(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
-@pytest.mark.parametrize("mode", ["threads", "tasks"])
-def test_hundreds_of_readers_at_once_are_all_answered(url: str, prefix: str, mode: str) -> None:
-    settings = settings_of(url, prefix)
+def test_hundreds_of_readers_at_once_are_all_answered(url: str, prefix: str, ask_many: Any) -> None:
+    settings = by_header(url, prefix)
     Presence(settings).touch("ann")
-    if mode == "threads":
-        answers = ask_at_once(Presence(settings))
-    else:
-        answers = asyncio.run(ask_in_tasks(AsyncPresence(settings)))
-    assert set(answers) == {1}
+    assert ask_many(settings, 500) == {1}
 
 
-@pytest.mark.parametrize("mode", ["threads", "tasks"])
 def test_max_connections_in_the_url_limits_the_readers(
-    mode: str, own: Server, client: Any, prefix: str
+    own: Server, client: Any, prefix: str, ask_many: Any
 ) -> None:
-    settings = settings_of(f"{own.url}?max_connections=3", prefix)
-    if mode == "threads":
-        answers = ask_at_once(Presence(settings), 50)
-    else:
-        answers = asyncio.run(ask_in_tasks(AsyncPresence(settings), 50))
-    assert set(answers) == {0}
+    assert ask_many(by_header(f"{own.url}?max_connections=3", prefix), 50) == {0}
     came = client.info("stats")["total_connections_received"]
     assert came <= 3 + 4  # the test's own, of which there are up to four
 
@@ -99,7 +89,7 @@ def all_taken(presence: Presence) -> Iterator[None]:
 def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
     valkey: Server, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = settings_of(valkey.url, prefix)
+    settings = by_header(valkey.url, prefix)
     presence, recorder = Presence(settings), Recorder(settings)
     presence.touch("ann")
     generation = presence.backend.health.generation
@@ -120,7 +110,7 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
 
 
 def test_readers_leave_connections_for_the_writer(valkey: Server, prefix: str) -> None:
-    recorder = Recorder(settings_of(valkey.url, prefix), background=False)
+    recorder = Recorder(by_header(valkey.url, prefix), background=False)
     client = sync_client(recorder.settings.redis_url)
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):  # as many as readers may use
@@ -132,7 +122,7 @@ def test_readers_leave_connections_for_the_writer(valkey: Server, prefix: str) -
 
 def test_busy_async_connections_are_no_outage(place: Place, prefix: str) -> None:
     async def ask() -> None:
-        presence = AsyncPresence(settings_of(f"{place.url}?max_connections=1", prefix))
+        presence = AsyncPresence(by_header(f"{place.url}?max_connections=1", prefix))
         assert await presence.count() == 0
         with hung(place):
             first, second = (asyncio.create_task(presence.count()) for _ in range(2))
@@ -160,7 +150,7 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
 ) -> None:
     options = {"timeout": 0.1} if kind is redis.BlockingConnectionPool else {}
     pool = kind.from_url(valkey.url, max_connections=2, **options)
-    settings = settings_of(valkey.url, prefix)
+    settings = by_header(valkey.url, prefix)
     client = redis.Redis(connection_pool=pool)
     presence, recorder = Presence(settings, client=client), Recorder(settings, client=client)
     taken = [redis.Redis(connection_pool=pool, single_connection_client=True) for _ in range(2)]
@@ -183,7 +173,7 @@ def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix
     client = redis.asyncio.Redis.from_url(valkey.url)
 
     async def ask() -> set[object]:
-        presence = AsyncPresence(settings_of(valkey.url, prefix), client=client)
+        presence = AsyncPresence(by_header(valkey.url, prefix), client=client)
         answers = await ask_in_tasks(presence, 50)
         await client.aclose()
         return set(answers)
@@ -193,7 +183,7 @@ def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix
 
 def test_a_child_reads_though_its_parent_used_all_connections(valkey: Server, prefix: str) -> None:
     with redis.Redis.from_url(valkey.url) as client:
-        presence = Presence(settings_of(valkey.url, prefix), client=client)
+        presence = Presence(by_header(valkey.url, prefix), client=client)
         with all_taken(presence):
             pid = os.fork()
             if pid == 0:

@@ -21,7 +21,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import moment_of
 from presence_middleware.wsgi import PresenceMiddleware, WsgiVisit
-from tests.support.asking import opened
+from tests.support.asking import exchange_wsgi, opened
 from tests.support.backends import Server, wait_until
 from tests.support.faults import (
     OUTAGES,
@@ -59,12 +59,11 @@ def site(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]
 
 
 def ask(app: WSGIApplication, name: str) -> tuple[Any, ...]:
-    """Return the start of the response of the app, and its body."""
+    """Return the status, the headers and the body of the response of the app."""
     environ: WSGIEnvironment = {"HTTP_X_USER": name}
     setup_testing_defaults(environ)
-    said: list[Any] = []
-    body = app(environ, lambda *start: said.append(start) or said.append)  # type: ignore[func-returns-value]
-    return said, body
+    answer = exchange_wsgi(app, environ)
+    return answer.status, answer.headers, answer.body
 
 
 def timed(app: WSGIApplication) -> tuple[list[tuple[Any, ...]], list[float]]:

@@ -24,16 +24,12 @@ from tests.support.backends import Server, wait_until
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
+from tests.support.timed_site import by_header
 
 TOO_LONG = 2.2  # seconds, if a read may take one: a timeout may begin just before the end
 SOON = 1.3  # seconds: two timeouts, and some noise
 DRIP = 0.4  # seconds between two bytes: less than the client's timeout
 HOST = "redis.example"
-
-
-def settings_of(url: str, prefix: str) -> Settings:
-    given: dict[str, Any] = {"identity": "user=header:X-User", "flush_interval": "0.05s"}
-    return Settings.from_env({}, redis_url=url, prefix=prefix, **given)
 
 
 def readers(settings: Settings, limit: int | None = 100) -> dict[str, Callable[[], object]]:
@@ -77,7 +73,7 @@ def seconds_in_vain(ask: Callable[[], object]) -> float:
 def test_a_server_that_sends_a_byte_now_and_then_holds_no_reader(
     place: Place, prefix: str, mode: str, is_open: bool
 ) -> None:
-    listed = readers(settings_of(place.url, prefix))[mode]
+    listed = readers(by_header(place.url, prefix))[mode]
     if not is_open:
         place.proxy.cut()
     place.proxy.drip = DRIP
@@ -145,7 +141,7 @@ def test_a_tls_server_that_sends_slowly_holds_no_reader(
     """The handshake is the first that takes too long."""
     front = Proxy(("127.0.0.1", server.port))
     url = server.tls_url().replace(f":{server.port}/", f":{front.port}/")
-    listed = readers(settings_of(url, prefix))["sync"]
+    listed = readers(by_header(url, prefix))["sync"]
     assert listed()
     front.drip = DRIP
     for _ in ("open", "new"):
@@ -156,7 +152,7 @@ def test_a_tls_server_that_sends_slowly_holds_no_reader(
 @pytest.mark.slow
 def test_the_round_trips_of_a_read_share_one_deadline(place: Place, prefix: str) -> None:
     """Each page of a list comes in time, the sum of them does not."""
-    asked = readers(settings_of(place.url, prefix), limit=None)
+    asked = readers(by_header(place.url, prefix), limit=None)
     now = round(time.time(), 6)  # as stores write it
     place.admin.zadd(f"{prefix}:user:seen", {f"user{number}": now for number in range(3500)})
     for listed in asked.values():
@@ -197,7 +193,7 @@ def url_of(place: Place) -> str:
 def test_a_name_service_that_is_slow_holds_no_reader(
     place: Place, prefix: str, name_service: NameService
 ) -> None:
-    settings = settings_of(url_of(place), prefix)
+    settings = by_header(url_of(place), prefix)
 
     async def ask() -> None:
         presence = AsyncPresence(settings)
@@ -213,14 +209,14 @@ def test_a_name_service_that_is_slow_holds_no_reader(
 
 def test_an_unknown_host_is_named_in_the_error(prefix: str) -> None:
     with pytest.raises(PresenceUnavailable, match=r"connecting to nowhere\.invalid:6379"):
-        Presence(settings_of("redis://nowhere.invalid", prefix)).count()
+        Presence(by_header("redis://nowhere.invalid", prefix)).count()
 
 
 def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
     place: Place, prefix: str
 ) -> None:
     async def ask() -> list[int]:
-        presence = AsyncPresence(settings_of(f"{place.url}?max_connections=1", prefix))
+        presence = AsyncPresence(by_header(f"{place.url}?max_connections=1", prefix))
         await presence.touch("ann")
         answers = []
         for _ in range(5):
@@ -240,7 +236,7 @@ def test_a_read_that_was_cut_off_leaves_no_half_reply_for_the_next(
 
 def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     """Only round trips that are slow are counted: of a list of a million there are a thousand."""
-    settings = settings_of(valkey.url, prefix)
+    settings = by_header(valkey.url, prefix)
     presence = Presence(settings)
     presence.touch("ann")
     now = presence.run(presence.backend.queries.clock.now())

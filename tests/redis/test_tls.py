@@ -2,20 +2,16 @@
 
 import asyncio
 import gc
-import ipaddress
 import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+import trustme
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.recorder import Recorder
@@ -40,77 +36,36 @@ RIGHTS = {
 SHORT = "+@read +@write +@connection +@transaction -@dangerous +eval +evalsha +time +client|setname"
 
 
-class Authority:
-    """A certificate authority and its certificates, as files."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self.certificate = folder / f"{name}.pem"
-        self._write(self.certificate, self._signed(name, self._key.public_key(), is_ca=True))
-
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """A certificate and its key, for a server or a client on this machine."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate, file = (self._folder / f"{name}.{kind}" for kind in ("crt", "key"))
-        self._write(certificate, self._signed(name, key.public_key(), is_ca=False))
-        file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return certificate, file
-
-    def _signed(
-        self, name: str, key: ec.EllipticCurvePublicKey, *, is_ca: bool
-    ) -> x509.Certificate:
-        now = datetime.now(UTC)
-        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(_common(name))
-            .issuer_name(_common(self._name))
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(here), critical=False)
-        )
-        return builder.sign(self._key, hashes.SHA256())
-
-    @staticmethod
-    def _write(file: Path, certificate: x509.Certificate) -> None:
-        file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _common(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+def certificate_of(authority: trustme.CA, file: Path) -> Path:
+    """Write the certificate of an authority to a file."""
+    authority.cert_pem.write_to_path(str(file))
+    return file
 
 
 class TlsServer(Server):
     """A redis-server that requires TLS and a client certificate from the network."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.authority, self.port = Authority(folder, "authority"), free_port()
-        certificate, key = self.authority.issue("server")
-        self.client_certificate, self.client_key = self.authority.issue("client")
+        authority, self.port = trustme.CA(), free_port()
+        self.authority = certificate_of(authority, folder / "authority.pem")
+        # Of the server and of its clients.
+        self.own = folder / "own.pem"
+        issued = authority.issue_cert("localhost", "127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(self.own))
         super().__init__(
             str(PROGRAM),
             folder,
             *("--tls-port", str(self.port), "--tls-auth-clients", "yes"),
-            *("--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
-            *("--tls-ca-cert-file", str(self.authority.certificate), *options),
+            *("--tls-cert-file", str(self.own), "--tls-key-file", str(self.own)),
+            *("--tls-ca-cert-file", str(self.authority), *options),
         )
         with redis.Redis.from_url(self.url) as client:
             client.execute_command("ACL", "SETUSER", "site", "on", f">{PASSWORD}", "~*", "+@all")
 
     def tls_url(self, scheme: str = "rediss", ca: Path | None = None, *, own: bool = True) -> str:
         """As a site writes it; `own`: with the client's certificate."""
-        ca = ca or self.authority.certificate
-        mine = f"&ssl_certfile={self.client_certificate}&ssl_keyfile={self.client_key}"
+        mine = f"&ssl_certfile={self.own}&ssl_keyfile={self.own}"
+        ca = ca or self.authority
         place = f"{scheme}://site:{PASSWORD}@localhost:{self.port}/0?ssl_ca_certs={ca}"
         return place + (mine if own else "")
 
@@ -178,7 +133,7 @@ def test_a_cluster_works_over_tls(cluster: TlsServer, prefix: str, scheme: str) 
 Wrong = Callable[[TlsServer, Path], str]
 WRONG: dict[str, tuple[Wrong, str]] = {
     "authority": (
-        lambda server, folder: server.tls_url(ca=Authority(folder, "other").certificate),
+        lambda server, folder: server.tls_url(ca=certificate_of(trustme.CA(), folder / "other")),
         "certificate verify failed",
     ),
     "no authority": (

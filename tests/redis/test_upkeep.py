@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -41,17 +41,16 @@ class Processes:
 
 
 @pytest.fixture
-def opened(own: Server, prefix: str) -> Iterator[Callable[..., Processes]]:
+def opened(own: Server, prefix: str, stack: ExitStack) -> Callable[..., Processes]:
     """Starts processes, which end with the test."""
-    with ExitStack() as stack:
 
-        def start(number: int = 2, url: str = own.url, **given: Any) -> Processes:
-            processes = Processes(url, prefix, number, **given)
-            for recorder in processes.all:
-                stack.callback(recorder.close)
-            return processes
+    def start(number: int = 2, url: str = own.url, **given: Any) -> Processes:
+        processes = Processes(url, prefix, number, **given)
+        for recorder in processes.all:
+            stack.callback(recorder.close)
+        return processes
 
-        yield start
+    return start
 
 
 @pytest.fixture

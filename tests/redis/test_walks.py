@@ -111,12 +111,6 @@ class Walk:
         return ["Redis did not answer"]
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 @pytest.mark.slow
 def test_rooms_and_events_are_true_while_a_cluster_is_resharded(
     tmp_path: Path, prefix: str, stack: ExitStack

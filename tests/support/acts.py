@@ -1,8 +1,9 @@
-"""What people did, written to a store without a recorder."""
+"""What people did, written to a store without a recorder; and any other command."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from presence_middleware.stores import Act, Move, Plan, Store, Write, Written
+from presence_middleware.stores import Act, Batch, Move, Plan, Store, Write, Written
 from presence_middleware.stores.plan import to_microseconds
 
 Stamped = tuple[str, int, int]
@@ -22,3 +23,9 @@ def record(
 def depart(store: Store, act: Act, id: str, moment: float) -> Plan[Written]:
     """Write a departure, at a moment in seconds since the epoch."""
     return store.write((), [(act, id, to_microseconds(moment), None)])
+
+
+def send(*command: Any) -> Plan[Any]:
+    """Send a command, and return its reply."""
+    (reply,) = yield Batch((command,))
+    return reply

@@ -4,8 +4,8 @@ from typing import Any
 
 from presence_middleware import EventsLost, Presence
 from presence_middleware.recorder import Recorder
-from presence_middleware.stores import Act, Batch, Plan, Position
-from tests.support.acts import depart
+from presence_middleware.stores import Act, Position
+from tests.support.acts import depart, send
 from tests.support.timed_site import NOON, Clock, settings
 
 LAG = 5.0  # seconds after the window until a leave is announced, with a flush interval of 1 s
@@ -75,12 +75,12 @@ class FollowedSite:
     def keys_with(self, text: str) -> set[str]:
         """Return the last part of the names of the keys of the site that contain a text."""
         found = set()
-        for key in self.run(_one(("KEYS", f"{self.settings.prefix}:*"))):
+        for key in self.run(send("KEYS", f"{self.settings.prefix}:*")):
             name = key.decode()
             try:
-                value = self.run(_one(("ZRANGE", name, 0, -1)))
+                value = self.run(send("ZRANGE", name, 0, -1))
             except Exception:
-                value = self.run(_one(("XRANGE", name, "-", "+"))) if "changes" in name else []
+                value = self.run(send("XRANGE", name, "-", "+")) if "changes" in name else []
             if text in repr(value):
                 found.add(name.rpartition(":")[2])
         return found
@@ -92,16 +92,11 @@ class FollowedSite:
 
     def lifetime(self, id: str, name: str) -> int:
         """Return the remaining seconds of a key in the shard of an id."""
-        return int(self.run(_one(("TTL", f"{self.store.shard_for(id).name}:{name}"))))
+        return int(self.run(send("TTL", f"{self.store.shard_for(id).name}:{name}")))
 
     def expire(self, id: str, name: str, seconds: int) -> None:
         """Let a key in the shard of an id expire after so many seconds."""
-        self.run(_one(("EXPIRE", f"{self.store.shard_for(id).name}:{name}", seconds)))
+        self.run(send("EXPIRE", f"{self.store.shard_for(id).name}:{name}", seconds))
 
     def close(self) -> None:
         self.recorder.close()
-
-
-def _one(command: tuple[str | int, ...]) -> Plan[Any]:
-    (reply,) = yield Batch((command,))
-    return reply

@@ -99,6 +99,12 @@ def settings(redis_url: str, prefix: str, **overrides: Any) -> Settings:
     return Settings.from_env({}, **{**given, "bots": "off", "exclude": (), **overrides})
 
 
+def by_header(redis_url: str, prefix: str, **overrides: Any) -> Settings:
+    """The settings of a site that knows the users of a header, and nobody else."""
+    given = {"identity": "user=header:X-User", "flush_interval": "0.05s", **overrides}
+    return settings(redis_url, prefix, **given)
+
+
 @contextmanager
 def opened(
     settings: Settings, mode: str = "sync", client: Any = None, writer: Any = None
