@@ -78,7 +78,7 @@ def test_a_login_on_an_open_connection_counts_at_once_after_leave(
 
 
 @pytest.mark.parametrize("late", ["identify", "session"])
-@pytest.mark.parametrize("after", [2, 20, 300])
+@pytest.mark.parametrize("after", [2, 8, 20, 300])
 def test_a_login_on_an_open_connection_is_recorded_with_the_next_write_and_kept(
     exact: Process, late: str, after: float
 ) -> None:
