@@ -537,7 +537,7 @@ failed-sample-is-not-retried: A sample that failed is tried again in its minute.
 + self._sample_at = float((minute + 1) * keys.MINUTE)
 +         plans = [store.count(now, self._window) for store in self._stores.values()]
 
-= redis/test_pressure.py::test_six_recorders_take_two_seconds_together_to_end
+= redis/test_pressure.py::test_twelve_recorders_take_two_seconds_together_to_end
 each-recorder-takes-two-seconds: All recorders of a process end within two seconds.
 - recorder.close(remaining / (len(recorders) - number))
 + recorder.close()
