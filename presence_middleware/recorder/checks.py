@@ -30,27 +30,28 @@ class Agreement:
         self._proposal = secrets.token_hex(32)
         self._agreed_at, self._generation = 0.0, -1
 
-    def reach(self, driver: Driver) -> None:
+    def reach(self, driver: Driver, deadline: float) -> None:
         """Agree again if the last time is long ago, or if another server may answer since.
 
-        Raises `PresenceUnavailable`, but not if the agreement holds while the node that stores it
-        is away.
+        No round trip starts after `deadline`. Raises `PresenceUnavailable`, but not if the
+        agreement holds while the node that stores it is away.
         """
         backend = self._backend
         now, generation = backend.clock.stamp(), backend.health.generation
         if now - self._agreed_at < AGREED_EVERY and generation == self._generation:
             return
-        shared_key = self._resolver.shared_key
+        shared_key, publish = self._resolver.shared_key, backend.shared_settings.publish
         try:
-            driver.run(backend.layout.claim(now))
-            in_force = driver.run(backend.shared_settings.publish(backend.clock.moment(now)))
+            driver.run(backend.layout.claim(now), deadline)
+            in_force = driver.run(publish(backend.clock.moment(now)), deadline)
             for name, value in in_force.differing.items():
                 self._hints.warn("setting", name, value, topic=name)
             for kind, seconds in in_force.keep_seconds.items():
                 backend.stores[kind].keep_longer(seconds)
             if shared_key is not None:
                 key = keys.visitor_key(backend.settings.prefix)
-                self._proposal = driver.run(agree(key, self._proposal, keys.VISITOR_KEY_TTL))
+                agreed = agree(key, self._proposal, keys.VISITOR_KEY_TTL)
+                self._proposal = driver.run(agreed, deadline)
                 shared_key.learn(self._proposal.encode())
         except PresenceUnavailable:
             has_key = shared_key is None or shared_key.key is not None

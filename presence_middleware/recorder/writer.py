@@ -100,8 +100,8 @@ class Writer:
         try:
             # Sooner than readers need the time, so that they seldom have to ask for it.
             if not self._clock.is_trusted(TRUSTED / 2):
-                self.driver.run(self._clock.synchronise(TRUSTED / 2))
-            self._agreement.reach(self.driver)
+                self.driver.run(self._clock.synchronise(TRUSTED / 2), attempt.deadline)
+            self._agreement.reach(self.driver, attempt.deadline)
             remaining = len(people)
             while remaining > 0:
                 nodes = self._by_node(people.take(min(remaining, self._batch_size)))

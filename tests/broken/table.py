@@ -494,8 +494,8 @@ failed-node-is-asked-again: A node that is away costs one timeout in a write.
 - attempt.failed_nodes.add(node)
 + pass
 lost-key-makes-new-guests: A guest stays one guest if the server has lost the key of hashes.
-- self._proposal = driver.run(agree(
-+ driver.run(agree(
+- self._proposal = driver.run(agreed, deadline)
++ driver.run(agreed, deadline)
 unbounded-pauses: Redis is tried again within five seconds.
 - min(self._first_pause * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
 + self._first_pause * 2.0 ** min(failures, 16)
@@ -541,6 +541,14 @@ failed-sample-is-not-retried: A sample that failed is tried again in its minute.
 each-recorder-takes-two-seconds: All recorders of a process end within two seconds.
 - recorder.close(remaining / (len(recorders) - number))
 + recorder.close()
+
+= redis/test_recorder.py::test_an_exit_that_is_out_of_time_starts_no_round_trip
+exit-asks-for-the-time: An exit that is out of time does not ask the server for its time.
+- self.driver.run(self._clock.synchronise(TRUSTED / 2), attempt.deadline)
++ self.driver.run(self._clock.synchronise(TRUSTED / 2))
+exit-agrees-first: An exit that is out of time agrees on nothing.
+- driver.run(backend.layout.claim(now), deadline)
++ driver.run(backend.layout.claim(now))
 
 = redis/test_recorder.py
 people-without-lock: Threads of a process record at once without losing a sighting.

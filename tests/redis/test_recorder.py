@@ -325,10 +325,18 @@ def test_close_ends_the_thread_after_its_round(
     assert not thread.is_alive()
 
 
-def test_an_exit_that_is_out_of_time_starts_no_round_trip(idle: Recorder) -> None:
+@pytest.mark.parametrize("knows_the_time", [False, True])
+def test_an_exit_that_is_out_of_time_starts_no_round_trip(
+    idle: Recorder, *, knows_the_time: bool
+) -> None:
+    backend = idle.backend
+    if knows_the_time:
+        backend.driver.run(backend.clock.synchronise())
     assert not idle.flush(0)
     assert idle.stats().last_error == "Redis did not answer in time"
     assert idle.stats().pending == 1
+    assert backend.clock.is_trusted() == knows_the_time
+    assert not backend.layout.is_agreed
 
 
 def test_an_exit_starts_no_server_and_logs_what_is_lost(
