@@ -125,7 +125,7 @@ class EventStream:
         number, last, following = yield Batch(
             (
                 ("HGET", self._progress_key, "n"),
-                ("XREVRANGE", self._key, since if since == "+" else f"({since}", "-", "COUNT", 1),
+                ("XREVRANGE", self._key, since if since == "+" else f"({since}-0", "-", "COUNT", 1),
                 ("XRANGE", self._key, since, "+", "COUNT", 1),
             )
         )

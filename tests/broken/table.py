@@ -176,6 +176,9 @@ streaming-response-ends-at-once: A streaming response keeps its user online unti
 + if message.get("type") in CONTENT:
 
 = contract/test_events.py
+event-of-the-same-millisecond-is-missed: A reader misses nothing of the millisecond it begins in.
+- else f"({since}-0", "-", "COUNT", 1)
++ else f"({since}", "-", "COUNT", 1)
 unbounded-eviction: A lower limit removes a bounded number of ids in each write.
 - local MOST_EVICTED = 1000
 + local MOST_EVICTED = 1000000

@@ -1,5 +1,6 @@
 """Who comes and who goes is announced once: every edge case, with a clock that the test moves."""
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from itertools import pairwise
@@ -10,7 +11,8 @@ import pytest
 from presence_middleware import EventsLost, Presence, SettingsError, UnsupportedQuery
 from presence_middleware.backend import Backend
 from presence_middleware.people import Room
-from presence_middleware.stores import room_number
+from presence_middleware.stores import Plan, Position, room_number
+from tests.support.acts import send
 from tests.support.backends import Server
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.timed_site import NOON, WINDOW, settings
@@ -171,6 +173,29 @@ def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opened
     enters("bob")
     assert [each.id for each in site.presence.online(room="/t/1")] == ["bob"]
     assert site.announced() == [("+bob", -3595.0)]
+
+
+def test_an_event_in_the_millisecond_in_which_a_reader_begins_is_not_missed(opened: Open) -> None:
+    site = opened(shards=1)
+    site.sweep()
+    site.saw("ann")
+    (stream,) = site.streams
+    *_, (entry, _) = site.run(send("XRANGE", f"{site.store.all[0].name}:changes", "-", "+"))
+    milliseconds = int(entry.partition(b"-")[0])
+    plan = stream.position(time.monotonic())
+
+    def asked() -> Plan[Position]:
+        next(plan)  # it asks for the time, and is told the end of that millisecond
+        batch = plan.send([[milliseconds // 1000, milliseconds % 1000 * 1000 + 999]])
+        while True:
+            replies = yield batch
+            try:
+                batch = plan.send(replies)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    site.positions = [site.run(asked())]
+    assert site.announced() == [("+ann", 0)]
 
 
 @pytest.mark.parametrize("events", ["", "user"])
