@@ -44,6 +44,7 @@ class Walk:
             {}, redis_url=url, prefix=prefix, **{**values, "flush_interval": "0.1s", **given}
         )
         self.presence = Presence(self.settings)
+        self.presence.count()  # without SET, a process agrees with the others only by reading
         self.follower = Follower(self.presence)
         stack.callback(self.follower.close)
         self.recorders = [Recorder(self.settings) for _ in range(WORKERS)]
