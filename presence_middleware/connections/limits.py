@@ -65,7 +65,7 @@ def _until_deadline(name: str) -> Any:
 
     def method(self: "TimedSocket", *arguments: Any) -> Any:
         if self._timeout != 0:  # a socket that never waits needs no deadline
-            seconds = _end.get() - time.monotonic()
+            seconds = remaining()
             if seconds <= 0:
                 raise TimeoutError
             timeout = seconds if self._timeout is None else min(self._timeout, seconds)
