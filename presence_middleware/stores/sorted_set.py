@@ -67,11 +67,16 @@ class SortedSet(ScriptedStore):
 
     def __init__(
         self,
-        *arguments: Any,
+        prefix: str,
+        kind: str,
+        window: float,
+        keep_seconds: float,
+        max_members: int,
+        *,
+        is_server_time: bool = True,
         grace: float | None = None,
         has_rooms: bool = False,
         lag: float | None = None,
-        **named: Any,
     ) -> None:
         """Create a store as `Store` describes.
 
@@ -80,15 +85,17 @@ class SortedSet(ScriptedStore):
         an id has gone after its window and so many seconds more, in which late writes may still
         arrive.
         """
-        super().__init__(*arguments, **named)
+        super().__init__(
+            prefix, kind, window, keep_seconds, max_members, is_server_time=is_server_time
+        )
         self.needs_sweep = grace is not None or has_rooms or lag is not None
-        self.lowered_by = 0.0 if grace is None else self.window - grace
+        self.lowered_by = 0.0 if grace is None else window - grace
         self._lag, self._has_rooms = lag or 0.0, has_rooms
         # A goodbye hides for a window when its id was last seen.
-        self.min_period = self.window + self.lowered_by
+        self.min_period = window + self.lowered_by
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self._events = None if lag is None else EventStream(key, self.kind)
+        self._events = None if lag is None else EventStream(key, kind)
         hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
         if has_rooms:
             hooks["rooms"] = [key.rooms, key.moves]
