@@ -253,12 +253,15 @@ class Memory:
             self._forgotten.add(forgotten)
         return person
 
-    def begin_period(self, now: float, waiting: Iterable[Person]) -> None:
-        """Begin a period: forget those who did nothing in the period that ends, or who wait."""
-        is_first, has_just_ended = (
-            self.period_ends == NEVER,
-            now < self.period_ends + self._window,
-        )
+    def begin_period(self, now: float, waiting: Iterable[Person]) -> bool:
+        """Begin a period: forget those who did nothing in the period that ends, or who wait.
+
+        Return False, and do nothing, if the period has not ended.
+        """
+        if now < self.period_ends:
+            return False
+        is_first = self.period_ends == NEVER
+        has_just_ended = now < self.period_ends + self._window
         self._earlier, self.recent = self.recent if has_just_ended or is_first else {}, {}
         for person in waiting:
             self.recent[person.who] = person
@@ -266,6 +269,7 @@ class Memory:
         self._forgotten_earlier = self._forgotten
         self._forgotten = Forgotten(self._most_forgotten)
         self.period_ends = (self.period_ends if has_just_ended else now) + self._window
+        return True
 
     def of_shard(self, shard: Store) -> Iterator[Person]:
         """Yield the people whose data a shard holds."""
@@ -505,7 +509,10 @@ class People(Memory):
                     self.pending -= 1
                     self.dropped["expired"] += 1
 
-    def turn(self, now: float) -> None:
-        """Begin a period, in which those are known who wait or who were seen in the last one."""
+    def turn(self, now: float) -> bool:
+        """Begin a period, in which those are known who wait or who were seen in the last one.
+
+        Return False if the period has not ended: another thread may have just begun it.
+        """
         with self.lock:
-            self.begin_period(now, chain(self._queue, self._in_flight))
+            return self.begin_period(now, chain(self._queue, self._in_flight))

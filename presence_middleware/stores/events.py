@@ -1,7 +1,7 @@
 """Who came online and who went offline, as the scripts of a `SortedSet` announce it. No I/O.
 
 Each shard has a stream of its own. Its entries are numbered, so that a reader notices what it
-missed: entries that were trimmed, or that a server lost. `events.lua` describes an entry.
+missed: entries that were trimmed, or that a server lost. `presence.lua` describes an entry.
 
 Of those who read events under a name, one at a time holds a lease. It is a single key, in the first
 shard of the kind, and also stores up to which place the holder has handled events, so that another

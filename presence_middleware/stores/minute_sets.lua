@@ -14,17 +14,16 @@ local FIRST_SET = 4
 
 include 'people'
 
-if FIRST_DEPARTURE > FIRST then
+if #ids > 0 then
   local known, room = {}, max_members + 0
   for i = FIRST_SET, #KEYS do room = room - redis.call('SCARD', KEYS[i]) end
-  local is_tight = #ids > room
-  for i = FIRST_SET, is_tight and #KEYS or 0 do
+  if #ids <= room then room = false end -- for all of them
+  for i = FIRST_SET, room and #KEYS or 0 do
     for n, is_member in ipairs(redis.call('SMISMEMBER', KEYS[i], unpack(ids))) do
       known[n] = known[n] or is_member == 1
     end
   end
-  local departed = redis.call('ZCOUNT', left, earliest, '+inf')
-  local _, accepted = accept(departed, known, is_tight and room, {})
+  local accepted = accept(room, known, {})
   if #accepted > 0 then
     redis.call('SADD', KEYS[FIRST_SET], unpack(accepted))
     redis.call('EXPIRE', KEYS[FIRST_SET], lifetime)

@@ -6,7 +6,7 @@
 --       the number of the room, and the moment. Moments are seconds since the epoch.
 --
 -- Reply: the positions of refused sightings, how many new ids found no room, and the previous write of
--- this process (or nothing); then what events.lua notes.
+-- this process (or nothing); then what presence.lua notes.
 --
 -- An erased id is in `left` as a space and the SHA-1 of the id; and a space alone is there, just after
 -- the last erasure. No id begins with a space, so no client can forge such a member.
@@ -25,10 +25,11 @@ local lifetime, -- of the keys, in seconds
   departures -- their number
   = unpack(ARGV, 1, 12)
 local FIRST, FIRST_DEPARTURE = 13, 13 + 2 * sightings
-local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
 local FIRST_MOVE = FIRST_DEPARTURE + 4 * departures
 local SEEN, GOODBYE, LEFT, ERASED = '0', '1', '2', '3'
 local reply = {{}, 0, false, 0, 0, 0}
+local ids, left_at, is_dropped, may_be_erased = {}, {}, {}, false
+for n = 1, sightings do ids[n] = ARGV[FIRST + 2 * n - 1] end
 -- fakeredis has no redis.sha1hex, but there a script can reach Python.
 local sha1hex = redis.sha1hex
   or python.eval('lambda id: __import__("hashlib").sha1(id).hexdigest().encode()')
@@ -37,50 +38,51 @@ local sha1hex = redis.sha1hex
 local function at_least(score, moment) return score and score + 0 >= moment + 0 end
 local function later(one, other) return at_least(other, one or other or 0) and other or one end
 local function erased(id) return ' ' .. sha1hex(id) end
-
--- Return the scores since the first arrival, by member: of all members if these are few, for that is
--- faster than to look up each of `names`.
-local function scores_since(key, count, names)
-  local scores = {}
-  if 4 * count <= sightings + 0 then
-    local found = redis.call('ZRANGE', key, earliest, '+inf', 'BYSCORE', 'WITHSCORES')
-    for i = 1, #found, 2 do scores[found[i]] = found[i + 1] end
-  else
-    for n, score in ipairs(redis.call('ZMSCORE', key, unpack(names))) do scores[names[n]] = score end
-  end
-  return scores
-end
-
-local left_at, may_be_erased = {}, false
 local function has_left(id, since)
   return at_least(left_at[id], since) or may_be_erased and at_least(left_at[erased(id)], since)
 end
 
-local ids = {}
-for i = FIRST + 1, FIRST_DEPARTURE - 1, 2 do ids[#ids + 1] = ARGV[i] end
+-- Return the scores of `names` since the first arrival. If few members are so new, all are read, for
+-- that is faster than to look up each name.
+local function scores_since(key, names)
+  local scores, recent, few = {}, {}, math.floor(sightings / 4) + 1
+  local found = redis.call('ZRANGE', key, earliest, '+inf', 'BYSCORE', 'LIMIT', 0, few, 'WITHSCORES')
+  if #found == 0 then return scores end
+  for i = 1, #found, 2 do recent[found[i]] = found[i + 1] end
+  local looked_up = #found == 2 * few and redis.call('ZMSCORE', key, unpack(names)) or {}
+  for n, name in ipairs(names) do scores[name] = looked_up[n] or recent[name] end
+  return scores
+end
 
--- Return the positions and the ids of the sightings to write, and note the others in the reply.
--- `departed` ids left since the first arrival. If `room` is a number, only so many that are not `known`
--- are written. `goodbye_at` has goodbyes by id, which no older sighting undoes.
-local function accept(departed, known, room, goodbye_at)
-  may_be_erased = departed > 0 and at_least(redis.call('ZSCORE', left, ' '), earliest)
-  local names, arrived = may_be_erased and {unpack(ids)} or ids, string.gmatch(arrivals, '%S+')
-  local positions, accepted = {}, {}
-  for _, id in ipairs(may_be_erased and ids or {}) do names[#names + 1] = erased(id) end
-  left_at = scores_since(left, departed, names)
+-- Return the ids to write, and what ZADD writes. Note the others in the reply and in `is_dropped`. If
+-- `room` is a number, only so many ids that are not `known` are written. `goodbye_at` has goodbyes by
+-- id, which no older sighting undoes.
+local function accept(room, known, goodbye_at)
+  local names, arrived, accepted, words = ids, string.gmatch(arrivals, '%S+'), {}, {}
+  may_be_erased = at_least(redis.call('ZSCORE', left, ' '), earliest)
+  if may_be_erased then
+    names = {unpack(ids)}
+    for _, id in ipairs(ids) do names[#names + 1] = erased(id) end
+  end
+  left_at = scores_since(left, names)
+  if not room and not next(left_at) and not next(goodbye_at) then
+    return ids, {unpack(ARGV, FIRST, FIRST_DEPARTURE - 1)}
+  end
   for n, id in ipairs(ids) do
-    local time, goodbye = ARGV[FIRST + 2 * n - 2], goodbye_at[id]
+    local time, is_new = ARGV[FIRST + 2 * n - 2], room and not known[n]
     local arrival = arrived() or time
+    is_dropped[n] = true
     if has_left(id, arrival) then
       table.insert(reply[1], n)
-    elseif room and not known[n] and room <= 0 then
+    elseif is_new and room <= 0 then
       reply[2] = reply[2] + 1
-    elseif not (goodbye and at_least(goodbye, later(time, arrival))) then
-      if room and not known[n] then room = room - 1 end
-      positions[#positions + 1], accepted[#accepted + 1] = n, id
+    elseif not at_least(goodbye_at[id], later(time, arrival)) then
+      if is_new then room = room - 1 end
+      is_dropped[n], accepted[#accepted + 1] = nil, id
+      words[#words + 1], words[#words + 2] = time, id
     end
   end
-  return positions, accepted
+  return accepted, words
 end
 
 -- Apply the departures. `take_out` takes an id offline. It returns its last-seen time unless it was seen

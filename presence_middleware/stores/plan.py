@@ -20,7 +20,6 @@ from ..errors import PresenceError, PresenceUnavailable
 CHUNK = 250
 # Commands in one round trip: far below the timeout of a client, also after an outage.
 COMMANDS_PER_TRIP = 16
-_HOOKS = "local hooks = {}\n"
 _INCLUDE = re.compile(r"^include '(\w+)'$", re.MULTILINE)
 
 Argument = str | bytes | int | float
@@ -153,15 +152,12 @@ class Script(NamedTuple):
 
 
 @cache
-def load_script(name: str, *hooks: str) -> Script:
-    """Return the script of the file `name`, with the files `hooks` where it declares its hooks.
-
-    A line `include 'other'` stands for the file `other`.
+def load_script(name: str) -> Script:
+    """Return the script of the file `name`. A line `include 'other'` stands for the file `other`.
 
     Comments and indents are left out, because the text is sent to servers.
     """
-    text = _read(name).replace(_HOOKS, _HOOKS + "".join(map(_read, hooks)))
-    text = _INCLUDE.sub(lambda line: _read(line[1]), text)
+    text = _INCLUDE.sub(lambda line: _read(line[1]), _read(name))
     lines = [line.partition(" -- ")[0].strip() for line in text.splitlines()]
     text = "\n".join([line for line in lines if line and not line.startswith("--")])
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -7,89 +7,125 @@
 -- KEYS[3] gone      id by last-seen time, of those who left; never an id that is in `seen`
 -- KEYS[4] left      id by the moment it left, and erasures: see people.lua
 -- KEYS[5] writers   process by its last write; and the empty name while `seen` has members
--- KEYS[6…]          keys of the hooks: see rooms.lua and events.lua
+-- KEYS[6…]          with rooms or events: see presence.lua
 --
 -- ARGV and the reply are those of people.lua.
 
-local seen, bye, gone, left, writers, progress = unpack(KEYS)
+local seen, bye, gone, left, writers = unpack(KEYS)
 local MOST_EVICTED = 1000
 
 include 'people'
+include 'presence'
 
-local hooks = {}
+local offline_before = string.format('%.6f', now - window) -- ids last seen until then are offline
 
-local function remove(id, act, moment, last_seen)
-  for _, hook in ipairs(hooks) do hook.before_departure(act, id, moment, last_seen) end
-  if last_seen then
-    redis.call('ZREM', seen, id)
-    redis.call('ZREM', bye, id)
-  end
+local function remove(id, score)
+  go(id, score)
+  redis.call('ZREM', seen, id)
+  redis.call('ZREM', bye, id)
 end
 
 local members = redis.call('ZCARD', seen)
 if members == 0 then
-  local is_lost = redis.call('ZSCORE', writers, '')
-  -- The server evicted `seen` alone. Without this key, every process writes again.
-  if is_lost then redis.call('DEL', writers, bye) end
-  for _, hook in ipairs(hooks) do hook.seen_is_empty(is_lost) end
+  if progress then empty_rooms() end
+  if redis.call('ZSCORE', writers, '') then
+    -- The server evicted `seen` alone. Without this key, every process writes again.
+    redis.call('DEL', writers, bye)
+    cut = false
+  end
+end
+if progress and not cut then reset(offline_before) end
+
+-- Return how many ids may come. If too few may, remove ids that are offline, but only as many as are
+-- needed, and none that is seen now. There are many too many after PRESENCE_MAX_MEMBERS was lowered.
+local function make_room(room, known)
+  local needed, is_seen = -room, {}
+  for n, id in ipairs(ids) do
+    is_seen[id] = true
+    if not known[n] then needed = needed + 1 end
+  end
+  local most = math.max(0, math.min(needed + #ids, MOST_EVICTED))
+  local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
+  for _, id in ipairs(offline) do
+    if needed > 0 and not is_seen[id] then
+      remove(id, redis.call('ZSCORE', seen, id))
+      needed, room = needed - 1, room + 1
+    end
+  end
+  return room
 end
 
-if FIRST_DEPARTURE > FIRST then
-  local added = 0
-  local room = max_members - members
-  if #ids <= room then room = false end -- for all of them
-  local departed = redis.call('ZCOUNT', left, earliest, '+inf')
-  local goodbyes = redis.call('ZCOUNT', bye, earliest, '+inf')
-  if departed + goodbyes == 0 and not room and #hooks == 0 then
-    added = redis.call('ZADD', seen, 'GT', unpack(ARGV, FIRST, FIRST_DEPARTURE - 1))
-  else
-    local known, new, is_seen = {}, 0, {}
-    if room then
-      known = redis.call('ZMSCORE', seen, unpack(ids))
-      for n, id in ipairs(ids) do
-        is_seen[id] = true
-        if not known[n] then new = new + 1 end
-      end
+-- Note who comes. Whoever was offline meanwhile has gone, even if no sweep has found out yet.
+local function note_comers(accepted, words)
+  local scores, has_come = redis.call('ZMSCORE', seen, unpack(accepted)), {}
+  for n, id in ipairs(accepted) do
+    local score, time = has_come[id] or scores[n] or 0, words[2 * n - 1]
+    local is_over = score + 0 <= time - window
+    if is_over then
+      go(id, score)
+    elseif rooms and at_least(offline_before, score) then
+      redis.call('ZREM', rooms, id) -- readers have counted it as gone, because this write is late
     end
-    if room and new > room then
-      -- Remove ids that are offline, but only as many as are needed, and none that is seen now. There
-      -- are many too many after PRESENCE_MAX_MEMBERS was lowered.
-      local most = math.min(new - room + #ids, MOST_EVICTED)
-      local offline = redis.call('ZRANGE', seen, '-inf', offline_before, 'BYSCORE', 'LIMIT', 0, most)
-      for _, id in ipairs(offline) do
-        if new > room and not is_seen[id] then
-          local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
-          remove(id, LEFT, now, later(score, goodbye))
-          room = room + 1
-        end
-      end
+    if (is_over or score + 0 <= cut + 0) and time + 0 > cut + 0 then
+      has_come[id] = math.huge -- a guest may have two sightings in a write
+      announce('+', 4, id, time)
     end
-    local accepted, to_write = nil, {}
-    accepted, ids = accept(departed, known, room, scores_since(bye, goodbyes, ids))
-    for m, id in ipairs(ids) do
-      to_write[2 * m - 1], to_write[2 * m] = ARGV[FIRST + 2 * accepted[m] - 2], id
-    end
-    for _, hook in ipairs(hooks) do hook.before_seen(ids, accepted) end
-    if #ids > 0 then added = redis.call('ZADD', seen, 'GT', unpack(to_write)) end
   end
-  if added > 0 and redis.call('EXISTS', gone) == 1 then redis.call('ZREM', gone, unpack(ids)) end
+end
+
+-- Processes write in any order. The latest move of an id since it left decides where it is.
+local function move()
+  for i = FIRST_MOVE, #ARGV, 3 do
+    local n, number, moment = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+    local time, id = ARGV[FIRST + 2 * n - 2], ids[n]
+    if not is_dropped[n] and not at_least(redis.call('ZSCORE', moves, id) or moves_since, moment)
+      and not has_left(id, moment) and later(time, moment) + 0 > cut + 0 then
+      redis.call('ZADD', moves, moment, id)
+      redis.call('ZREM', rooms, id)
+      if number ~= '0' then redis.call('ZADD', rooms, number, id) end
+    end
+  end
+end
+
+if #ids > 0 then
+  local room, known = max_members - members, {}
+  if #ids > room then
+    known = redis.call('ZMSCORE', seen, unpack(ids))
+    room = make_room(room, known)
+  else
+    room = false -- for all of them
+  end
+  local accepted, words = accept(room, known, scores_since(bye, ids))
+  if #accepted > 0 then
+    local has_gone = cut and redis.call('ZCOUNT', seen, '(' .. cut, offline_before) > 0
+    if stream or has_gone then note_comers(accepted, words) end
+    move()
+    if redis.call('ZADD', seen, 'GT', unpack(words)) > 0 and redis.call('EXISTS', gone) == 1 then
+      redis.call('ZREM', gone, unpack(accepted))
+    end
+  end
 end
 
 apply_departures(function(act, id, moment)
   local score, goodbye = redis.call('ZSCORE', seen, id), redis.call('ZSCORE', bye, id)
   local last_seen = score and later(score, goodbye) -- a lowered score is no evidence
   if not at_least(moment, last_seen or 0) then last_seen = false end -- seen since then: it stays
-  if act ~= GOODBYE then
-    remove(id, act, moment, last_seen)
-    return last_seen, score
-  end
   local lowered = string.format('%.6f', moment - lowered_by)
-  if last_seen and not at_least(lowered, score) then
-    for _, hook in ipairs(hooks) do hook.before_departure(act, id, moment, last_seen) end
+  if act ~= GOODBYE then
+    if last_seen then remove(id, score) end
+    if rooms then
+      local moved = redis.call('ZSCORE', moves, id) or 0
+      if at_least(moment, moved) then redis.call('ZREM', rooms, id) end
+      if act == ERASED then redis.call('ZREM', moves, id) end
+    end
+  elseif last_seen and not at_least(lowered, score) then
+    -- It may be so late that its window is over.
+    if at_least(cut, lowered) then go(id, score, moment) end
     redis.call('ZADD', seen, lowered, id)
     redis.call('ZADD', bye, moment, id)
     redis.call('EXPIRE', bye, lifetime)
   end
+  return last_seen, score
 end)
 
 if redis.call('EXPIRE', seen, lifetime) == 1 then
@@ -98,5 +134,5 @@ else
   redis.call('ZREM', writers, '')
 end
 note_write()
-for _, hook in ipairs(hooks) do hook.reply(reply) end
+publish()
 return reply

@@ -9,7 +9,6 @@ keys and the rules.
 import sys
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import chain
 from typing import Any
 
 from ..errors import UnsupportedQuery
@@ -49,6 +48,8 @@ SWEPT = 500
 PAGE = 1000
 # Ids that a command looks up: at most 30 ms of server time.
 LOOKED_UP = 30_000
+# Ids of a room that a reader compares with their times at once: 2 ms of server time.
+COMPARED = 7500
 ROOM_BITS = 52  # a score is a double, which holds whole numbers of 53 bits
 NOWHERE = 0
 """The number for ids that are in no room."""
@@ -64,6 +65,7 @@ class SortedSet(ScriptedStore):
     """The store `sorted-set`: exact times, newest first, about 100 bytes a member."""
 
     acts = tuple(Act)
+    _script = load_script("record")
 
     def __init__(
         self,
@@ -95,15 +97,12 @@ class SortedSet(ScriptedStore):
         self.min_period = window + self.lowered_by
         key = self.key
         self._timed = key.seen, key.bye, key.left
-        self._events = None if lag is None else EventStream(key, kind)
-        hooks: dict[str, list[str]] = {}  # the keys of each, by the name of its file
-        if has_rooms:
-            hooks["rooms"] = [key.rooms, key.moves]
-        if self._events:
-            hooks["events"] = [key.changes]
+        self.events = None if lag is None else EventStream(key, kind)
+        # presence.lua tells rooms and events by the number of keys.
         self._names = [key.seen, key.bye, key.gone, key.left, key.writers]
-        self._names += [key.progress, *chain(*hooks.values())] if hooks else []
-        self._script, self._sweep = load_script("record", *hooks), load_script("sweep", *hooks)
+        if has_rooms or self.events:
+            rooms = [key.rooms, key.moves] if has_rooms else []
+            self._names += [key.progress, *rooms, *([key.changes] if self.events else [])]
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None = None
@@ -196,25 +195,21 @@ class SortedSet(ScriptedStore):
         return [score(moment) for moments in replies for moment in moments]
 
     def count_in_room(self, room: int, now: float) -> Plan[int]:
-        return sum((yield from in_room(self, room, now, 0, LOOKED_UP)))
+        found = yield from in_room(self, room, now, LOOKED_UP, sys.maxsize)
+        return found if isinstance(found, int) else len(found)
 
     def online_in_room(self, room: int, now: float, limit: int | None) -> Plan[list[Sighting]]:
-        wanted = limit or sys.maxsize
-        ids = yield from in_room(self, room, now, wanted, min(LOOKED_UP, 4 * max(wanted, PAGE)))
-        sightings: list[Sighting] = []
-        for part in chunks(texts(ids[:limit]), PAGE):
-            sightings += yield from self.online_among(list(part), now, self.window)
-        return sightings
+        found: list[Sighting] = yield from in_room(self, room, now, 0, limit or sys.maxsize)
+        return found[:limit]
 
     def event_stream(self) -> EventStream:
-        return self._events or super().event_stream()
+        return self.events or super().event_stream()
 
     def sweep(self, now: float, compared: int = 0) -> Plan[bool]:
         """Sweep as `Store` describes, and compare some ids in rooms, chosen at random."""
         arguments = (
             self.ttl,
             repr(now),
-            repr(now - self.window),
             repr(now - self.window - self._lag),
             SWEPT,
             repr(now - self.window - keys.SLACK),
@@ -222,7 +217,7 @@ class SortedSet(ScriptedStore):
             repr(min(float(keys.SLACK), self.window / 2)),
             compared,
         )
-        (reply,) = yield from self._sweep.run((self._names, arguments))
+        (reply,) = yield from load_script("sweep").run((self._names, arguments))
         has_more, _, _, _, went, is_shortened = reply
         self.swept += went
         if is_shortened:
@@ -298,22 +293,26 @@ def _pages(key: str, cut: float, limit: int, last: Rank | None) -> Plan[list[Ran
     return members
 
 
-def in_room(shard: SortedSet, room: int, now: float, wanted: int, most: int) -> Plan[list[Any]]:
-    """Return who is online in a room, by the script in_room.lua: at least `wanted` ids, sorted.
+def in_room(shard: SortedSet, room: int, now: float, most: int, wanted: int) -> Plan[Any]:
+    """Return who is online in a room, sorted by id: `wanted` or more if there are so many.
 
-    With `wanted` of 0, return numbers, whose sum is the count. A command looks up at most `most`.
+    Return only their number if the server finds it by looking up at most `most` ids.
     """
-    script, names = load_script("in_room"), (shard.key.seen, shard.key.rooms, shard.key.progress)
-    moments = repr(now), repr(now - shard.window)
-    found: list[Any] = []
+    names = shard.key.seen, shard.key.rooms, shard.key.progress
+    cut_field = f"{'rooms' if shard.events is None else 'announced'}_until"
+    found: list[Sighting] = []
     after: Argument = ""
     while True:
-        (reply,) = yield from script.run((names, (room, *moments, most, min(wanted, most), after)))
+        size = min(max(wanted, PAGE if after else 1), COMPARED)
+        arguments = cut_field, room, repr(now - shard.window), most, size, after
+        (reply,) = yield from load_script("in_room").run((names, arguments))
+        if isinstance(reply, int):
+            return reply
         if reply is None:
             yield from shard.sweep(now)
             found, after = [], ""
             continue
-        page, after = reply
-        found += page if wanted else [page]
-        if not after or 0 < wanted <= len(found):
+        ids, after = reply
+        found += yield from shard.online_among(texts(ids), now, shard.window)
+        if not after or len(found) >= wanted:
             return found

@@ -2,15 +2,14 @@
 -- ids that said goodbye a window ago their true last-seen time. A bounded number of each: a command
 -- must stay short.
 --
--- KEYS  as record.lua names them: it uses `seen`, `bye`, `progress` and the keys of its hooks
+-- KEYS  as record.lua and presence.lua name them
 -- ARGV  the names below in their order. Moments are seconds since the epoch.
 --
--- Reply: 1 if there may be more, else 0; then, from the fourth place on, what events.lua notes.
+-- Reply: 1 if there may be more, else 0; then, from the fourth place on, what presence.lua notes.
 
-local seen, bye, progress = KEYS[1], KEYS[2], KEYS[6]
+local seen, bye = KEYS[1], KEYS[2]
 local lifetime, -- of the keys, in seconds
   now,
-  offline_before, -- ids last seen up to this moment are no longer online
   gone_before, -- ids last seen up to this moment have gone: no late write can change that any more
   most, -- ids of each sort
   moves_before, -- moves up to this moment are dropped
@@ -21,14 +20,7 @@ local reply = {0, 0, 0, 0, 0, 0}
 
 local function later(one, other) return other and other + 0 > one + 0 and other or one end
 
--- Return how many seconds this sweep leaves between a moment and now.
-local function delay_of(moment) return string.format('%.3f', now - moment) end
-
--- Return whether an earlier sweep, which left `delay`, reached so far beyond a moment of this one that
--- the clock was set back. A process with a shorter window reaches further too.
-local function is_ahead(reached, moment, delay)
-  return reached - may_go_back > moment + 0 and (delay == delay_of(moment) or reached + 0 > now + 0)
-end
+include 'presence'
 
 -- Return up to `most` members with a score above `low` and up to `high`, and the score up to which
 -- these are all.
@@ -45,14 +37,29 @@ local function page(key, low, high)
   return found, last
 end
 
-local hooks = {}
+if progress then
+  if not cut_at or cut_at - may_go_back > now + 0 then
+    reset(gone_before) -- the first sweep, or the clock was set back
+  elseif cut + 0 < gone_before + 0 then
+    local past, reached = page(seen, '(' .. cut, gone_before)
+    for i = 1, #past, 2 do go(past[i], past[i + 1]) end
+    move_cut(reached)
+  end
+end
+if rooms then
+  local old, dropped = page(moves, '-inf', moves_before)
+  for i = 1, #old, 2 do redis.call('ZREM', moves, old[i]) end
+  if #old > 0 then redis.call('HSET', progress, 'moves_since', dropped) end
+  local ids = redis.call('ZRANDMEMBER', rooms, compared)
+  for n, score in ipairs(#ids > 0 and redis.call('ZMSCORE', seen, unpack(ids)) or {}) do
+    -- A process without rooms may have removed the id from `seen`.
+    if not score or score + 0 <= cut + 0 then redis.call('ZREM', rooms, ids[n]) end
+  end
+end
+publish()
 
-local passed = offline_before
-for _, hook in ipairs(hooks) do passed = hook.sweep() or passed end
-for _, hook in ipairs(hooks) do hook.reply(reply) end
-
--- A goodbye that is written back must not raise a last-seen time above what has been announced.
-local past = page(bye, '-inf', passed)
+-- A goodbye that is written back must not raise a last-seen time above the cut.
+local past = page(bye, '-inf', cut or gone_before)
 for i = 1, #past, 2 do
   redis.call('ZADD', seen, 'XX', 'GT', past[i + 1], past[i])
   redis.call('ZREM', bye, past[i])

@@ -18,8 +18,7 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.board import Response
 from presence_middleware.board.cache import MAX_RESULTS, Cache, SharedRead
 from presence_middleware.board.routes import Board
-from presence_middleware.connections.clients import close_async_clients
-from presence_middleware.connections.drivers import at_once
+from presence_middleware.connections.drivers import at_once, close_async_clients
 from presence_middleware.request import WsgiRequest
 from presence_middleware.stores import Plan
 from tests.support.asking import Answer, exchange

@@ -22,10 +22,9 @@ from presence_middleware.board.history import (
     read_history,
     step_for,
 )
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.stores import Batch, Command, Plan, keys
 from presence_middleware.svg import WIDTH
-from tests.support.backends import Server
+from tests.support.backends import Server, client_of
 from tests.support.timed_site import NOON, Clock
 
 Samples = dict[int, int]
@@ -46,7 +45,7 @@ def write(settings: Settings, samples: Samples) -> None:
     by_day: dict[int, dict[Any, Any]] = {}
     for minute, count in samples.items():
         by_day.setdefault(minute // DAY, {})[minute % DAY] = count
-    client = sync_client(settings.redis_url)
+    client = client_of(settings.redis_url)
     for day, counts in by_day.items():
         client.hset(keys.history(settings.prefix, "user", day), mapping=counts)
 

@@ -131,6 +131,16 @@ def test_no_window_contains_more_guests_of_an_address_than_the_quota(
                     assert len(online) <= 4
 
 
+def test_two_threads_that_find_a_window_over_forget_nobody() -> None:
+    door = Door()
+    assert door.come("known", 100) == 100
+    door.clock.now += WINDOW
+    for _ in range(2):
+        door.guests.turn(door.clock.now)
+    assert door.come("forged", 100) == 0
+    assert door.come("known", 100) == 100
+
+
 @pytest.mark.parametrize(
     ("hosts", "each", "let_in"),
     [

@@ -164,6 +164,7 @@ def test_after_a_clock_was_set_back_rooms_are_empty_and_people_come_again(opened
     enters("ann")
     site.clock.now += WINDOW + 5
     site.sweep()
+    enters("cid")
     site.clock.now -= WINDOW + 3600
     site.sweep()
     assert site.presence.count(room="/t/1") == 0

@@ -7,10 +7,9 @@ import pytest
 
 from presence_middleware import Presence, Sample, Settings
 from presence_middleware.backend import Backend
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import History, Plan, moment_of
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.process import Process, Start
 from tests.support.timed_site import NOON, Clock, settings
 
@@ -102,7 +101,7 @@ def test_one_of_many_processes_samples_a_minute(
 def test_samples_older_than_the_retention_expire(valkey: Server, start: Start, prefix: str) -> None:
     worker = start(valkey.url, history="1h")
     worker.recorder.run_once()
-    left = sync_client(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
+    left = client_of(worker.settings.redis_url).ttl(f"{prefix}:user:history:{int(NOON // 86400)}")
     assert 3600 < left <= 3600 + 120 + 86400
 
 

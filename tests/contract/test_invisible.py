@@ -11,10 +11,9 @@ import httpx
 import pytest
 
 from presence_middleware import Presence, QueryError, Settings, wsgi
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder, Visit
 from tests.support.asking import State, exchange_wsgi
-from tests.support.backends import Server
+from tests.support.backends import Server, client_of
 from tests.support.hiding import HIDDEN
 from tests.support.statuses import FIREFOX
 from tests.support.timed_site import Clock
@@ -158,7 +157,7 @@ def live(site: Site, *, is_visited: bool) -> None:
 def contents(site: Site) -> dict[str, object]:
     """Return the content of every key of a site, without the prefix of the site."""
     found: dict[str, object] = {}
-    client, prefix = sync_client(site.settings.redis_url), site.settings.prefix
+    client, prefix = client_of(site.settings.redis_url), site.settings.prefix
     for raw in client.scan_iter(match=f"{prefix}:*", count=1000):
         name, kind = raw.decode().removeprefix(prefix), client.type(raw)
         if kind == b"zset":

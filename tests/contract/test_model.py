@@ -92,6 +92,7 @@ class Machine(RuleBasedStateMachine):
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         for module, name in (
             (sorted_set, "LOOKED_UP"),
+            (sorted_set, "COMPARED"),
             (sorted_set, "SWEPT"),
             (sorted_set, "PAGE"),
         ):
@@ -419,11 +420,34 @@ RARE: dict[str, tuple[str, list[Any]]] = {
             ("A", (0, False), [("ann", 0, -1, None, 0)], []),
         ],
     ),
+    "an older sighting comes after the goodbye": (
+        "pulse",
+        [
+            COMES,
+            ("A", (10, False), [], [(Act.GOODBYE, "ann", 0, None)]),
+            ("B", (1, False), [("ann", 5, 0, None, 0)], []),
+        ],
+    ),
     "a return without a page after a reader saw the room empty": (
         "rooms",
         [
             ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
             ("A", (606, True), [("ann", 0, 0, None, 0)], []),
+        ],
+    ),
+    "a late write after a reader saw the room empty": (
+        "rooms",
+        [
+            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
+            ("A", (606, True), [("ann", 100, 0, None, 0)], []),
+        ],
+    ),
+    "a logout comes after a request that followed it": (
+        "rooms",
+        [
+            ("A", (1, False), [("ann", 0, 0, 1, 0)], []),
+            ("A", (10, False), [("ann", 0, 0, None, 0)], []),
+            ("B", (1, False), [], [(Act.LEFT, "ann", 2, None)]),
         ],
     ),
     "a page was entered before the logout": (

@@ -47,8 +47,18 @@ def test_processes_with_different_windows_empty_no_room(valkey: Server, start: S
     before.saw("ann", room="/t/1")
     before.clock.now += WINDOW + 50
     before.saw("bob", room="/t/1")
+    (shard,) = before.recorder.backend.stores["user"].all
+    before.recorder.backend.driver.run(shard.sweep(before.clock.now))  # as its upkeep does
     for worker in (before, after_deploy, before, after_deploy):
         assert room(worker) == ["bob"]
+
+
+def test_a_deploy_that_sets_events_empties_no_room(valkey: Server, start: Start) -> None:
+    before = start(valkey.url, **RULE)
+    before.saw("ann", room="/t/1")
+    after_deploy = start(valkey.url, **RULE, clock=before.clock, events="user")
+    after_deploy.saw("bob", room="/t/1")
+    assert room(before) == room(after_deploy) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize("names", [["seen"], ["seen", "at", "progress", "moved", "writers"]])

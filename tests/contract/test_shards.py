@@ -6,11 +6,10 @@ import pytest
 
 from presence_middleware import Presence, PresenceUnavailable
 from presence_middleware.backend import Backend
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores.agreement import LAYOUT_TRUSTED_SECONDS
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server
+from tests.support.backends import Server, client_of
 from tests.support.timed_site import Clock, opened, settings
 
 
@@ -35,7 +34,7 @@ def test_another_number_of_shards_is_refused_until_the_key_is_deleted(
     for ask in ("touch", "leave", "forget", "last_seen"):
         with pytest.raises(PresenceUnavailable, match=refusal):
             getattr(Presence(new, clock=clock), ask)("bob")
-    sync_client(new.redis_url).delete(f"{prefix}:meta")
+    client_of(new.redis_url).delete(f"{prefix}:meta")
     assert recorder.flush()
     assert Presence(new, clock=clock).is_online("bob")
     with pytest.raises(PresenceUnavailable, match="PRESENCE_SHARDS=4, but keys are spread over 1"):
@@ -48,7 +47,7 @@ def test_a_worker_that_runs_on_with_the_old_number_stops_recording(
 ) -> None:
     with opened(settings(valkey.url, prefix)) as site:
         site.saw("ann")
-        redis = sync_client(site.settings.redis_url)
+        redis = client_of(site.settings.redis_url)
         redis.set(f"{prefix}:meta", 8, ex=600)
         site.clock.now += LAYOUT_TRUSTED_SECONDS + 1
         with pytest.raises(AssertionError, match="spread over 8"):

@@ -52,8 +52,8 @@ class Model:
     """Whether the server noted that there are members."""
     cut: int | None = None
     """Whoever was seen later is announced to be online."""
-    is_swept: bool = False
-    """Whether a sweep has set the cut."""
+    cut_at: int = 0
+    """When the cut was moved."""
 
     def write(
         self, seen: Sequence[Seen], departures: Sequence[Departure], write: Write | None
@@ -65,9 +65,8 @@ class Model:
             self.room, self.moved = {}, {}
             if self.is_marked:  # the server has lost the members
                 self.writers, self.bye, self.cut = {}, {}, None
-        is_lost = not self.seen and self.is_marked
-        if self.cut is None and (seen or is_lost):
-            self.cut, self.is_swept = now - self.limits.window, False
+        if self.cut is None:
+            self.cut, self.cut_at = now - self.limits.window, now
         before = self.noted(write)
         refused, full = self._see(seen, now)
         for departure in departures:
@@ -112,6 +111,9 @@ class Model:
             elif self.bye.get(id, 0) < max(moment, arrival):
                 room -= id not in known
                 accepted.append((id, moment, move))
+        for id, *_ in accepted:
+            if self.seen.get(id, now) <= now - self.limits.window:
+                self.room.pop(id, None)
         for id, moment, move in accepted:
             self.seen[id] = max(moment, self.seen.get(id, moment))
             self.gone.pop(id, None)
@@ -176,9 +178,9 @@ class Model:
         passed = now - self.limits.window
         if self.limits.lag is not None:
             gone, reached = passed - self.limits.lag, self.cut or 0
-            is_ahead = reached - SLACK > gone and (self.is_swept or reached > now)
-            if is_ahead or gone > reached:  # the clock was set back, or time has passed
-                self.cut, self.is_swept = gone, True
+            # The clock was set back, or time has passed.
+            if self.cut is None or self.cut_at - SLACK > now or gone > reached:
+                self.cut, self.cut_at = gone, now
             passed = self.cut = self.cut or gone
         for id in [id for id, goodbye in self.bye.items() if goodbye <= passed]:
             goodbye = self.bye.pop(id)
@@ -210,7 +212,9 @@ class Model:
         if key == "progress":
             self.cut = None
         if key in ("at", "progress", "seen"):
-            self.room, self.moved = {}, {}
+            self.room = {}
+        if key in ("progress", "seen"):
+            self.moved = {}
         if key == "moved":
             self.moved = {}
         if key in ("seen", "bye", "gone", "left", "writers"):

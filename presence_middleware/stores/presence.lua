@@ -1,0 +1,101 @@
+-- Who is present, of a kind with rooms or events: a part of record.lua and of sweep.lua.
+--
+-- An id is present exactly if its score in `seen` is later than `cut`. Only such an id is in a room,
+-- and only such an id has been announced online. So whoever moves a score or the cut past each other
+-- calls `go`, or notes who came, in the same script, and an id cannot come or go twice.
+--
+-- KEYS[6]      progress: the cut and the moment at which it was moved: `rooms_until` and `rooms_at`, or
+--              with events `announced_until` and `announced_at`; `moves_since`, up to which moment
+--              moves have been dropped; `n`, the number of the last entry of the stream
+-- KEYS[7]      with rooms: id by the number of the room where it was last seen
+-- KEYS[8]      with rooms: id by the moment at which it last entered or left one, of a window
+-- KEYS[#KEYS]  with events, a seventh or ninth key: stream of the last five minutes. Each entry has a
+--              single field: its number, with JSON as value. That is a list of `+id` or `-id`, each
+--              before the moment since which the id is online, or at which it was last seen; or `null`,
+--              after which nothing that was announced before counts; or `{}`, before which nothing was.
+--
+-- The number of an entry is that of the entry before it, plus the size of the JSON and ENTRY_BYTES. So
+-- a reader notices a missing entry, and the numbers show how large the stream is.
+--
+-- Notes in the reply, from its fourth place on: how many ids came online, how many went offline, and 1
+-- if entries of less than five minutes were removed, because the stream was too large.
+
+local progress, rooms, moves = KEYS[6], KEYS[8] and KEYS[7], KEYS[8]
+local stream = (KEYS[9] or not rooms) and progress and KEYS[#KEYS]
+local STREAM_SECONDS, MAX_BYTES = 300, 64 * 1024 * 1024
+local ENTRY_BYTES = 32 -- that an entry takes beside its JSON
+local ENTRY_SIZE = 500 -- names and values: of 250 ids
+local REMOVED_AT_ONCE = 100 -- entries, from a stream that is too large
+local CUT = stream and 'announced_' or 'rooms_'
+local FIELDS = {CUT .. 'until', CUT .. 'at', 'moves_since'}
+local changes, cut, cut_at, moves_since = {}, false, false, false
+if progress then cut, cut_at, moves_since = unpack(redis.call('HMGET', progress, unpack(FIELDS))) end
+
+local function add_entry(packed)
+  if redis.call('HEXISTS', progress, 'n') == 0 then
+    -- The time in microseconds, so that the numbers from before a loss of data do not return.
+    local time = redis.call('TIME')
+    redis.call('HSET', progress, 'n', time[1] .. string.format('%06d', time[2]))
+    packed = '{}'
+  end
+  local n = redis.call('HINCRBY', progress, 'n', #packed + ENTRY_BYTES)
+  redis.call('XADD', stream, '*', n, packed)
+  redis.call('EXPIRE', stream, STREAM_SECONDS)
+  local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1][2]
+  if n - first[1] > MAX_BYTES then
+    redis.call('XTRIM', stream, 'MAXLEN', redis.call('XLEN', stream) - REMOVED_AT_ONCE)
+    reply[6] = 1
+  end
+end
+
+local function move_cut(moment)
+  cut = moment
+  redis.call('HSET', progress, FIELDS[1], moment, FIELDS[2], now)
+end
+
+local function empty_rooms()
+  if not rooms then return end
+  redis.call('UNLINK', rooms, moves)
+  redis.call('HDEL', progress, 'moves_since')
+  moves_since = false
+end
+
+-- Begin again, because it is unknown who has been announced, and who has gone.
+local function reset(moment)
+  -- In a deploy that sets PRESENCE_EVENTS, the rooms are known.
+  if cut or redis.call('EXISTS', progress) == 0 then empty_rooms() end
+  move_cut(moment)
+  if stream then add_entry('null') end
+end
+
+local function announce(sign, place, id, moment)
+  if not stream then return end
+  changes[#changes + 1], changes[#changes + 2] = sign .. id, moment
+  reply[place] = reply[place] + 1
+end
+
+-- Note that an id with a score goes: at `moment`, or else when it was last seen.
+local function go(id, score, moment)
+  if rooms then redis.call('ZREM', rooms, id) end
+  if cut and score + 0 > cut + 0 then
+    announce('-', 5, id, moment or later(score, redis.call('ZSCORE', bye, id)))
+  end
+end
+
+local function publish()
+  if not progress then return end
+  for first = 1, #changes, ENTRY_SIZE do
+    local last = math.min(first + ENTRY_SIZE - 1, #changes)
+    add_entry(cjson.encode({unpack(changes, first, last)}))
+  end
+  if stream then
+    local time = redis.call('TIME')
+    local oldest = (time[1] - STREAM_SECONDS) .. string.format('%03d', time[2] / 1000)
+    redis.call('XTRIM', stream, 'MINID', oldest)
+  end
+  -- When the last-seen times expire, nobody announces who has gone: then nothing counts any more.
+  local remaining = redis.call('PTTL', seen)
+  for _, key in ipairs({progress, rooms, moves}) do
+    redis.call('PEXPIRE', key, remaining > 0 and remaining or 1000 * lifetime)
+  end
+end
