@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from .backend import Backend, backend_for
 from .connections import Clock
-from .connections.clients import close_async_clients
+from .connections.drivers import close_async_clients
 from .errors import QueryError
 from .events import AsyncEvents, Events, NameLease
 from .queries import Id, Queries, checked_name

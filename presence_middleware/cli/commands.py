@@ -245,7 +245,7 @@ def doctor(settings: bool, as_json: bool) -> None:
     """
     try:
         site = context.site_settings()
-        findings = examine(Backend(site, client=context.site_client(site)))
+        findings = examine(Backend(context.joining(site)))
         effective = effective_settings(site, context.ini_filter().settings) if settings else {}
     except PresenceError as error:
         # The exit status is 1, as for every other problem that the doctor finds.

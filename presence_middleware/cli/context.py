@@ -3,13 +3,13 @@
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from .. import parsers
-from ..connections.clients import sync_client
 from ..errors import PresenceError, PresenceUnavailable, SettingsError
 from ..paste import Filter, find_filter
 from ..presence import Presence
@@ -96,8 +96,8 @@ def site_settings(**overrides: Any) -> Settings:
     return Settings.from_env(None, section.settings, section.where, **overrides)
 
 
-def site_client(settings: Settings) -> Any:
-    """Return a client of the site's server, without starting an embedded server.
+def joining(settings: Settings) -> Settings:
+    """Return the settings of a site for those who read it, and start no embedded server.
 
     Raises `SettingsError` for `memory://`, which only the process of the site can read.
     """
@@ -106,7 +106,7 @@ def site_client(settings: Settings) -> Any:
             "memory:// is inside the process of the site, so a command cannot read it: use the "
             "readers of the site, or embedded:// in place of memory://"
         )
-    return sync_client(settings.redis_url, start=False)
+    return replace(settings, redis_url=settings.redis_url.joining())
 
 
 def site_reader(kind: str | None = None) -> tuple[Presence, str]:
@@ -115,7 +115,7 @@ def site_reader(kind: str | None = None) -> tuple[Presence, str]:
     Raises `SettingsError`.
     """
     settings = site_settings()
-    return Presence(settings, client=site_client(settings)), kind or settings.kinds[0]
+    return Presence(joining(settings)), kind or settings.kinds[0]
 
 
 class Site(click.Group):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from ..connections.clients import forget
 from ..errors import EventsLost, PresenceUnavailable, QueryError
 from ..identity.rules import known_kind
 from ..parsers import format_duration
@@ -165,18 +164,16 @@ def read_site(
     no counts. Raises `QueryError` for an invalid window.
     """
     history_read = datetime.min.replace(tzinfo=UTC)
+    reader = Presence(context.joining(settings))
     while True:
         at = datetime.now(UTC)
         try:
-            reader = Presence(settings, client=context.site_client(settings))
             reading = Reading(at, reader.counts(window=window))
             if kind is not None and at - history_read >= HISTORY_INTERVAL:
                 peaks = {each: reader.peak(each) for each in settings.kinds}
                 reading = reading._replace(samples=reader.history(hours, kind), peaks=peaks)
                 history_read = at
         except PresenceUnavailable as error:
-            # A restarted server may have another address.
-            forget(settings.redis_url)
             reading = Reading(at, {}, error=str(error))
         yield reading
 

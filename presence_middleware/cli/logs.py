@@ -190,7 +190,7 @@ def follow(paths: tuple[str, ...], since: float | None, board: str | None) -> No
     if board and not settings.board_path:
         settings = context.site_settings(board_path=BOARD_PATH)
     if not board:
-        context.site_client(settings)  # nobody could read memory://
+        context.joining(settings)  # nobody could read memory://
     if blind := blind_rules(settings):
         raise SettingsError(
             f"PRESENCE_IDENTITY: {', '.join(blind)} can find nobody, because a log has no such "

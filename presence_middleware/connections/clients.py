@@ -1,21 +1,18 @@
-"""Opens Redis clients: one for each process and URL, and async clients for each running loop too.
+"""Opens Redis clients.
 
 Timeouts and retries are explicit, because the defaults of redis-py block for seconds to minutes. A
 command is sent again, once, only if its connection turns out to be dead. So a restarted server
 causes no error, and a silent server costs a single timeout. Options in the URL win.
 """
 
-import asyncio
 import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from .limits import RESERVED
-from .loops import is_trio
 from .url import Options, RedisURL, options_of, parse_hosts
 
 TIMEOUT = 0.5  # seconds, to open a connection and to wait for a reply
@@ -28,14 +25,6 @@ _OPTIONS: dict[str, Any] = {
     "decode_responses": False,
     "protocol": 2,
 }
-Key = tuple[int, RedisURL, bool]
-"""A process id, a URL, and whether an embedded server may be started.
-
-A forked child opens its own clients."""
-
-_sync: dict[Key, Any] = {}
-_async: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
-
 # A child that is forked while another thread imports a module could never import it. So a fork
 # waits for the import.
 _importing = threading.RLock()
@@ -47,51 +36,8 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def sync_client(url: RedisURL, *, start: bool = True) -> Any:
-    """Return the sync client of this process. This opens no connection, except to a Cluster.
-
-    Without `start`, its connections do not start an embedded server.
-    """
-    key = (os.getpid(), url, start or url.scheme != "embedded")
-    # Another thread may remove the client at any time. If several threads open a client at once,
-    # all use the first.
-    client = _sync.get(key)
-    if client is None:
-        client = _sync.setdefault(key, _open(url, start=start))
-    return client
-
-
-def async_client(url: RedisURL) -> Any:
-    """Return the async client of this process and of the running loop."""
-    loop, key = asyncio.get_running_loop(), (os.getpid(), url, True)
-    if loop not in _async:
-        # The clients of a closed loop refer to it, so it would never be collected.
-        for closed in [other for other in _async if other.is_closed()]:
-            del _async[closed]
-        _async[loop] = {}
-    clients = _async[loop]
-    if key not in clients:
-        clients[key] = _open(url, is_async=True)
-    return clients[key]
-
-
-async def close_async_clients() -> None:
-    """Close the clients of the running loop. The next read opens new ones."""
-    if is_trio():
-        return  # nobody can have read here
-    for client in _async.pop(asyncio.get_running_loop(), {}).values():
-        manager = getattr(client.connection_pool, "sentinel_manager", None)
-        for each in (client, *(manager.sentinels if manager else ())):
-            await each.aclose()
-
-
-def forget(url: RedisURL) -> None:
-    """Drop the client of a Cluster: the next use finds the nodes from its URL."""
-    if url.is_cluster:
-        _sync.pop((os.getpid(), url, True), None)
-
-
-def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
+def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
+    """Return a new client, sync or async. This opens no connection, except to a Cluster."""
     if url.scheme == "memory":
         import fakeredis
 
@@ -114,7 +60,7 @@ def _open(url: RedisURL, *, start: bool = True, is_async: bool = False) -> Any:
         if url.scheme == "embedded":  # this needs a POSIX system
             from .on_demand import JoiningConnection, OnDemandConnection
 
-            classes["embedded"] = OnDemandConnection if start else JoiningConnection
+            classes["embedded"] = OnDemandConnection if url.may_start else JoiningConnection
 
     most = url.max_readers + RESERVED
     if url.is_cluster:

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import PresenceUnavailable
 from ..stores.plan import Batch, Command
-from .clients import forget
 from .drivers import Driver, checked_replies, filled_pipeline, translated_error
 
 _KEYLESS = {"TIME", "INFO"}
@@ -54,6 +53,7 @@ class ClusterDriver(Driver):
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                 failure = error
                 self._keyless_node += 1
+        self.forget_client()  # no known node answers
         raise failure or PresenceUnavailable(
             "no node of the Cluster was found; check PRESENCE_REDIS_URL"
         )
@@ -106,8 +106,7 @@ class ClusterDriver(Driver):
         try:
             initialize(**given)
         except Exception:
-            # No known node answers. Start again with the nodes of the URL.
-            forget(self.url)
+            self.forget_client()  # no known node answers
             raise
 
 

@@ -1,16 +1,19 @@
 """Drivers run plans: over a sync client, over an async client, or over a sync client in threads.
 
+All drivers of a process for a URL share a client, the async ones in each running loop.
 All errors of clients and of the network become errors of this package.
 """
 
 import asyncio
 import math
+import os
 import re
 import time
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from copy import copy
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from ..errors import (
     ConnectionsBusy,
@@ -20,10 +23,10 @@ from ..errors import (
     RedisRefused,
 )
 from ..stores.plan import Batch, Plan, ScriptMissing, next_batch
-from .clients import async_client, sync_client
+from .clients import open_client
 from .health import RedisHealth
 from .limits import Allowance, async_slot_of, remaining, slot_of
-from .loops import in_thread, require_asyncio
+from .loops import in_thread, is_trio, require_asyncio
 from .url import RedisURL
 
 TOO_LATE = "Redis did not answer in time"
@@ -34,6 +37,11 @@ _POOL_IS_FULL = {"Too many connections", "No connection available."}
 _SCRIPT_PREFIX = re.compile(r"(ERR )?Error running script \(.*?\): (@user_script: ?\d+: ?)+-?")
 
 T = TypeVar("T")
+Key = tuple[int, RedisURL]
+"""A process id and a URL: a forked child opens its own clients."""
+
+_clients: dict[Key, Any] = {}
+_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Any]] = WeakKeyDictionary()
 
 
 class _Runner:
@@ -105,18 +113,24 @@ class _Runner:
 class Driver(_Runner):
     """Runs plans over a sync client."""
 
-    _may_start = True
-
     def connect(self) -> Any:
         if self._client is not None:
             return self._client
-        return sync_client(self.url, start=self._may_start)
+        key = os.getpid(), self.url
+        # Another thread may remove the client at any time. If several threads open a client at
+        # once, all use the first.
+        client = _clients.get(key)
+        return _clients.setdefault(key, open_client(self.url)) if client is None else client
 
     def joining(self) -> "Driver":
         """Return a driver for the same server that starts no embedded server."""
         driver = copy(self)
-        driver._may_start = False
+        driver.url = self.url.joining()
         return driver
+
+    def forget_client(self) -> None:
+        """Let the next use open a client anew, which finds the nodes of a Cluster from the URL."""
+        _clients.pop((os.getpid(), self.url), None)
 
     def nodes(self) -> "list[tuple[str, Driver]]":
         """Return the name and the driver of each node; a single server has the empty name."""
@@ -153,7 +167,18 @@ class AsyncDriver(_Runner):
     """Runs plans from coroutines: over an async client, or over a sync client in threads."""
 
     def connect(self) -> Any:
-        return async_client(self.url) if self._client is None else self._client
+        if self._client is not None:
+            return self._client
+        loop, key = asyncio.get_running_loop(), (os.getpid(), self.url)
+        if loop not in _async_clients:
+            # The clients of a closed loop refer to it, so it would never be collected.
+            for closed in [other for other in _async_clients if other.is_closed()]:
+                del _async_clients[closed]
+            _async_clients[loop] = {}
+        clients = _async_clients[loop]
+        if key not in clients:
+            clients[key] = open_client(self.url, is_async=True)
+        return clients[key]
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan and return its result.
@@ -169,6 +194,16 @@ class AsyncDriver(_Runner):
         async with asyncio.timeout(remaining()), async_slot_of(client, self._max_readers):
             replies = await filled_pipeline(client, batch).execute(raise_on_error=False)
         return checked_replies(replies, batch)
+
+
+async def close_async_clients() -> None:
+    """Close the clients of the running loop. The next read opens new ones."""
+    if is_trio():
+        return  # nobody can have read here
+    for client in _async_clients.pop(asyncio.get_running_loop(), {}).values():
+        manager = getattr(client.connection_pool, "sentinel_manager", None)
+        for each in (client, *(manager.sentinels if manager else ())):
+            await each.aclose()
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,7 +1,7 @@
 """`PRESENCE_REDIS_URL`: parsed and checked without connecting."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -25,9 +25,22 @@ _CLUSTER = {"redis+cluster", "rediss+cluster"}
 _ESCAPES = "the host or the port is not valid; write / ? # @ in a password as %2F %3F %23 %40"
 _QUERY_OPTION = re.compile(r"(\w+=)?[^&]+")
 # The options that a query may contain. redis-py would reject others at the first use only.
-_OPTIONS = re.compile(
-    r"db|username|password|credential_provider|protocol|client_name|max_connections|health_check_interval"
-    r"|socket_(timeout|connect_timeout|keepalive)|ssl_\w+"
+_OPTION = re.compile(
+    r"(username|password|credential_provider|client_name|socket_keepalive)=.*"
+    r"|(db|health_check_interval)=\d+|max_connections=0*[1-9]\d{0,8}|protocol=[23]"
+    r"|socket_(connect_)?timeout=(?=.*[1-9])(\d+(\.\d*)?|\.\d+)",
+    re.DOTALL,
+)
+_TLS_OPTION = re.compile(
+    r"ssl_((certfile|keyfile|password|ca_certs|ca_path|ca_data|ciphers|check_hostname"
+    r"|(in|ex)clude_verify_flags|validate_ocsp(_stapled)?|ocsp_expected_cert)=.+"
+    r"|min_version=\d+|cert_reqs=(none|optional|required))",
+    re.DOTALL,
+)
+_NOT_AN_OPTION = (
+    "an option or its value is not valid: timeouts are seconds above zero, as socket_timeout=1; "
+    "db, max_connections and health_check_interval are whole numbers, protocol is 2 or 3; "
+    "ssl_ options need rediss://"
 )
 _PROVIDER = re.compile(r"\w+(\.\w+)*:\w+")
 _MAX_CONNECTIONS = re.compile(r"[?&]max_connections=0*([1-9]\d{0,8})(?:&|$)")
@@ -53,6 +66,12 @@ class RedisURL:
     target: str
     """For `redis`, `rediss` and `unix`, a URL for redis-py. For Sentinels and Clusters, the part
     after `://`. For `embedded`, a directory. For `memory`, a name."""
+    may_start: bool = True
+    """False if connections do not start an embedded server."""
+
+    def joining(self) -> "RedisURL":
+        """Return the URL of the same server for those who must not start it."""
+        return replace(self, may_start=self.scheme != "embedded")
 
     @property
     def is_cluster(self) -> bool:
@@ -108,7 +127,9 @@ def _parse(url: str) -> RedisURL:
     if scheme in _NETWORK:
         return _network(scheme, rest)
     if scheme in {"redis+sentinel", *_CLUSTER}:
-        _check_options(parse_hosts(scheme, rest).options)
+        hosts = parse_hosts(scheme, rest)
+        for options in (hosts.options, hosts.sentinel_options):
+            _check_options(scheme, options)
         return RedisURL(scheme, rest)
     if scheme == "embedded":
         # This module needs a POSIX system.
@@ -128,10 +149,12 @@ def _parse(url: str) -> RedisURL:
     raise ValueError
 
 
-def _check_options(options: Options) -> None:
-    if not all(map(_OPTIONS.fullmatch, options)):
-        # Without the name of the option, which may be a part of a password.
-        raise ValueError("an unknown option")
+def _check_options(scheme: str, options: Options) -> None:
+    for name, value in options.items():
+        is_tls = scheme.startswith("rediss") and _TLS_OPTION.fullmatch(f"{name}={value}")
+        if not (is_tls or _OPTION.fullmatch(f"{name}={value}")):
+            # Without the option, which may be a part of a password.
+            raise ValueError(_NOT_AN_OPTION)
     provider = options.get("credential_provider")
     has_others = options.get("username") or options.get("password")
     if provider is not None and (has_others or not _PROVIDER.fullmatch(provider)):
@@ -149,7 +172,7 @@ def _network(scheme: str, rest: str) -> RedisURL:
     if scheme != "unix" and "@" in parts.path + parts.query + parts.fragment:
         raise ValueError(_ESCAPES)
     user = {"username": parts.username, "password": parts.password}
-    _check_options(user | options_of(parts.query))
+    _check_options(scheme, user | options_of(parts.query))
     if scheme == "unix":
         if not parts.path.startswith("/") or parts.hostname:
             raise ValueError("a socket needs an absolute path: unix:///path")

@@ -12,15 +12,15 @@ import redis
 
 from presence_middleware import Presence, PresenceUnavailable, Settings, SettingsError
 from presence_middleware.backend import Backend
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.connections.drivers import filled_pipeline
 from presence_middleware.doctor import examine
 from presence_middleware.recorder import Recorder
 from presence_middleware.stores import Batch, keys
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import wait_until
+from tests.support.backends import client_of, wait_until
 from tests.support.clusters import Cluster, Node
 from tests.support.faults import adds_up
+from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
 
 SHARDS = 6
@@ -28,8 +28,8 @@ PEOPLE = [f"user{number}" for number in range(60)]
 
 
 def settings_of(cluster: Cluster, prefix: str, **given: Any) -> Settings:
-    values = {"identity": "user=header:X-User", "flush_interval": "0.05s", "shards": SHARDS}
-    return Settings.from_env({}, redis_url=cluster.url, prefix=prefix, **{**values, **given})
+    values = {"redis_url": cluster.url, "identity": "user=header:X-User", "shards": SHARDS}
+    return Settings.from_env({}, prefix=prefix, **{**values, "flush_interval": "0.05s", **given})
 
 
 @pytest.fixture
@@ -153,6 +153,29 @@ def test_another_node_tells_the_time_while_the_first_is_away(
     assert backend.driver.run(backend.clock.now()) > 0
 
 
+@pytest.mark.parametrize("asks_for_time", [True, False])
+def test_a_cluster_that_returns_at_other_addresses_is_found_by_its_url(
+    tmp_path: Path, prefix: str, *, asks_for_time: bool
+) -> None:
+    clusters = [Cluster(tmp_path), Cluster(tmp_path)]
+    proxy = Proxy(("127.0.0.1", clusters[0].primaries[0].port))
+    url = f"redis+cluster://127.0.0.1:{proxy.port}"
+    settings = settings_of(clusters[0], prefix, redis_url=url)
+    presence = Presence(settings)
+    assert presence.count() == 0
+    proxy.server = "127.0.0.1", clusters[1].primaries[0].port
+    clusters[0].close()
+    clock = presence.backend.clock
+    if asks_for_time:
+        presence.backend.health.lost_connection()
+    assert clock.is_trusted() is not asks_for_time
+    with pytest.raises(PresenceUnavailable):
+        presence.count()
+    assert presence.count() == 0
+    clusters[1].close()
+    proxy.refuse()
+
+
 @pytest.mark.parametrize("shards", [2, 16, 64, 1024])
 def test_shards_fall_evenly_on_any_number_of_nodes(shards: int) -> None:
     prefixes = keys.shard_prefixes("presence", shards, is_cluster=True)
@@ -177,7 +200,7 @@ def test_friends_are_exact_wherever_their_key_is(
     site.comes(*PEOPLE)
     wait_until(site.recorder.flush)
     key = f"{prefix}:{name.format(prefix=prefix)}"
-    sync_client(site.settings.redis_url).sadd(key, *PEOPLE[:9], "stranger")
+    client_of(site.settings.redis_url).sadd(key, *PEOPLE[:9], "stranger")
     intersections = count_of(cluster, "zinter")
     assert set(site.presence.online_friends(key)) == set(PEOPLE[:9])
     shares_slot = shards == 1 and name != "friends"

@@ -3,9 +3,6 @@
 import asyncio
 import gc
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +30,7 @@ from presence_middleware.sse import server_sent_events
 from presence_middleware.stores import moment_of
 from tests.support.acts import record
 from tests.support.backends import Server, wait_until
+from tests.support.commands import run_program
 from tests.support.followed_site import LAG, FollowedSite
 from tests.support.follower import Follower
 from tests.support.timed_site import NOON, WINDOW, settings
@@ -508,10 +506,7 @@ print(client.hget(key, "who") == holder)
 def test_an_iterator_belongs_to_the_process_that_opened_it(
     variables: dict[str, str], program: str, output: str
 ) -> None:
-    environ = {**os.environ, **variables, "PRESENCE_EVENTS": "user"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=30
-    )
+    done = run_program(program, **variables, PRESENCE_EVENTS="user")
     assert (done.stdout, done.stderr) == (output, "")
 
 

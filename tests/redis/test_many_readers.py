@@ -15,10 +15,9 @@ import redis.asyncio
 
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.connections import limits
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, hung
 from tests.support.stopwatch import Stopwatch
@@ -111,7 +110,7 @@ def test_busy_connections_are_no_outage_and_do_not_delay_the_writer(
 
 def test_readers_leave_connections_for_the_writer(valkey: Server, prefix: str) -> None:
     recorder = Recorder(by_header(valkey.url, prefix), background=False)
-    client = sync_client(recorder.settings.redis_url)
+    client = client_of(recorder.settings.redis_url)
     with ExitStack() as stack:
         for _ in range(limits.CONNECTIONS):  # as many as readers may use
             stack.callback(client.client().close)

@@ -16,7 +16,6 @@ import redis
 from flask import Flask
 
 from presence_middleware import Presence, Settings, asgi, embedded, wsgi
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.connections.drivers import Driver
 from presence_middleware.identity.ids import Who
 from presence_middleware.people import People
@@ -25,7 +24,7 @@ from presence_middleware.recorder import worker as worker_module
 from presence_middleware.stores import moment_of
 from presence_middleware.upkeep import Upkeep
 from presence_middleware.wsgi import WsgiVisit
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.process import Start
 from tests.support.timed_site import NOON, Clock
 
@@ -356,7 +355,7 @@ def test_an_embedded_server_that_was_killed_is_started_again(tmp_path: Path) -> 
     recorder, presence = Recorder(site), Presence(site)
     visit(recorder, "early")
     assert recorder.flush()
-    client = sync_client(site.redis_url)
+    client = client_of(site.redis_url)
     os.kill(client.info("server")["process_id"], signal.SIGKILL)
     visit(recorder, "bob")
     wait_until(recorder.flush)

@@ -3,7 +3,7 @@
 import pytest
 
 from presence_middleware import Presence, PresenceUnavailable, Settings
-from presence_middleware.connections.clients import sync_client
+from tests.support.backends import client_of
 from tests.support.servers import free_port
 
 
@@ -17,7 +17,7 @@ def test_options_of_the_url_reach_the_primary_and_the_sentinels(prefix: str) -> 
     url = "valkey+sentinel://ann:a%3Ab@[::1],host:1/site/3?sentinel_password=c&socket_timeout=0.25"
     settings = Settings.from_env({}, redis_url=url, prefix=prefix)
     assert "a%3Ab" not in repr(settings)
-    client = sync_client(settings.redis_url)
+    client = client_of(settings.redis_url)
     manager = client.connection_pool.sentinel_manager
     asked = [each.connection_pool.connection_kwargs for each in manager.sentinels]
     assert [(each["host"], each["port"]) for each in asked] == [("::1", 26379), ("host", 1)]

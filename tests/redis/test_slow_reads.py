@@ -15,12 +15,11 @@ import pytest
 from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Settings
 from presence_middleware.asgi import AsgiVisit
 from presence_middleware.connections import limits, timed
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.lookup import TemplatePresence
 from presence_middleware.recorder import Recorder
 from presence_middleware.wsgi import WsgiVisit
 from tests.redis.test_tls import TlsServer, server  # noqa: F401 - a fixture
-from tests.support.backends import Server, wait_until
+from tests.support.backends import Server, client_of, wait_until
 from tests.support.faults import PASSWORD, Place, hung
 from tests.support.proxy import Proxy
 from tests.support.stopwatch import Stopwatch
@@ -240,7 +239,7 @@ def test_a_long_list_may_take_longer(valkey: Server, prefix: str) -> None:
     presence = Presence(settings)
     presence.touch("ann")
     now = presence.run(presence.backend.queries.clock.now())
-    client = sync_client(settings.redis_url)
+    client = client_of(settings.redis_url)
     key = f"{prefix}:user:seen"
     for start in range(0, 60_000, 1000):
         client.zadd(key, {f"user{n}": round(now - n / 1e6, 6) for n in range(start, start + 1000)})

@@ -413,7 +413,7 @@ PASSWORD = secret_of("basic")
         *(f"redis://ann:{PASSWORD}@{host}/0" for host in ("localhost:1", "no.such.host.invalid")),
         f"rediss://:{PASSWORD}@localhost:1/0",
         f"redis://localhost:1/0?username=ann&password={PASSWORD}",
-        f"redis://localhost:1/0?ssl_ca_data={PASSWORD}",
+        f"rediss://localhost:1/0?ssl_ca_data={PASSWORD}",
         f"unix:///no/such/socket?password={PASSWORD}",
         "{valkey}?password=" + PASSWORD,
         "{valkey}?username=ann&password=" + PASSWORD,

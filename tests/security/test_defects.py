@@ -31,6 +31,7 @@ from presence_middleware.request import AsgiRequest
 from presence_middleware.stores.sorted_set import SortedSet
 from presence_middleware.wsgi import WsgiVisit
 from tests.support.backends import Server, wait_until
+from tests.support.timed_site import Clock
 
 BOB = {"HTTP_X_USER": "bob"}
 
@@ -66,9 +67,7 @@ def test_a_finished_event_loop_is_released(valkey: Server, prefix: str) -> None:
         wait_until(lambda: are_open(0))
 
 
-@pytest.mark.parametrize(
-    "url", ["redis://a..b/0", "redis://localhost:1/0?socket_timeout=x", "unix:///no?ssl_x=1"]
-)
+@pytest.mark.parametrize("url", ["redis://a..b/0", "unix:///no"])
 def test_an_invalid_redis_address_is_an_ordinary_outage_and_logged_once(
     url: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,6 +178,35 @@ def test_a_visit_that_ends_during_identification_is_still_identified(prefix: str
     assert visit.is_over
     recorder.flush()
     assert Presence(settings).counts() == {"member": 0, "user": 1, "guest": 0, "bot": 0}
+    recorder.close()
+
+
+class Names:
+    """A slow function of the site while which a handler names the user."""
+
+    visit: Any = None
+
+    @classmethod
+    def read(cls, _: object) -> str:
+        visit, cls.visit = cls.visit, None
+        if visit is not None:
+            visit.identify("bob")
+        return "ann"
+
+
+def test_a_user_who_is_named_during_identification_replaces_who_was_there(prefix: str) -> None:
+    settings = site(f"memory://{prefix}", prefix, identity=f"user={__name__}:Names.read")
+    clock = Clock()
+    recorder = Recorder(settings, clock=clock, background=False)
+    visit = WsgiVisit(recorder, {})
+    clock.now += 60
+    visit.refresh(clock(), 30)
+    recorder.depart(("user", "ann"))
+    clock.now += 60
+    Names.visit = visit
+    visit.refresh(clock(), 30)
+    recorder.flush()
+    assert [seen.id for seen in Presence(settings, clock=clock).online()] == ["bob"]
     recorder.close()
 
 

@@ -25,7 +25,7 @@ from presence_middleware import (
     sse,
 )
 from presence_middleware.board import asgi as board
-from presence_middleware.connections.clients import close_async_clients
+from presence_middleware.connections.drivers import close_async_clients
 from presence_middleware.errors import PresenceError
 from presence_middleware.events import AsyncEvents
 from presence_middleware.recorder import recorder_for

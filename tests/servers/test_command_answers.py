@@ -232,9 +232,10 @@ def test_the_doctor_as_json(script: Script, presence: Presence, valkey: Server) 
 
 @pytest.mark.parametrize("name", ASKING)
 def test_outages_and_wrong_usage_have_statuses_of_their_own(script: Script, name: str) -> None:
-    ended = script(name, *ASKING[name], PRESENCE_REDIS_URL="redis://localhost:1")
-    assert (ended.exit_code, ended.stdout) == (3, "")
-    assert "Redis did not answer" in ended.stderr
+    for url in ("redis://localhost:1", "redis+cluster://localhost:1"):
+        ended = script(name, *ASKING[name], PRESENCE_REDIS_URL=url)
+        assert (ended.exit_code, ended.stdout) == (3, "")
+        assert "Redis did not answer" in ended.stderr
     of_kind = ["member"] if name in {"count", "online"} else ["--kind", "member"]
     too_long = ["--window", "99d"] if name in {"online", "seen", "friends"} else of_kind
     for wrong in (of_kind, ["--nothing"], too_long):

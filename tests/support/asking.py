@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from presence_middleware import Identity, Settings, asgi, wsgi
-from presence_middleware.connections.clients import close_async_clients
+from presence_middleware.connections.drivers import close_async_clients
 from presence_middleware.recorder import Recorder, Visit
 from presence_middleware.request import AsgiRequest, WsgiRequest
 

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from presence_middleware.connections import driver
+from presence_middleware.connections.health import RedisHealth
+from presence_middleware.connections.url import RedisURL
+
 
 def matrix(*values: object) -> list[Any]:
     """Return parameters whose tests run only with `-m matrix`."""
@@ -26,6 +30,11 @@ class Backend(NamedTuple):
     shards: int
     place: int
     """Its place among the backends."""
+
+
+def client_of(url: RedisURL) -> Any:
+    """Return the client that the readers of this process use."""
+    return driver(url, RedisHealth(1.0)).connect()
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:

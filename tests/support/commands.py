@@ -14,6 +14,9 @@ from tests.support.servers import environment
 # Before click 8.2, the two outputs are one unless asked for apart.
 APART: Any = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
 
+# From Python 3.12 on, a fork of a process with threads is warned of.
+THREADED_FORKS = "ignore:This process:DeprecationWarning"
+
 
 def run_command(*arguments: object, env: Mapping[str, str], given: bytes = b"") -> Result:
     """Run it with arguments, variables of the environment and an input."""
@@ -26,7 +29,7 @@ def run_program(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a program in a process of its own, whose settings are in variables."""
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-W", THREADED_FORKS, "-c", program, *arguments],
         env=environment(**variables),
         capture_output=True,
         text=True,

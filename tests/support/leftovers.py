@@ -1,7 +1,7 @@
 """Cleans up the objects that the package caches for the lifetime of a process."""
 
 from presence_middleware import backend
-from presence_middleware.connections import clients
+from presence_middleware.connections import drivers
 from presence_middleware.recorder.recorder import live_recorders, shared_recorder
 
 
@@ -15,6 +15,6 @@ def drop_leftovers() -> None:
         recorder.close(0.0)
     shared_recorder.cache_clear()
     backend._shared.cache_clear()
-    while clients._sync:
-        _, client = clients._sync.popitem()
+    while drivers._clients:
+        _, client = drivers._clients.popitem()
         client.close()

@@ -8,9 +8,9 @@ from wsgiref.types import WSGIApplication
 from wsgiref.util import setup_testing_defaults
 
 from presence_middleware import AsyncPresence, Presence, Settings
-from presence_middleware.connections.clients import sync_client
 from presence_middleware.recorder import Recorder
 from tests.support.asking import exchange_wsgi
+from tests.support.backends import client_of
 
 NOON = 1_767_614_430.0  # 2026-01-05 12:00:30 UTC: in the middle of a minute
 WINDOW = 600.0
@@ -54,7 +54,7 @@ class Site:
     ) -> None:
         """`client` is used by the reader, the synchronous `writer` by the recorders."""
         self.settings, self.clock = settings, Clock()
-        self.redis = sync_client(settings.redis_url) if writer is None else writer
+        self.redis = client_of(settings.redis_url) if writer is None else writer
         self._blocking = Blocking(settings, client, self.clock) if mode == "async" else None
         self.presence = (
             cast(Presence, self._blocking)
