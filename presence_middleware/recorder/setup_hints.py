@@ -25,7 +25,8 @@ from ..settings import Settings
 from .guests import QUOTA, SITE_QUOTA
 from .verdict import LOGOUTS, Purpose
 
-INSPECTED_REQUESTS = 60  # at most at once, more than SHARED_BY; on average, one a second
+INSPECT_EVERY = 0.25  # seconds: how often a visit is looked at closely
+INSPECTED_USERS = 60  # more than SHARED_BY: at most at once, and on average one a second
 MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 VISITS = 20  # that show a mistake, before the warning
 FEW_VISITS, SECONDS = 3, 10.0  # or as many, if the first of them is so long ago
@@ -190,8 +191,11 @@ class SetupHints:
         }
         """By id, of the kinds that are neither reported nor known to have distinct ids."""
         self._period_ends = -math.inf  # of the addresses in it
-        self._seen: dict[Hint, tuple[float, int]] = {}
-        """The mistakes that visits showed, since when, and how many visits."""
+        self._seen: dict[str, tuple[Hint, float, int]] = {}
+        """By message, what visits showed last, since when, and how many visits.
+
+        A remedy may contain what differs with each visit, such as the keys of its session.
+        """
         self._writes: Counter[str] = Counter()  # by kind
         self._writes_before_failure = math.inf
         # What was logged, and what need not be.
@@ -208,8 +212,8 @@ class SetupHints:
         """
         try:
             for mistake in self._shown(request, arrival, purpose, who):
-                first, visits = self._seen.get(mistake, (arrival, 0))
-                self._seen[mistake] = first, visits + 1
+                _, first, visits = self._seen.get(mistake.message, (mistake, arrival, 0))
+                self._seen[mistake.message] = mistake, first, visits + 1
         except Exception as error:  # a part that recording does not need
             self.warn("unreadable", type(error).__name__, "")
 
@@ -227,8 +231,10 @@ class SetupHints:
             return
         if arrival < self.look_at:
             return
-        # Seconds without an inspection add up, to one inspection each.
-        self.look_at = max(self.look_at, arrival - INSPECTED_REQUESTS) + 1
+        if kind in self._hosts:  # those who share an id may come all at once
+            self.look_at = max(self.look_at, arrival - INSPECTED_USERS) + 1
+        else:
+            self.look_at = arrival + INSPECT_EVERY
         yield from mistakes(self._settings, request, kind)
         if who is not None and self._is_shared(who, request.address, arrival):
             yield HINTS["shared"].of(kind)
@@ -291,7 +297,7 @@ class SetupHints:
         The first call also asks the server for its eviction policy. Never raises.
         """
         has_users = not self._users.isdisjoint(self._writes)
-        for hint, (first, visits) in list(self._seen.items()):
+        for hint, first, visits in list(self._seen.values()):
             is_old = visits >= FEW_VISITS and now - first >= hint.seconds
             if hint.if_users in (None, has_users) and (is_old or visits >= hint.visits):
                 self._log(hint)
