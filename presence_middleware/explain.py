@@ -66,9 +66,7 @@ def explain(settings: Settings, sent: Sent) -> dict[str, Any]:
     `SettingsError` if a function that `PRESENCE_IDENTITY` names cannot be imported.
     """
     resolver = resolver_for(settings)
-    request = WsgiRequest(_environ(sent))
-    request.locate = resolver.locate
-    request.arrive(request.state)
+    request = WsgiRequest(_environ(sent), resolver.locate)
     hints = SetupHints(settings, resolver)
     board, pulse, path = settings.board_path, settings.pulse_path, request.path
     signal = read_signal(request, is_own=path == pulse) if pulse else None

@@ -1,12 +1,14 @@
 """Flask: `init_app(app)` wraps an app, finds its users, and gives its templates `presence`."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from wsgiref.types import WSGIEnvironment
 
 from .connections import Clock
 from .errors import importing
-from .identity.ids import session_user
+from .identity.ids import as_id, session_user, walk
 from .lookup import TemplatePresence, template_presence
 from .recorder import Visit
 from .request import SESSION, USER, VISIT, text
@@ -38,9 +40,13 @@ def init_app(
     middleware = PresenceMiddleware(app.wsgi_app, settings=settings, client=client, clock=clock)
     app.wsgi_app = middleware  # type: ignore[method-assign]
     app.extensions["presence_middleware"] = middleware
+    # The keys of a session under which rules find users, besides the usual keys.
+    rules = middleware.recorder.settings.identity
+    of_session = [rule for rule in rules if rule.source in ("session", "flask-session")]
+    keys = [rule.argument.partition("@")[0] for rule in of_session]
     # Flask runs the functions before a request in this order, and those after it in reverse: a
     # session is not changed before the first, nor after the second.
-    app.before_request_funcs.setdefault(None, []).insert(0, _begin)
+    app.before_request_funcs.setdefault(None, []).insert(0, partial(_begin, keys))
     app.after_request_funcs.setdefault(None, []).insert(0, _settle)
 
     @app.context_processor
@@ -57,27 +63,38 @@ class Login:
     It holds neither the request nor a context of Flask: these have the environ, which has this.
     """
 
-    def __init__(self, session: Any, loaded: Any, environ: WSGIEnvironment) -> None:
-        """Begin before the view. `loaded` is Flask's `g`, where Flask-Login keeps its user."""
-        self._session, self._loaded, self._server = session, loaded, environ.get("REMOTE_USER")
-        self.before: str | None = None
-        """The id of the user in the session before the view, or None."""
+    def __init__(
+        self, session: Any, loaded: Any, environ: WSGIEnvironment, keys: Sequence[str]
+    ) -> None:
+        """Begin before the view. `loaded` is Flask's `g`, where Flask-Login keeps its user.
+
+        `keys` are those of users in the session, besides the usual keys.
+        """
+        self.session, self._loaded, self._server = session, loaded, environ.get("REMOTE_USER")
+        self._keys = keys
+        self.before: dict[str, Any] = {}
+        """The session before the view, if it had a user."""
         with suppress(Exception):  # of a session interface, which the source `auth` reports
-            self.before = session_user(session)
+            self.before = dict(session) if self.in_session() else {}
+
+    def in_session(self) -> str | None:
+        """Return the id of the user who is in the session now, under any key, or None."""
+        ids = (as_id(walk(self.session, key)) for key in self._keys)
+        return session_user(self.session) or next(filter(None, ids), None)
 
     def __call__(self) -> str | None:
         """Return the id of the user who is logged in now, or None.
 
         A user without a session has the id that Flask-Login would put into one.
         """
-        if id := session_user(self._session):
+        if id := session_user(self.session):
             return id
         user = vars(self._loaded).get("_login_user")
         id = None if user is None else user.get_id()
         return str(id) if id else (text(self._server) if self._server else None)
 
 
-def _begin() -> None:
+def _begin(keys: Sequence[str]) -> None:
     context: Any = request_ctx._get_current_object()  # type: ignore[attr-defined]
     environ = context.request.environ
     visit: Visit | None = environ.get(VISIT)
@@ -87,7 +104,7 @@ def _begin() -> None:
     session = vars(context)["_session" if "_session" in vars(context) else "session"]
     state: Any = visit.state  # a layer between may have copied the environ
     state[SESSION] = session
-    state[USER] = Login(session, g._get_current_object(), environ)
+    state[USER] = Login(session, g._get_current_object(), environ, keys)
 
 
 def _settle(response: Response) -> Response:
@@ -100,13 +117,15 @@ def _settle(response: Response) -> Response:
         return response
     try:
         user = login()
+        is_logout = login.before and not (user or login.in_session())
     except Exception:  # of the site's user class, which the source `auth` reports
         return response
-    if user is None and login.before is not None:
-        state[USER] = lambda: login.before
+    if is_logout:
+        state[SESSION], state[USER] = login.before, lambda: session_user(login.before)
         visit.log_out()
         visit.answered(response.status_code)
         visit.end()  # not after the response, for the next page may show who is online
+        state[SESSION] = login.session
     if user is None:
         del state[USER]
     else:

@@ -137,31 +137,35 @@ class Request(Protocol):
         return self.state.get(key)
 
 
-OVER: Mapping[str, Any] = MappingProxyType({})
+State = Mapping[str, Any]
+OVER: State = MappingProxyType({})
 """An empty mapping that replaces the environ or scope of a request that is over."""
+
+Paths = Container[str]
+Locate = Callable[["StateRequest"], str | None]
+"""Returns the address of a request's client, or None if no address is reliable."""
 
 
 class StateRequest(Request):
     """What requests over WSGI and over ASGI have in common."""
 
     peer: str | None = None
-    locate: Callable[["StateRequest"], str | None] | None = None
-    """Finds the client's address behind proxies. None if it is always the peer's."""
+    locate: Locate | None = None
     forwarded: tuple[Any, Any] | None = None
     """The headers Forwarded and X-Forwarded-For on arrival, since inner layers may remove them."""
     raw_headers: dict[bytes, bytes] | None = None
     """The headers of a scope by lower-case name, once one of them was read."""
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self.arrive(state)
+    def __init__(self, state: State, locate: Locate | None = None) -> None:
+        self.arrive(state, locate)
 
-    def arrive(self, state: Mapping[str, Any], excluded: Container[str] | None = None) -> bool:
+    def arrive(self, state: State, locate: Locate | None, excluded: Paths | None = None) -> bool:
         """Begin with an environ or scope, and read what inner layers may change: who sent it.
 
-        Return whether the request is certainly a visit, by its path, method and headers. `excluded`
-        holds paths that are not visits; None if nobody asks. If it returns False, the request may
-        still be a visit: a prefetch, for example, is decided by the value of its header. Never
-        raises.
+        `locate` finds the client's address behind proxies; None if it is always the peer's. Return
+        whether the request is certainly a visit, by its path, method and headers. `excluded` holds
+        paths that are not visits; None if nobody asks. If it returns False, the request may still
+        be a visit: a prefetch, for example, is decided by the value of its header. Never raises.
         """
         raise NotImplementedError
 
@@ -177,10 +181,10 @@ class StateRequest(Request):
 class WsgiRequest(StateRequest):
     """A request over WSGI. The text of its environ is bytes decoded as Latin-1 (PEP 3333)."""
 
-    def arrive(self, state: Mapping[str, Any], excluded: Container[str] | None = None) -> bool:
-        self.state = state
+    def arrive(self, state: State, locate: Locate | None, excluded: Paths | None = None) -> bool:
+        self.state, self.locate = state, locate
         self.peer = state.get("REMOTE_ADDR") or None
-        if self.locate is not None:
+        if locate is not None:
             self.forwarded = state.get("HTTP_FORWARDED"), state.get("HTTP_X_FORWARDED_FOR")
         try:
             path = state.get("PATH_INFO", "")
@@ -248,14 +252,14 @@ class WsgiRequest(StateRequest):
 class AsgiRequest(StateRequest):
     """A request over ASGI. Its scope has the type `http` or `websocket`, and headers of bytes."""
 
-    def arrive(self, state: Mapping[str, Any], excluded: Container[str] | None = None) -> bool:
-        self.state, client = state, state.get("client")
+    def arrive(self, state: State, locate: Locate | None, excluded: Paths | None = None) -> bool:
+        self.state, self.locate, client = state, locate, state.get("client")
         try:
             self.peer = str(client[0]) if client and client[0] else None
-            if excluded is None and self.locate is None:
+            if excluded is None and locate is None:
                 return False
             headers = self._read_headers()
-            if self.locate is not None:
+            if locate is not None:
                 self.forwarded = headers.get(b"forwarded"), headers.get(b"x-forwarded-for")
             return excluded is not None and not (
                 state.get("path", "") in excluded

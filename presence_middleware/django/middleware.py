@@ -227,9 +227,10 @@ def _loaded_user(request: Any, visit: Visit) -> Any:
     user = _unwrapped(loaded.get("user")) or loaded.get("_acached_user")
     visit.may_be_user = False
     if user is None and session is not None:
-        user, is_loaded = _session_user(session), "_session_cache" in vars(session)
-        # A rule may need more than the id, which is all that a loaded session has.
-        has_id = user if is_loaded else session.session_key
+        user, is_loaded = _session_user(session), hasattr(session, "_session_cache")
+        # A rule may need more than the id, which is all that a loaded session has. A layer of the
+        # site may have put something else in place of Django's session.
+        has_id = user if is_loaded else getattr(session, "session_key", None)
         visit.may_be_user = has_id is not None and visit.recorder.resolver.reads_user
         visit.is_usual = visit.is_usual and not visit.may_be_user
     return user
@@ -245,8 +246,7 @@ def _account_of(user: Any) -> Any:
 
 def _session_user(session: object) -> object:
     """Return the id that a session holds; None if nothing has loaded the session."""
-    session = _unwrapped(session)
-    loaded = None if session is None else vars(session).get("_session_cache")
+    loaded = getattr(_unwrapped(session), "_session_cache", None)
     return loaded.get(SESSION_KEY) if loaded else None
 
 

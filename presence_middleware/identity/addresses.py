@@ -6,18 +6,15 @@ belong to a trusted proxy is the client's (RFC 7239; X-Forwarded-For by the same
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, NamedTuple
 
 from ..parsers import items, text_of
-from ..request import Request, StateRequest, text
+from ..request import Locate, Request, StateRequest, text
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-Locate = Callable[[StateRequest], str | None]
-"""Returns the address of a request's client, or None if no address is reliable."""
 
 
 class Bits(NamedTuple):
@@ -185,8 +182,8 @@ def hidden_clients(request: Request, proxies: Proxies) -> Literal["silent", "unn
 def trusting(peer: str | None, proxies: Proxies) -> str:
     """Return trusted proxies with the network of a peer, which is on this host or private."""
     address = parse_address(str(peer or ""))
-    networks = [str(each) for each in _INTERNAL.networks if address and address in each]
-    return ", ".join(filter(None, (str(proxies), *(networks or ["unix"]))))
+    matches = (str(each) for each in _INTERNAL.networks if address and address in each)
+    return ", ".join(filter(None, (str(proxies), next(matches, "unix"))))
 
 
 def client_address(request: Request) -> str | None:

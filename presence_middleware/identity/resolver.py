@@ -12,9 +12,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .. import logs
-from ..request import HeaderNames, Request
+from ..request import HeaderNames, Locate, Request
 from . import rules
-from .addresses import Locate
 from .bots import BOT, COUNT, OFF, Crawlers
 from .ids import Hasher, Id, No, SecretHasher, SharedHasher, Who, missing, normalize_id
 from .sources import FUNCTION, UnusableId, site_function
@@ -284,7 +283,8 @@ class IdentityResolver:
             crawler.awaits_login = any(set_by_app)
             return Search([*first, crawler, *others])
 
-        self._unchecked, self._search = search(unchecked), search(matchers)
+        self._search = search(matchers)
+        self._unchecked = search(unchecked) if self.checks_status else self._search
         self.matchers = self._search.matchers
         """All steps of the search, in order."""
         self._claims = [each for each in matchers if each.has_claims]

@@ -82,11 +82,14 @@ class Guests:
         return True
 
     def turn(self, now: float) -> None:
-        """Begin a period: the current one becomes the one before, unless it ended long ago."""
+        """Begin a period: the current one becomes the one before, unless it ended long ago.
+
+        Does nothing before the end of the current one: another thread may have just begun it.
+        """
         has_just_ended = now < self._people.period_ends + self._window
-        self._people.turn(now)
-        self._before = self._current if has_just_ended else Counter()
-        self._current, self._new = Counter(), Counter()
+        if self._people.turn(now):
+            self._before = self._current if has_just_ended else Counter()
+            self._current, self._new = Counter(), Counter()
 
     def _counter(self, network: int) -> int:
         has_its_own = network in self._current or len(self._current) < COUNTED

@@ -250,8 +250,7 @@ class Recorder:
             with self.write_lock:
                 self._writer.rewrite_lost()
             self.backend.upkeep.run(self._writer.driver)
-            if self.stamp() >= self.people.period_ends:
-                self.guests.turn(self.stamp())
+            self.guests.turn(self.stamp())
             if is_written:
                 self.hints.check(self.stamp(), self.backend.writing_driver)
         except Exception as error:

@@ -110,10 +110,9 @@ class Visit(StateRequest):
         scope, and `signal` what a page said with the request.
         """
         self.recorder, self.backend = recorder, recorder.backend
-        self.locate = recorder.resolver.locate
         # By the recorder's clock: when it arrived, and when its user was last seen.
         self.arrival = self.stamp = recorder.stamp()
-        is_plain = self.arrive(state, recorder.filter.special_paths)
+        is_plain = self.arrive(state, recorder.resolver.locate, recorder.filter.special_paths)
         if is_plain and signal is None and self.arrival < recorder.usual_until:
             self.is_usual = True
             recorder.open_visits[self] = None
@@ -162,10 +161,9 @@ class Visit(StateRequest):
         who, _ = self._identified = self.recorder.resolver.named(id, kind)
         self.is_usual = False
         self.note_login()
-        if who is not None and self._is_long and not self.is_over:
-            self._noted = who
-            self.stamp = self.arrival = self.recorder.stamp()
-            self.recorder.record(who, self.stamp, self.arrival, room=self.room)
+        if self._is_long:
+            stamp = self.recorder.stamp()
+            self._record_at_once(who, stamp, stamp)
 
     @property
     def identity(self) -> Identity | None:
@@ -189,9 +187,7 @@ class Visit(StateRequest):
             return
         stamp = self.recorder.stamp()
         self.room = Room(number, stamp)
-        if self._noted is not None and not self.is_over:
-            self.stamp = stamp
-            self.recorder.record(self._noted, stamp, self.arrival, room=self.room)
+        self._record_at_once(self._noted, stamp, self.arrival)
 
     def note_login(self) -> None:
         """Remember the user who is logged in now, if this request may log them out.
@@ -288,16 +284,22 @@ class Visit(StateRequest):
         if self.purpose is not NO_VISIT and not self.is_over:
             self.recorder.open_visits.abandoned.append(self)
 
+    def _record_at_once(self, who: Who | None, stamp: float, arrival: float) -> None:
+        if who is not None and not self.is_over:
+            self._noted, self.stamp, self.arrival = who, stamp, arrival
+            self.recorder.record(who, stamp, arrival, room=self.room)
+
     def _resolve(self, refusing: Container[Answer] = REFUSES) -> Found:
         """Return the kind and id of this visit, and the matcher that found them.
 
         `refusing` are the answers after which the request shows no login.
         """
-        if self._identified is not NOBODY:
-            return self._identified
-        found = self.recorder.resolver.resolve(self, is_refused=self.answer in refusing)
-        # Another thread may have ended it meanwhile.
-        return (self._noted, BY_LAYER) if self.state is OVER else found
+        if self._identified is NOBODY:
+            found = self.recorder.resolver.resolve(self, is_refused=self.answer in refusing)
+            # Another thread may meanwhile have named the user, or ended the visit.
+            if self._identified is NOBODY:
+                return (self._noted, BY_LAYER) if self.state is OVER else found
+        return self._identified
 
     def _conclude(self, found: Found, now: float, interval: float = math.inf) -> Who | None:
         """Record what the visit comes to, given what it shows; return whose act that is, or None.
@@ -334,9 +336,8 @@ class Unrecorded(Visit):
         self, recorder: Recording, state: Mapping[str, Any], signal: Signal | None = None
     ) -> None:
         self.recorder, self.backend, self.signal = recorder, recorder.backend, signal
-        self.locate = recorder.resolver.locate
         self.is_usual = not recorder.resolver.checks_status
-        self.arrive(state)
+        self.arrive(state, recorder.resolver.locate)
 
     def log_out(self) -> None:
         pass

@@ -10,7 +10,7 @@ import pytest
 
 from presence_middleware import Presence, Settings
 from presence_middleware.asgi import ASGIApplication, Message, PresenceMiddleware, Scope
-from presence_middleware.connections.clients import close_async_clients
+from presence_middleware.connections.drivers import close_async_clients
 from tests.support.backends import wait_until
 
 Wrap = Callable[[ASGIApplication], PresenceMiddleware]

@@ -231,6 +231,26 @@ def test_a_user_counts_as_the_page_knows_them_and_as_no_guest(
     assert ("Vary" in response.headers) == (view is not respond)
 
 
+def own_session(get_response: View) -> View:
+    """A layer of a site that has sessions of its own, such as those of an API key."""
+
+    def named(request: HttpRequest) -> Any:
+        request.session = {auth.SESSION_KEY: "7"}
+        return get_response(request)
+
+    return named
+
+
+@pytest.mark.parametrize("kind", [Site, Async])
+def test_a_session_that_is_not_djangos_breaks_no_page(kind: type[Site], open_site: Open) -> None:
+    class Own(kind):  # type: ignore[misc,valid-type]
+        layers = (f"{__name__}.own_session", LINE)
+
+    site = open_site(Own)
+    assert site.get().text == "hello"
+    assert site.seen() == ["guest"]
+
+
 @pytest.mark.parametrize("kind", [Site, Async, Wrapped, AsyncWrapped])
 def test_a_view_that_asks_counts_itself(kind: type[Site], open_site: Open) -> None:
     site = open_site(kind)

@@ -292,6 +292,29 @@ def test_a_logout_of_flask_takes_its_user_offline_unless_it_fails(
     assert Presence(memory).counts()["user"] == online
 
 
+@pytest.mark.parametrize(
+    "rule", ["session:_user_id", "session:member.id", "flask-session:_user_id", "flask-session:id"]
+)
+@pytest.mark.parametrize(("status", "online"), [(302, 0), (500, 1)])
+def test_a_logout_of_flask_is_noticed_whatever_rule_finds_its_user(
+    rule: str, status: int, online: int, prefix: str
+) -> None:
+    key = "later than init_app"
+    given = {"redis_url": f"memory://{prefix}", "session_secret": key, "secret": "s" * 16}
+    settings = Settings.from_env({}, identity=f"user={rule}, guest=ip:raw", **given)
+    app = flask_site(settings)
+    presence, client = Presence(settings), app.test_client()
+    with client.session_transaction() as stored:
+        stored.update({"_user_id": "ann"} if "_user" in rule else {"member": {"id": "ann"}})
+        stored.update({"id": "ann"})
+    client.get("/")
+    app.wsgi_app.recorder.flush()
+    assert [seen.id for seen in presence.online()] == ["ann"]
+    client.get(f"/logout?status={status}")
+    app.wsgi_app.recorder.flush()
+    assert presence.counts() == {"user": online, "guest": 0, "bot": 0}
+
+
 def test_flask_login_shows_a_user_without_a_session(memory: Settings) -> None:
     """As an API does: the user comes with each request, and is only loaded where it matters."""
 

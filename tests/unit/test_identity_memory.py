@@ -132,10 +132,9 @@ def test_another_client_behind_a_proxy_is_another_visitor() -> None:
             name = header.removeprefix("HTTP_").replace("_", "-").lower().encode()
             headers = [(b"user-agent", FIREFOX.encode()), (name, value.encode())]
             scope = {"type": "http", "client": ("10.0.0.1", 1), "headers": headers}
-            for asked in (WsgiRequest({**environ, header: value}), AsgiRequest(scope)):
-                asked.locate = found.locate
-                asked.arrive(asked.state)
-                seen.append(str(found.resolve(asked)))
+            wsgi = WsgiRequest({**environ, header: value}, found.locate)
+            asgi = AsgiRequest(scope, found.locate)
+            seen += [str(found.resolve(asked)) for asked in (wsgi, asgi)]
     one, _, other, *_ = seen
     assert one != other
     assert seen == [one, one, other, other, one, one] * 2
