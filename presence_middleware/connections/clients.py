@@ -48,6 +48,7 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
         from redis.backoff import NoBackoff
         from redis.cluster import ClusterNode
         from redis.retry import Retry
+        from redis.utils import get_lib_version
 
         from . import prompt_close, timed
         from .credentials import ImportedCredentials
@@ -61,6 +62,8 @@ def open_client(url: RedisURL, *, is_async: bool = False) -> Any:
             from .on_demand import JoiningConnection, OnDemandConnection
 
             classes["embedded"] = OnDemandConnection if url.may_start else JoiningConnection
+        # From Python 3.13 on, the first call imports more, and the first connection makes it.
+        get_lib_version()  # type: ignore[no-untyped-call]
 
     most = url.max_readers + RESERVED
     if url.is_cluster:
