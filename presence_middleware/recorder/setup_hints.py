@@ -25,8 +25,8 @@ from ..settings import Settings
 from .guests import QUOTA, SITE_QUOTA
 from .verdict import LOGOUTS, Purpose
 
-INSPECT_EVERY = 0.25  # seconds: how often a visit is looked at closely
-INSPECTED_USERS = 60  # more than SHARED_BY: at most at once, and on average one a second
+# Visits that are looked at closely: at most at once, while on average it is one a second.
+INSPECTED_REQUESTS, INSPECTED_USERS = 40, 60  # more than VISITS, and than SHARED_BY
 MAX_COOKIE_CHARACTERS = 8192  # of a Cookie header that are inspected
 VISITS = 20  # that show a mistake, before the warning
 FEW_VISITS, SECONDS = 3, 10.0  # or as many, if the first of them is so long ago
@@ -231,10 +231,9 @@ class SetupHints:
             return
         if arrival < self.look_at:
             return
-        if kind in self._hosts:  # those who share an id may come all at once
-            self.look_at = max(self.look_at, arrival - INSPECTED_USERS) + 1
-        else:
-            self.look_at = arrival + INSPECT_EVERY
+        # Seconds without a look add up, to one look each.
+        most = INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS
+        self.look_at = max(self.look_at, arrival - most) + 1
         yield from mistakes(self._settings, request, kind)
         if who is not None and self._is_shared(who, request.address, arrival):
             yield HINTS["shared"].of(kind)

@@ -1024,12 +1024,12 @@ hint-fails-the-request: A request that the hints cannot read is recorded all the
 + except KeyError as error:  # a part that recording does not need
 hint-although-users-are-found: Nothing is reported about logins once a user was found.
 - hint.if_users in (None, has_users) and
-every-request-is-inspected: Few requests are inspected, also at first.
-- self.look_at = arrival + INSPECT_EVERY
+every-request-is-inspected: Few requests are inspected.
+- self.look_at = max(self.look_at, arrival - most) + 1
 + self.look_at = arrival
 users-who-share-an-id-come-at-once: An id that all have is noticed however fast they come.
-- if kind in self._hosts:
-+ if kind is None:
+- most = INSPECTED_USERS if kind in self._hosts else INSPECTED_REQUESTS
++ most = INSPECTED_REQUESTS
 
 = unit/test_paste.py
 paste-reads-another-section: A filter is found by the name that is given.

@@ -17,7 +17,7 @@ from presence_middleware import Presence, Settings, wsgi
 from presence_middleware.recorder import Recorder
 from presence_middleware.recorder.setup_hints import (
     FEW_VISITS,
-    INSPECT_EVERY,
+    INSPECTED_REQUESTS,
     SECONDS,
     SHARED_BY,
     VISITS,
@@ -69,9 +69,7 @@ class Site:
         self.presence = Presence(settings, clock=self.clock)
         self._caplog = caplog
 
-    def ask(
-        self, *views: Sent, times: int = 1, status: int = 200, pause: float = INSPECT_EVERY
-    ) -> None:
+    def ask(self, *views: Sent, times: int = 1, status: int = 200, pause: float = 0) -> None:
         """Send requests that arrive and are over, some seconds one after the other."""
         for _ in range(times):
             for view in views:
@@ -221,11 +219,11 @@ def test_a_mistake_that_visits_show_is_reported_once_with_the_line_to_set(
 def test_a_mistake_with_other_words_in_each_visit_is_reported_once(site: Open) -> None:
     """The keys of a session may be those of the pages that were visited."""
     one = site("user=session:user_id, guest=visitor")
-    sessions = [{"email": VALUE, f"page_{number}": 1} for number in range(3 * VISITS)]
+    sessions = [{"email": VALUE, f"page_{number}": 1} for number in range(2 * VISITS)]
     one.ask(*(over_wsgi(session=each) for each in sessions))
     assert [each for each in one.said if "session:user_id has never matched" in each] == [
         f'the rule user=session:user_id{NEVER}the session has no key "user_id"; it has email, '
-        f"page_{3 * VISITS - 1}: {chain('user=session:email')}{LOOK}"
+        f"page_{2 * VISITS - 1}: {chain('user=session:email')}{LOOK}"
     ]
 
 
@@ -291,7 +289,8 @@ def test_a_single_user_prevents_the_notices_about_logins(
     one.ask(over_wsgi(cookie=f"session={VALUE}"), times=before)
     found(one)
     for _ in range(2):
-        one.ask(over_wsgi(cookie=f"session={VALUE}"), times=3 * VISITS)
+        one.clock.now += INSPECTED_REQUESTS
+        one.ask(over_wsgi(cookie=f"session={VALUE}"), times=INSPECTED_REQUESTS)
         assert one.said == []
     assert one.presence.is_online("ann")
 
@@ -399,11 +398,10 @@ def test_what_many_requests_show_is_reported_once(
     site: Open,
 ) -> None:
     one = site(identity, **others)
-    pause = INSPECT_EVERY if right < SHARED_BY else 0.0
-    one.ask(*map(request_of, range(right)), pause=pause)
+    one.ask(*map(request_of, range(right)))
     assert one.said == []
     for _ in range(2):
-        one.ask(*map(request_of, range(right, right + 60)), pause=pause)
+        one.ask(*map(request_of, range(right, right + 60)))
         (notice,) = one.said
         assert all(text in notice for text in texts)
         assert VALUE not in notice
@@ -444,7 +442,7 @@ def from_this_host(one: Site) -> None:
 
 
 def crawlers(one: Site) -> None:
-    one.ask(over_wsgi(user_agent="curl/8"), times=3 * VISITS)
+    one.ask(over_wsgi(user_agent="curl/8"), times=INSPECTED_REQUESTS)
 
 
 def no_visits(one: Site) -> None:
@@ -509,16 +507,17 @@ def test_a_forked_child_does_not_repeat_notices(site: Open) -> None:
 
 
 def test_few_requests_are_inspected(site: Open) -> None:
-    """At first, too: the requests of one moment cost no more than one inspection."""
+    """After the first requests, one a second; quiet seconds let more be inspected."""
     one = site()
-    hidden = over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7")
-    for _ in range(FEW_VISITS - 1):
-        one.clock.now += SECONDS
-        one.ask(hidden, times=1000, pause=0)
+    one.ask(over_wsgi(user_agent="curl/8"), times=1000)
     assert one.recorder.hints.look_at > one.clock.now
-    assert one.said == []
-    one.clock.now += INSPECT_EVERY
-    one.ask(hidden, times=1000, pause=0)
+    one.clock.now += 1
+    hidden = over_wsgi("10.0.0.1", x_forwarded_for="198.51.100.7")
+    one.ask(hidden, times=1000)
+    one.clock.now += SECONDS
+    assert one.said == [], "one visit was inspected"
+    one.clock.now += FEW_VISITS
+    one.ask(hidden, times=FEW_VISITS)
     assert PROXY in one.said[0]
 
 
