@@ -285,9 +285,9 @@ touch-is-refused: After touch, a connection from before the logout counts again.
 window-includes-its-end: Whoever was seen exactly a window ago is offline.
 - ("ZCOUNT", self.key.seen, f"({now - window!r}", "+inf")
 + ("ZCOUNT", self.key.seen, f"{now - window!r}", "+inf")
-page-repeats-its-last-id: Pages list each id once, also those of equal times.
+page-loses-ids-of-equal-times: Pages list each id once, also those of equal times.
 - if rank(ranked) < last]
-+ if rank(ranked) <= last]
++ if rank(ranked)[0] < last[0]]
 missing-script-fails: A server that restarted gets the scripts again.
 - if ScriptMissing in map(type, outcomes):
 + if False:
