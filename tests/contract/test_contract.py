@@ -11,7 +11,7 @@ import redis.asyncio
 from presence_middleware import Presence, QueryError, Settings, UnsupportedQuery
 from presence_middleware.identity.ids import normalize_id
 from presence_middleware.stores import Sighting, moment_of
-from tests.support.backends import Server, matrix
+from tests.support.backends import REDIS_PY, Server, matrix
 from tests.support.timed_site import NOON, WINDOW, Site, opened, settings
 
 DAY = 86400
@@ -347,9 +347,13 @@ def test_a_client_may_choose_the_protocol(
     backend_url: str, prefix: str, *, mode: str, protocol: int, decoded: bool
 ) -> None:
     options: dict[str, Any] = {"protocol": protocol, "decode_responses": decoded}
-    factory = redis.asyncio.Redis if mode == "async" else redis.Redis
-    mine = factory.from_url(backend_url, **options)
+    mine: Any = redis.asyncio.Redis.from_url(backend_url, **options)
+    if (7, 0) <= REDIS_PY < (8, 0):  # it refuses RESP3 over a unix socket otherwise
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     recording = redis.Redis.from_url(backend_url, **options)  # recorders want a sync one
+    mine = mine if mode == "async" else recording
     for store in ("sorted-set", "minute-sets"):
         nowhere = settings("redis://nowhere.invalid", f"{prefix}{store}", store=store)
         with recording, opened(nowhere, mode, mine, recording) as site:

@@ -17,7 +17,7 @@ from presence_middleware import AsyncPresence, Presence, PresenceUnavailable, Se
 from presence_middleware.connections import limits
 from presence_middleware.errors import ConnectionsBusy
 from presence_middleware.recorder import Recorder
-from tests.support.backends import Server, client_of, wait_until
+from tests.support.backends import REDIS_PY, Server, client_of, wait_until
 from tests.support.clusters import Cluster
 from tests.support.faults import Place, hung
 from tests.support.stopwatch import Stopwatch
@@ -168,6 +168,9 @@ def test_a_full_pool_of_a_passed_client_is_no_outage(
     assert not [message for message in caplog.messages if "cannot record" in message]
 
 
+@pytest.mark.skipif(
+    (5, 3) <= REDIS_PY < (7, 2), reason="a lock of its pools stays with the loop that waited for it"
+)
 def test_an_async_client_may_serve_one_loop_after_another(valkey: Server, prefix: str) -> None:
     client = redis.asyncio.Redis.from_url(valkey.url)
 

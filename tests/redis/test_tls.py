@@ -18,7 +18,7 @@ from presence_middleware.recorder import Recorder
 from presence_middleware.stores import STORES
 from presence_middleware.wsgi import WsgiVisit
 from tests.servers.test_command_answers import Script
-from tests.support.backends import Server, matrix, wait_until
+from tests.support.backends import REDIS_PY, Server, matrix, wait_until
 from tests.support.faults import hung
 from tests.support.servers import free_port
 
@@ -158,6 +158,8 @@ WRONG: dict[str, tuple[Wrong, str]] = {
 def test_errors_contain_no_credentials(
     server: TlsServer, prefix: str, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    if wrong == "no authority" and REDIS_PY < (7, 2):
+        pytest.skip("its async clients know no ssl_ca_path")
     url, said = WRONG[wrong][0](server, tmp_path), WRONG[wrong][1]
     site = settings(url, prefix)
     questions: list[Callable[[], Any]] = [Presence(site).counts, lambda: asyncio.run(counts(site))]

@@ -19,6 +19,7 @@ def matrix(*values: object) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.matrix) for value in values]
 
 
+REDIS_PY = tuple(map(int, redis.__version__.split(".")[:2]))
 NAMES = ["memory", "valkey", "cluster", "redis_server", "redis62"]
 BACKENDS = [*NAMES[:3], *matrix(*NAMES[3:])]
 
